@@ -54,6 +54,7 @@ def _entry(family: Family, counted: dict | None) -> dict:
         "fps": family.fps,
         "groups_texts": family.text.collate == "group",
         "skips_layers": family.text.skips_layers,
+        "takes_chunks": family.text.takes_chunks,
         "experts": family.experts is not None,
         "text_trainable": family.text.trainable,
         "memory": _memory(family, counted),

@@ -46,6 +46,7 @@ def main(argv: list[str] | None = None) -> int:
             args.config,
             args.embedding,
             args.dtype,
+            args.text_chunks,
         )
         references = tuple(file for path in args.reference for file in image_files(path))
         family = family_of_pipeline(pipe)
@@ -110,6 +111,13 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--guidance", type=float, default=7.5, metavar="G", help="guidance scale; 1 disables guidance")
     parser.add_argument(
         "--clip-skip", type=positive, default=1, metavar="N", help="that of the training; default: 1, the model's own"
+    )
+    parser.add_argument(
+        "--text-chunks",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="that of the training: prompts of up to N times 75 tokens, for models with CLIP; default: 1",
     )
     parser.add_argument("--width", type=side, metavar="PIXELS", help="default: native resolution of the model")
     parser.add_argument("--height", type=side, metavar="PIXELS", help="default: native resolution of the model")

@@ -76,6 +76,19 @@ class ModelConfig:
         importance="advanced",
         visible_when={"family": families_with(skips_layers=True), "method": WITH_DENOISER},
     )
+    text_chunks: Int = setting(
+        1,
+        label="Text chunks (75 tokens each)",
+        also_called="max_token_length, 150, 225, long captions, long prompts",
+        help="CLIP text encoders take 75 tokens; longer captions and prompts are cut off. With 2 or 3, up to 150 or "
+        "225 tokens are encoded in chunks of 75, and shorter texts are padded to that length. ComfyUI and A1111 encode "
+        "long prompts in the same way.",
+        group="model",
+        ge=1,
+        le=3,
+        importance="advanced",
+        visible_when={"family": families_with(takes_chunks=True), "method": WITH_DENOISER},
+    )
     weight_dtype: Literal["float32", "bfloat16", "float16", "float64"] = setting(
         "float32",
         label="Weight precision",

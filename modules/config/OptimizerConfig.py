@@ -95,6 +95,17 @@ class OptimizerConfig:
         importance="advanced",
         visible_when=optimizers_with("adafactor_clip_threshold"),
     )
+    adafactor_scale_parameter: bool = setting(
+        False,
+        label="Adafactor: relative to the weights",
+        also_called="scale_parameter, relative_step, warmup_init",
+        help="Multiply the learning rate by the root mean square of each weight matrix, at least 0.001, as published. "
+        "With a learning rate of 0.01 this is the relative step of other trainers, and with schedule.warmup 10000 also "
+        "their warmup_init.",
+        group="optimizer",
+        importance="advanced",
+        visible_when=optimizers_with("adafactor_scale_parameter"),
+    )
     prodigy_d_coef: Float = setting(
         1.0,
         label="Prodigy: step coefficient",

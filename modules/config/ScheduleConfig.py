@@ -6,7 +6,9 @@ from pydantic.dataclasses import dataclass
 
 from modules.config.setting import STRICT, Float, Int, setting
 
-ScheduleName = Literal["constant", "linear", "cosine", "cosine_restarts", "polynomial", "rex", "inverse_sqrt"]
+ScheduleName = Literal[
+    "constant", "linear", "cosine", "cosine_restarts", "cosine_waves", "polynomial", "rex", "inverse_sqrt", "wsd"
+]
 
 
 @dataclass(config=STRICT)
@@ -14,18 +16,21 @@ class ScheduleConfig:
     name: ScheduleName = setting(
         "constant",
         label="Learning rate schedule",
-        also_called="lr_scheduler",
+        also_called="lr_scheduler, learning_rate_scheduler, cosine_with_restarts, warmup_stable_decay",
         help="Course of the learning rate after the warm-up: it stays, or falls to its final share. REX stays high "
-        "for longer than a line and falls at the end, the inverse square root never stops falling.",
+        "for longer than a line and falls at the end, the inverse square root never stops falling. WSD stays constant "
+        "and falls in the last part of the run.",
         group="optimizer",
         choice_labels={
             "constant": "Constant",
             "linear": "Linear",
             "cosine": "Cosine",
             "cosine_restarts": "Cosine with restarts",
+            "cosine_waves": "Cosine, down and up",
             "polynomial": "Polynomial",
             "rex": "REX",
             "inverse_sqrt": "Inverse square root",
+            "wsd": "Warm-up, stable, decay (WSD)",
         },
     )
     warmup: Float = setting(
@@ -52,11 +57,12 @@ class ScheduleConfig:
         3,
         label="Number of cycles",
         also_called="lr_scheduler_num_cycles, cosine_restarts",
-        help="How many cosines the run is cut into; each falls from the whole learning rate to the final share.",
+        help="How many cosines the run is cut into; each falls from the whole learning rate to the final share. Those "
+        "that go down and up rise again, and the run ends at the whole rate.",
         group="optimizer",
         ge=1,
         importance="advanced",
-        visible_when={".name": ["cosine_restarts"]},
+        visible_when={".name": ["cosine_restarts", "cosine_waves"]},
     )
     power: Float = setting(
         2.0,
@@ -67,4 +73,28 @@ class ScheduleConfig:
         gt=0,
         importance="advanced",
         visible_when={".name": ["polynomial"]},
+    )
+    rex_d: Float = setting(
+        0.5,
+        label="REX d",
+        also_called="rex d",
+        help="The larger, the longer the learning rate stays high: 0 is a line, 0.5 is the paper's REX, 0.9 is "
+        "OneTrainer's.",
+        group="optimizer",
+        ge=0,
+        lt=1,
+        importance="advanced",
+        visible_when={".name": ["rex"]},
+    )
+    decay: Float = setting(
+        0.2,
+        label="Decay",
+        also_called="lr_decay_steps, num_decay_steps, cooldown",
+        help="Of WSD: the learning rate falls this long at the end of the run, as half a cosine. Below 1: share of all "
+        "steps; from 1: optimizer steps. 0.1 to 0.2 is usual.",
+        group="optimizer",
+        unit="fraction or steps",
+        gt=0,
+        importance="advanced",
+        visible_when={".name": ["wsd"]},
     )

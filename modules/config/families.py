@@ -30,6 +30,7 @@ class FamilyInfo:
     max_references: number of reference images that its denoiser can see.
     frame_step, fps: as in Family; 0 for models of images.
     skips_layers: whether its CLIP encoders can leave out their last layers.
+    takes_chunks: whether its text encoders can encode prompts in chunks of 75 tokens.
     groups_texts: whether texts of different lengths take passes of their own.
     experts: whether several denoisers share the timesteps.
     memory: the sizes that machine/memory_estimate.py uses; None if they are unknown.
@@ -58,6 +59,7 @@ class FamilyInfo:
     fps: float = 16.0
     groups_texts: bool = False
     skips_layers: bool = False
+    takes_chunks: bool = False
 
     @property
     def trainable_text_encoders(self) -> tuple[str, ...]:

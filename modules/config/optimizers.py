@@ -129,17 +129,18 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
         ),
         # Shazeer & Stern 2018, arXiv 1804.04235. torch multiplies the learning rate by the larger of eps[1] and the
         # weights' root mean square, which is almost 0 for adapters and zero-initialized blocks. With eps[1] = 1 the
-        # learning rate is the step size, as for AdamW.
+        # learning rate is the step size, as for AdamW; with the paper's 1e-3 it is relative to the weights. As torch
+        # limits it to 1 / sqrt(step), a learning rate of 0.01 is then the paper's relative step.
         OptimizerFacts(
             name="adafactor",
             label="Adafactor",
             maker="torch.optim.Adafactor",
             arguments=lambda config: {
-                "eps": (None, 1.0),
+                "eps": (None, 1e-3 if config.adafactor_scale_parameter else 1.0),
                 "beta2_decay": config.adafactor_beta2_decay,
                 "d": config.adafactor_clip_threshold,
             },
-            settings=("adafactor_beta2_decay", "adafactor_clip_threshold"),
+            settings=("adafactor_beta2_decay", "adafactor_clip_threshold", "adafactor_scale_parameter"),
         ),
         # Luo et al. 2023, arXiv 2307.02047
         OptimizerFacts(

@@ -492,7 +492,10 @@ def _check_validation(config: TrainConfig) -> Iterator[Problem]:
 
 
 def _check_schedule(config: TrainConfig) -> Iterator[Problem]:
-    warmup = config.schedule.warmup
+    warmup, decay = config.schedule.warmup, config.schedule.decay
+    if config.schedule.name == "wsd" and decay > 1 and not decay.is_integer():
+        message = f"schedule.decay {decay:g}: from 1 it counts optimizer steps; use a whole number, or less than 1."
+        yield Problem("schedule.decay", message)
     if warmup < 1:
         return
     if not warmup.is_integer():

@@ -82,6 +82,8 @@ def text_keys(captions: Sequence[str], base: BaseModel, hashes: FileHashes) -> l
     precision = str(base.dtype) if quantization == "none" else f"{base.dtype} {quantization}"
 
     def encoders(options: dict) -> str:
+        if base.family.text.chunks > 1:
+            options["chunks"] = base.family.text.chunks
         return hashes.combined(files, precision, json.dumps(options, sort_keys=True), f"v{ENCODING_VERSION}")
 
     plain, empty = (encoders(base.family.text.options_for(prompt)) for prompt in ("a prompt", ""))

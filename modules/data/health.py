@@ -222,11 +222,11 @@ def _captions(dataset: Dataset, config: TrainConfig) -> Iterator[Finding]:
         without_caption = counted(dataset.missing_captions, "image has", "images have")
         message = f"{without_caption} no caption (trained without one), such as {empty[0]}."
         yield Finding("missing_caption", "warning", message, dataset.missing_captions, empty[:NUM_LISTED])
-    long = [
-        dataset.paths[sample] for sample in images if any(len(text.split()) > MANY_WORDS for text in options[sample])
-    ]
+    family = FAMILIES[config.family].with_text_chunks(config.model.text_chunks)
+    most = MANY_WORDS * family.text.chunks
+    long = [dataset.paths[sample] for sample in images if any(len(text.split()) > most for text in options[sample])]
     if long:
-        message = f"captions have more than {MANY_WORDS} words and may be truncated by CLIP, such as that of {long[0]}"
+        message = f"captions have more than {most} words and may be truncated by CLIP, such as that of {long[0]}"
         yield _finding("long_caption", "note", message, long)
     orphaned = sorted(_captions_without_image(dataset, Outputs.of(config)))
     if orphaned:

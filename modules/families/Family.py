@@ -170,5 +170,11 @@ class Family:
         unused = (*self.partly_unused, *self.text.encoders)  # the layers behind the one that is used
         return replace(self, text=replace(self.text, options=options), partly_unused=unused)
 
+    def with_text_chunks(self, count: int) -> Family:
+        """The same family, with prompts encoded in chunks where its encoders allow it. count: as in ModelConfig."""
+        if count == 1 or not self.text.takes_chunks:
+            return self
+        return replace(self, text=replace(self.text, chunks=count), caption_bytes=count * self.caption_bytes)
+
     def tokenizer_of(self, encoder: str) -> str:
         return self.text.tokenizers[self.text.encoders.index(encoder)]

@@ -36,6 +36,8 @@ class TextEncoding:
     skips_layers: whether `encode_prompt` and `__call__` take `clip_skip`, the number of layers at the end of the CLIP
         encoders that are left out beside those that always are.
     reads_denoiser: whether `encode_prompt` casts its results to the dtype of the denoiser, which need not be loaded.
+    takes_chunks: whether its encoders are CLIPs whose prompts can be encoded in chunks, as in long_prompts.py.
+    chunks: the number of chunks of each prompt.
     mask: name of a bool[B, length] tensor that is True where padded outputs are not padding; "" for none. Batches
         without padding have none, because denoisers are faster without it.
     """
@@ -53,6 +55,8 @@ class TextEncoding:
     padded: tuple[str, ...] = ()
     skips_layers: bool = False
     reads_denoiser: bool = False
+    takes_chunks: bool = False
+    chunks: int = 1
     mask: str = ""
 
     def options_for(self, prompt: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ SD15 = Family(
         encoders=("text_encoder",),
         tokenizers=("tokenizer",),
         skips_layers=True,
+        takes_chunks=True,
     ),
     objective="ddpm",
     align=8,

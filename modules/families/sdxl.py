@@ -37,6 +37,7 @@ SDXL = Family(
         encoders=("text_encoder", "text_encoder_2"),
         tokenizers=("tokenizer", "tokenizer_2"),
         skips_layers=True,
+        takes_chunks=True,
     ),
     objective="ddpm",
     align=8,

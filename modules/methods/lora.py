@@ -16,6 +16,7 @@ from torch import nn
 
 from modules.config.errors import UserError
 from modules.methods.DenoisingLoss import DenoisingLoss
+from modules.methods.kohya_metadata import kohya_metadata
 from modules.methods.layers import check_patterns, matching_layers, preset_layers
 from modules.methods.lora_start import check_composable, read_start
 from modules.methods.max_norm import MaxNorm
@@ -84,6 +85,7 @@ class Lora(Method):
         self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]
     ) -> list[Path]:
         dtype = getattr(torch, config.output.dtype)
+        metadata = {**metadata, **kohya_metadata(base, config, metadata.get("steps"))}
         if config.lora.composes_weights:
             return save_lycoris(folder / name, self._lycoris_layers(base, config), base.family, dtype, metadata)
         adapted = self._adapted(base, config)

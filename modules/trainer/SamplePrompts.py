@@ -81,7 +81,7 @@ class SamplePrompts:
         if self.trains_text:
             yield
             return
-        encode = pipe.encode_prompt
+        encode, own = pipe.encode_prompt, vars(pipe).get("encode_prompt")
         signature = inspect.signature(encode)
 
         @functools.wraps(encode)
@@ -100,6 +100,8 @@ class SamplePrompts:
             yield
         finally:
             del vars(pipe)["encode_prompt"]
+            if own is not None:
+                vars(pipe)["encode_prompt"] = own
 
 
 class _PromptsEncoded(Exception):

@@ -49,7 +49,7 @@ def sample_model(
     Raises UserError if a file can't be loaded, or the captions for samples without a prompt can't be read.
     """
     facts = facts_of(config)
-    family = FAMILIES[config.family].with_clip_skip(config.model.clip_skip)
+    family = FAMILIES[config.family].with_clip_skip(config.model.clip_skip).with_text_chunks(config.model.text_chunks)
     has_own_weights = facts.trains_weights
     base = BaseModel(family, replace(config.model, base=str(model[0])) if has_own_weights else config.model, device)
     base.num_swapped = num_swapped_blocks(config, device, 1)

@@ -15,7 +15,7 @@ def schedule_factor(config: ScheduleConfig, step: int, total_steps: int) -> floa
     """The factor for the base learning rate in optimizer step `step` (from 0) of `total_steps`.
 
     The warm-up rises linearly to 1 in its last step. After it, the schedules decay towards `final_share`; all except
-    the inverse square root end at the last step of the run.
+    the inverse square root and the cosine that rises again would reach it after the last step of the run.
     """
     warmup = warmup_steps(config, total_steps)
     if step < warmup:
@@ -25,6 +25,8 @@ def schedule_factor(config: ScheduleConfig, step: int, total_steps: int) -> floa
         decay = _inverse_sqrt(step - warmup, warmup or INVERSE_SQRT_STEPS)
     elif config.name == "cosine_restarts":
         decay = _cosine_restarts(progress, config.restarts)
+    elif config.name == "wsd":
+        decay = _cosine(_decay_progress(step, warmup, _share_or_steps(config.decay, total_steps), total_steps))
     elif config.name == "polynomial":
         decay = (1.0 - progress) ** config.power
     else:
@@ -32,16 +34,28 @@ def schedule_factor(config: ScheduleConfig, step: int, total_steps: int) -> floa
             "constant": 1.0,
             "linear": 1.0 - progress,
             "cosine": _cosine(progress),
-            "rex": _rex(progress),
+            "cosine_waves": _cosine(2 * config.restarts * progress),
+            "rex": _rex(progress, config.rex_d),
         }[config.name]
     return config.final_share + (1.0 - config.final_share) * decay
 
 
 def warmup_steps(config: ScheduleConfig, total_steps: int) -> int:
     """The number of warm-up steps; a setting below 1 is a fraction of all steps."""
-    if config.warmup < 1:
-        return math.ceil(config.warmup * total_steps)
-    return int(config.warmup)
+    return _share_or_steps(config.warmup, total_steps)
+
+
+def _share_or_steps(setting: float, total_steps: int) -> int:
+    return math.ceil(setting * total_steps) if setting < 1 else int(setting)
+
+
+def _decay_progress(step: int, warmup: int, decay_steps: int, total_steps: int) -> float:
+    """How much of the decay of WSD has passed, from 0 to 1: Hu et al. 2024, arXiv 2404.06395, section 4.
+
+    The shape of the decay is that of transformers' and kohya's schedules of this name.
+    """
+    start = max(warmup, total_steps - decay_steps)
+    return min(1.0, max(0, step - start) / max(1, total_steps - start))
 
 
 def _cosine(progress: float) -> float:
@@ -54,9 +68,9 @@ def _cosine_restarts(progress: float, count: int) -> float:
     return 0.0 if progress >= 1.0 else _cosine((count * progress) % 1.0)
 
 
-def _rex(progress: float) -> float:
-    """Chen, Wolfe & Kyrillidis 2022, "REX: Revisiting Budgeted Training", arXiv 2107.04197, section 3."""
-    return (1.0 - progress) / (0.5 + 0.5 * (1.0 - progress))
+def _rex(progress: float, d: float) -> float:
+    """Chen, Wolfe & Kyrillidis 2022, "REX: Revisiting Budgeted Training", arXiv 2107.04197, section 3. Its d is 0.5."""
+    return (1.0 - progress) / ((1.0 - d) + d * (1.0 - progress))
 
 
 def _inverse_sqrt(steps: int, time_scale: int) -> float:

@@ -54,7 +54,9 @@ def another_value(info) -> str:
         return "-0.5"
     low = info.ge if info.ge is not None else info.gt
     high = info.le if info.le is not None else info.lt
-    return str(low + 5 if info.type == "int" else low + ((high - low) / 4 if high is not None else 1.25))
+    if info.type == "int":
+        return str(low + 5 if high is None else min(low + 5, high))
+    return str(low + ((high - low) / 4 if high is not None else 1.25))
 
 
 def test_every_field_is_a_setting_once_and_in_order():

@@ -66,6 +66,7 @@ MISTAKES = [
     (["method=embedding", "embeddings.0.placeholder=<cat>", "embeddings.1.placeholder=dog",
       "embeddings.1.file_name=Cat"], "embeddings.1.file_name"),
     (["schedule.warmup=1.5"], "schedule.warmup"),
+    (["schedule.name=wsd", "schedule.decay=1.5"], "schedule.decay"),
     (["sampling.unit=never", "backup.unit=steps"], "backup.every"),
     (["output.unit=epochs"], "output.every"),
     (["validation.unit=steps", "validation.every=0", "data.validation_share=0.1"], "validation.every"),

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 from torch import nn
+from transformers.optimization import Adafactor
 
 from modules.config.OptimizerConfig import OptimizerConfig
 from modules.config.optimizers import OPTIMIZERS
@@ -114,6 +115,26 @@ def test_the_settings_reach_the_optimizer(name):
     assert group["weight_decay"] == 0.2
     if name == "came":
         assert optimizer.clip_threshold == 3.0
+
+
+@pytest.mark.parametrize("warmup", [False, True])
+def test_adafactor_relative_to_the_weights_takes_the_relative_steps_of_transformers(warmup):
+    models = [least_squares()[0].double() for _ in range(2)]
+    _, inputs, targets = least_squares()
+    config = OptimizerConfig(name="adafactor", learning_rate=0.01, weight_decay=0.0, adafactor_scale_parameter=True)
+    ours = create_optimizer(config, [ParamGroup("all", list(models[0].parameters()))])
+    theirs = Adafactor(models[1].parameters(), relative_step=True, scale_parameter=True, warmup_init=warmup)
+    for step in range(5):
+        for group in ours.param_groups:
+            group["lr"] = group["initial_lr"] * ((step + 1) / 10_000 if warmup else 1)
+        for model, optimizer in zip(models, (ours, theirs), strict=True):
+            (model(inputs.double()) - targets).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    starts = [param.double() for param in least_squares()[0].parameters()]
+    for own, other, start in zip(*(model.parameters() for model in models), starts, strict=True):
+        torch.testing.assert_close(own - start, other - start, rtol=1e-6, atol=0)
+        assert not torch.equal(own, start)
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.03])

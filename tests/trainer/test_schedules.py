@@ -38,6 +38,29 @@ def test_rex_follows_its_formula():
     assert all(rex >= line for rex, line in zip(shares(8, name="rex"), shares(8, name="linear"), strict=True))
 
 
+def test_a_larger_d_keeps_rex_high_for_longer():
+    # eta(t) = eta_0 (1 - z) / (1 - d + d (1 - z)); OneTrainer's has d = 0.9
+    expected = [(1 - step / 8) / (0.1 + 0.9 * (1 - step / 8)) for step in range(8)]
+    assert shares(8, name="rex", rex_d=0.9) == pytest.approx(expected)
+    assert shares(8, name="rex", rex_d=0.0) == pytest.approx(shares(8, name="linear"))
+
+
+def test_a_cosine_wave_falls_and_rises_as_often_as_wanted():
+    values = shares(16, name="cosine_waves", restarts=2, final_share=0.1)
+    expected = [0.1 + 0.9 * (1 + math.cos(2 * math.pi * 2 * step / 16)) / 2 for step in range(16)]
+    assert values == pytest.approx(expected)
+    assert [values[step] for step in (0, 4, 8, 12)] == pytest.approx([1.0, 0.1, 1.0, 0.1])
+
+
+@pytest.mark.parametrize("decay", [8, 0.2])
+def test_wsd_is_constant_until_its_decay(decay):
+    values = shares(40, name="wsd", warmup=5, decay=decay, final_share=0.1)
+    assert values[5:33] == [1.0] * 28
+    assert values[32:] == pytest.approx(shares(8, name="cosine", final_share=0.1))
+    # a decay that is longer than what the warm-up leaves
+    assert shares(10, name="wsd", warmup=5, decay=8)[5:] == pytest.approx(shares(5, name="cosine"))
+
+
 def test_the_final_share_is_the_minimum():
     for name in NAMES[1:]:
         values = shares(50, name=name, final_share=0.25)
@@ -72,12 +95,17 @@ def test_a_polynomial_of_power_one_is_linear():
             {"power": 3.0, "lr_end": 0.1},
         ),
         ({"name": "inverse_sqrt"}, "get_inverse_sqrt_schedule", {}),
+        (
+            {"name": "wsd", "decay": 8, "final_share": 0.1},
+            "get_wsd_schedule",
+            {"num_decay_steps": 8, "min_lr_ratio": 0.1},
+        ),
     ],
     ids=lambda value: value.get("name", "") if isinstance(value, dict) else "",
 )
 @pytest.mark.parametrize("warmup", [0, 5])
 def test_factors_after_the_warm_up_equal_those_of_diffusers(settings, function, options, warmup):
-    library = transformers.optimization if "inverse" in function else diffusers.optimization  # has no inverse root
+    library = diffusers.optimization if hasattr(diffusers.optimization, function) else transformers.optimization
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     if "constant" not in function and "inverse" not in function:
         options = {**options, "num_training_steps": 40}

@@ -19,7 +19,8 @@ LORA = [Path("models/cat_transformer.safetensors"), Path("models/cat_transformer
 
 
 def options_of(method: str, model: list[Path], strength: float | None):
-    config = TrainConfig(method=method, model=ModelConfig(base="base", config_folder="folder", clip_skip=2))
+    settings = ModelConfig(base="base", config_folder="folder", clip_skip=2, text_chunks=3)
+    config = TrainConfig(method=method, model=settings)
     return parse(sample_options(config, model, WISH, strength, Path("out")))
 
 
@@ -27,7 +28,7 @@ def test_the_wish_is_passed_on():
     args = options_of("lora", LORA, None)
     assert (args.prompt, args.negative_prompt, args.seed, args.width, args.height) == (["a cat"], "a dog", 7, 64, 32)
     assert (args.steps, args.guidance, args.config, args.out) == (20, 4.5, "folder", "out")
-    assert args.clip_skip == 2
+    assert (args.clip_skip, args.text_chunks) == (2, 3)
 
 
 @pytest.mark.parametrize(

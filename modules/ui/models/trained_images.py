@@ -92,6 +92,8 @@ def sample_options(
     if wish.frames > 1:
         options += ["--frames", str(wish.frames)]
         options += ["--fps", f"{clip_fps(config):g}"]
+    if config.model.text_chunks > 1:
+        options += ["--text-chunks", str(config.model.text_chunks)]
     if wish.reference and takes_references(config):
         options += ["--reference", wish.reference]
     return [*options, "--out", str(folder)]

@@ -34,6 +34,7 @@ CARDS = (
             "model.prediction_type",
             "model.zero_terminal_snr",
             "model.clip_skip",
+            "model.text_chunks",
         ),
     ),
     CardSpec(
