@@ -54,6 +54,7 @@ FLUX1_MODEL = PublishedModel(
 
 FLUX1 = Family(
     name="flux1",
+    kohya_version="flux1",
     label="FLUX.1",
     pipeline="FluxPipeline",
     denoisers=("transformer",),

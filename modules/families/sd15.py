@@ -47,6 +47,7 @@ SD15 = Family(
     ),
     single_file="ldm",
     matches_lora=made_for_one_encoder,
+    kohya_version="sd_v1",
     kohya_prefixes={"unet": "lora_unet", "text_encoder": "lora_te"},
     embedding_keys={"text_encoder": "emb_params"},
 )

@@ -76,6 +76,7 @@ SDXL = Family(
     ),
     single_file="sgm",
     matches_lora=made_for_two_encoders,
+    kohya_version="sdxl_base_v1-0",
     kohya_prefixes={"unet": "lora_unet", "text_encoder": "lora_te1", "text_encoder_2": "lora_te2"},
     kohya_blocks="single_file",
     embedding_keys={"text_encoder": "clip_l", "text_encoder_2": "clip_g"},
