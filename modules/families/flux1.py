@@ -97,6 +97,7 @@ FLUX1 = Family(
     typical_bytes=67.5e9,
     unused=("image_encoder", "feature_extractor"),
     published=FLUX1_MODEL,
+    kohya_version=lambda denoiser, scheduler: "flux1",
     embedding_keys={"text_encoder": "clip_l", "text_encoder_2": "t5xxl"},
 )
 
