@@ -88,7 +88,8 @@ class Family:
         original latent diffusion, "sgm" for Stability's models with two text encoders, "mmdit" with three.
     kohya_prefixes: component -> prefix of its layers in kohya's LoRA format.
     kohya_blocks: whether that format names the denoiser's blocks as diffusers or as single-file checkpoints do.
-    kohya_version: the base model in the metadata of that format; "sd_v1" stands for Stable Diffusion 2, too.
+    kohya_version: the configs of denoiser and scheduler -> the name of the base model's kind in the metadata of kohya's
+        LoRAs (ss_base_model_version); "" if his scripts have none.
     embedding_keys: text encoder -> key of its vectors in an embedding file; empty where the method "embedding" can't
         train the family.
     """
@@ -138,7 +139,7 @@ class Family:
     single_file: Literal["ldm", "sgm", "mmdit"] | None = None
     kohya_prefixes: Mapping[str, str] = field(default_factory=dict)
     kohya_blocks: Literal["diffusers", "single_file"] = "diffusers"
-    kohya_version: str = ""
+    kohya_version: Callable[[Mapping[str, Any], Mapping[str, Any]], str] = lambda denoiser, scheduler: ""
     embedding_keys: Mapping[str, str] = field(default_factory=dict)
 
     @property

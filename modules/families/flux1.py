@@ -54,7 +54,6 @@ FLUX1_MODEL = PublishedModel(
 
 FLUX1 = Family(
     name="flux1",
-    kohya_version="flux1",
     label="FLUX.1",
     pipeline="FluxPipeline",
     denoisers=("transformer",),
@@ -98,6 +97,7 @@ FLUX1 = Family(
     typical_bytes=67.5e9,
     unused=("image_encoder", "feature_extractor"),
     published=FLUX1_MODEL,
+    kohya_version=lambda denoiser, scheduler: "flux1",
     embedding_keys={"text_encoder": "clip_l", "text_encoder_2": "t5xxl"},
 )
 

@@ -1,9 +1,18 @@
 """Stable Diffusion 1.x and 2.x: a U-Net and a CLIP text encoder; epsilon or v by the base model's scheduler."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from modules.families.Family import Family
 from modules.families.PublishedModel import CLIP_L, KL_VAE, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 from modules.families.unet_loras import made_for_one_encoder
+
+
+def _kohya_version(denoiser: Mapping[str, Any], scheduler: Mapping[str, Any]) -> str:
+    is_second = denoiser["cross_attention_dim"] == 1024
+    return f"sd_v{2 if is_second else 1}{'_v' if scheduler.get('prediction_type') == 'v_prediction' else ''}"
+
 
 SD15 = Family(
     name="sd15",
@@ -47,7 +56,7 @@ SD15 = Family(
     ),
     single_file="ldm",
     matches_lora=made_for_one_encoder,
-    kohya_version="sd_v1",
     kohya_prefixes={"unet": "lora_unet", "text_encoder": "lora_te"},
+    kohya_version=_kohya_version,
     embedding_keys={"text_encoder": "emb_params"},
 )

@@ -76,8 +76,8 @@ SDXL = Family(
     ),
     single_file="sgm",
     matches_lora=made_for_two_encoders,
-    kohya_version="sdxl_base_v1-0",
     kohya_prefixes={"unet": "lora_unet", "text_encoder": "lora_te1", "text_encoder_2": "lora_te2"},
     kohya_blocks="single_file",
+    kohya_version=lambda denoiser, scheduler: "sdxl_base_v1-0",
     embedding_keys={"text_encoder": "clip_l", "text_encoder_2": "clip_g"},
 )

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from modules.weights.BaseModel import BaseModel
 
 _SCHEDULES = {"cosine_restarts": "cosine_with_restarts", "wsd": "warmup_stable_decay"}  # others have the same name
-_WIDTH_OF_SD2 = 1024  # of its text encoder
 
 
 def kohya_metadata(base: BaseModel, config: TrainConfig, steps: str | None = None) -> dict[str, str]:
@@ -36,16 +35,12 @@ def kohya_metadata(base: BaseModel, config: TrainConfig, steps: str | None = Non
 
 
 def _model(base: BaseModel, config: TrainConfig) -> dict[str, Any]:
-    text, version = base.family.text, base.family.kohya_version
-    fields: dict[str, Any] = {}
-    if version == "sd_v1":
-        is_v2 = base.module("unet").config.cross_attention_dim == _WIDTH_OF_SD2
-        predicts_v = base.pipe.scheduler.config.get("prediction_type") == "v_prediction"
-        version = f"sd_v{2 if is_v2 else 1}{'_v' if predicts_v else ''}"
-        fields["ss_v2"] = is_v2
+    family, text = base.family, base.family.text
+    denoiser = base.meta_module(family.denoisers[0])
+    version = family.kohya_version(denoiser.config, base.pipe.scheduler.config) or None
     return {
-        **fields,
-        "ss_base_model_version": version or None,
+        "ss_base_model_version": version,
+        "ss_v2": version and version.startswith("sd_v2"),
         "ss_sd_model_name": _base_name(config.model.base),
         "ss_output_name": config.output.name,
         "ss_clip_skip": config.model.clip_skip if text.skips_layers and config.model.clip_skip > 1 else None,
