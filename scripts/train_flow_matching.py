@@ -1,7 +1,8 @@
-"""Trains a flow-matching model with common options: python scripts/train_flow_matching.py --data DIR --base MODEL
+"""Trains a flow-matching model with common options: python scripts/train_flow_matching.py [--data DIR --base MODEL]
 
-It starts from the preset of the model's family, and runs alone, under torchrun, torch.distributed.launch, accelerate or
-srun, or starts the ranks itself with --num_gpus. The run folder, stopping and resuming are those of scripts/train.py.
+It starts from the preset of the model's family; without --data and --base it trains the video demo. It runs alone,
+under torchrun, torch.distributed.launch, accelerate or srun, or starts the ranks itself with --num_gpus. The run
+folder, stopping and resuming are those of scripts/train.py.
 """
 
 import argparse
@@ -41,6 +42,8 @@ __all__ = [
     "setup_distributed",
 ]
 
+DEMO = "video_demo"  # the preset
+
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
@@ -58,15 +61,19 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="train_flow_matching.py", description="Train a flow-matching model on one GPU or on several."
     )
-    parser.add_argument("--data", metavar="DIR", required=True, help="folder with images and captions (.txt files)")
-    parser.add_argument("--base", metavar="MODEL", required=True, help="diffusers folder or Hugging Face name")
+    parser.add_argument(
+        "--data", metavar="DIR", help="folder with images or videos, and captions (.txt files); default: the video demo"
+    )
+    parser.add_argument("--base", metavar="MODEL", help="diffusers folder or Hugging Face name; needed with --data")
     parser.add_argument("--family", metavar="NAME", help="default: that of the model")
     parser.add_argument("--method", choices=("lora", "full"), default="lora", help="default: lora")
-    parser.add_argument("--output_dir", "--output-dir", metavar="DIR", default="workspace/flow_matching")
+    parser.add_argument(
+        "--output_dir", "--output-dir", metavar="DIR", help="default: workspace/flow_matching, of the demo video_demo"
+    )
     parser.add_argument("--resume", action="store_true", help="resume from the latest backup in --output_dir")
     steps = parser.add_argument_group("training (defaults are those of the family's preset, unless named)")
-    steps.add_argument("--batch_size", "--batch-size", type=int, default=1, metavar="N", help="per GPU; default: 1")
-    steps.add_argument("--num_epochs", "--num-epochs", type=int, default=100, metavar="N", help="default: 100")
+    steps.add_argument("--batch_size", "--batch-size", type=int, metavar="N", help="per GPU; default: 1")
+    steps.add_argument("--num_epochs", "--num-epochs", type=int, metavar="N", help="default: 100")
     steps.add_argument("--max_steps", "--max-steps", type=int, metavar="N", help="end earlier, after so many steps")
     steps.add_argument("--learning_rate", "--learning-rate", type=float, metavar="LR")
     steps.add_argument("--gradient_accumulation_steps", "--gradient-accumulation-steps", type=int, metavar="N")
@@ -81,7 +88,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     ranks.add_argument("--backend", choices=("nccl", "gloo", "auto"), default="auto", help="default: auto")
     # torch.distributed.launch gives it to each rank, beside torchrun's variables, which say the same
     parser.add_argument("--local-rank", "--local_rank", help=argparse.SUPPRESS)
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if (args.data is None) != (args.base is None):
+        parser.error("--data and --base belong together; leave both out to train the video demo")
+    if args.data is None and (args.family or args.method != "lora"):
+        parser.error("--family and --method are for a model of your own: name it with --base")
+    return args
 
 
 def gpu_count(text: str) -> str:
@@ -91,27 +103,43 @@ def gpu_count(text: str) -> str:
 
 
 def flow_config(args: argparse.Namespace) -> TrainConfig:
-    """The settings of a run: the preset of the family and method, then the options, then --set.
+    """The settings of a run: the preset of the demo or of the family and method, then the options, then --set.
 
     Raises UserError for a model whose family is unknown or not trained by flow matching, and for invalid values.
     """
-    family = args.family or family_of_base(args.base)
-    preset = f"{family}-{args.method}"
-    values = load_preset(preset) if preset in {known.name for known in list_presets()} else {}
-    values |= {
-        "family": family,
-        "method": args.method,
-        "workspace_dir": args.output_dir,
-        "concepts": [{"path": args.data}],
-        "batch_size": args.batch_size,
-        "epochs": args.num_epochs,
-        "max_steps": args.max_steps,
-        "distributed_backend": args.backend,
-    }
-    values["model"] = {**values.get("model", {}), "base": args.base}
+    values = _demo_values(args) if args.data is None else _own_values(args)
+    values["distributed_backend"] = args.backend
     config = config_from_values(apply_overrides(values, [*overrides(args), *args.set]), source="train_flow_matching.py")
     check_flow(config)
     return config
+
+
+def _demo_values(args: argparse.Namespace) -> dict:
+    values = load_preset(DEMO)
+    given = {
+        "workspace_dir": args.output_dir,
+        "batch_size": args.batch_size,
+        "batch_size_mode": "per_device" if args.batch_size else None,
+        "epochs": args.num_epochs,
+        "max_steps": args.max_steps,
+    }
+    return values | {name: value for name, value in given.items() if value is not None} | {"enable_multi_gpu": False}
+
+
+def _own_values(args: argparse.Namespace) -> dict:
+    family = args.family or family_of_base(args.base)
+    preset = f"{family}-{args.method}"
+    values = load_preset(preset) if preset in {known.name for known in list_presets()} else {}
+    return values | {
+        "family": family,
+        "method": args.method,
+        "workspace_dir": args.output_dir or "workspace/flow_matching",
+        "concepts": [{"path": args.data}],
+        "batch_size": args.batch_size or 1,
+        "epochs": args.num_epochs or 100,
+        "max_steps": args.max_steps,
+        "model": {**values.get("model", {}), "base": args.base},
+    }
 
 
 def overrides(args: argparse.Namespace) -> list[str]:

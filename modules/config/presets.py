@@ -80,7 +80,7 @@ def variant_name(name: str, memory: int | None = None, num_gpus: int = 1) -> str
 
 
 def has_variants(name: str) -> bool:
-    """Whether a preset has variants for GPU memory and number of GPUs; the demo does not."""
+    """Whether a preset has variants for GPU memory and number of GPUs; the demos do not."""
     return name in _sizes()
 
 
@@ -153,7 +153,7 @@ def _on_gpus(values: dict, num_gpus: int) -> dict:
 
 
 def _resolve_shipped(values: dict) -> dict:
-    """Make the paths of the demo's model and images absolute: they are relative to Chorus, a run starts anywhere."""
+    """Make the paths of a demo's model and images absolute: they are relative to Chorus, a run starts anywhere."""
     model = values.get("model", {})
     for part, name in [(model, "base"), (model, "config_folder"), *((c, "path") for c in values.get("concepts", []))]:
         if part.get(name) and (ROOT / part[name]).exists():

@@ -136,8 +136,8 @@ def test_a_variant_that_is_not_offered_says_why(name, message):
     assert message in str(caught.value)
 
 
-def test_every_preset_has_variants_but_the_demo():
-    assert {preset.name for preset in list_presets()} - set(VARIED) == {"demo"}
+def test_every_preset_has_variants_but_the_demos():
+    assert {preset.name for preset in list_presets()} - set(VARIED) == {"demo", "video_demo"}
 
 
 @pytest.mark.parametrize("name", ["../secret", "secret", "/etc/hosts", "", ".", "sd15-lora.yaml", "a\0b"])

@@ -81,11 +81,28 @@ def test_num_gpus_starts_ranks(options, tmp_path, num_gpus, world_size):
     assert (config.enable_multi_gpu, config.world_size) == (True, world_size)
 
 
-def test_data_and_model_are_required_and_a_number_of_gpus_is_one(options, tmp_path, capsys):
-    for argv in ([], ["--data=x"], options(tmp_path, "--num_gpus=0")):
-        with pytest.raises(SystemExit):
-            parse_args(argv)
-    assert "neither a number above 0 nor all" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--data=x"], "--data and --base belong together"),
+        (["--method=full"], "--family and --method are for a model of your own"),
+        (["--num_gpus=0"], "neither a number above 0 nor all"),
+    ],
+)
+def test_options_that_belong_together_or_make_no_sense_are_refused(argv, message, capsys):
+    with pytest.raises(SystemExit):
+        parse_args(argv)
+    assert message in capsys.readouterr().err
+
+
+def test_without_data_the_video_demo_trains_with_what_was_given():
+    demo = flow_config(parse_args([]))
+    assert (demo.family, demo.data.frames, demo.batch_size, demo.batch_size_mode) == ("wan21", 9, 16, "global")
+    assert demo.workspace_dir.endswith("video_demo")
+    assert all(Path(concept.path).is_dir() for concept in demo.concepts)
+    given = flow_config(parse_args(["--batch_size=2", "--max_steps=5", "--output_dir=x", "--num_gpus=2"]))
+    assert (given.batch_size, given.batch_size_mode, given.max_steps) == (2, "per_device", 5)
+    assert (given.workspace_dir, given.enable_multi_gpu, given.world_size) == ("x", True, 2)
 
 
 def test_a_model_that_is_no_flow_model_is_refused(tiny_sd15, options, tmp_path, capsys):
