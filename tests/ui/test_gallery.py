@@ -124,11 +124,11 @@ def test_the_video_of_a_sample_is_played_by_the_desktop(app, gallery, tmp_path, 
     show(app, gallery, samples)
     newest = next(one.path for one in samples if one.step == 100)
     Path(newest).with_suffix(".mp4").touch()
-    for step, state in ((100, "normal"), (0, "disabled")):
+    for step, is_offered in ((100, True), (0, False)):
         row = next(row for row, at in gallery.table.paths if gallery.table.paths[row, at] == str(newest))
         gallery.compare(row, 0, step)
-        assert gallery._play.cget("state") == state
-        gallery._play.invoke()
+        assert bool(gallery._play.grid_info()) == is_offered
+        gallery.play()
     assert played == [Path(newest).with_suffix(".mp4")]
 
 

@@ -68,8 +68,8 @@ class Gallery(ctk.CTkFrame):
         self._count.configure(text=count if samples else "")
         if is_other_run:
             self.title.configure(text=f"Gallery of {folder.name}" if folder else "Gallery")
-            self._row = self._compared = self._video = None
-            self._play.configure(state="disabled")
+            self._row = self._compared = None
+            self._offer_video(None)
             for menu in (self._before, self._after):
                 menu.configure(values=[""])
                 menu.set("")
@@ -86,8 +86,7 @@ class Gallery(ctk.CTkFrame):
         self._after.set(f"{after:,}")
         self._prompt.configure(text=f"{row.title[:MAX_TITLE]}  {row.seed_text}")
         video = Path(self.table.paths[row, after]).with_suffix(".mp4")
-        self._video = video if video.is_file() else None
-        self._play.configure(state="normal" if self._video else "disabled")
+        self._offer_video(video if video.is_file() else None)
         self._compared = paths = self.table.paths[row, before], self.table.paths[row, after]
         titles = f"step {before:,}", f"step {after:,}"
 
@@ -104,6 +103,13 @@ class Gallery(ctk.CTkFrame):
                 open_file(self._video)
             except UserError as error:
                 self._comparison.show_message(str(error))
+
+    def _offer_video(self, video: Path | None) -> None:
+        self._video = video
+        if video:
+            self._play.grid(row=1, column=1, padx=(0, 6))
+        else:
+            self._play.grid_remove()
 
     def _compare_cell(self, number: int) -> None:
         row, column = divmod(number, len(self.table.steps))
@@ -171,14 +177,14 @@ class Gallery(ctk.CTkFrame):
             menus[-1].grid(row=0, column=1)
             pairs.append(pair)
             yield
-        self._play = ctk.CTkButton(bar, text="Play", width=64, state="disabled", font=theme.font(), command=self.play)
-        lay_in_rows(bar, [*pairs, self._play], theme)
+        lay_in_rows(bar, pairs, theme)
         self._before, self._after = menus
         self._prompt = ctk.CTkLabel(side, text="", anchor="w", justify="left", text_color=theme.muted)
         self._prompt.grid(row=1, column=0, sticky="ew", padx=6, pady=4)
+        self._play = ctk.CTkButton(side, text="Play video", width=96, font=theme.font(), command=self.play)
         wrap_to(side, self._prompt, theme)
         self._comparison = BeforeAfter(side, self.app)
-        self._comparison.grid(row=2, column=0, sticky="nsew")
+        self._comparison.grid(row=2, column=0, columnspan=2, sticky="nsew")
         yield
 
     def destroy(self) -> None:
