@@ -52,6 +52,7 @@ def _entry(family: Family, counted: dict | None) -> dict:
         "max_references": family.max_references,
         "frame_step": family.frame_step,
         "fps": family.fps,
+        "min_sample_steps": family.min_sample_steps,
         "groups_texts": family.text.collate == "group",
         "skips_layers": family.text.skips_layers,
         "takes_chunks": family.text.takes_chunks,

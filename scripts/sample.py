@@ -52,6 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         family = family_of_pipeline(pipe)
         check_references(references, family)
         check_frames(args.frames, family)
+        check_steps(args.steps, family)
         options = (args.seed, args.width, args.height, args.steps, args.guidance, references)
         others = (args.clip_skip, args.frames)
         first = [ImageRequest(prompt, args.negative_prompt, *options, *others) for prompt in args.prompt]
@@ -144,6 +145,14 @@ def check_frames(num_frames: int, family: Family | None) -> None:
         problem = frame_problem("--frames", num_frames, family.label, family.frame_step)
         if problem:
             raise DataError(problem.message)
+
+
+def check_steps(num_steps: int, family: Family | None) -> None:
+    """Raises DataError if a model of `family` (None: unknown) can't sample in so few steps."""
+    from modules.data.errors import DataError
+
+    if family and num_steps < family.min_sample_steps:
+        raise DataError(f"--steps {num_steps}: {family.label} takes at least {family.min_sample_steps}; raise it.")
 
 
 def next_number(folder: Path) -> int:

@@ -29,6 +29,7 @@ class FamilyInfo:
     takes_guidance: whether its denoiser takes a guidance scale as input.
     max_references: number of reference images that its denoiser can see.
     frame_step, fps: as in Family; 0 for models of images.
+    min_sample_steps: as in Family.
     skips_layers: whether its CLIP encoders can leave out their last layers.
     takes_chunks: whether its text encoders can encode prompts in chunks of 75 tokens.
     groups_texts: whether texts of different lengths take passes of their own.
@@ -57,6 +58,7 @@ class FamilyInfo:
     max_references: int = 0
     frame_step: int = 0
     fps: float = 16.0
+    min_sample_steps: int = 1
     groups_texts: bool = False
     skips_layers: bool = False
     takes_chunks: bool = False

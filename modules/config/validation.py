@@ -154,6 +154,12 @@ def _check_data(config: TrainConfig) -> Iterator[Problem]:
 def _check_sizes(config: TrainConfig) -> Iterator[Problem]:
     yield from size_problems(config, load_families()[config.family].align, config.family)
     yield from frame_problems(config)
+    family = load_families()[config.family]
+    for number, sample in enumerate(config.sampling.samples):
+        if sample.steps < family.min_sample_steps:
+            path = f"sampling.samples.{number}.steps"
+            message = f"{path} {sample.steps}: {family.label} takes at least {family.min_sample_steps}; raise it."
+            yield Problem(path, message, remedy=set_to(path, family.min_sample_steps))
 
 
 def _check_trained_parts(config: TrainConfig) -> Iterator[Problem]:

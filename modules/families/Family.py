@@ -74,6 +74,7 @@ class Family:
         `__call__` takes them as `image`.
     frame_step: a clip of a video model has a multiple of this many frames, and one more; 0 for models of images.
     fps: frames per second of the videos that a video model was trained on.
+    min_sample_steps: the fewest steps that the pipeline can sample in.
     patch_size: latent cells along each side of a token, for shifting timesteps by resolution.
     shift_law: how the shift of timesteps by resolution grows with the size of an image, as in ResolutionShift.
     partly_unused: components with weights that the forward pass does not use, so that they never get a gradient.
@@ -126,6 +127,7 @@ class Family:
     max_references: int = 0
     frame_step: int = 0
     fps: float = 16.0
+    min_sample_steps: int = 1
     patch_size: int = 2
     shift_law: ShiftLaw = "exponential"
     partly_unused: tuple[str, ...] = ()

@@ -34,6 +34,7 @@ PIXART_ALPHA = replace(
     pipeline="PixArtAlphaPipeline",
     text=replace(PIXART_SIGMA.text, options={**PIXART_SIGMA.text.options, "max_sequence_length": _NUM_TOKENS}),
     inputs=_inputs,
+    min_sample_steps=2,  # its pipeline takes a single step to be that of a distilled model, with another scheduler
     caption_bytes=_NUM_TOKENS * (4096 * 4 + 8),
     published=PublishedModel(
         denoiser=Component("diffusers.PixArtTransformer2DModel", {"caption_channels": 4096, "interpolation_scale": 2}),

@@ -80,6 +80,7 @@ def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> n
     """float32[H, W, 3] of a plain call, as anybody would make it who wants an image of this size."""
     family = family_of_pipeline(pipe)
     arguments = {"negative_prompt": request.negative_prompt, "max_area": request.width * request.height}
+    arguments["num_frames"] = request.frames
     arguments[family.guidance_argument if family else "guidance_scale"] = request.guidance
     taken = inspect.signature(pipe.__call__).parameters  # of models without guidance neither
     output = pipe(

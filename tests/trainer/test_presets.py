@@ -39,7 +39,7 @@ def small(picture_folder, tmp_path, tiny_model) -> Callable[[dict], list[str]]:
         words = WORD if values["method"] == "embedding" else ()
         for number in range(len(values.get("sampling", {}).get("samples", []))):
             side = 2 * paths["data.bucket_step"]
-            sample = {"width": side, "height": side, "steps": 1, "enabled": number == 0}
+            sample = {"width": side, "height": side, "steps": 2, "enabled": number == 0}
             paths |= {f"sampling.samples.{number}.{name}": value for name, value in sample.items()}
         return [*(f"{path}={value}" for path, value in paths.items()), *SMALL, *words]
 
