@@ -45,7 +45,8 @@ class Heartbeat:
     def beat(self, limit_seconds: float | None = None) -> None:
         """Shows that this rank is making progress. Cheap enough for every image, because messages are rate-limited.
 
-        limit_seconds: the time until the next beat is due; by default the limit of the phase.
+        limit_seconds: the time until the next beat is due, for beats within steps, which every rank gives at the same
+        places; by default the limit of the phase.
         """
 
     def _limit(self, limit_seconds: float | None) -> float:

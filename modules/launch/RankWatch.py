@@ -132,7 +132,9 @@ class RankWatch:
     def _hung(self, state: RankState, now: float) -> Failure | None:
         silent_since = max(state.last_beat, self._awake_since)
         silent = now - silent_since
-        if silent <= state.limit_seconds:
+        # A rank that is ahead of another waits for it in a collective, even if it fell silent first.
+        is_waiting = any(other.step_beats < state.step_beats for other in self._running())
+        if silent <= state.limit_seconds or is_waiting:
             return None
         others = self._silent_with(state)
         ranks = f"rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}"
@@ -141,14 +143,17 @@ class RankWatch:
             f"Rank {state.rank} has not moved for {silent:.0f} s while {state.phase} (limit {state.limit_seconds:g} s)"
             f"{also}."
         )
-        # Of several silent ranks the first one is the cause: the others are waiting for it in a collective.
+        # Of several silent ranks at the same place the first one is the cause.
         return Failure(state.rank, "hung", text, silent_since, phase=state.phase)
 
     def _silent_with(self, state: RankState) -> list[int]:
-        """Ranks that fell silent at almost the same time: in a collective all stop within milliseconds."""
-        running = [s for s in self._server.ranks.values() if not s.done and s.error is None and s.lost_at is None]
-        close = [s.rank for s in running if abs(s.last_beat - state.last_beat) < CLOSE_SECONDS]
+        """Ranks that fell silent there at almost the same time: in a collective all stop within milliseconds."""
+        there = [s for s in self._running() if s.step_beats == state.step_beats]
+        close = [s.rank for s in there if abs(s.last_beat - state.last_beat) < CLOSE_SECONDS]
         return sorted(set(close) - {state.rank})
+
+    def _running(self) -> list[RankState]:
+        return [s for s in self._server.ranks.values() if not s.done and s.error is None and s.lost_at is None]
 
 
 def watch_in_thread(

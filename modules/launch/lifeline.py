@@ -49,8 +49,9 @@ class RankError:
 class RankState:
     """What is known about a rank from its connection. All times are by `time.monotonic`.
 
-    last_beat: when the last heartbeat was sent. limit_seconds: how long the rank may be silent. lost_at: when the
-    connection ended although the rank had reported neither success nor failure.
+    last_beat: when the last heartbeat was sent. limit_seconds: how long the rank may be silent. step_beats: number of
+    heartbeats within steps, which all ranks send at the same places. lost_at: when the connection ended although the
+    rank had reported neither success nor failure.
     """
 
     rank: int
@@ -59,6 +60,7 @@ class RankState:
     last_beat: float
     phase: Phase
     limit_seconds: float
+    step_beats: int = 0
     is_connected: bool = True
     error: RankError | None = None
     done: Literal["finished", "stopped", "requeued"] | None = None
@@ -149,6 +151,7 @@ class LifelineServer:
             # by the rank's own clock: all beats read in one poll would otherwise get the same time
             state.last_beat = float(message["at"])
             state.phase, state.limit_seconds = message["phase"], float(message["limit"])
+            state.step_beats = int(message["step_beats"])
         elif kind == "failed" and state.error is None:
             state.error = RankError(**message["error"])
         elif kind == "done":
@@ -188,6 +191,7 @@ class Lifeline(Heartbeat):
         self._is_over = False
         limit = self._limit(None)
         self._sent_phase, self._sent_limit, self._sent_at = self._phase, limit, time.monotonic()
+        self._step_beats = 0
         self._socket = socket.create_connection((host, int(port)), timeout=_SEND_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._send(type="hello", token=token, rank=rank, pid=os.getpid(), phase=self._phase, limit=limit)
@@ -204,12 +208,14 @@ class Lifeline(Heartbeat):
 
     def beat(self, limit_seconds: float | None = None) -> None:
         limit, now = self._limit(limit_seconds), time.monotonic()
+        is_of_step = limit_seconds is not None
+        self._step_beats += is_of_step
         # A longer limit is sent at once: otherwise the silence that follows would count as a hang. So is every beat
-        # with an explicit limit, one per step, so that the rank that fell silent first can be named.
-        has_news = self._phase != self._sent_phase or limit > self._sent_limit or limit_seconds is not None
+        # within a step, so that the rank that the others wait for can be named.
+        has_news = self._phase != self._sent_phase or limit > self._sent_limit or is_of_step
         if has_news or now - self._sent_at >= _BEAT_SECONDS:
             self._sent_phase, self._sent_limit, self._sent_at = self._phase, limit, now
-            self._send(type="beat", phase=self._phase, limit=limit, at=now)
+            self._send(type="beat", phase=self._phase, limit=limit, at=now, step_beats=self._step_beats)
 
     def failed(self, text: str, traceback: str, is_user_error: bool = False, is_symptom: bool = False) -> None:
         """Report that this rank ends with an error.

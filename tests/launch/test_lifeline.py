@@ -168,6 +168,7 @@ def test_beats_count_from_when_they_were_sent_and_those_of_steps_are_sent_at_onc
     time.sleep(0.1)
     poll_until(server, lambda: all(state.limit_seconds == 60 for state in server.ranks.values()))
     assert server.ranks[0].last_beat < server.ranks[1].last_beat < sent_by  # although both were read later
+    assert [state.step_beats for state in server.ranks.values()] == [1, 1]
 
 
 def test_an_error_is_told_with_its_traceback_and_is_no_loss(server, connect):

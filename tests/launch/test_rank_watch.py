@@ -219,6 +219,14 @@ def test_of_two_silent_ranks_the_one_that_was_silent_first_hangs(ranks):
     assert failure.text.endswith("(limit 60 s).")
 
 
+def test_a_rank_that_is_ahead_of_a_silent_one_waits_for_it(ranks):
+    ranks.ranks[0].step_beats, ranks.ranks[1].step_beats = 7, 6
+    ranks.ranks[1].last_beat = 103  # of the step before, told late
+    failure = ranks.verdict_at(*(100 + second for second in range(70)))
+    assert failure.rank == 1
+    assert failure.text.endswith("(limit 60 s).")
+
+
 def test_ranks_that_fall_silent_together_are_all_named():
     ranks = Ranks(4)
     ranks.ranks[0].last_beat = 100.2
