@@ -37,7 +37,7 @@ class DataConfig:
         label="Frames per clip",
         also_called="num_frames, target_frames, frame_buckets, video_length",
         help="Above 1, the videos in the folders are trained, too, with at most this many frames; images stay clips of "
-        "one frame. A multiple of 4 plus 1 for Wan: 17 learns a short motion, 81 is what Wan generates.",
+        "one frame. A multiple of 4 plus 1 (LTX-Video: of 8): 17 learns a short motion, 81 is what Wan generates.",
         group="data",
         in_crash_report=True,
         ge=1,

@@ -419,6 +419,47 @@ def _tiny_wan_vae(channels: int) -> dict:
     }
 
 
+def make_tiny_ltx_video(path: str | Path) -> Path:
+    """Save a tiny LTX-Video pipeline below `path` and return the path: 32 pixels and 8 frames a cell."""
+    import torch
+    from diffusers import (
+        AutoencoderKLLTXVideo,
+        FlowMatchEulerDiscreteScheduler,
+        LTXPipeline,
+        LTXVideoTransformer3DModel,
+    )
+
+    torch.manual_seed(SEED)
+    tokenizer = t5_tokenizer()
+    transformer = LTXVideoTransformer3DModel(
+        in_channels=8,
+        out_channels=8,
+        num_attention_heads=4,
+        attention_head_dim=8,
+        cross_attention_dim=32,
+        num_layers=2,
+        caption_channels=32,
+    )
+    widths, ones = (8, 8, 8, 8), (1, 1, 1, 1, 1)
+    vae = AutoencoderKLLTXVideo(
+        latent_channels=8,
+        block_out_channels=widths,
+        decoder_block_out_channels=widths,
+        layers_per_block=ones,
+        decoder_layers_per_block=ones,
+    )
+    vae.latents_mean.normal_()
+    vae.latents_std.uniform_(0.5, 2.0)
+    pipeline = LTXPipeline(
+        transformer=transformer,
+        vae=vae,
+        scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, shift_terminal=0.1),
+        text_encoder=tiny_t5(tokenizer, width=32),
+        tokenizer=tokenizer,
+    )
+    return randomize_and_save(pipeline, path)
+
+
 def make_tiny_chroma(path: str | Path) -> Path:
     """Save a tiny Chroma pipeline below `path` and return the path."""
     import torch
