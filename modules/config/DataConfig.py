@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from modules.config.families import families_taking_clips
+from modules.config.families import families_taking_clips, families_taking_first_frames
 from modules.config.methods import methods_that
 from modules.config.setting import STRICT, Float, Int, setting
 
@@ -64,6 +64,17 @@ class DataConfig:
         group="data",
         choice_labels={"start": "The start", "middle": "The middle", "chunks": "Consecutive clips"},
         visible_when={"family": families_taking_clips()},
+    )
+    image_to_video: Float = setting(
+        0.0,
+        label="Image to video",
+        also_called="i2v, first_frame_conditioning_p, first frame",
+        help="Fraction of the clips of which the model is given the first frame, to learn how it goes on. 0 trains "
+        "text to video alone, 1 image to video alone; 0.5 keeps both.",
+        group="data",
+        ge=0,
+        le=1,
+        visible_when={"family": families_taking_first_frames()},
     )
     bucketing: bool = setting(
         True,

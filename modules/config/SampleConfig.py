@@ -2,7 +2,7 @@
 
 from pydantic.dataclasses import dataclass
 
-from modules.config.families import families_taking_clips, families_taking_references
+from modules.config.families import families_taking_clips, families_taking_images
 from modules.config.setting import STRICT, Float, Int, Str, setting
 
 MAX_SIDE = 16384  # pixels; no model generates images this large, so a larger value is a typing error
@@ -31,11 +31,12 @@ class SampleConfig:
         "",
         label="Reference image",
         also_called="control image, init image, ctrl_img",
-        help="The image that the model sees beside the prompt, or a folder with several of them.",
+        help="The image that the model sees beside the prompt, or a folder with several of them. Models of videos "
+        "start with it.",
         group="sampling",
         format="file",
         scope="machine",
-        visible_when={"family": families_taking_references()},
+        visible_when={"family": families_taking_images()},
     )
     seed: Int = setting(
         42,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.families import load_families
 from modules.config.methods import facts_of
-from modules.config.problems import Problem, set_to
+from modules.config.problems import Problem, Remedy, set_to
 
 if TYPE_CHECKING:
     from modules.config.SampleConfig import SampleConfig
@@ -60,6 +60,11 @@ def frame_problems(config: TrainConfig) -> Iterator[Problem]:
     for setting, count in frames.items() if family.frame_step else ():
         if problem := frame_problem(setting, count, family.label, family.frame_step):
             yield problem
+    for number, sample in enumerate(config.sampling.samples) if family.takes_first_frame else ():
+        if sample.enabled and sample.reference and sample_frames(sample, config) == 1:
+            path = f"sampling.samples.{number}.reference"
+            message = f"{path}: the sample would be this image alone; raise its frames or data.frames, or empty it."
+            yield Problem(path, message, remedy=Remedy("Empty", {path: ""}))
 
 
 def frame_problem(setting: str, num_frames: int, family: str, step: int) -> Problem | None:

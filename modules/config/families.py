@@ -29,6 +29,7 @@ class FamilyInfo:
     takes_guidance: whether its denoiser takes a guidance scale as input.
     max_references: number of reference images that its denoiser can see.
     frame_step, fps: as in Family; 0 for models of images.
+    takes_first_frame: whether it can generate a video from its first frame.
     min_sample_steps: as in Family.
     skips_layers: whether its CLIP encoders can leave out their last layers.
     takes_chunks: whether its text encoders can encode prompts in chunks of 75 tokens.
@@ -58,6 +59,7 @@ class FamilyInfo:
     max_references: int = 0
     frame_step: int = 0
     fps: float = 16.0
+    takes_first_frame: bool = False
     min_sample_steps: int = 1
     groups_texts: bool = False
     skips_layers: bool = False
@@ -99,6 +101,16 @@ def families_with(**values: Any) -> tuple[str, ...]:
 def families_taking_clips() -> tuple[str, ...]:
     """The names of the families that generate videos."""
     return tuple(name for name, info in load_families().items() if info.frame_step)
+
+
+def families_taking_first_frames() -> tuple[str, ...]:
+    """The names of the families that can generate a video from its first frame."""
+    return families_with(takes_first_frame=True)
+
+
+def families_taking_images() -> tuple[str, ...]:
+    """The names of the families whose samples can start from images: references, or the first frame of a video."""
+    return families_taking_references() + families_taking_first_frames()
 
 
 def families_taking_references() -> tuple[str, ...]:

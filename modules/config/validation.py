@@ -397,6 +397,11 @@ def _check_without_effect(config: TrainConfig) -> Iterator[Problem]:
         if loss.masked_training and getattr(loss, name) == 1:
             message = f"loss.{name} 1: masks have no effect; use 0.1, or switch loss.masked_training off."
             yield Problem(f"loss.{name}", message, blocking=False)
+    takes_first = load_families()[config.family].takes_first_frame
+    if config.data.image_to_video and config.data.frames == 1 and takes_first:
+        message = f"data.image_to_video {config.data.image_to_video:g}: images alone are trained; raise data.frames."
+        off = set_to("data.image_to_video", 0.0, "0")
+        yield Problem("data.image_to_video", message, blocking=False, remedy=off)
     trained = [concept for concept in config.concepts if concept.enabled and not concept.validation]
     if trained and all(concept.regularisation for concept in trained):
         number = config.concepts.index(trained[0])

@@ -43,6 +43,7 @@ class SampleSource:
     text: returns the conditioning of a caption; None if the text encoder trains and encodes in each step.
     collate: combines the conditioning of several captions into a batch.
     dtype: of the tensors in a batch.
+    image_to_video: the share of clips whose first frame is given.
     sizes: whether batches include `Batch.sizes`.
     diffusion, loss: settings of the noise, of masks and of prior preservation.
     timesteps: the distribution of timesteps.
@@ -57,6 +58,7 @@ class SampleSource:
     caption_dropout: float
     seed: int
     dtype: torch.dtype
+    image_to_video: float = 0.0
     sizes: bool = False
     diffusion: DiffusionConfig = field(default_factory=DiffusionConfig)
     loss: LossConfig = field(default_factory=LossConfig)
@@ -91,6 +93,7 @@ class SampleSource:
             input_noise=self._input_noise(noise, draws, shape),
             mask=self._masks(records, draws, shape),
             references=self._references(records),
+            first_given=_marked([self._gives_first(draw, shape) for draw in draws]),
             prior=_marked([self._is_prior(sample) for sample in samples]),
             unconditional=_marked(dropped) if self.zero_unconditional else None,
             **{name: value.to(self.dtype) for name, value in pictures.items()},
@@ -98,6 +101,10 @@ class SampleSource:
 
     def _drops_caption(self, draw: Draw) -> bool:
         return bool(self.caption_dropout) and uniform(*draw, "caption dropout") < self.caption_dropout
+
+    def _gives_first(self, draw: Draw, shape: tuple[int, ...]) -> bool:
+        is_clip = len(shape) == 4 and shape[1] > 1
+        return is_clip and bool(self.image_to_video) and uniform(*draw, "image to video") < self.image_to_video
 
     def _caption(self, draw: Draw) -> str:
         _, epoch, sample, repeat = draw
@@ -172,7 +179,6 @@ class SampleSource:
         if all(mask is white for mask in masks):
             return None
         return torch.stack(masks).to(self.dtype)
-
 
     def _references(self, records: list[dict[str, Tensor]]) -> list[list[Tensor]] | None:
         """`Batch.references`."""

@@ -136,7 +136,7 @@ def image_files(path: str) -> list[str]:
 
 def check_sample_references(sampling: SamplingConfig, family: Family) -> None:
     """Raises DataError if references of enabled samples can't be used; families that take none ignore them."""
-    for number, sample in enumerate(sampling.samples) if family.max_references else ():
+    for number, sample in enumerate(sampling.samples) if family.max_input_images else ():
         if sample.enabled and sample.reference:
             setting = f"sampling.samples.{number}.reference {sample.reference}"
             check_references(image_files(sample.reference), family, setting)
@@ -144,11 +144,12 @@ def check_sample_references(sampling: SamplingConfig, family: Family) -> None:
 
 def check_references(files: Sequence[str], family: Family | None, setting: str = "--reference") -> None:
     """Raises DataError if a model of `family` (None: unknown) can't see these images. setting: where they are named."""
-    if files and (family is None or not family.max_references):
+    if files and (family is None or not family.max_input_images):
         name = family.label if family else "this model"
         raise DataError(f"{setting}: {name} takes no reference images; leave it out.")
-    if family and len(files) > family.max_references:
-        raise DataError(f"{setting}: these are {len(files)} images, but {family.label} takes {family.max_references}.")
+    if family and len(files) > family.max_input_images:
+        number = family.max_input_images
+        raise DataError(f"{setting}: these are {len(files)} images, but {family.label} takes {number}.")
     for path in files:
         if isinstance(reason := size_or_reason(path), str):
             raise DataError(f"{setting}: {path} can't be read ({reason}); choose another image.")

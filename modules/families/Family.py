@@ -33,6 +33,17 @@ class DenoiserCall:
     sizes: Tensor | None = None  # [B, 6], as in Batch; None unless the family `takes_sizes`
     guidance: Tensor | None = None  # [B], float32; None unless the family `takes_guidance`
     references: tuple[Tensor, ...] = ()  # normalized latents of each reference image, [B, C, H, W], not packed
+    first_given: Tensor | None = None  # bool[B], rows whose first latent frame has no noise; None if there are none
+
+    def frame_timesteps(self) -> Tensor:
+        """[B, F], the timestep of each latent frame: 0 for a first frame that is given."""
+        batch, _, frames = self.shape[:3]
+        each = self.timestep[:, None].expand(batch, frames)
+        if self.first_given is None:
+            return each
+        each = each.clone()
+        each[:, 0] = each[:, 0].masked_fill(self.first_given, 0)
+        return each
 
     def text_tensor(self, name: str) -> Tensor:
         """An output of the text encoding that is one tensor, as all are unless the family collates them to lists."""
@@ -74,6 +85,8 @@ class Family:
         `__call__` takes them as `image`.
     frame_step: a clip of a video model has a multiple of this many frames, and one more; 0 for models of images.
     fps: frames per second of the videos that a video model was trained on.
+    image_pipeline: the diffusers class for videos whose first frame is given as an image; empty if the denoiser can't
+        keep a frame without noise.
     min_sample_steps: the fewest steps that the pipeline can sample in.
     patch_size: latent cells along each side of a token, for shifting timesteps by resolution.
     shift_law: how the shift of timesteps by resolution grows with the size of an image, as in ResolutionShift.
@@ -127,6 +140,7 @@ class Family:
     max_references: int = 0
     frame_step: int = 0
     fps: float = 16.0
+    image_pipeline: str = ""
     min_sample_steps: int = 1
     patch_size: int = 2
     shift_law: ShiftLaw = "exponential"
@@ -148,6 +162,11 @@ class Family:
     def pipelines(self) -> tuple[str, ...]:
         """All diffusers pipeline classes whose folders this family can train."""
         return (self.pipeline, *self.other_pipelines)
+
+    @property
+    def max_input_images(self) -> int:
+        """How many images a sample can start from: references, or the first frame of a video."""
+        return 1 if self.image_pipeline else self.max_references
 
     @property
     def methods(self) -> tuple[str, ...]:

@@ -49,9 +49,10 @@ def _unpack(packed_BNC: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
     frames, height, width = call.shape[2:]
+    by_token = call.first_given is not None
     return {
         "hidden_states": call.latents,
-        "timestep": call.timestep,
+        "timestep": call.frame_timesteps().repeat_interleave(height * width, dim=1) if by_token else call.timestep,
         "encoder_hidden_states": call.text["prompt_embeds"],
         "encoder_attention_mask": call.text["prompt_attention_mask"],
         "num_frames": frames,
@@ -78,6 +79,7 @@ LTX_VIDEO = Family(
     fps=_FPS,
     codec=Codec(_stats, encode_frames, _decode, _shape),
     inputs=_inputs,
+    image_pipeline="LTXImageToVideoPipeline",
     pack=_pack,
     unpack=_unpack,
     patch_size=1,

@@ -31,6 +31,7 @@ def predict(
     guidance: float = 1.0,
     host_timestep: Tensor | None = None,
     references: References | None = None,
+    first_given: Tensor | None = None,
 ) -> Tensor:
     """The prediction for noised latents [B, C, H, W] (video models: [B, C, F, H, W]), in the same shape.
 
@@ -41,11 +42,13 @@ def predict(
     guidance: the guidance scale, for families that take one.
     host_timestep: `timestep` on the CPU, so that choosing experts does not synchronize with the device.
     references: of each row, the normalized latents [C, H, W] of its reference images; None if no row has any.
+    first_given: bool[B], rows whose first latent frame has no noise; None if there are none.
     """
     import torch
 
     scale = noised.new_full((len(noised),), guidance, dtype=torch.float32) if family.takes_guidance else None
-    call = DenoiserCall(getattr(pipe, family.denoisers[0]), noised, timestep, text, noised.shape, sizes, scale)
+    denoiser = getattr(pipe, family.denoisers[0])
+    call = DenoiserCall(denoiser, noised, timestep, text, noised.shape, sizes, scale, first_given=first_given)
     if family.experts is None:
         return _call_alike(family, call, references)
     timesteps = (timestep if host_timestep is None else host_timestep).tolist()
@@ -122,6 +125,7 @@ def _rows_of(call: DenoiserCall, rows: list[int]) -> DenoiserCall:
         text={name: take(value) for name, value in call.text.items()},
         sizes=take(call.sizes),
         guidance=take(call.guidance),
+        first_given=take(call.first_given),
     )
 
 

@@ -17,9 +17,9 @@ from modules.families.wan21 import ATTENTION, MLP, WAN_21, WAN_21_MODEL, wan_inp
 
 
 def _inputs_by_token(call: DenoiserCall) -> dict[str, Any]:
-    batch, _, frames, height, width = call.shape
-    tokens = frames * (height // 2) * (width // 2)
-    return {**wan_inputs(call), "timestep": call.timestep[:, None].expand(batch, tokens)}
+    height, width = call.shape[-2:]
+    tokens_of_frame = (height // 2) * (width // 2)
+    return {**wan_inputs(call), "timestep": call.frame_timesteps().repeat_interleave(tokens_of_frame, dim=1)}
 
 
 def _experts(config: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
@@ -34,6 +34,7 @@ WAN_22_5B = replace(
     accepts=lambda index: bool(index.get("expand_timesteps")) and not index.get("boundary_ratio"),
     align=32,
     inputs=_inputs_by_token,
+    image_pipeline="WanImageToVideoPipeline",
     fps=24.0,
     latent_bytes_per_pixel=48 * 4 / 16**2,
     typical_bytes=45e9,

@@ -50,6 +50,9 @@ class DenoisingLoss(Loss):
         noised, timestep, target = self._objective.noise(latents, batch.noise, batch.u)
         if batch.input_noise is not None:
             noised = self._objective.noise(latents, batch.input_noise, batch.u).latents
+        if batch.first_given is not None:
+            first = _first_frames(batch.first_given, latents)
+            noised, target = torch.where(first, latents, noised), target.masked_fill(first, 0)
         frozen = self._frozen_prediction(batch, noised, timestep)
         if batch.prior is not None:
             assert frozen is not None  # predicted for batches with `prior`
@@ -61,7 +64,10 @@ class DenoisingLoss(Loss):
     def _predict(self, batch: Batch, noised: Tensor, timestep: Tensor) -> Tensor:
         host_timestep = self._objective.timestep(batch.host_u)
         inputs = (noised, timestep, self._text(batch), batch.sizes, self._guidance, host_timestep, batch.references)
-        return predict(self.base.family, self.base.pipe, *inputs)
+        prediction = predict(self.base.family, self.base.pipe, *inputs, first_given=batch.first_given)
+        if batch.first_given is None:
+            return prediction
+        return prediction.masked_fill(_first_frames(batch.first_given, prediction), 0)
 
     def _text(self, batch: Batch) -> Conditioning:
         text = batch.text if batch.text is not None else encode_text(self.base.family, self.base.pipe, batch.prompts)
@@ -99,6 +105,9 @@ class DenoisingLoss(Loss):
                 error = self._mix.error(prediction, frozen, delta)
                 outside = masked_mean(error, 1 - batch.mask, 0.0, config.normalize_masked_area_loss)
                 losses = losses + config.masked_prior_preservation_weight * outside
+        if batch.first_given is not None:  # their error is 0, and the mean is over the other frames
+            frames = error.shape[2]
+            losses = torch.where(batch.first_given, losses * (frames / (frames - 1)), losses)
         weight = self._timestep_weight(batch.u)
         return losses if weight is None else losses * weight
 
@@ -134,3 +143,9 @@ class DenoisingLoss(Loss):
         if self.base.family.objective == "flow":
             shown |= {name: value * real for name, value in agreement(prediction, target).items()}
         return shown
+
+
+def _first_frames(given: Tensor, latents: Tensor) -> Tensor:
+    """bool[B, 1, F, 1, 1], True for the first frame of the rows in `given`, bool[B]. latents: [B, C, F, H, W]."""
+    frames = torch.arange(latents.shape[2], device=latents.device)
+    return per_sample(given, latents) & (frames == 0).view(1, 1, -1, 1, 1)

@@ -61,7 +61,9 @@ class ImageRequest:
     def batch_key(self) -> tuple:
         """Images of one batch must have the same key."""
         shared = self.width, self.height, self.steps, self.guidance, self.references, self.clip_skip, self.frames
-        return *shared, bool(self.negative_prompt)
+        # videos from an image are made one at a time: pipelines differ in how they take several
+        apart = (self.prompt, self.seed) if self.frames > 1 and self.references else None
+        return *shared, bool(self.negative_prompt), apart
 
 
 def with_prompts(
@@ -155,6 +157,8 @@ def run_pipeline(
 def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.Image] | list[Video]:
     family = family_of_pipeline(pipe)
     first = batch[0]
+    if family and family.image_pipeline and first.references:
+        pipe = _pipeline_from_image(pipe, family)
     options = {**family.with_clip_skip(first.clip_skip).text.options, **family.call_options} if family else {}
     negative = expand_textual_inversion(pipe, [request.negative_prompt for request in batch])
     arguments = {
@@ -170,7 +174,8 @@ def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.I
     if family and family.frame_step:
         arguments["num_frames"] = first.frames
     if family and first.references:
-        arguments["image"] = [_reference(path, first, family) for path in first.references]
+        images = [_reference(path, first, family) for path in first.references]
+        arguments["image"] = images[0] if family.image_pipeline else images
     if first.width and first.height:
         arguments["max_area"] = first.width * first.height  # else FLUX.1 Kontext chooses a size of its own
     if first.negative_prompt:
@@ -187,10 +192,25 @@ def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.I
     return output.frames if len(output.frames[0]) > 1 else [frames[0] for frames in output.frames]
 
 
+def _pipeline_from_image(pipe: DiffusionPipeline, family: Family) -> DiffusionPipeline:
+    """The family's pipeline for videos from their first frame, with the parts of `pipe` and how it encodes prompts."""
+    import diffusers
+
+    kind = getattr(diffusers, family.image_pipeline)
+    parts = {**pipe.config, **pipe.components}
+    taken = inspect.signature(kind.__init__).parameters
+    from_image = kind(**{name: value for name, value in parts.items() if name in taken})
+    from_image.set_progress_bar_config(**getattr(pipe, "_progress_bar_config", {}))
+    vars(from_image)["encode_prompt"] = pipe.encode_prompt
+    return from_image
+
+
 def _reference(path: str, request: ImageRequest, family: Family) -> Image.Image:
-    """A reference image in the size that training uses. Raises ImageError."""
+    """An input image in the size that training uses. Raises ImageError."""
     image = load_image(path)
     shape = request.width or image.width, request.height or image.height
+    if family.image_pipeline:
+        return fit_image(image, *shape)
     return fit_image(image, *reference_size(image.size, shape, shape, family.align))
 
 

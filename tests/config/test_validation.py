@@ -88,6 +88,7 @@ MISTAKES = [
     (["data.resolution=64", "concepts.0.resolution=32", "data.bucket_step=64"], "data.bucket_step"),
     (["concepts.0.resolution=100", "data.bucket_step=64"], "concepts.0.resolution"),
     (["sampling.samples.0.width=100"], "sampling.samples.0.width"),
+    (["family=wan22_5b", "sampling.samples.0.reference=a.png"], "sampling.samples.0.reference"),
     (["family=pixart_alpha", "method=full", "sampling.samples.0.steps=1"], "sampling.samples.0.steps"),
     (["lora.adapter=loha", "lora.dora=true"], "lora.dora"),
     (["lora.adapter=lokr", "lora.rslora=true"], "lora.rslora"),

@@ -15,6 +15,7 @@ import diffusers
 import numpy as np
 import pytest
 import torch
+from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from PIL import Image
 
 from modules.config.ModelConfig import ModelConfig
@@ -90,11 +91,11 @@ class Case:
         """What `spied_sampling` sees of the first prompt."""
         return spied_sampling(self, PROMPTS[0])
 
-    def predict(self, noised, timestep, text, pipe=None, references=None):
+    def predict(self, noised, timestep, text, pipe=None, **given):
         """Of pictures that were not cut and have the size in which they are made, as a pipeline takes it."""
         sizes = self.sizes(noised)
         with torch.no_grad():
-            return predict(self.family, pipe or self.pipe, noised, timestep, text, sizes, references=references)
+            return predict(self.family, pipe or self.pipe, noised, timestep, text, sizes, **given)
 
     def sizes(self, latents):
         return torch.tensor([[self.height, self.width, 0, 0, self.height, self.width]]).float().repeat(len(latents), 1)
@@ -303,6 +304,47 @@ def test_clips_are_predicted_decoded_and_encoded_as_the_pipeline_does_it(clip_ca
     both = clip_case.predict(noised, timestep, clip_case.text())
     alone = clip_case.predict(noised[:1], timestep[:1], collate_text(clip_case.family.text, clip_case.records()[:1]))
     assert largest_difference(both[:1], alone) <= 1e-5
+
+
+def test_clips_from_their_first_frame_are_predicted_as_the_pipeline_does_it(clip_case, monkeypatch):
+    family, pipe = clip_case.family, clip_case.fresh_pipe()
+    if not family.image_pipeline:
+        pytest.skip("takes no first frame")
+    monkeypatch.setattr(DiagonalGaussianDistribution, "sample", lambda self, *args: self.mode())  # as some pipelines do
+    kind = getattr(diffusers, family.image_pipeline)
+    parts = {**pipe.config, **pipe.components}
+    from_image = kind(**{name: parts[name] for name in inspect.signature(kind.__init__).parameters if name in parts})
+    from_image.encode_prompt = pipe.encode_prompt  # that of Wan's class needs ftfy
+    colors = np.random.default_rng(4).integers(0, 255, (clip_case.height, clip_case.width, 3), np.uint8)
+    picture, seen, predictions, timesteps = Image.fromarray(colors), [], [], []
+    step, denoise = pipe.scheduler.step, pipe.transformer.forward
+
+    @wraps(step)
+    def spy_step(prediction, timestep, *args, **kwargs):
+        predictions.append(prediction)
+        timesteps.append(timestep)
+        return step(prediction, timestep, *args, **kwargs)
+
+    @wraps(denoise)
+    def spy_forward(*args, **kwargs):
+        seen.append(family.unpack(kwargs["hidden_states"], (1, *clip_case.latent_shape())).clone())
+        return denoise(*args, **kwargs)
+
+    from_image.scheduler.step, from_image.transformer.forward = spy_step, spy_forward
+    clip_case.make_picture(from_image, prompt=[PROMPTS[0]], image=picture)
+    del from_image.transformer.forward
+    with torch.no_grad():
+        first = encode_pixels(family, pipe.vae, torch.from_numpy(to_array(picture))[None])
+    text = collate_text(family.text, clip_case.records()[:1])
+    assert len(seen) == 3
+    for latents, prediction, timestep in zip(seen, predictions, timesteps, strict=True):
+        assert largest_difference(latents[:, :, :1], first) <= 1e-5
+        ours = clip_case.predict(latents, timestep.reshape(1), text, first_given=torch.tensor([True]))
+        num_frames = prediction.shape[2]  # some pipelines leave out the given one
+        assert num_frames >= 2
+        assert largest_difference(ours[:, :, -num_frames:], prediction) <= 1e-6
+        without = clip_case.predict(latents, timestep.reshape(1), text)
+        assert largest_difference(without[:, :, -num_frames:], prediction) > 1e-4
 
 
 def test_encoding_undoes_the_scale_and_shift_of_decoding(case):

@@ -15,7 +15,7 @@ from diffusers.training_utils import compute_loss_weighting_for_sd3, compute_snr
 
 from modules.config.TrainConfig import TrainConfig
 from modules.data.Batch import Batch
-from modules.families.conditioning import is_unconditional_zero
+from modules.families.conditioning import encode_text, is_unconditional_zero
 from modules.families.sd3 import SD3
 from modules.methods.DenoisingLoss import DenoisingLoss
 from modules.methods.registry import METHODS
@@ -294,6 +294,40 @@ def test_with_zero_conditioning_the_model_sees_no_text(tiny_sdxl):
     assert is_unconditional_zero(base.pipe)
     assert marked.item() == pytest.approx(expected.item(), abs=1e-5)
     assert marked.item() != pytest.approx(loss(batch)[0].item(), abs=1e-3)
+
+
+def test_a_first_frame_that_is_given_has_no_noise_and_no_loss(tiny_model):
+    folder = tiny_model("wan22_5b")
+    base, config = prepared(folder, "lora", "wan22_5b", loss={"masked_training": True, "unmasked_weight": 0.0})
+    generator = torch.Generator().manual_seed(0)
+    latents, noise = (torch.randn(2, 48, 3, 4, 4, generator=generator) for _ in range(2))
+    with torch.no_grad():
+        text = encode_text(base.family, base.pipe, PROMPTS[:2])
+    plain = Batch(torch.ones(2), 2, noise, torch.tensor(U[:2]), PROMPTS[:2], latents, text=text)
+    given = replace(plain, first_given=torch.tensor([False, True]))
+    loss = METHODS["lora"].loss(base, config)
+
+    def losses(batch):
+        with torch.no_grad():
+            return torch.stack([loss(replace(batch, weight=weight))[0] for weight in torch.eye(2)])
+
+    other = noise.clone()
+    other[:, :, 0] += 1
+    assert losses(given)[0] == losses(plain)[0]  # the rows do not touch each other
+    assert losses(replace(given, noise=other))[1] == losses(given)[1]
+    assert losses(replace(given, noise=other))[0] != losses(given)[0]
+    noised = (1 - plain.u[1]) * latents + plain.u[1] * noise
+    noised[:, :, 0] = latents[:, :, 0]
+    tokens = torch.full((1, 12), 1000 * plain.u[1])
+    tokens[:, :4] = 0
+    with torch.no_grad():
+        prediction = base.pipe.transformer(noised[1:], tokens, text["prompt_embeds"][1:]).sample
+    error = (prediction - (noise - latents)[1:]).square()[:, :, 1:]
+    torch.testing.assert_close(losses(given)[1], error.mean())
+    left = torch.zeros(2, 1, 3, 4, 4)
+    left[..., :2] = 1
+    half = losses(replace(given, mask=left))[1]
+    torch.testing.assert_close(half, error[..., :2].mean() / 2)
 
 
 # --- masks ------------------------------------------------------------------------------------------------------------

@@ -1,16 +1,27 @@
 """Training on video clips and images together: on several ranks, resumed, and with a video as a sample."""
 
+import inspect
+from dataclasses import replace
+
 import av
+import diffusers
+import numpy as np
 import pytest
+import torch
+from diffusers import DiffusionPipeline
 from PIL import Image
 
 from modules.config.files import save_config
+from modules.config.SampleConfig import SampleConfig
+from modules.families.registry import FAMILIES
+from modules.trainer.sampling import generate_images, image_requests
 from scripts import sample
 from tests.support import rank_scenarios
 from tests.support.RankPool import run_alone
 from tests.support.videos import write_video
 
 RUN = ("family=wan22_5b", "data.bucket_step=32", "data.resolution=64", "data.frames=9", "data.clips=chunks")
+FROM_IMAGES = "data.image_to_video=0.5"
 WHOLE = ("batch_size=4", "batch_size_mode=global", "max_steps=6")
 
 
@@ -37,18 +48,21 @@ def settings(make_config, tiny_model, clips, tmp_path):
 
 
 def test_two_ranks_equal_one_on_clips_and_images(settings, two_ranks, tmp_path):
-    settings("one", "backup.at_end=false")
-    settings("two", "backup.at_end=false")
+    settings("one", "backup.at_end=false", FROM_IMAGES)
+    settings("two", "backup.at_end=false", FROM_IMAGES)
     alone = run_alone(rank_scenarios.train, config=str(tmp_path / "one.yaml"))
     first, second = two_ranks.run(rank_scenarios.train, config=str(tmp_path / "two.yaml"))
     assert first["digest"] == second["digest"]
     assert first["losses"] == pytest.approx(alone["losses"], rel=1e-4)
+    settings("text", "backup.at_end=false")
+    assert run_alone(rank_scenarios.train, config=str(tmp_path / "text.yaml"))["losses"] != alone["losses"]
 
 
-def test_a_run_goes_on_exactly_and_its_sample_is_a_video_with_a_poster(settings, train, tmp_path):
+def test_a_run_goes_on_exactly_and_its_sample_is_a_video_with_a_poster(settings, clips, train, tmp_path):
     whole = train(settings("whole"))
     first = train(settings("parts", "max_steps=3"))
-    values = "[{prompt: a cat, width: 64, height: 32, steps: 1, guidance: 1}, {prompt: a dog, frames: 1, steps: 1}]"
+    size = "width: 64, height: 32, steps: 1, guidance: 1"
+    values = f"[{{prompt: a cat, {size}, reference: {clips / '0.png'}}}, {{prompt: a dog, frames: 1, steps: 1}}]"
     rest = train(settings("parts", "sampling.at_end=true", f"sampling.samples={values}"), resume=True)
     losses = [trainer.callbacks.losses for trainer in (whole, first, rest)]
     assert losses[1] + losses[2] == losses[0]
@@ -62,13 +76,43 @@ def test_a_run_goes_on_exactly_and_its_sample_is_a_video_with_a_poster(settings,
         assert container.streams.video[0].average_rate == 24
 
 
-def test_a_video_is_made_on_the_command_line(tiny_model, tiny_sd15, tmp_path, capsys):
-    def make(base, frames):
+@pytest.mark.parametrize("family", ["wan22_5b", "ltx_video"])
+def test_videos_go_on_from_an_image_as_in_the_plain_pipeline(family, tiny_model, clips):
+    plain = DiffusionPipeline.from_pretrained(tiny_model(family))
+    kind = getattr(diffusers, FAMILIES[family].image_pipeline)
+    parts = {**plain.config, **plain.components}
+    pipe = kind(**{name: parts[name] for name in inspect.signature(kind.__init__).parameters if name in parts})
+    pipe.encode_prompt = plain.encode_prompt  # that of Wan's class needs ftfy
+    picture = clips / "0.png"
+    start = SampleConfig("a cat", reference=str(picture), seed=3, width=64, height=64, frames=9, steps=2, guidance=2.0)
+    made = generate_images(plain, image_requests(replace(start, count=2)), batch_size=2)
+    ours = [np.stack([np.asarray(frame) for frame in frames]).astype(int) for _, frames in made]
+    for video, seed in zip(ours, (3, 4), strict=True):
+        frames = pipe(
+            image=Image.open(picture),
+            prompt="a cat",
+            width=64,
+            height=64,
+            num_frames=9,
+            num_inference_steps=2,
+            guidance_scale=2.0,
+            generator=torch.Generator().manual_seed(seed),
+            output_type="pil",
+        ).frames[0]
+        assert np.abs(video - [np.asarray(frame) for frame in frames]).max() <= 1
+    assert np.abs(ours[0] - ours[1]).max() > 1
+
+
+def test_a_video_is_made_on_the_command_line(tiny_model, tiny_sd15, clips, tmp_path, capsys):
+    def make(base, frames, *others):
         options = ("--prompt", "a cat", "--steps", "1", "--width", "64", "--height", "64", "--out", str(tmp_path))
-        return sample.main(["--base", str(base), *options, "--frames", str(frames)])
+        return sample.main(["--base", str(base), *options, *others, "--frames", str(frames)])
 
     assert make(tiny_model("wan21"), 5) == 0
     assert len([*tmp_path.glob("*.mp4")]) == len([*tmp_path.glob("*.png")]) == 1
+    assert make(tiny_model("wan22_5b"), 5, "--reference", str(clips / "0.png")) == 0
+    assert make(tiny_model("wan21"), 5, "--reference", str(clips / "0.png")) == 2
+    assert "--reference: Wan 2.1 takes no reference images; leave it out." in capsys.readouterr().err
     assert make(tiny_model("wan21"), 6) == 2
     assert "--frames 6: Wan 2.1 takes a multiple of 4 plus 1; use 5 or 9." in capsys.readouterr().err
     assert make(tiny_sd15, 5) == 2

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.config.clips import clip_fps, sample_frames
-from modules.config.families import families_taking_references
+from modules.config.families import families_taking_images
 from modules.config.image_sizes import sample_size
 from modules.config.methods import facts_of
 from modules.config.SampleConfig import SampleConfig
@@ -100,8 +100,8 @@ def sample_options(
 
 
 def takes_references(config: TrainConfig) -> bool:
-    """Whether the run's model can see reference images."""
-    return config.family in families_taking_references()
+    """Whether the run's model can start from images: references, or the first frame of a video."""
+    return config.family in families_taking_images()
 
 
 def image_script(options: Sequence[str]) -> ScriptRun:
