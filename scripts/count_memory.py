@@ -248,7 +248,13 @@ def denoiser_call(family: Family, side: int) -> Callable[[nn.Module], object]:
             text = {name: list(value) for name, value in text.items()}
         timestep, sizes, guidance = torch.empty(1), torch.empty(1, 6), torch.empty(1)
     packed, shape = family.pack(latents), tuple(latents.shape)
-    return lambda model: model(**family.inputs(DenoiserCall(model, packed, timestep, text, shape, sizes, guidance)))
+    others = {"first_frame": latents} if family.needs_first_frame else {}
+
+    def call(model: nn.Module) -> object:
+        inputs = DenoiserCall(model, packed, timestep, text, shape, sizes, guidance, **others)
+        return model(**family.inputs(inputs))
+
+    return call
 
 
 def vae_call(family: Family, side: int) -> Callable[[nn.Module], object]:

@@ -53,6 +53,7 @@ def _entry(family: Family, counted: dict | None) -> dict:
         "frame_step": family.frame_step,
         "fps": family.fps,
         "takes_first_frame": bool(family.image_pipeline),
+        "needs_first_frame": family.needs_first_frame,
         "min_sample_steps": family.min_sample_steps,
         "groups_texts": family.text.collate == "group",
         "skips_layers": family.text.skips_layers,

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from modules.config.families import families_taking_clips, families_taking_first_frames
+from modules.config.families import families_choosing_first_frames, families_taking_clips
 from modules.config.methods import methods_that
 from modules.config.setting import STRICT, Float, Int, setting
 
@@ -74,7 +74,7 @@ class DataConfig:
         group="data",
         ge=0,
         le=1,
-        visible_when={"family": families_taking_first_frames()},
+        visible_when={"family": families_choosing_first_frames()},
     )
     bucketing: bool = setting(
         True,

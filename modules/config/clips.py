@@ -11,6 +11,7 @@ from modules.config.methods import facts_of
 from modules.config.problems import Problem, Remedy, set_to
 
 if TYPE_CHECKING:
+    from modules.config.families import FamilyInfo
     from modules.config.SampleConfig import SampleConfig
     from modules.config.TrainConfig import TrainConfig
 
@@ -60,11 +61,28 @@ def frame_problems(config: TrainConfig) -> Iterator[Problem]:
     for setting, count in frames.items() if family.frame_step else ():
         if problem := frame_problem(setting, count, family.label, family.frame_step):
             yield problem
-    for number, sample in enumerate(config.sampling.samples) if family.takes_first_frame else ():
-        if sample.enabled and sample.reference and sample_frames(sample, config) == 1:
-            path = f"sampling.samples.{number}.reference"
+    if family.takes_first_frame:
+        yield from _first_frame_problems(config, family)
+
+
+def _first_frame_problems(config: TrainConfig, family: FamilyInfo) -> Iterator[Problem]:
+    """What makes no sense for models that generate a video from its first frame."""
+    if family.needs_first_frame and config.data.frames == 1:
+        message = f"data.frames 1: {family.label} learns how an image goes on; use 33, about two seconds."
+        yield Problem("data.frames", message, remedy=set_to("data.frames", 33))
+    for number, sample in enumerate(config.sampling.samples):
+        path = f"sampling.samples.{number}.reference"
+        if not sample.enabled:
+            continue
+        if sample.reference and sample_frames(sample, config) == 1:
             message = f"{path}: the sample would be this image alone; raise its frames or data.frames, or empty it."
             yield Problem(path, message, remedy=Remedy("Empty", {path: ""}))
+        if family.needs_first_frame and sample.prompt and not sample.reference:
+            message = (
+                f"{path} is empty: {family.label} makes videos of images; choose one, or empty the prompt, so that a "
+                "clip of the dataset gives both."
+            )
+            yield Problem(path, message)
 
 
 def frame_problem(setting: str, num_frames: int, family: str, step: int) -> Problem | None:

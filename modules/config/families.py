@@ -30,7 +30,7 @@ class FamilyInfo:
     max_references: number of reference images that its denoiser can see.
     frame_step, fps: as in Family; 0 for models of images.
     takes_first_frame: whether it can generate a video from its first frame.
-    min_sample_steps: as in Family.
+    needs_first_frame, min_sample_steps: as in Family.
     skips_layers: whether its CLIP encoders can leave out their last layers.
     takes_chunks: whether its text encoders can encode prompts in chunks of 75 tokens.
     groups_texts: whether texts of different lengths take passes of their own.
@@ -60,6 +60,7 @@ class FamilyInfo:
     frame_step: int = 0
     fps: float = 16.0
     takes_first_frame: bool = False
+    needs_first_frame: bool = False
     min_sample_steps: int = 1
     groups_texts: bool = False
     skips_layers: bool = False
@@ -103,14 +104,14 @@ def families_taking_clips() -> tuple[str, ...]:
     return tuple(name for name, info in load_families().items() if info.frame_step)
 
 
-def families_taking_first_frames() -> tuple[str, ...]:
-    """The names of the families that can generate a video from its first frame."""
-    return families_with(takes_first_frame=True)
+def families_choosing_first_frames() -> tuple[str, ...]:
+    """The names of the families that generate videos from text or from their first frame."""
+    return families_with(takes_first_frame=True, needs_first_frame=False)
 
 
 def families_taking_images() -> tuple[str, ...]:
     """The names of the families whose samples can start from images: references, or the first frame of a video."""
-    return families_taking_references() + families_taking_first_frames()
+    return families_taking_references() + families_with(takes_first_frame=True)
 
 
 def families_taking_references() -> tuple[str, ...]:

@@ -34,7 +34,7 @@ class LatentEncoder:
     """
 
     def __init__(self, family: Family, vae: ModelMixin):
-        self._family = family
+        self.family = family
         self._vae = vae
         self._device = vae.device
         self._pixels_at_once = PIXELS_AT_ONCE
@@ -68,9 +68,18 @@ class LatentEncoder:
         if not self._tiles_clips and fits_in_memory(partial(self._encode_pieces, frames, latents), self._device):
             return latents[0]
         self._tiles_clips = True
-        whole = torch.cat(list(_pieces(frames(), self._family.frame_step)), 2)
+        whole = torch.cat(list(_pieces(frames(), self.family.frame_step)), 2)
         self._tiled_from = min(self._tiled_from, _size(whole))
         return self.encode(whole)[0]
+
+    def encode_first_frame(self, frames: Callable[[], Iterator[np.ndarray]]) -> Tensor:
+        """Of the same clip with gray in place of all frames but the first, as `Batch.first_frame`."""
+
+        def gray_behind() -> Iterator[np.ndarray]:
+            for number, frame in enumerate(frames()):
+                yield np.zeros_like(frame) if number else frame
+
+        return self.encode_clip(gray_behind)
 
     def _encode_pieces(self, frames: Callable[[], Iterator[np.ndarray]], latents: list[Tensor]) -> None:
         import torch
@@ -78,8 +87,8 @@ class LatentEncoder:
         from modules.families.latents import encode_pieces
 
         with torch.no_grad(), closing(prefetch(frames(), FRAMES_AHEAD)) as decoded:
-            pieces = _pieces(decoded, self._family.frame_step)
-            latents.append(encode_pieces(self._family, self._vae, pieces)[0])
+            pieces = _pieces(decoded, self.family.frame_step)
+            latents.append(encode_pieces(self.family, self._vae, pieces)[0])
 
     def _encode(self, pixels_BCHW: Tensor, latents: list[Tensor]) -> None:
         import torch
@@ -88,7 +97,7 @@ class LatentEncoder:
 
         is_tiled = _size(pixels_BCHW) >= self._tiled_from
         with torch.no_grad(), _tiled(self._vae) if is_tiled else nullcontext():
-            latents.append(encode_pixels(self._family, self._vae, pixels_BCHW))
+            latents.append(encode_pixels(self.family, self._vae, pixels_BCHW))
 
     def _take_less(self, pixels_BCHW: Tensor) -> None:
         """Lowers the limits after `pixels_BCHW` did not fit in memory."""

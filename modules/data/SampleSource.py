@@ -78,7 +78,8 @@ class SampleSource:
         exact = torch.promote_types(self.dtype, torch.float32)
         weights = [self._loss_weight(sample) if micro_batch.real else 0.0 for sample in samples]
         records = [self.pictures.record(sample) for sample in samples]
-        pictures = _stacked([{name: r[name] for name in r if name in ("latents", "pixels")} for r in records])
+        names = [name for name in ("latents", "pixels", "first_frame") if name in records[0]]
+        pictures = _stacked([{name: record[name] for name in names} for record in records])
         shape = self.pictures.noise_shape(pictures)
         u = [self.timesteps.at(uniform(*draw, "timestep"), shape) for draw in draws]
         noise = torch.stack([self._noise(draw, shape) for draw in draws]).to(self.dtype)

@@ -66,6 +66,8 @@ def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: Fil
         references = dataset.references_of(sample)
         if clip := dataset.clip_of(sample):
             parts.append({"clip": [clip.start, clip.num_frames, clip.fps]})
+        if base.family.needs_first_frame:
+            parts.append({"first_frame": True})
         if references:
             parts.append({"references": [[others[one.path], one.width, one.height] for one in references]})
         needed = [*([mask] if mask else []), *(one.path for one in references)]
@@ -247,8 +249,14 @@ def _encode_clips(
         assert clip is not None  # only clips have several frames
         frames = partial(clip_frames, dataset.paths[sample], clip, shape, augmentation_of(dataset, sample))
         others = _others_or_reason(dataset, buckets, sample, align)
+        if isinstance(others, str):
+            yield sample, others
+            continue
         try:
-            yield sample, others if isinstance(others, str) else _record(encoder.encode_clip(frames), others, encoder)
+            record = _record(encoder.encode_clip(frames), others, encoder)
+            if encoder.family.needs_first_frame:
+                record["first_frame"] = encoder.encode_first_frame(frames)
+            yield sample, record
         except ImageError as error:
             yield sample, error.reason
 

@@ -11,6 +11,7 @@ import numpy as np
 from modules.config.clips import clip_length
 from modules.config.counted import counted
 from modules.data.buckets import Buckets
+from modules.data.errors import DataError
 from modules.data.images import adjust_colors, fit_image, to_array
 from modules.data.videos import VideoInfo, read_frames
 
@@ -48,6 +49,21 @@ def with_clips(dataset: Dataset, rule: ClipRule | None) -> Dataset:
         clips += of_sample
         kept += [sample] * len(of_sample)
     return dataset.subset(kept, [], clips=clips)
+
+
+def without_stills(dataset: Dataset, family: str) -> Dataset:
+    """A dataset as from `with_clips` without single frames, which a model that goes on from an image can't learn from.
+
+    family: its name, for the messages. Raises DataError if nothing is left.
+    """
+    clips = [dataset.clip_of(sample) for sample in range(len(dataset.paths))]
+    kept = [sample for sample, clip in enumerate(clips) if clip is not None and clip.num_frames > 1]
+    if not kept:
+        path = dataset.paths[0]
+        raise DataError(f"{path} is a single frame, as all others are, but {family} learns from videos: add some.")
+    alone = [sample for sample in range(len(clips)) if sample not in set(kept)]
+    lost = [(dataset.paths[sample], f"it is a single frame, and {family} learns from videos") for sample in alone]
+    return dataset.subset(kept, lost, clips=[clips[sample] for sample in kept])
 
 
 def with_frames(buckets: Buckets, dataset: Dataset) -> Buckets:

@@ -8,7 +8,7 @@ from modules.config.clips import clip_rule
 from modules.config.image_sizes import size_problems
 from modules.config.methods import facts_of
 from modules.data.buckets import Buckets, assign_buckets
-from modules.data.clips import with_clips, with_frames
+from modules.data.clips import with_clips, with_frames, without_stills
 from modules.data.concepts import Dataset, scan
 from modules.data.errors import DataError
 from modules.data.folder_walk import Outputs
@@ -39,6 +39,8 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
     if family.max_references and facts_of(config).uses_denoiser:
         dataset = with_references(dataset, family)
     dataset = with_clips(dataset, rule)
+    if family.needs_first_frame and facts_of(config).uses_denoiser:
+        dataset = without_stills(dataset, family.label)
     dataset, resolution = with_views(hold_out(dataset, data.validation_share), data, config.seed)
     buckets = assign_buckets(
         dataset.widths,

@@ -18,6 +18,7 @@ from modules.data.Augmentation import NO_AUGMENTATION
 from modules.data.errors import DataError
 from modules.data.image_views import augmentation_of
 from modules.data.images import EXTENSIONS, adjust_colors, fit_image, load_image, size_or_reason, to_array
+from modules.data.videos import info_or_reason, is_video
 
 if TYPE_CHECKING:
     import numpy as np
@@ -109,11 +110,16 @@ def reference_size(
     return width, height
 
 
-def of_captions(dataset: Dataset, texts: Sequence[tuple[str, ...]]) -> dict[str, str]:
-    """First caption of an image -> its references, as `image_files` takes them. texts: as from `captions`."""
+def of_captions(dataset: Dataset, texts: Sequence[tuple[str, ...]], family: Family) -> dict[str, str]:
+    """First caption of an image -> its references, as `image_files` takes them. texts: as from `captions`.
+
+    For families that need a first frame: caption -> the video.
+    """
     found: dict[str, str] = {}
     for sample, options in enumerate(texts):
-        if references := dataset.references_of(sample):
+        if family.needs_first_frame:
+            found.setdefault(options[0], dataset.paths[sample])
+        elif references := dataset.references_of(sample):
             found.setdefault(options[0], "\n".join(one.path for one in references))
     return found
 
@@ -143,7 +149,12 @@ def check_sample_references(sampling: SamplingConfig, family: Family) -> None:
 
 
 def check_references(files: Sequence[str], family: Family | None, setting: str = "--reference") -> None:
-    """Raises DataError if a model of `family` (None: unknown) can't see these images. setting: where they are named."""
+    """Raises DataError if a model of `family` (None: unknown) can't see these images. setting: where they are named.
+
+    A video stands for its first frame.
+    """
+    if family and family.needs_first_frame and not files:
+        raise DataError(f"{setting}: {family.label} makes videos of images; name one.")
     if files and (family is None or not family.max_input_images):
         name = family.label if family else "this model"
         raise DataError(f"{setting}: {name} takes no reference images; leave it out.")
@@ -151,7 +162,8 @@ def check_references(files: Sequence[str], family: Family | None, setting: str =
         number = family.max_input_images
         raise DataError(f"{setting}: these are {len(files)} images, but {family.label} takes {number}.")
     for path in files:
-        if isinstance(reason := size_or_reason(path), str):
+        reason = info_or_reason(path) if is_video(path) else size_or_reason(path)
+        if isinstance(reason, str):
             raise DataError(f"{setting}: {path} can't be read ({reason}); choose another image.")
 
 

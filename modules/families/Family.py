@@ -33,6 +33,7 @@ class DenoiserCall:
     sizes: Tensor | None = None  # [B, 6], as in Batch; None unless the family `takes_sizes`
     guidance: Tensor | None = None  # [B], float32; None unless the family `takes_guidance`
     references: tuple[Tensor, ...] = ()  # normalized latents of each reference image, [B, C, H, W], not packed
+    first_frame: Tensor | None = None  # as in Batch; None unless the family `needs_first_frame`
     first_given: Tensor | None = None  # bool[B], rows whose first latent frame has no noise; None if there are none
 
     def frame_timesteps(self) -> Tensor:
@@ -87,6 +88,8 @@ class Family:
     fps: frames per second of the videos that a video model was trained on.
     image_pipeline: the diffusers class for videos whose first frame is given as an image; empty if the denoiser can't
         keep a frame without noise.
+    needs_first_frame: whether the denoiser always sees the first frame of a clip (`Batch.first_frame`), so that it
+        trains clips only, and samples start from an image.
     min_sample_steps: the fewest steps that the pipeline can sample in.
     patch_size: latent cells along each side of a token, for shifting timesteps by resolution.
     shift_law: how the shift of timesteps by resolution grows with the size of an image, as in ResolutionShift.
@@ -141,6 +144,7 @@ class Family:
     frame_step: int = 0
     fps: float = 16.0
     image_pipeline: str = ""
+    needs_first_frame: bool = False
     min_sample_steps: int = 1
     patch_size: int = 2
     shift_law: ShiftLaw = "exponential"

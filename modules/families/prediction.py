@@ -31,6 +31,7 @@ def predict(
     guidance: float = 1.0,
     host_timestep: Tensor | None = None,
     references: References | None = None,
+    first_frame: Tensor | None = None,
     first_given: Tensor | None = None,
 ) -> Tensor:
     """The prediction for noised latents [B, C, H, W] (video models: [B, C, F, H, W]), in the same shape.
@@ -42,13 +43,24 @@ def predict(
     guidance: the guidance scale, for families that take one.
     host_timestep: `timestep` on the CPU, so that choosing experts does not synchronize with the device.
     references: of each row, the normalized latents [C, H, W] of its reference images; None if no row has any.
+    first_frame: as in Batch, for families that need it.
     first_given: bool[B], rows whose first latent frame has no noise; None if there are none.
     """
     import torch
 
     scale = noised.new_full((len(noised),), guidance, dtype=torch.float32) if family.takes_guidance else None
     denoiser = getattr(pipe, family.denoisers[0])
-    call = DenoiserCall(denoiser, noised, timestep, text, noised.shape, sizes, scale, first_given=first_given)
+    call = DenoiserCall(
+        denoiser,
+        noised,
+        timestep,
+        text,
+        noised.shape,
+        sizes,
+        scale,
+        first_frame=first_frame,
+        first_given=first_given,
+    )
     if family.experts is None:
         return _call_alike(family, call, references)
     timesteps = (timestep if host_timestep is None else host_timestep).tolist()
@@ -92,6 +104,7 @@ def _call(family: Family, call: DenoiserCall) -> Tensor:
         shape=call.latents.shape,
         text={name: _cast(value, dtype) for name, value in call.text.items()},
         references=tuple(latents.to(dtype) for latents in call.references),
+        first_frame=None if call.first_frame is None else call.first_frame.to(dtype),
     )
     output = family.output(call, call.denoiser(**family.inputs(call), return_dict=False)[0])
     return family.unpack(output, call.shape)
@@ -125,6 +138,7 @@ def _rows_of(call: DenoiserCall, rows: list[int]) -> DenoiserCall:
         text={name: take(value) for name, value in call.text.items()},
         sizes=take(call.sizes),
         guidance=take(call.guidance),
+        first_frame=take(call.first_frame),
         first_given=take(call.first_given),
     )
 

@@ -1,7 +1,7 @@
-"""Wan 2.2 from text to video. It has the same diffusers pipeline as Wan 2.1; model_index.json tells them apart.
+"""Wan 2.2 from text or an image to video. It has the diffusers pipelines of Wan 2.1; model_index.json tells them apart.
 
-The small model takes a timestep per token. The large one has two experts, one for high and one for low noise levels;
-the pipeline's `boundary_ratio` is the timestep between them.
+The small model takes a timestep per token. The large ones have two experts, one for high and one for low noise levels;
+the pipeline's `boundary_ratio` is the timestep between them. That for images sees the first frame in further channels.
 """
 
 from __future__ import annotations
@@ -20,6 +20,15 @@ def _inputs_by_token(call: DenoiserCall) -> dict[str, Any]:
     height, width = call.shape[-2:]
     tokens_of_frame = (height // 2) * (width // 2)
     return {**wan_inputs(call), "timestep": call.frame_timesteps().repeat_interleave(tokens_of_frame, dim=1)}
+
+
+def _inputs_with_first_frame(call: DenoiserCall) -> dict[str, Any]:
+    import torch
+
+    assert call.first_frame is not None  # of a family that needs it
+    given = torch.zeros_like(call.latents[:, :4])  # one channel for each of the 4 frames of a latent frame
+    given[:, :, 0] = 1
+    return {**wan_inputs(call), "hidden_states": torch.cat([call.latents, given, call.first_frame], 1)}
 
 
 def _experts(config: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
@@ -71,4 +80,19 @@ WAN_22_A14B = replace(
     lora_mlp=dict.fromkeys(("transformer", "transformer_2"), MLP),
     lora_blocks=dict.fromkeys(("transformer", "transformer_2"), ("blocks",)),
     typical_bytes=137e9,
+)
+
+WAN_22_I2V_A14B = replace(
+    WAN_22_A14B,
+    name="wan22_i2v_a14b",
+    label="Wan 2.2 I2V A14B",
+    pipeline="WanImageToVideoPipeline",
+    image_pipeline="WanImageToVideoPipeline",
+    unused=("image_encoder", "image_processor"),
+    needs_first_frame=True,
+    inputs=_inputs_with_first_frame,
+    latent_bytes_per_pixel=2 * WAN_22_A14B.latent_bytes_per_pixel,
+    published=replace(
+        WAN_21_MODEL, denoiser=Component("diffusers.WanTransformer3DModel", {"in_channels": 36, "out_channels": 16})
+    ),
 )

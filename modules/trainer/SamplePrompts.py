@@ -53,10 +53,13 @@ class SamplePrompts:
         described = {name: _Description(base.meta_module(name), base.dtype) for name in (*family.denoisers, family.vae)}
         with base.using(*family.text_components), base.replaced(described), self._remembering(base.pipe):
             for batch in unknown:
+                known = tuple(batch)
+                if not family.needs_first_frame:
+                    batch = [replace(request, references=()) for request in batch]
                 try:
-                    run_pipeline(base.pipe, [replace(request, references=()) for request in batch])
+                    run_pipeline(base.pipe, batch)
                 except _PromptsEncoded:
-                    self._known.add(tuple(batch))
+                    self._known.add(known)
                 beat()
 
     @contextmanager
@@ -105,7 +108,7 @@ class SamplePrompts:
 
 
 class _PromptsEncoded(Exception):
-    """A pipeline has reached its first prediction."""
+    """A pipeline has reached its first prediction, or encodes an image behind the prompts."""
 
 
 class _Description:
@@ -120,6 +123,8 @@ class _Description:
 
     def __call__(self, *args: object, **kwargs: object) -> None:
         raise _PromptsEncoded
+
+    encode = __call__  # of a VAE
 
 
 class _VaeOnDemand:

@@ -138,7 +138,7 @@ def prepare_run(
         **(_noise_options(config, base) if takes_latents else {}),
     )
     prompts = caption_prompts(texts, dataset.concepts, len(config.sampling.samples))
-    sampling = with_prompts(config.sampling, prompts, of_captions(dataset, texts))
+    sampling = with_prompts(config.sampling, prompts, of_captions(dataset, texts, family))
     sampling = with_sizes(sampling, config)
     sample_prompts = SamplePrompts(base)
     if sampling.makes_samples and not _trains_text(base, parts):

@@ -20,9 +20,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from modules.config.atomic_file import new_file, write_bytes
 from modules.config.clips import sample_frames
 from modules.config.image_sizes import sample_size
-from modules.data.images import fit_image, load_image
+from modules.data.images import fit_image
 from modules.data.references import image_files, reference_size
-from modules.data.videos import to_mp4
+from modules.data.videos import load_still, to_mp4
 from modules.families.conditioning import clip_by_its_former_name, expand_textual_inversion
 from modules.families.registry import family_of_pipeline
 from modules.trainer.evaluation_mode import evaluation_mode
@@ -157,7 +157,7 @@ def run_pipeline(
 def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.Image] | list[Video]:
     family = family_of_pipeline(pipe)
     first = batch[0]
-    if family and family.image_pipeline and first.references:
+    if family and first.references and family.image_pipeline not in ("", type(pipe).__name__):
         pipe = _pipeline_from_image(pipe, family)
     options = {**family.with_clip_skip(first.clip_skip).text.options, **family.call_options} if family else {}
     negative = expand_textual_inversion(pipe, [request.negative_prompt for request in batch])
@@ -207,7 +207,7 @@ def _pipeline_from_image(pipe: DiffusionPipeline, family: Family) -> DiffusionPi
 
 def _reference(path: str, request: ImageRequest, family: Family) -> Image.Image:
     """An input image in the size that training uses. Raises ImageError."""
-    image = load_image(path)
+    image = load_still(path)
     shape = request.width or image.width, request.height or image.height
     if family.image_pipeline:
         return fit_image(image, *shape)

@@ -89,6 +89,8 @@ MISTAKES = [
     (["concepts.0.resolution=100", "data.bucket_step=64"], "concepts.0.resolution"),
     (["sampling.samples.0.width=100"], "sampling.samples.0.width"),
     (["family=wan22_5b", "sampling.samples.0.reference=a.png"], "sampling.samples.0.reference"),
+    (["family=wan22_i2v_a14b"], "data.frames"),
+    (["family=wan22_i2v_a14b", "data.frames=5", "sampling.samples.0.prompt=a"], "sampling.samples.0.reference"),
     (["family=pixart_alpha", "method=full", "sampling.samples.0.steps=1"], "sampling.samples.0.steps"),
     (["lora.adapter=loha", "lora.dora=true"], "lora.dora"),
     (["lora.adapter=lokr", "lora.rslora=true"], "lora.rslora"),

@@ -93,9 +93,28 @@ class Case:
 
     def predict(self, noised, timestep, text, pipe=None, **given):
         """Of pictures that were not cut and have the size in which they are made, as a pipeline takes it."""
-        sizes = self.sizes(noised)
+        given = {**self.conditions(noised), **given}
         with torch.no_grad():
-            return predict(self.family, pipe or self.pipe, noised, timestep, text, sizes, **given)
+            return predict(self.family, pipe or self.pipe, noised, timestep, text, **given)
+
+    def conditions(self, noised):
+        """What a prediction for these latents needs besides the text."""
+        if not self.family.needs_first_frame:
+            return {"sizes": self.sizes(noised)}
+        return {"sizes": self.sizes(noised), "first_frame": self.first_frame.expand(len(noised), -1, -1, -1, -1)}
+
+    @cached_property
+    def first_frame(self):
+        """As Batch.first_frame, of `input_image`."""
+        first = torch.from_numpy(to_array(self.input_image))[None, :, None]
+        gray = torch.zeros(1, 3, self.frames - 1, self.height, self.width)
+        with torch.no_grad():
+            return encode_pixels(self.family, self.pipe.vae, torch.cat([first, gray], 2))
+
+    @property
+    def input_image(self):
+        """In the size of the picture."""
+        return Image.fromarray(np.random.default_rng(4).integers(0, 255, (self.height, self.width, 3), np.uint8))
 
     def sizes(self, latents):
         return torch.tensor([[self.height, self.width, 0, 0, self.height, self.width]]).float().repeat(len(latents), 1)
@@ -105,6 +124,14 @@ class Case:
 
     def objective(self):
         return objective_of(self.family, self.pipe.scheduler.config)
+
+    def sample(self, folder, **settings):
+        """Of the first prompt in two steps; where it has to be, from `input_image`."""
+        sample = SampleConfig(prompt=PROMPTS[0], width=self.width, height=self.height, steps=2, **settings)
+        if self.family.needs_first_frame:
+            sample.reference = str(folder / "input.png")
+            self.input_image.save(sample.reference)
+        return sample
 
     def reference_images(self):
         """One for a model that takes one, else two, of unlike sizes that the pipeline keeps."""
@@ -126,6 +153,7 @@ class Case:
             "width": self.width,
             "height": self.height,
             "num_frames": self.frames,
+            **({"image": self.input_image} if self.family.needs_first_frame else {}),
             "num_inference_steps": 3,
             self.family.guidance_argument: no_guidance(pipe),
             "generator": torch.Generator().manual_seed(5),
@@ -308,15 +336,13 @@ def test_clips_are_predicted_decoded_and_encoded_as_the_pipeline_does_it(clip_ca
 
 def test_clips_from_their_first_frame_are_predicted_as_the_pipeline_does_it(clip_case, monkeypatch):
     family, pipe = clip_case.family, clip_case.fresh_pipe()
-    if not family.image_pipeline:
-        pytest.skip("takes no first frame")
+    if not family.image_pipeline or family.needs_first_frame:
+        pytest.skip("never takes a first frame in place of text alone")
     monkeypatch.setattr(DiagonalGaussianDistribution, "sample", lambda self, *args: self.mode())  # as some pipelines do
     kind = getattr(diffusers, family.image_pipeline)
     parts = {**pipe.config, **pipe.components}
     from_image = kind(**{name: parts[name] for name in inspect.signature(kind.__init__).parameters if name in parts})
-    from_image.encode_prompt = pipe.encode_prompt  # that of Wan's class needs ftfy
-    colors = np.random.default_rng(4).integers(0, 255, (clip_case.height, clip_case.width, 3), np.uint8)
-    picture, seen, predictions, timesteps = Image.fromarray(colors), [], [], []
+    picture, seen, predictions, timesteps = clip_case.input_image, [], [], []
     step, denoise = pipe.scheduler.step, pipe.transformer.forward
 
     @wraps(step)
@@ -404,7 +430,7 @@ def test_training_mode_and_gradient_checkpointing_change_no_prediction(case):
         prepare_for_training(getattr(pipe, name), gradient_checkpointing=True)
     noised, timestep, _ = noised_pair(case)
     # with gradients, or nothing would be checkpointed
-    trained = predict(case.family, pipe, noised, timestep, case.text(), case.sizes(noised))
+    trained = predict(case.family, pipe, noised, timestep, case.text(), **case.conditions(noised))
     assert largest_difference(trained, case.plain_prediction) == 0.0
 
 
@@ -425,8 +451,8 @@ def test_swapped_blocks_give_the_gradients_of_resident_ones(case):
         noised, timestep, _ = noised_pair(case)
         found = []
         for _ in range(2):
-            inputs = (noised, timestep, case.text(), case.sizes(noised))
-            predict(case.family, base.pipe, *inputs).square().sum().backward()
+            prediction = predict(case.family, base.pipe, noised, timestep, case.text(), **case.conditions(noised))
+            prediction.square().sum().backward()
             denoisers = [base.module(name) for name in case.family.denoisers]
             found += [p.grad for module in denoisers for p in module.parameters() if p.grad is not None]
         return base, found
@@ -454,8 +480,7 @@ def test_the_prediction_heeds_sizes_where_the_family_takes_them(case):
     for changed in range(6) if case.family.takes_sizes else (0,):
         sizes = case.sizes(noised)
         sizes[:, changed] += 100
-        with torch.no_grad():
-            predictions.append(predict(case.family, case.pipe, noised, timestep, text, sizes))
+        predictions.append(case.predict(noised, timestep, text, sizes=sizes))
     predictions.append(case.predict(noised, timestep, text))
     differences = [
         largest_difference(one, other) for n, one in enumerate(predictions) for other in predictions[n + 1 :]
@@ -468,7 +493,7 @@ def test_only_components_that_the_family_names_have_weights_that_no_step_reaches
     loss = METHODS["full"].loss(base, config)
     noised, timestep, _ = noised_pair(case)
     text = encode_text(case.family, base.pipe, PROMPTS)
-    predict(case.family, base.pipe, noised, timestep, text, case.sizes(noised)).square().mean().backward()
+    predict(case.family, base.pipe, noised, timestep, text, **case.conditions(noised)).square().mean().backward()
     idle = {
         name
         for name in trained_in(METHODS["full"], base, config)
@@ -493,8 +518,8 @@ def test_a_cached_embedding_gives_the_picture_of_its_prompt(case, tmp_path):
         assert largest_difference(cached, expected) == 0.0
 
 
-def test_the_products_own_sampling_makes_pictures_with_guidance_and_otherwise_default_settings(case):
-    sample = SampleConfig(prompt=PROMPTS[0], width=case.width, height=case.height, steps=2, count=2)
+def test_the_products_own_sampling_makes_pictures_with_guidance_and_otherwise_default_settings(case, tmp_path):
+    sample = case.sample(tmp_path, count=2)
     assert sample.guidance > 1
     together = [np.asarray(image, int) for _, image in generate_images(case.copied_pipe(), image_requests(sample), 2)]
     alone = [np.asarray(image, int) for _, image in generate_images(case.copied_pipe(), image_requests(sample), 1)]
@@ -504,8 +529,8 @@ def test_the_products_own_sampling_makes_pictures_with_guidance_and_otherwise_de
     assert np.abs(together[0] - together[1]).max() > 2
 
 
-def test_samples_are_the_same_with_prompts_encoded_before_and_no_text_encoder_loaded(case):
-    sample = SampleConfig(prompt=PROMPTS[0], negative_prompt="the sky", width=case.width, height=case.height, steps=2)
+def test_samples_are_the_same_with_prompts_encoded_before_and_no_text_encoder_loaded(case, tmp_path):
+    sample = case.sample(tmp_path, negative_prompt="the sky")
     requests = image_requests(sample)
     base = BaseModel(case.family, ModelConfig(base=case.folder, channels_last=False), torch.device("cpu"))
     prompts = SamplePrompts(base)
@@ -517,12 +542,12 @@ def test_samples_are_the_same_with_prompts_encoded_before_and_no_text_encoder_lo
     assert np.abs(np.asarray(image, int) - np.asarray(expected, int)).max() <= 2  # rounding, of 255
 
 
-def test_a_dropped_caption_is_what_the_pipeline_takes_where_no_negative_prompt_is_given(case):
+def test_a_dropped_caption_is_what_the_pipeline_takes_where_no_negative_prompt_is_given(case, tmp_path):
     pipe, seen = case.copied_pipe(), []
     for name in case.family.denoisers:
         denoiser = getattr(pipe, name)
         denoiser.register_forward_pre_hook(lambda module, args, kwargs: seen.append((args, kwargs)), with_kwargs=True)
-    sample = SampleConfig(prompt=PROMPTS[0], width=case.width, height=case.height, steps=2)
+    sample = case.sample(tmp_path)
     list(generate_images(pipe, image_requests(sample), 1))
     name = case.family.text.outputs[0]
     with torch.no_grad():

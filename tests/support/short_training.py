@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from PIL import Image
 
 from modules.data.Batch import Batch
 from modules.families.registry import family_of_pipeline
@@ -53,7 +54,7 @@ def our_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> np.
     """float32[H, W, 3] in [0, 1] of our own sampler, seen just before it is rounded to a PIL image."""
     seen = []
     # the one of videos calls that of pictures for each of them
-    processor = pipe.image_processor if hasattr(pipe, "image_processor") else pipe.video_processor
+    processor = getattr(pipe, "image_processor", None) or pipe.video_processor
     postprocess = processor.postprocess
 
     def spy(image, output_type, **options):
@@ -81,6 +82,8 @@ def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> n
     family = family_of_pipeline(pipe)
     arguments = {"negative_prompt": request.negative_prompt, "max_area": request.width * request.height}
     arguments["num_frames"] = request.frames
+    if request.references:
+        arguments["image"] = Image.open(request.references[0])
     arguments[family.guidance_argument if family else "guidance_scale"] = request.guidance
     taken = inspect.signature(pipe.__call__).parameters  # of models without guidance neither
     output = pipe(

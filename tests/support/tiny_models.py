@@ -376,9 +376,23 @@ def make_tiny_wan22_a14b(path: str | Path) -> Path:
     return _save_tiny_wan(path, experts=2, boundary_ratio=0.5)
 
 
-def _save_tiny_wan(path: str | Path, channels: int = 16, experts: int = 1, vae: dict | None = None, **options) -> Path:
+def make_tiny_wan22_i2v_a14b(path: str | Path) -> Path:
+    """Save a tiny Wan 2.2 I2V A14B pipeline below `path` and return the path: the first frame in 20 more channels."""
+    return _save_tiny_wan(path, experts=2, further_channels=20, pipeline="WanImageToVideoPipeline", boundary_ratio=0.5)
+
+
+def _save_tiny_wan(
+    path: str | Path,
+    channels: int = 16,
+    experts: int = 1,
+    vae: dict | None = None,
+    further_channels: int = 0,
+    pipeline: str = "WanPipeline",
+    **options,
+) -> Path:
+    import diffusers
     import torch
-    from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline, WanTransformer3DModel
+    from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanTransformer3DModel
 
     torch.manual_seed(SEED)
     tokenizer = t5_tokenizer()
@@ -386,7 +400,7 @@ def _save_tiny_wan(path: str | Path, channels: int = 16, experts: int = 1, vae: 
         WanTransformer3DModel(
             num_attention_heads=2,
             attention_head_dim=12,
-            in_channels=channels,
+            in_channels=channels + further_channels,
             out_channels=channels,
             text_dim=32,
             freq_dim=32,
@@ -396,7 +410,7 @@ def _save_tiny_wan(path: str | Path, channels: int = 16, experts: int = 1, vae: 
         )
         for _ in range(experts)
     ]
-    pipeline = WanPipeline(
+    made = getattr(diffusers, pipeline)(
         transformer=transformers[0],
         transformer_2=transformers[1] if experts > 1 else None,
         vae=AutoencoderKLWan(**_tiny_wan_vae(channels), **(vae or {})),
@@ -405,7 +419,7 @@ def _save_tiny_wan(path: str | Path, channels: int = 16, experts: int = 1, vae: 
         tokenizer=tokenizer,
         **options,
     )
-    return randomize_and_save(pipeline, path)
+    return randomize_and_save(made, path)
 
 
 def _tiny_wan_vae(channels: int) -> dict:

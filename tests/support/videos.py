@@ -28,6 +28,7 @@ def number_of(frame: Image.Image) -> int:
 
 def write_video(path: Path, count: int, fps: int = 16, size: tuple[int, int] = (64, 48), times=None) -> Path:
     """times: of each frame, in milliseconds, for a variable rate; the container follows from the extension."""
+    path.parent.mkdir(exist_ok=True)
     codec = {".webm": "libvpx-vp9", ".avi": "mpeg4"}.get(path.suffix, "libx264")
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=fps)

@@ -13,6 +13,7 @@ from PIL import Image
 
 from modules.config.files import save_config
 from modules.config.SampleConfig import SampleConfig
+from modules.data.errors import DataError
 from modules.families.registry import FAMILIES
 from modules.trainer.sampling import generate_images, image_requests
 from scripts import sample
@@ -82,7 +83,6 @@ def test_videos_go_on_from_an_image_as_in_the_plain_pipeline(family, tiny_model,
     kind = getattr(diffusers, FAMILIES[family].image_pipeline)
     parts = {**plain.config, **plain.components}
     pipe = kind(**{name: parts[name] for name in inspect.signature(kind.__init__).parameters if name in parts})
-    pipe.encode_prompt = plain.encode_prompt  # that of Wan's class needs ftfy
     picture = clips / "0.png"
     start = SampleConfig("a cat", reference=str(picture), seed=3, width=64, height=64, frames=9, steps=2, guidance=2.0)
     made = generate_images(plain, image_requests(replace(start, count=2)), batch_size=2)
@@ -101,6 +101,27 @@ def test_videos_go_on_from_an_image_as_in_the_plain_pipeline(family, tiny_model,
         ).frames[0]
         assert np.abs(video - [np.asarray(frame) for frame in frames]).max() <= 1
     assert np.abs(ours[0] - ours[1]).max() > 1
+
+
+def test_a_model_for_images_learns_from_clips_and_starts_samples_from_their_first_frames(
+    make_config, tiny_model, clips, train, tmp_path
+):
+    (clips / "long.txt").write_text("a stripe")
+    folder, run = tiny_model("wan22_i2v_a14b"), tmp_path / "run"
+    paths = (f"model.base={folder}", f"concepts.0.path={clips}", f"workspace_dir={run}")
+    size = "width: 64, height: 32, steps: 1, guidance: 1"
+    values = f"[{{{size}}}, {{prompt: a cat, {size}, reference: {clips / '0.png'}}}]"
+    settings = (*RUN, *paths, "data.max_unreadable_share=0.9", "sampling.at_end=true", f"sampling.samples={values}")
+    config = make_config("family=wan22_i2v_a14b", *settings[1:], "max_steps=2", "backup.at_end=false")
+    trainer = train(config)
+    warnings = "\n".join(trainer.callbacks.warnings)
+    assert "it is a single frame, and Wan 2.2 I2V A14B learns from videos" in warnings
+    videos = sorted((run / "samples").rglob("*.mp4"))
+    assert [video.name[:3] for video in videos] == ["000", "001"]
+    assert videos[0].name.startswith("000_a stripe")
+    (clips / "long.mp4").unlink()
+    with pytest.raises(DataError, match=r"is a single frame, as all others are, but Wan 2\.2 I2V A14B learns from vid"):
+        train(replace(config, workspace_dir=str(tmp_path / "other")))
 
 
 def test_a_video_is_made_on_the_command_line(tiny_model, tiny_sd15, clips, tmp_path, capsys):

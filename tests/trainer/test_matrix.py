@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from diffusers import DiffusionPipeline
+from PIL import Image
 
 from modules.families.conditioning import expand_textual_inversion
 from modules.families.registry import FAMILIES, adapt_denoisers, family_of
@@ -17,6 +18,7 @@ from modules.weights.embedding_files import add_embedding
 from modules.weights.lora_files import load_lora
 from modules.weights.safe import load_tensors
 from tests.support.short_training import our_picture, plain_picture
+from tests.support.videos import write_video
 
 WORD = "number"  # occurs in the default captions
 REQUEST = ImageRequest("a photo of a cat, number 3", "the sky", seed=7, width=48, height=32, steps=2, guidance=3.0)
@@ -44,12 +46,19 @@ def tensor_bytes(saved: Path) -> int:
 
 
 @pytest.mark.parametrize(("method", "family"), [(m, f) for m in METHODS for f in FAMILIES if m in FAMILIES[f].methods])
-def test_five_steps_train_and_the_saved_files_make_the_same_picture(method, family, make_config, train, tiny_model):
+def test_five_steps_train_and_the_saved_files_make_the_same_picture(
+    method, family, make_config, train, tiny_model, tmp_path
+):
     folder = tiny_model(family)
     step = max(16, FAMILIES[family].align)
     request = replace(REQUEST, width=3 * step, height=2 * step)
     settings = (f"family={family}", f"model.base={folder}", f"method={method}", *SETTINGS.get(method, ()))
     settings += (f"data.bucket_step={step}",)
+    if FAMILIES[family].needs_first_frame:
+        write_video(tmp_path / "videos" / "number.mp4", 5)
+        settings += (f"concepts.0.path={tmp_path / 'videos'}", "data.frames=5")
+        Image.effect_noise((request.width, request.height), 80).convert("RGB").save(tmp_path / "input.png")
+        request = replace(request, references=(str(tmp_path / "input.png"),))
     trainer = train(make_config(*settings, *RUN))
     assert trainer.step == 5
     assert np.isfinite(trainer.callbacks.losses).all()

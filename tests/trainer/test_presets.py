@@ -13,6 +13,7 @@ from modules.config.files import apply_overrides, config_from_values
 from modules.config.presets import list_presets, load_preset
 from tests.support.ports import free_port
 from tests.support.StartedRun import StartedRun
+from tests.support.videos import write_video
 
 # Each kind of memory-dependent change once: accumulation, bfloat16 weights with Adafactor, VAE checkpointing,
 # quantization.
@@ -36,6 +37,9 @@ def small(picture_folder, tmp_path, tiny_model) -> Callable[[dict], list[str]]:
             "concepts.0.path": picture_folder(),
             "data.bucket_step": max(16, load_families()[values["family"]].align),
         }
+        if load_families()[values["family"]].needs_first_frame:
+            write_video(tmp_path / "videos" / "number.mp4", 5, size=(32, 32))
+            paths |= {"concepts.0.path": tmp_path / "videos", "data.frames": 5}
         words = WORD if values["method"] == "embedding" else ()
         for number in range(len(values.get("sampling", {}).get("samples", []))):
             side = 2 * paths["data.bucket_step"]
