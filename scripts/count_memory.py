@@ -95,14 +95,29 @@ def count_held_in_sampling(family: Family) -> dict[str, int]:
 def count_held_by_clips(family: Family) -> dict[str, int]:
     """Bytes a pixel of a frame at the most while the VAE encodes or decodes a clip, in float32.
 
-    VAEs of videos go through a clip in short pieces, so that of a longer clip only the frames themselves are added.
+    "encoder" and "decoder" are for any clip, "encoder_frame" and "decoder_frame" come on top for each of its frames. A
+    VAE that encodes a clip in pieces never holds all of its frames.
     """
-    frames = 4 * family.frame_step + 1
-    pixels = torch.empty(1, 3, frames, VAE_SIDE, VAE_SIDE, device="meta")
-    latents = torch.empty(1, *family.codec.shape(build_vae(family), VAE_SIDE, VAE_SIDE, frames), device="meta")
-    encoder = count_held(build_vae(family).eval(), lambda vae: family.codec.encode(vae, pixels).mode())
-    decoder = count_held(build_vae(family).eval(), lambda vae: family.codec.decode(vae, latents))
-    return {"encoder": round(encoder / VAE_SIDE**2), "decoder": round(decoder / VAE_SIDE**2)}
+    lengths = [count * family.frame_step + 1 for count in (4, 8)]
+    vae = build_vae(family).eval()
+
+    def encode(frames: int) -> float:
+        pixels = torch.empty(1, 3, frames, VAE_SIDE, VAE_SIDE, device="meta")
+        return count_held(vae, lambda vae: family.codec.encode(vae, pixels).mode()) / VAE_SIDE**2
+
+    def decode(frames: int) -> float:
+        latents = torch.empty(1, *family.codec.shape(vae, VAE_SIDE, VAE_SIDE, frames), device="meta")
+        return count_held(vae, lambda vae: family.codec.decode(vae, latents)) / VAE_SIDE**2
+
+    counted = {}
+    for name, count in (("encoder", encode), ("decoder", decode)):
+        short, long = (count(frames) for frames in lengths)
+        each = (long - short) / (lengths[1] - lengths[0])
+        if name == "encoder" and family.codec.encode_pieces is not None:
+            counted |= {name: round(short), f"{name}_frame": 0}
+        else:
+            counted |= {name: round(short - lengths[0] * each), f"{name}_frame": round(each)}
+    return counted
 
 
 def num_weights(module: nn.Module) -> int:

@@ -37,7 +37,6 @@ _TEXT_LAYERS = 24  # of T5: without gradients, the activations of only one layer
 _VAE_WIDTH = 4 * 128  # values per pixel at the encoder's widest point
 _ENCODED_PIXELS = 2**20  # encoded at once, or a single larger image; at most four, see data/LatentEncoder.py
 _DECODER_WIDTH = 256  # channels of the decoder at its widest point, which is at the image's full size
-_CHANNELS = 3  # of a frame
 _DENOISER_WIDTH = 2 * 228  # values of the denoiser per image pixel at its widest point, doubled by guidance
 
 
@@ -69,7 +68,8 @@ class Architecture:
     lora, full: activations of the denoiser in mixed precision. vae_activations: in float32.
     held: bytes per pixel during sampling, by the "denoiser" in mixed precision and by the "vae" in float32.
     text_bytes: activations of each text encoder per caption.
-    clip: bytes per pixel of a frame that "encoder" and "decoder" of a VAE of videos hold for a clip, in float32.
+    clip: bytes per pixel of a frame that "encoder" and "decoder" of a VAE of videos hold for a clip, in float32, and
+        those that each of its frames adds ("encoder_frame", "decoder_frame").
     """
 
     denoiser: int
@@ -383,7 +383,7 @@ def _caching(config: TrainConfig, model: Architecture) -> float:
     pixels = max(largest, min(4 * largest, _ENCODED_PIXELS))
     width: float = _VAE_WIDTH
     if _latent_frames(config, config.data.frames) > 1:
-        pixels, width = largest, model.clip["encoder"] / 4
+        pixels, width = largest, (model.clip["encoder"] + model.clip["encoder_frame"] * config.data.frames) / 4
     return max(text, (model.vae + pixels * width) * own)
 
 
@@ -413,7 +413,7 @@ def _sampling(config: TrainConfig, model: Architecture, num_ranks: int) -> float
     decoding = pixels * max(_DECODER_WIDTH * 3, model.held["vae"] / 4) * value_bytes
     if max(frames) > 1:
         decoding = max(
-            size * (model.clip["decoder"] / 4 + _CHANNELS * count) * value_bytes
+            size * (model.clip["decoder"] + model.clip["decoder_frame"] * count) / 4 * value_bytes
             for size, count in zip(sizes, frames, strict=True)
         )
         pixels = max(size * _latent_frames(config, count) for size, count in zip(sizes, frames, strict=True))

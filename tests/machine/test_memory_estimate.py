@@ -2,6 +2,7 @@
 
 import pytest
 
+from modules.config.families import load_families
 from modules.config.files import config_from_values
 from modules.config.methods import METHODS
 from modules.config.presets import (
@@ -212,6 +213,17 @@ def test_each_latent_frame_of_a_clip_counts_like_an_image_and_its_vae_in_pieces(
     assert of(17, **clip).sampling > of(17, **image).sampling
     frames = of(17, **longer).sampling - of(17, **clip).sampling
     assert frames == pytest.approx(1.1 * 16 * 3 * 2 * 480**2)  # only the decoded frames themselves, in bfloat16
+
+
+def test_a_vae_that_sees_a_clip_as_a_whole_takes_more_for_a_longer_one():
+    def of(frames):
+        data = {"resolution": 768, "frames": frames}
+        model = {"weight_dtype": "bfloat16", "mixed_precision": "bf16"}
+        values = {"family": "ltx_video", "method": "lora", "data": data, "model": model}
+        return estimate_memory(config_from_values(values))
+
+    counted = load_families()["ltx_video"].memory["clip"]
+    assert of(289).caching - of(257).caching == pytest.approx(32 * counted["encoder_frame"] / 2 * 768**2)
 
 
 def test_a_global_batch_is_shared_by_ranks_and_micro_batches():
