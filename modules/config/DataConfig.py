@@ -55,14 +55,19 @@ class DataConfig:
         importance="advanced",
         visible_when={"family": families_taking_clips()},
     )
-    clips: Literal["start", "middle", "chunks"] = setting(
+    clips: Literal["start", "middle", "random", "chunks"] = setting(
         "start",
         label="Clips of a longer video",
         also_called="frame_extraction, video_clip_mode, head, chunk",
-        help="Which part of a video that is longer than a clip is trained: its start, its middle, or consecutive "
-        "clips until less than a whole one is left. Each of them has the video's caption.",
+        help="Which part of a video that is longer than a clip is trained: its start, its middle, a part drawn by the "
+        "seed, or consecutive clips until less than a whole one is left. Each of them has the video's caption.",
         group="data",
-        choice_labels={"start": "The start", "middle": "The middle", "chunks": "Consecutive clips"},
+        choice_labels={
+            "start": "The start",
+            "middle": "The middle",
+            "random": "A random part",
+            "chunks": "Consecutive clips",
+        },
         visible_when={"family": families_taking_clips()},
     )
     image_to_video: Float = setting(

@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClipRule:
-    """How videos become clips. frames, selection: `data.frames` and `data.clips`. step: Family.frame_step."""
+    """How videos become clips.
+
+    frames, selection: `data.frames` and `data.clips`. step: Family.frame_step. seed: of the run, for random starts.
+    """
 
     frames: int
     fps: float
     selection: str
     step: int
+    seed: int = 0
 
 
 def clip_rule(config: TrainConfig) -> ClipRule | None:
@@ -31,7 +35,7 @@ def clip_rule(config: TrainConfig) -> ClipRule | None:
     step = load_families()[config.family].frame_step
     if not step or config.data.frames == 1 or not facts_of(config).uses_denoiser:
         return None
-    return ClipRule(config.data.frames, clip_fps(config), config.data.clips, step)
+    return ClipRule(config.data.frames, clip_fps(config), config.data.clips, step, config.seed)
 
 
 def clip_fps(config: TrainConfig) -> float:

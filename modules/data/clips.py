@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import numpy as np
 from modules.config.clips import clip_length
 from modules.config.counted import counted
 from modules.data.buckets import Buckets
+from modules.data.draws import uniform
 from modules.data.errors import DataError
 from modules.data.images import adjust_colors, fit_image, to_array
 from modules.data.videos import VideoInfo, read_frames
@@ -45,7 +47,7 @@ def with_clips(dataset: Dataset, rule: ClipRule | None) -> Dataset:
     kept: list[int] = []
     for sample, path in enumerate(dataset.paths):
         info = dataset.videos.get(path)
-        of_sample = [None] if info is None else list(_clips_of(info, rule))
+        of_sample = [None] if info is None else list(_clips_of(info, rule, os.path.basename(path)))
         clips += of_sample
         kept += [sample] * len(of_sample)
     return dataset.subset(kept, [], clips=clips)
@@ -105,11 +107,14 @@ def num_clips(dataset: Dataset) -> int:
     return sum(dataset.clip_of(sample) is not None for sample in dataset.images_of(range(len(dataset))))
 
 
-def _clips_of(info: VideoInfo, rule: ClipRule) -> Iterator[Clip]:
+def _clips_of(info: VideoInfo, rule: ClipRule, name: str) -> Iterator[Clip]:
+    """name: of the file, so that a moved folder gives the same random starts."""
     available = int(info.seconds * rule.fps + ROUNDED_FRAMES)
     num_frames = clip_length(min(available, rule.frames), rule.step)
     spare = max(0, available - num_frames)
     starts = [spare // 2 if rule.selection == "middle" else 0]
+    if rule.selection == "random":
+        starts = [int(uniform(rule.seed, name, "clip") * (spare + 1))]
     if rule.selection == "chunks" and num_frames == rule.frames:  # else the video is shorter than one clip
         starts = list(range(0, spare + 1, num_frames))
     for first in starts:

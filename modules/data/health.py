@@ -23,11 +23,12 @@ from modules.data.caption_tables import read_table
 from modules.data.captions import caption_extension, caption_path, check_placeholders, describe_unreadable
 from modules.data.concepts import captions, scan
 from modules.data.epoch_plan import count_samples, few_samples_warning
-from modules.data.errors import CaptionError, DataError
+from modules.data.errors import CaptionError, DataError, ImageError
 from modules.data.folder_walk import Outputs, walk
 from modules.data.images import EXTENSIONS
 from modules.data.prepare import prepare_data
 from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
+from modules.data.videos import VideoTraits, read_traits
 from modules.families.registry import FAMILIES
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ def _findings(
     for run, count in dataset.run_images.items():
         message = f"{counted(count, 'image')} of the run folder {run} will be left out."
         yield Finding("run_images", "note", message, count)
+    yield from _videos(dataset, unusable)
     yield from _duplicates(dataset)
     yield from _shapes(dataset, buckets, config)
     batch = global_batch(config, num_ranks)
@@ -133,6 +135,29 @@ def _unreadable(dataset: Dataset, unusable: dict[int, str], max_share: float) ->
         check_unusable(dataset, unusable, max_share)
     except DataError as error:
         yield Finding("unreadable_share", "error", str(error))
+
+
+def _videos(dataset: Dataset, unusable: dict[int, str]) -> Iterator[Finding]:
+    """Reports videos that other programs often train wrongly."""
+    unreadable = {dataset.paths[sample] for sample in unusable}
+    paths = [path for path in dataset.videos if path not in unreadable]
+    with ThreadPoolExecutor(NUM_READERS) as readers:
+        traits = dict(zip(paths, readers.map(_traits_or_none, paths), strict=True))
+    variable = [path for path, found in traits.items() if found and found.is_variable]
+    if variable:
+        message = f"videos have a variable frame rate, such as {variable[0]}: their frames are chosen by time"
+        yield _finding("variable_rate", "note", message, variable)
+    sideways = [path for path, found in traits.items() if found and found.is_sideways]
+    if sideways:
+        message = f"videos are stored sideways, such as {sideways[0]}: they are trained upright"
+        yield _finding("sideways", "note", message, sideways)
+
+
+def _traits_or_none(path: str) -> VideoTraits | None:
+    try:
+        return read_traits(path)
+    except ImageError:  # damage behind the header, which decoding every image finds
+        return None
 
 
 def _duplicates(dataset: Dataset) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ as a video, and any damage is reported as ImageError. PyAV is imported only when
 from __future__ import annotations
 
 import io
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,8 @@ TOLERANCE_SECONDS = 0.002
 # How much earlier than its header says a good file may end: the last frame of a slow animation is shown this long.
 MISSING_SECONDS = 0.5
 
+_PACKETS = 300  # enough to see a frame rate that changes
+
 _BT709, _LIMITED_RANGE = 1, 1  # FFmpeg's AVCOL_..._BT709 and AVCOL_RANGE_MPEG
 
 
@@ -61,6 +64,26 @@ def read_info(path: str) -> VideoInfo:
         if _is_sideways(frame):
             width, height = height, width
         return VideoInfo(width, height, _seconds(container, stream))
+
+
+class VideoTraits(NamedTuple):
+    """is_variable: whether the frame rate changes. is_sideways: whether frames are stored turned by 90 degrees."""
+
+    is_variable: bool
+    is_sideways: bool
+
+
+def read_traits(path: str) -> VideoTraits:
+    """What is unusual about a video, from its first frames. Raises ImageError."""
+    with _opened(path) as (container, stream):
+        stream.codec_context.thread_count = 1
+        packets = itertools.islice(container.demux(stream), _PACKETS)
+        times = sorted(packet.pts for packet in packets if packet.pts is not None)
+        steps = [later - earlier for earlier, later in itertools.pairwise(times)]
+        # times are rounded to the time base, so that steps of a constant rate may differ by one
+        is_variable = bool(steps) and max(steps) - min(steps) > max(2, 0.1 * max(steps))
+        container.seek(0)
+        return VideoTraits(is_variable, _is_sideways(_first(container, stream)))
 
 
 def info_or_reason(path: str) -> VideoInfo | str:

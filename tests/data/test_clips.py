@@ -21,6 +21,7 @@ from modules.data.Augmentation import NO_AUGMENTATION
 from modules.data.caching import load_pixels
 from modules.data.clips import Clip, clip_frames, load_clip
 from modules.data.concepts import captions
+from modules.data.draws import uniform
 from modules.data.errors import DataError
 from modules.data.health import check_health
 from modules.data.LatentEncoder import FRAMES_AHEAD, LatentEncoder
@@ -28,7 +29,7 @@ from modules.data.prepare import prepare_data
 from modules.data.run_summary import summarize
 from modules.data.RunPlan import samples_digest
 from modules.families.registry import FAMILIES
-from tests.support.videos import LEVELS, write_video
+from tests.support.videos import LEVELS, turn_sideways, write_video
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,10 @@ def test_a_video_is_a_clip_of_its_start_or_middle_or_several_that_follow_each_ot
     assert clips_of(config_of(videos)) == [("long.mp4", 0, 9), *others]
     middle = [("long.mp4", 15, 9), ("short.mp4", 1, 1), others[1]]
     assert clips_of(config_of(videos, clips="middle")) == middle
+    (drawn, *same) = clips_of(config_of(videos, clips="random"))
+    assert drawn == ("long.mp4", int(uniform(config_of(videos).seed, "long.mp4", "clip") * 32), 9)
+    assert drawn[1] > 0
+    assert same[1:] == others[1:]
     assert clips_of(config_of(videos, clips="chunks")) == [("long.mp4", 9 * n, 9) for n in range(4)] + others
     assert clips_of(config_of(videos, frames=81)) == [("long.mp4", 0, 37), *others]
     assert clips_of(config_of(videos, frames=81, fps=8)) == [("long.mp4", 0, 17), *others]
@@ -175,3 +180,14 @@ def test_a_clip_that_does_not_fit_in_memory_is_tiled_and_then_refused(tmp_path, 
     assert encoder.encode_clip(frames).shape == (16, 2, 6, 8)
     with pytest.raises(DataError, match=r"a clip of 5 frames of 64 x 48 pixels, even in tiles: lower data\.frames"):
         encoder.encode_clip(frames)
+
+
+def test_the_check_names_videos_of_variable_rate_and_those_stored_sideways(tmp_path):
+    write_video(tmp_path / "variable.mkv", 12, times=[40 * n for n in range(10)] + [1200, 1240])
+    turn_sideways(write_video(tmp_path / "constant.mp4", 12, fps=30), tmp_path / "sideways.mp4")
+    write_video(tmp_path / "rounded.webm", 12, fps=24)  # its times are in whole milliseconds
+    health = check_health(config_of(tmp_path, frames=5))
+    findings = {finding.kind: finding for finding in health.findings}
+    assert findings["variable_rate"].paths == [str(tmp_path / "variable.mkv")]
+    assert findings["sideways"].paths == [str(tmp_path / "sideways.mp4")]
+    assert findings["sideways"].message.endswith("sideways.mp4: they are trained upright.")

@@ -1,13 +1,12 @@
 """Reading frames of video files by time, and writing them."""
 
-import av
 import numpy as np
 import pytest
 from PIL import Image
 
 from modules.data.errors import ImageError
 from modules.data.videos import info_or_reason, read_frames, read_info, to_mp4
-from tests.support.videos import gray_frames, number_of, write_video
+from tests.support.videos import gray_frames, number_of, turn_sideways, write_video
 
 
 def numbers(path, times):
@@ -38,18 +37,7 @@ def test_of_a_variable_rate_the_frame_on_screen_is_taken(tmp_path):
 
 def test_a_sideways_video_of_a_phone_is_turned(tmp_path):
     path = write_video(tmp_path / "a.mp4", 3)
-    turned = tmp_path / "turned.mp4"
-    with av.open(str(path)) as source, av.open(str(turned), "w") as target:
-        stream = target.add_stream_from_template(source.streams.video[0])
-        for packet in source.demux(video=0):
-            if packet.dts is not None:
-                packet.stream = stream
-                target.mux(packet)
-    data = bytearray(turned.read_bytes())
-    at = data.index(b"tkhd") + 4 + 40  # the matrix of the track header, in 16.16 fixed point
-    matrix = [0, 0x10000, 0, -0x10000 & 0xFFFFFFFF, 0, 0, 0, 0, 0x40000000]
-    data[at : at + 36] = b"".join(value.to_bytes(4, "big") for value in matrix)
-    turned.write_bytes(data)
+    turned = turn_sideways(path, tmp_path / "turned.mp4")
     assert read_info(str(turned))[:2] == (48, 64)
     (frame,) = read_frames(str(turned), [0])
     assert frame.size == (48, 64)

@@ -44,3 +44,19 @@ def write_video(path: Path, count: int, fps: int = 16, size: tuple[int, int] = (
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
     return path
+
+
+def turn_sideways(path: Path, turned: Path) -> Path:
+    """A copy of an MP4 as phones store it: players turn its frames clockwise."""
+    with av.open(str(path)) as source, av.open(str(turned), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = stream
+                target.mux(packet)
+    data = bytearray(turned.read_bytes())
+    at = data.index(b"tkhd") + 4 + 40  # the matrix of the track header, in 16.16 fixed point
+    matrix = [0, 0x10000, 0, -0x10000 & 0xFFFFFFFF, 0, 0, 0, 0, 0x40000000]
+    data[at : at + 36] = b"".join(value.to_bytes(4, "big") for value in matrix)
+    turned.write_bytes(data)
+    return turned
