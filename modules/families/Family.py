@@ -100,7 +100,8 @@ class Family:
     published: the model that the memory estimate is for; None if its architecture is unknown.
     can_train_vae: whether the method "vae" can train its VAE, which has to encode to a distribution.
     call_options: further arguments for the pipeline's `__call__`, besides `text.options`.
-    guidance_argument: the argument of the pipeline's `__call__` for the guidance scale.
+    guidance_argument, frames_argument: the arguments of the pipeline's `__call__` for the guidance scale and the number
+        of frames.
     single_file: the key layout for writing single-file checkpoints, None if they can't be written: "ldm" for the
         original latent diffusion, "sgm" for Stability's models with two text encoders, "mmdit" with three.
     kohya_prefixes: component -> prefix of its layers in kohya's LoRA format.
@@ -156,6 +157,7 @@ class Family:
     can_train_vae: bool = False
     call_options: Mapping[str, Any] = field(default_factory=dict)
     guidance_argument: str = "guidance_scale"
+    frames_argument: str = "num_frames"
     single_file: Literal["ldm", "sgm", "mmdit"] | None = None
     kohya_prefixes: Mapping[str, str] = field(default_factory=dict)
     kohya_blocks: Literal["diffusers", "single_file"] = "diffusers"

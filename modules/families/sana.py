@@ -33,6 +33,8 @@ _INSTRUCTION = [
     "commentary or evaluations:",
     "User Prompt: ",
 ]
+GEMMA_2 = (Component("transformers.Gemma2Model", config_class="Gemma2Config"), 600)  # and its number of tokens
+TEXT = {"prompt_embeds": (300, 2304), "prompt_attention_mask": (300,)}
 _ATTENTION = ("to_q", "to_k", "to_v", "to_out.0")
 
 
@@ -87,8 +89,8 @@ SANA = Family(
                 "upsample_block_type": "interpolate",
             },
         ),
-        text_encoders=((Component("transformers.Gemma2Model", config_class="Gemma2Config"), 600),),
-        text={"prompt_embeds": (300, 2304), "prompt_attention_mask": (300,)},
+        text_encoders=(GEMMA_2,),
+        text=TEXT,
         side=1024,
     ),
 )

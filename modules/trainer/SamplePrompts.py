@@ -128,10 +128,14 @@ class _Description:
 
 
 class _VaeOnDemand:
-    """A VAE in system memory that moves to the device to be used. No module, or pipelines would use its device."""
+    """A VAE in system memory that moves to the device to be used. Pipelines see an instance of its class there."""
 
     def __init__(self, vae: Any, device: torch.device):
-        self._vae, self._device = vae, device
+        self._vae, self.device = vae, device
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # some pipelines ask which class their VAE is of
+        return type(self._vae)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._vae, name)
@@ -146,7 +150,7 @@ class _VaeOnDemand:
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:
-        self._vae.to(self._device)
+        self._vae.to(self.device)
         try:
             yield
         finally:

@@ -172,7 +172,7 @@ def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.I
         "output_type": "pil",
     }
     if family and family.frame_step:
-        arguments["num_frames"] = first.frames
+        arguments[family.frames_argument] = first.frames
     if family and first.references:
         images = [_reference(path, first, family) for path in first.references]
         arguments["image"] = images[0] if family.image_pipeline else images

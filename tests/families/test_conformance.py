@@ -152,7 +152,7 @@ class Case:
             **self.family.call_options,
             "width": self.width,
             "height": self.height,
-            "num_frames": self.frames,
+            self.family.frames_argument: self.frames,
             **({"image": self.input_image} if self.family.needs_first_frame else {}),
             "num_inference_steps": 3,
             self.family.guidance_argument: no_guidance(pipe),
@@ -353,7 +353,8 @@ def test_clips_from_their_first_frame_are_predicted_as_the_pipeline_does_it(clip
 
     @wraps(denoise)
     def spy_forward(*args, **kwargs):
-        seen.append(family.unpack(kwargs["hidden_states"], (1, *clip_case.latent_shape())).clone())
+        hidden_states = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+        seen.append(family.unpack(hidden_states, (1, *clip_case.latent_shape())).clone())
         return denoise(*args, **kwargs)
 
     from_image.scheduler.step, from_image.transformer.forward = spy_step, spy_forward

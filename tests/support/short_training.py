@@ -81,7 +81,7 @@ def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> n
     """float32[H, W, 3] of a plain call, as anybody would make it who wants an image of this size."""
     family = family_of_pipeline(pipe)
     arguments = {"negative_prompt": request.negative_prompt, "max_area": request.width * request.height}
-    arguments["num_frames"] = request.frames
+    arguments[family.frames_argument if family else "num_frames"] = request.frames
     if request.references:
         arguments["image"] = Image.open(request.references[0])
     arguments[family.guidance_argument if family else "guidance_scale"] = request.guidance

@@ -204,27 +204,11 @@ def make_tiny_sana(path: str | Path) -> Path:
     """Save a tiny Sana pipeline below `path` and return the path."""
     import torch
     from diffusers import AutoencoderDC, DPMSolverMultistepScheduler, SanaPipeline, SanaTransformer2DModel
-    from transformers import Gemma2Config, Gemma2Model
 
     from modules.families.sana import SANA
 
     torch.manual_seed(SEED)
-    tokenizer = gemma_tokenizer()
-    # each word of the long instruction as one token, not as its letters: fewer to encode
-    instruction = " ".join(SANA.text.options["complex_human_instruction"])
-    tokenizer.add_tokens(sorted({word for word in instruction.split() if len(word) > 3}))
-    text_encoder = Gemma2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=8,
-        intermediate_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        head_dim=8,
-        sliding_window=64,
-        pad_token_id=tokenizer.pad_token_id,
-        attn_implementation="eager",
-    )
+    text_encoder, tokenizer = _instructed_gemma(SANA)
     transformer = SanaTransformer2DModel(
         patch_size=1,
         in_channels=4,
@@ -259,10 +243,69 @@ def make_tiny_sana(path: str | Path) -> Path:
             **blocks,
         ),
         scheduler=DPMSolverMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0),
-        text_encoder=Gemma2Model(text_encoder),
+        text_encoder=text_encoder,
         tokenizer=tokenizer,
     )
     return randomize_and_save(pipeline, path)
+
+
+def make_tiny_sana_video(path: str | Path) -> Path:
+    """Save a tiny SANA-Video pipeline below `path` and return the path."""
+    import torch
+    from diffusers import (
+        AutoencoderKLWan,
+        FlowMatchEulerDiscreteScheduler,
+        SanaVideoPipeline,
+        SanaVideoTransformer3DModel,
+    )
+
+    from modules.families.sana_video import SANA_VIDEO
+
+    torch.manual_seed(SEED)
+    text_encoder, tokenizer = _instructed_gemma(SANA_VIDEO)
+    transformer = SanaVideoTransformer3DModel(
+        in_channels=16,
+        out_channels=16,
+        num_attention_heads=2,
+        attention_head_dim=12,
+        num_layers=2,
+        num_cross_attention_heads=2,
+        cross_attention_head_dim=12,
+        cross_attention_dim=24,
+        caption_channels=8,
+        sample_size=8,
+        rope_max_seq_len=32,
+    )
+    pipeline = SanaVideoPipeline(
+        transformer=transformer,
+        vae=AutoencoderKLWan(**_tiny_wan_vae(16)),
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=8.0),
+        text_encoder=text_encoder,
+        tokenizer=tokenizer,
+    )
+    return randomize_and_save(pipeline, path)
+
+
+def _instructed_gemma(family) -> tuple:
+    """A tiny Gemma 2 and its tokenizer, which has each word of the family's long instruction as one token."""
+    from transformers import Gemma2Config, Gemma2Model
+
+    tokenizer = gemma_tokenizer()
+    instruction = " ".join(family.text.options["complex_human_instruction"])
+    tokenizer.add_tokens(sorted({word for word in instruction.split() if len(word) > 3}))
+    config = Gemma2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=8,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=8,
+        sliding_window=64,
+        pad_token_id=tokenizer.pad_token_id,
+        attn_implementation="eager",
+    )
+    return Gemma2Model(config), tokenizer
 
 
 def make_tiny_pixart_sigma(path: str | Path) -> Path:
