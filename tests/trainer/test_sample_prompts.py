@@ -102,7 +102,8 @@ def test_the_vae_is_on_the_device_while_it_decodes_and_leaves_it_after_an_error_
 
     vae = Vae()
     on_demand = _VaeOnDemand(vae, torch.device("meta"))
-    assert not isinstance(on_demand, nn.Module)  # the pipeline's device is that of its first module
+    assert isinstance(on_demand, Vae)  # pipelines ask for the class of their VAE
+    assert on_demand.device.type == "meta"  # a pipeline's device is that of its first module
     moves = []
     vae.to = lambda device: moves.append(str(device))  # a tensor on the meta device could not come back
     on_demand.decode(torch.zeros(1))
