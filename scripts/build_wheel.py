@@ -29,7 +29,7 @@ SCRIPTS = (
     "starting/__init__.py",
     "starting/shortcut.py",
     *("train.py", "train_ui.py", "doctor.py", "sample.py", "sample_run.py"),
-    *("check_data.py", "convert.py", "hub.py", "multi_node.py", "slurm_job.py"),
+    *("check_data.py", "convert.py", "hub.py", "lora.py", "lora_and_strength.py", "multi_node.py", "slurm_job.py"),
 )
 RESOURCES = ("accelerate_config.yaml", "families.json", "preset_sizes.yaml", "presets/*", "demo/**/*")
 NEW_NAMES = {"modules": PACKAGE, "scripts": f"{PACKAGE}.scripts"}

@@ -34,6 +34,10 @@ def hub() -> None:
     _run("hub")
 
 
+def lora() -> None:
+    _run("lora")
+
+
 def multi_node() -> None:
     _run("multi_node")
 

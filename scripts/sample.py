@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ from modules.config.SampleConfig import MAX_SIDE
 from modules.config.visible_text import visible_line
 from modules.session.out_of_memory import is_out_of_memory
 from modules.session.printing import print_line, print_text
+from scripts.lora_and_strength import lora_and_strength
 from scripts.terminal import show
 
 if TYPE_CHECKING:
@@ -159,12 +159,6 @@ def next_number(folder: Path) -> int:
     """The number after the largest one that an image in the folder starts with, so that no image is overwritten."""
     starts = [path.name.partition("_")[0] for path in folder.glob("*.png")]
     return max((int(start) + 1 for start in starts if start.isdecimal()), default=0)
-
-
-def lora_and_strength(text: str) -> tuple[str, float]:
-    """The file and the strength of "cat.safetensors:0.8"."""
-    match = re.fullmatch(r"(.+):(-?\d+(?:\.\d+)?)", text)
-    return (text, 1.0) if match is None or Path(text).exists() else (match[1], float(match[2]))
 
 
 def positive(text: str) -> int:

@@ -53,7 +53,7 @@ def _convert_lora(source: Path, target: Path, dtype: FloatName | Literal[""], na
         with_dtype,
     )
 
-    _check_suffix(target)
+    check_suffix(target)
     found = lora_family(source)
     if found and named and found != named:
         raise WeightsError(f"'{source}': is a LoRA for {found}; leave the family out, or choose a LoRA for {named}.")
@@ -70,7 +70,7 @@ def _convert_lora(source: Path, target: Path, dtype: FloatName | Literal[""], na
     else:
         tensors = kohya_tensors(layers, family)
     if dtype:
-        tensors = with_dtype(tensors, _torch_dtype(dtype))
+        tensors = with_dtype(tensors, torch_dtype(dtype))
     save_tensors(target, tensors, metadata)
     return target
 
@@ -87,17 +87,17 @@ def _convert_model(source: str, target: Path, dtype: FloatName | Literal[""], co
     if info.kind == "hub":
         raise WeightsError(f"'{source}': is not a folder or file on this machine; download it and name its folder.")
     family = _family_of_model(source, info, named)
-    dtype = dtype or _usual_dtype(source)
+    dtype = dtype or usual_dtype(source)
     settings = ModelConfig(base=source, config_folder=config_folder, weight_dtype=dtype, channels_last=False)
     to_file = info.kind == "folder" or target.suffix == ".safetensors"
     if to_file:
-        _check_suffix(target)
+        check_suffix(target)
     base = BaseModel(family, settings, torch.device("cpu"))
     with base.using(*base.component_names, on_device=False) as pipe:
         if to_file:
-            save_single_file(target, family, pipe.components, _torch_dtype(dtype), {"family": family.name})
+            save_single_file(target, family, pipe.components, torch_dtype(dtype), {"family": family.name})
         else:
-            save_folder(pipe, target, _torch_dtype(dtype))
+            save_folder(pipe, target, torch_dtype(dtype))
     return target
 
 
@@ -111,7 +111,7 @@ def _family_of_model(source: str, info: BaseInfo, named: str) -> Family:
     return family
 
 
-def _usual_dtype(source: str) -> FloatName:
+def usual_dtype(source: str) -> FloatName:
     """The dtype of most of a model's bytes; float32 if it is not a floating-point dtype of FLOATS."""
     path = Path(source).expanduser()
     files = [path] if path.is_file() else sorted(path.rglob("*.safetensors"))
@@ -125,12 +125,12 @@ def _usual_dtype(source: str) -> FloatName:
     return FLOATS[floats[0]] if floats else "float32"
 
 
-def _torch_dtype(name: FloatName) -> torch.dtype:
+def torch_dtype(name: str) -> torch.dtype:
     import torch
 
     return getattr(torch, name)
 
 
-def _check_suffix(target: Path) -> None:
+def check_suffix(target: Path) -> None:
     if target.suffix != ".safetensors":
         raise WeightsError(f"'{target}': a single file is saved as .safetensors; choose a name with this extension.")

@@ -93,8 +93,6 @@ def read_layers(path: str | Path, family: Family) -> Layers:
     parts: dict[str, dict[str, dict[str, Any]]] = {}
     for name, tensor in load_tensors(path).items():
         key = parse_key(name, family)
-        if key is not None and key.component in family.denoisers:
-            key = key._replace(component=header[METADATA].get(EXPERT, key.component))
         if key is None:
             raise WeightsError(
                 f"'{path}': its '{name}' does not belong to a LoRA for {family.name}; "
@@ -102,8 +100,11 @@ def read_layers(path: str | Path, family: Family) -> Layers:
             )
         parts.setdefault(key.component, {}).setdefault(key.layer, {})[key.kind] = tensor
     settings = _settings(path, header[METADATA])
+    expert = header[METADATA].get(EXPERT)
     return {
-        component: {layer: _layer(path, component, layer, tensors, settings) for layer, tensors in layers.items()}
+        expert if expert and component in family.denoisers else component: {
+            layer: _layer(path, component, layer, tensors, settings) for layer, tensors in layers.items()
+        }
         for component, layers in parts.items()
     }
 

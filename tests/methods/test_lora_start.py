@@ -80,6 +80,7 @@ def test_of_experts_the_files_beside_it_are_read_too(tiny_model, tmp_path):
         own, other = adapter_layers(base.module(name)), adapter_layers(before.module(name))
         assert own.keys() == other.keys()
         assert all(torch.equal(layer.up, other[path].up) for path, layer in own.items())
+        assert all(layer.alpha == other[path].alpha != layer.rank for path, layer in own.items())
 
 
 def test_a_part_that_the_file_lacks_gets_a_new_adapter(tiny_sd15, tmp_path):
