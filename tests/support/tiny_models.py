@@ -30,6 +30,7 @@ VARIANTS = {
     "sd15 v": ("sd15", {"prediction_type": "v_prediction", "sd2": True}),
     "sdxl v": ("sdxl", {"prediction_type": "v_prediction"}),
     "flux1 schnell": ("flux1", {"guidance_embeds": False}),
+    "cogvideox 5b": ("cogvideox", {"rotary": True, "snr_shift_scale": 1.0}),
     "sd35 without T5": ("sd3", {"with_t5": False, "qk_norm": "rms_norm", "dual_attention_layers": (0,)}),
 }
 
@@ -417,6 +418,56 @@ def _tiny_wan_vae(channels: int) -> dict:
         "latents_mean": [0.1 * channel for channel in range(channels)],
         "latents_std": [1.0 + 0.1 * channel for channel in range(channels)],
     }
+
+
+def make_tiny_cogvideox(path: str | Path, rotary: bool = False, snr_shift_scale: float = 3.0) -> Path:
+    """Save a tiny CogVideoX pipeline below `path` and return the path; 2B unless told otherwise.
+
+    rotary: embed positions as 5B does. snr_shift_scale: of the noise schedule, 1 for 5B.
+    """
+    import torch
+    from diffusers import (
+        AutoencoderKLCogVideoX,
+        CogVideoXDDIMScheduler,
+        CogVideoXPipeline,
+        CogVideoXTransformer3DModel,
+    )
+
+    torch.manual_seed(SEED)
+    tokenizer = t5_tokenizer()
+    transformer = CogVideoXTransformer3DModel(
+        num_attention_heads=2,
+        attention_head_dim=16,
+        in_channels=4,
+        out_channels=4,
+        time_embed_dim=16,
+        text_embed_dim=32,
+        num_layers=2,
+        sample_width=8,
+        sample_height=6,
+        use_rotary_positional_embeddings=rotary,
+    )
+    vae = AutoencoderKLCogVideoX(
+        down_block_types=("CogVideoXDownBlock3D",) * 4,
+        up_block_types=("CogVideoXUpBlock3D",) * 4,
+        block_out_channels=(8, 8, 8, 8),
+        latent_channels=4,
+        layers_per_block=1,
+        norm_num_groups=2,
+    )
+    pipeline = CogVideoXPipeline(
+        transformer=transformer,
+        vae=vae,
+        scheduler=CogVideoXDDIMScheduler(
+            prediction_type="v_prediction",
+            timestep_spacing="trailing",
+            rescale_betas_zero_snr=True,
+            snr_shift_scale=snr_shift_scale,
+        ),
+        text_encoder=tiny_t5(tokenizer, width=32),
+        tokenizer=tokenizer,
+    )
+    return randomize_and_save(pipeline, path)
 
 
 def make_tiny_chroma(path: str | Path) -> Path:

@@ -1,10 +1,12 @@
 """Training on video clips and images together: on several ranks, resumed, and with a video as a sample."""
 
 import av
+import numpy as np
 import pytest
 from PIL import Image
 
 from modules.config.files import save_config
+from modules.families.registry import FAMILIES
 from scripts import sample
 from tests.support import rank_scenarios
 from tests.support.RankPool import run_alone
@@ -60,6 +62,23 @@ def test_a_run_goes_on_exactly_and_its_sample_is_a_video_with_a_poster(settings,
         frames = [frame.to_ndarray(format="rgb24").shape for frame in container.decode(video=0)]
         assert frames == [(32, 64, 3)] * 9
         assert container.streams.video[0].average_rate == 24
+
+
+@pytest.mark.parametrize("name", [family.name for family in FAMILIES.values() if family.frame_step])
+def test_every_family_of_videos_trains_on_clips_and_images_and_samples_videos(
+    name, settings, train, tiny_model, tmp_path
+):
+    family = FAMILIES[name]
+    frames, side = 2 * family.frame_step + 1, 2 * max(32, family.align)
+    values = f"[{{prompt: a cat, width: {side}, height: {side}, steps: {family.min_sample_steps}}}]"
+    data = (f"data.frames={frames}", f"data.resolution={side}", f"data.fps={family.fps}", "sampling.at_end=true")
+    base = (f"family={name}", f"model.base={tiny_model(name)}")
+    run = train(settings("run", *base, *data, f"sampling.samples={values}"))
+    assert np.isfinite(run.callbacks.losses).all()
+    assert run.step == 6
+    (video,) = (tmp_path / "run/samples").rglob("*.mp4")
+    with av.open(str(video)) as container:
+        assert len([*container.decode(video=0)]) == frames
 
 
 def test_a_video_is_made_on_the_command_line(tiny_model, tiny_sd15, tmp_path, capsys):
