@@ -188,7 +188,10 @@ def spied_sampling(case, prompt, **arguments):
 
     @wraps(step)  # pipelines look at its signature
     def spy(prediction, timestep, sample, *args, **kwargs):
-        calls.append((unpacked(prediction), torch.as_tensor(timestep).clone(), unpacked(sample)))
+        velocity, time = unpacked(prediction), torch.as_tensor(timestep).clone()
+        if pipe.scheduler.config.get("invert_sigmas"):  # the way from noise to data
+            velocity, time = -velocity, 1000 - time.double()
+        calls.append((velocity, time, unpacked(sample)))
         result = step(prediction, timestep, sample, *args, **kwargs)
         latents.append(unpacked(result[0]))
         return result
@@ -331,7 +334,8 @@ def test_integrating_the_exact_target_gives_the_clean_latents_back(case):
         kind = diffusers.CogVideoXDDIMScheduler if "snr_shift_scale" in config else diffusers.DDIMScheduler
         scheduler = kind.from_config(config, **options)
     else:
-        scheduler = diffusers.FlowMatchEulerDiscreteScheduler.from_config(config, use_dynamic_shifting=False)
+        options = {"use_dynamic_shifting": False, "invert_sigmas": False}
+        scheduler = diffusers.FlowMatchEulerDiscreteScheduler.from_config(config, **options)
     scheduler.set_timesteps(7)
     generator = torch.Generator().manual_seed(2)
     shape = (2, *case.latent_shape())
@@ -493,7 +497,7 @@ def test_a_dropped_caption_is_what_the_pipeline_takes_where_no_negative_prompt_i
     name = case.family.text.outputs[0]
     with torch.no_grad():
         spoken, dropped = (encode_records(case.family, case.pipe, [text])[0][name] for text in (PROMPTS[0], ""))
-    if is_unconditional_zero(case.pipe):
+    if is_unconditional_zero(case.family, case.pipe):
         dropped = torch.zeros_like(dropped)
     spoken, dropped = unpadded(spoken), unpadded(dropped)
     texts = [text for text in map(unpadded, matrices_in(seen)) if text.shape in (spoken.shape, dropped.shape)]
@@ -517,6 +521,16 @@ def matrices_in(value):
 
 def is_same(a, b):
     return a.shape == b.shape and torch.allclose(a, b, atol=1e-5)
+
+
+def test_an_empty_prompt_changes_no_other_that_is_encoded_with_it(case):
+    prompts = [PROMPTS[0], ""]
+    with torch.no_grad():
+        together = encode_records(case.family, case.pipe, prompts)
+        alone = [encode_records(case.family, case.pipe, [prompt])[0] for prompt in prompts]
+    for one, other in zip(together, alone, strict=True):
+        for name, value in other.items():
+            assert largest_difference(one[name], value) <= 1e-5, name
 
 
 def test_text_is_encoded_with_only_the_text_encoders_in_memory(case):
