@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from modules.families.Codec import Codec
 from modules.families.Family import DenoiserCall, Family
-from modules.families.frames import channel_stats, decode_frames, encode_frames
+from modules.families.frames import channel_stats, decode_frames, encode_frames, shape_by_ratios
 from modules.families.PublishedModel import T5_XXL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
@@ -23,11 +23,6 @@ _OPTIONS = {"max_sequence_length": _NUM_TOKENS}
 def _stats(vae: Any) -> tuple[Tensor, Tensor]:
     mean, scale = channel_stats(vae)
     return mean, vae.config.scaling_factor * scale
-
-
-def _shape(vae: Any, width: int, height: int, num_frames: int) -> tuple[int, ...]:
-    cell, frames = vae.spatial_compression_ratio, (num_frames - 1) // vae.temporal_compression_ratio + 1
-    return vae.config.latent_channels, frames, height // cell, width // cell
 
 
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
@@ -57,7 +52,7 @@ MOCHI = Family(
     frame_step=6,
     fps=30.0,
     min_sample_steps=2,
-    codec=Codec(_stats, encode_frames, decode_frames, _shape),
+    codec=Codec(_stats, encode_frames, decode_frames, shape_by_ratios),
     inputs=_inputs,
     output=lambda call, output: -output,
     lora_targets={

@@ -39,7 +39,7 @@ from tests.support.tiny_models import VARIANTS
 # Their pipelines fail without a prompt, so that they can't be given a text that is encoded already.
 NO_TEXT_IN_CALL = ("bria_fibo", "longcat_image")
 # Their VAEs normalize over several frames, so that the first latent frame of a clip depends on those after it.
-NORMALIZED_OVER_FRAMES = ("cogvideox",)
+NORMALIZED_OVER_FRAMES = ("cogvideox", "hunyuan_video")
 PROMPTS = ["a photo of a cat", "the dog, moving below a red and blue sky"]
 
 

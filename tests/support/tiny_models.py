@@ -501,6 +501,62 @@ def make_tiny_mochi(path: str | Path) -> Path:
     return randomize_and_save(pipeline, path)
 
 
+def make_tiny_hunyuan_video(path: str | Path) -> Path:
+    """Save a tiny HunyuanVideo pipeline below `path` and return the path."""
+    import torch
+    from diffusers import (
+        AutoencoderKLHunyuanVideo,
+        FlowMatchEulerDiscreteScheduler,
+        HunyuanVideoPipeline,
+        HunyuanVideoTransformer3DModel,
+    )
+    from diffusers.pipelines.hunyuan_video.pipeline_hunyuan_video import DEFAULT_PROMPT_TEMPLATE
+    from transformers import LlamaConfig, LlamaModel
+
+    torch.manual_seed(SEED)
+    tokenizer, clip = qwen_tokenizer(), clip_tokenizer()
+    tokenizer.padding_side = "right"
+    # longer words of the instruction as one token: it has to be of 95 tokens or a few more
+    instruction = DEFAULT_PROMPT_TEMPLATE["template"].split()
+    tokenizer.add_tokens(sorted({f" {word}" for word in instruction if len(word) > 2}))
+    text_encoder = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    transformer = HunyuanVideoTransformer3DModel(
+        in_channels=4,
+        out_channels=4,
+        num_attention_heads=2,
+        attention_head_dim=10,
+        num_layers=1,
+        num_single_layers=1,
+        num_refiner_layers=1,
+        text_embed_dim=16,
+        pooled_projection_dim=32,
+        rope_axes_dim=(2, 4, 4),
+    )
+    vae = AutoencoderKLHunyuanVideo(
+        latent_channels=4,
+        block_out_channels=(8, 8, 8, 8),
+        layers_per_block=1,
+        norm_num_groups=4,
+    )
+    pipeline = HunyuanVideoPipeline(
+        text_encoder=LlamaModel(text_encoder),
+        tokenizer=tokenizer,
+        transformer=transformer,
+        vae=vae,
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=7.0),
+        text_encoder_2=tiny_clip(clip),
+        tokenizer_2=clip,
+    )
+    return randomize_and_save(pipeline, path)
+
+
 def make_tiny_chroma(path: str | Path) -> Path:
     """Save a tiny Chroma pipeline below `path` and return the path."""
     import torch
