@@ -26,8 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from modules.families.Family import DenoiserCall, Family
 from modules.families.PublishedModel import Component
@@ -267,9 +268,25 @@ def denoiser_call(family: Family, side: int) -> Callable[[nn.Module], object]:
 
     def call(model: nn.Module) -> object:
         inputs = DenoiserCall(model, packed, timestep, text, shape, sizes, guidance, **others)
-        return model(**family.inputs(inputs))
+        with _MasksFollow():
+            return model(**family.inputs(inputs))
 
     return call
+
+
+class _MasksFollow(TorchFunctionMode):
+    """Moves masks to the meta device where they meet other tensors; indexing takes them as they are."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+        if function is not Tensor.__getitem__ and any(value.is_meta for value in given):
+            args, kwargs = tree_map(to_meta, (args, kwargs))
+        return function(*args, **kwargs)
+
+
+def to_meta(value: object) -> object:
+    return value.to("meta") if isinstance(value, Tensor) else value
 
 
 def vae_call(family: Family, side: int) -> Callable[[nn.Module], object]:

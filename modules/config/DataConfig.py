@@ -37,7 +37,7 @@ class DataConfig:
         label="Frames per clip",
         also_called="num_frames, target_frames, frame_buckets, video_length",
         help="Above 1, the videos in the folders are trained, too, with at most this many frames; images stay clips of "
-        "one frame. A multiple of 4 plus 1 (LTX-Video: of 8): 17 learns a short motion, 81 is what Wan generates.",
+        "one frame. A multiple of 4 plus 1 for Wan, of 8 plus 1 for LTX-Video: 17 learns a short motion.",
         group="data",
         in_crash_report=True,
         ge=1,
@@ -48,7 +48,7 @@ class DataConfig:
         label="Frames per second",
         also_called="fps, target_fps, source_fps, frame_rate",
         help="The rate at which videos are trained and samples are saved; the frames of another rate are chosen by "
-        "time. Empty: the model's own, 16 for Wan 2.1 and A14B and 24 for TI2V-5B.",
+        "time. Empty: the model's own, such as 16 for Wan 2.1.",
         empty_means="as the model",
         group="data",
         gt=0,

@@ -96,6 +96,7 @@ class Family:
     partly_unused: components with weights that the forward pass does not use, so that they never get a gradient.
     frozen_layers: component -> layers that are never trained, because other programs' file formats can't hold them.
     accepts: whether a model_index.json with one of the pipelines belongs to this family and not to a variant.
+    unsupported: config of the first denoiser -> the name of its version, if it is one that can't be trained, else "".
     matches_lora: whether tensor names and shapes of a LoRA file belong to this family and to no other.
     published: the model that the memory estimate is for; None if its architecture is unknown.
     can_train_vae: whether the method "vae" can train its VAE, which has to encode to a distribution.
@@ -152,6 +153,7 @@ class Family:
     partly_unused: tuple[str, ...] = ()
     frozen_layers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     accepts: Callable[[Mapping[str, Any]], bool] = lambda index: True
+    unsupported: Callable[[Mapping[str, Any]], str] | None = None
     matches_lora: Callable[[Mapping[str, tuple[int, ...]]], bool] = lambda shapes: False
     published: PublishedModel | None = None
     can_train_vae: bool = False

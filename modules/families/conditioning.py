@@ -83,9 +83,12 @@ def expand_textual_inversion(pipe: DiffusionPipeline, prompts: list[str]) -> lis
     return TextualInversionLoaderMixin().maybe_convert_prompt(list(prompts), pipe.tokenizer)
 
 
-def is_unconditional_zero(pipe: DiffusionPipeline) -> bool:
-    """Whether the pipeline uses zeros instead of the conditioning of "" if no prompt is given, as SDXL's does."""
-    return bool(pipe.config.get("force_zeros_for_empty_prompt", False))
+def is_unconditional_zero(family: Family, pipe: DiffusionPipeline) -> bool:
+    """Whether the pipeline uses zeros instead of the conditioning of "" if no prompt is given, as SDXL's does.
+
+    Not where the family has options for "": they encode it as the pipeline does.
+    """
+    return not family.text.empty_options and bool(pipe.config.get("force_zeros_for_empty_prompt", False))
 
 
 def zeroed(text: Conditioning, rows: Tensor) -> Conditioning:

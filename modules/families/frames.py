@@ -25,6 +25,12 @@ def channel_stats(vae: ModelMixin) -> tuple[Tensor, Tensor]:
     return mean, 1.0 / std
 
 
+def shape_by_ratios(vae: Any, width: int, height: int, num_frames: int) -> tuple[int, ...]:
+    """The latent shape of a VAE that says how many pixels and frames a latent cell has."""
+    cell, frames = vae.spatial_compression_ratio, (num_frames - 1) // vae.temporal_compression_ratio + 1
+    return vae.config.latent_channels, frames, height // cell, width // cell
+
+
 def encode_frames(vae: ModelMixin, pixels: Tensor) -> Posterior:
     """pixels: images [B, C, H, W] or clips [B, C, F, H, W]."""
     return vae.encode(pixels.unsqueeze(2) if pixels.ndim == 4 else pixels).latent_dist

@@ -80,6 +80,7 @@ LTX_VIDEO = Family(
     codec=Codec(_stats, encode_frames, _decode, _shape),
     inputs=_inputs,
     image_pipeline="LTXImageToVideoPipeline",
+    min_sample_steps=2,  # the timesteps of one step can't be stretched to their end
     pack=_pack,
     unpack=_unpack,
     patch_size=1,

@@ -165,10 +165,11 @@ def objective_of(family: Family, scheduler_config: Mapping[str, Any], device: to
 
     if family.objective == "flow":
         return Flow()
-    from diffusers import DDPMScheduler
+    from diffusers import CogVideoXDDIMScheduler, DDPMScheduler
 
     check_prediction(family, scheduler_config)
-    schedule = DDPMScheduler.from_config(dict(scheduler_config))
+    kind = CogVideoXDDIMScheduler if "snr_shift_scale" in scheduler_config else DDPMScheduler
+    schedule = kind.from_config(dict(scheduler_config))
     return Ddpm(schedule.alphas_cumprod.to(device), schedule.config.prediction_type)
 
 

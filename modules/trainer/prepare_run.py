@@ -249,7 +249,7 @@ def _noise_options(config: TrainConfig, base: BaseModel) -> dict[str, Any]:
         "diffusion": config.diffusion,
         "loss": config.loss,
         "timesteps": timestep_distribution(base.family, base.pipe.scheduler.config, config.diffusion),
-        "zero_unconditional": is_unconditional_zero(base.pipe),
+        "zero_unconditional": is_unconditional_zero(base.family, base.pipe),
         "collate": partial(collate_text, base.family.text),
     }
 

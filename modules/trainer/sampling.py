@@ -137,7 +137,13 @@ def make_scheduler(own: Any, sampler: Sampler) -> Any:
     config = dict(own.config)
     is_flow = isinstance(own, FlowMatchEulerDiscreteScheduler) or config.get("prediction_type") == "flow_prediction"
     if not is_flow:
-        return {"euler": EulerDiscreteScheduler, "heun": HeunDiscreteScheduler}[sampler].from_config(config)
+        changed = {}
+        if "snr_shift_scale" in config:  # a noise schedule that the others can only be told as betas
+            kept = own.alphas_cumprod.clamp(min=2**-24)  # none would be an infinite sigma
+            betas = (1 - kept / torch.cat([kept.new_ones(1), kept[:-1]])).tolist()
+            changed = {"trained_betas": betas, "rescale_betas_zero_snr": False}
+        kind = {"euler": EulerDiscreteScheduler, "heun": HeunDiscreteScheduler}[sampler]
+        return kind.from_config(config, **changed)  # in `config`, they would count as defaults that the model left
     config["shift"] = config.get("shift", config.get("flow_shift", 1.0))  # flow_shift: multistep schedulers
     return {"euler": FlowMatchEulerDiscreteScheduler, "heun": FlowHeunScheduler}[sampler].from_config(config)
 

@@ -102,6 +102,11 @@ class BaseModel:
             self._components = dict.fromkeys((*parts, *family.unused))
             self._components["scheduler"] = self._scheduler(self._load_component("scheduler"))
             self.pipe = self._new_pipe()
+            if version := family.unsupported and family.unsupported(self._denoiser_config):
+                raise WeightsError(
+                    f"model.base {config.base!r}: is {version}, which can't be trained yet; choose another "
+                    f"{family.label}."
+                )
 
     @property
     def component_names(self) -> list[str]:

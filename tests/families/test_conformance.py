@@ -39,6 +39,8 @@ from tests.support.tiny_models import VARIANTS
 
 # Their pipelines fail without a prompt, so that they can't be given a text that is encoded already.
 NO_TEXT_IN_CALL = ("bria_fibo", "longcat_image")
+# Their VAEs normalize over several frames, so that the first latent frame of a clip depends on those after it.
+NORMALIZED_OVER_FRAMES = ("cogvideox", "hunyuan_video")
 PROMPTS = ["a photo of a cat", "the dog, moving below a red and blue sky"]
 
 
@@ -165,17 +167,21 @@ class Case:
         return output.images if hasattr(output, "images") else output.frames.movedim(1, 2).squeeze(2)
 
 
+def family_named(name):
+    """name: as of `make_tiny`."""
+    return FAMILIES[VARIANTS.get(name, (name,))[0]]
+
+
 @pytest.fixture(scope="module", params=[*FAMILIES, *VARIANTS])
 def case(request, tiny_model) -> Case:
-    family = FAMILIES[VARIANTS.get(request.param, (request.param,))[0]]
-    folder = str(tiny_model(request.param))
+    family, folder = family_named(request.param), str(tiny_model(request.param))
     return Case(family, folder, load_pipe(family, folder))
 
 
-@pytest.fixture(params=[family.name for family in FAMILIES.values() if family.frame_step])
+@pytest.fixture(params=[name for name in (*FAMILIES, *VARIANTS) if family_named(name).frame_step])
 def clip_case(request, tiny_model) -> Case:
-    """A clip of two latent frames beyond the first."""
-    family, folder = FAMILIES[request.param], str(tiny_model(request.param))
+    """A clip of two pieces beyond the first frame."""
+    family, folder = family_named(request.param), str(tiny_model(request.param))
     return Case(family, folder, load_pipe(family, folder), 2 * family.frame_step + 1)
 
 
@@ -211,7 +217,10 @@ def spied_sampling(case, prompt, **arguments):
 
     @wraps(step)  # pipelines look at its signature
     def spy(prediction, timestep, sample, *args, **kwargs):
-        calls.append((unpacked(prediction), torch.as_tensor(timestep).clone(), unpacked(sample)))
+        velocity, time = unpacked(prediction), torch.as_tensor(timestep).clone()
+        if pipe.scheduler.config.get("invert_sigmas"):  # the way from noise to data
+            velocity, time = -velocity, 1000 - time.double()
+        calls.append((velocity, time, unpacked(sample)))
         result = step(prediction, timestep, sample, *args, **kwargs)
         latents.append(unpacked(result[0]))
         return result
@@ -326,7 +335,8 @@ def test_clips_are_predicted_decoded_and_encoded_as_the_pipeline_does_it(clip_ca
         pieces = iter(pixels[1:].split([1, *[clip_case.family.frame_step] * 2], 2))
         in_pieces = encode_pieces(clip_case.family, clip_case.pipe.vae, pieces)
     assert latents.shape[1:] == clip_case.latent_shape()
-    assert largest_difference(latents[:, :, :1], first) <= 1e-5  # a still is a clip of one frame
+    is_still = largest_difference(latents[:, :, :1], first) <= 1e-5  # a still is a clip of one frame
+    assert is_still == (clip_case.family.name not in NORMALIZED_OVER_FRAMES)
     assert largest_difference(latents[1:], in_pieces) <= 1e-5
     noised, timestep, _ = noised_pair(clip_case)
     both = clip_case.predict(noised, timestep, clip_case.text())
@@ -383,16 +393,18 @@ def test_encoding_undoes_the_scale_and_shift_of_decoding(case):
         decoded = decode_latents(case.family, vae, latents)
     assert latents.shape[1:] == case.latent_shape()
     assert decoded.shape == pixels.shape
-    assert largest_difference(decoded, through_raw) <= 1e-5
+    assert largest_difference(decoded, through_raw) <= 5e-5
 
 
 def test_integrating_the_exact_target_gives_the_clean_latents_back(case):
     config = case.pipe.scheduler.config
     if case.family.objective == "ddpm":
         options = {"clip_sample": False, "timestep_spacing": "leading", "set_alpha_to_one": True}
-        scheduler = diffusers.DDIMScheduler.from_config(config, **options)
+        kind = diffusers.CogVideoXDDIMScheduler if "snr_shift_scale" in config else diffusers.DDIMScheduler
+        scheduler = kind.from_config(config, **options)
     else:
-        scheduler = diffusers.FlowMatchEulerDiscreteScheduler.from_config(config, use_dynamic_shifting=False)
+        options = {"use_dynamic_shifting": False, "invert_sigmas": False}
+        scheduler = diffusers.FlowMatchEulerDiscreteScheduler.from_config(config, **options)
     scheduler.set_timesteps(7)
     generator = torch.Generator().manual_seed(2)
     shape = (2, *case.latent_shape())
@@ -553,7 +565,7 @@ def test_a_dropped_caption_is_what_the_pipeline_takes_where_no_negative_prompt_i
     name = case.family.text.outputs[0]
     with torch.no_grad():
         spoken, dropped = (encode_records(case.family, case.pipe, [text])[0][name] for text in (PROMPTS[0], ""))
-    if is_unconditional_zero(case.pipe):
+    if is_unconditional_zero(case.family, case.pipe):
         dropped = torch.zeros_like(dropped)
     spoken, dropped = unpadded(spoken), unpadded(dropped)
     texts = [text for text in map(unpadded, matrices_in(seen)) if text.shape in (spoken.shape, dropped.shape)]
@@ -577,6 +589,16 @@ def matrices_in(value):
 
 def is_same(a, b):
     return a.shape == b.shape and torch.allclose(a, b, atol=1e-5)
+
+
+def test_an_empty_prompt_changes_no_other_that_is_encoded_with_it(case):
+    prompts = [PROMPTS[0], ""]
+    with torch.no_grad():
+        together = encode_records(case.family, case.pipe, prompts)
+        alone = [encode_records(case.family, case.pipe, [prompt])[0] for prompt in prompts]
+    for one, other in zip(together, alone, strict=True):
+        for name, value in other.items():
+            assert largest_difference(one[name], value) <= 1e-5, name
 
 
 def test_text_is_encoded_with_only_the_text_encoders_in_memory(case):

@@ -291,7 +291,7 @@ def test_with_zero_conditioning_the_model_sees_no_text(tiny_sdxl):
         marked, _, _ = loss(replace(batch, unconditional=torch.tensor([True, False, True])))
         rows = [replace(batch, text=nothing), batch, replace(batch, text=nothing)]
         expected = sum(loss(replace(given, weight=torch.eye(3)[row]))[0] for row, given in enumerate(rows))
-    assert is_unconditional_zero(base.pipe)
+    assert is_unconditional_zero(base.family, base.pipe)
     assert marked.item() == pytest.approx(expected.item(), abs=1e-5)
     assert marked.item() != pytest.approx(loss(batch)[0].item(), abs=1e-3)
 

@@ -30,6 +30,7 @@ VARIANTS = {
     "sd15 v": ("sd15", {"prediction_type": "v_prediction", "sd2": True}),
     "sdxl v": ("sdxl", {"prediction_type": "v_prediction"}),
     "flux1 schnell": ("flux1", {"guidance_embeds": False}),
+    "cogvideox 5b": ("cogvideox", {"rotary": True, "snr_shift_scale": 1.0}),
     "sd35 without T5": ("sd3", {"with_t5": False, "qk_norm": "rms_norm", "dual_attention_layers": (0,)}),
 }
 
@@ -474,6 +475,143 @@ def _tiny_wan_vae(channels: int) -> dict:
         "latents_mean": [0.1 * channel for channel in range(channels)],
         "latents_std": [1.0 + 0.1 * channel for channel in range(channels)],
     }
+
+
+def make_tiny_cogvideox(path: str | Path, rotary: bool = False, snr_shift_scale: float = 3.0) -> Path:
+    """Save a tiny CogVideoX pipeline below `path` and return the path; 2B unless told otherwise.
+
+    rotary: embed positions as 5B does. snr_shift_scale: of the noise schedule, 1 for 5B.
+    """
+    import torch
+    from diffusers import (
+        AutoencoderKLCogVideoX,
+        CogVideoXDDIMScheduler,
+        CogVideoXPipeline,
+        CogVideoXTransformer3DModel,
+    )
+
+    torch.manual_seed(SEED)
+    tokenizer = t5_tokenizer()
+    transformer = CogVideoXTransformer3DModel(
+        num_attention_heads=2,
+        attention_head_dim=16,
+        in_channels=4,
+        out_channels=4,
+        time_embed_dim=16,
+        text_embed_dim=32,
+        num_layers=2,
+        sample_width=8,
+        sample_height=6,
+        use_rotary_positional_embeddings=rotary,
+    )
+    vae = AutoencoderKLCogVideoX(
+        down_block_types=("CogVideoXDownBlock3D",) * 4,
+        up_block_types=("CogVideoXUpBlock3D",) * 4,
+        block_out_channels=(8, 8, 8, 8),
+        latent_channels=4,
+        layers_per_block=1,
+        norm_num_groups=2,
+    )
+    pipeline = CogVideoXPipeline(
+        transformer=transformer,
+        vae=vae,
+        scheduler=CogVideoXDDIMScheduler(
+            prediction_type="v_prediction",
+            timestep_spacing="trailing",
+            rescale_betas_zero_snr=True,
+            snr_shift_scale=snr_shift_scale,
+        ),
+        text_encoder=tiny_t5(tokenizer, width=32),
+        tokenizer=tokenizer,
+    )
+    return randomize_and_save(pipeline, path)
+
+
+def make_tiny_mochi(path: str | Path) -> Path:
+    """Save a tiny Mochi pipeline below `path` and return the path. Its VAE has groups of 32 channels for norms."""
+    import torch
+    from diffusers import AutoencoderKLMochi, FlowMatchEulerDiscreteScheduler, MochiPipeline, MochiTransformer3DModel
+
+    torch.manual_seed(SEED)
+    tokenizer = t5_tokenizer(max_length=256)
+    transformer = MochiTransformer3DModel(
+        num_attention_heads=2,
+        attention_head_dim=8,
+        num_layers=2,
+        pooled_projection_dim=16,
+        text_embed_dim=32,
+        time_embed_dim=16,
+    )
+    pipeline = MochiPipeline(
+        transformer=transformer,
+        vae=AutoencoderKLMochi(
+            encoder_block_out_channels=(32,) * 4,
+            decoder_block_out_channels=(32,) * 4,
+            layers_per_block=(1,) * 5,
+            scaling_factor=1.5,
+        ),
+        scheduler=FlowMatchEulerDiscreteScheduler(invert_sigmas=True),
+        text_encoder=tiny_t5(tokenizer, width=32),
+        tokenizer=tokenizer,
+        force_zeros_for_empty_prompt=True,
+    )
+    return randomize_and_save(pipeline, path)
+
+
+def make_tiny_hunyuan_video(path: str | Path) -> Path:
+    """Save a tiny HunyuanVideo pipeline below `path` and return the path."""
+    import torch
+    from diffusers import (
+        AutoencoderKLHunyuanVideo,
+        FlowMatchEulerDiscreteScheduler,
+        HunyuanVideoPipeline,
+        HunyuanVideoTransformer3DModel,
+    )
+    from diffusers.pipelines.hunyuan_video.pipeline_hunyuan_video import DEFAULT_PROMPT_TEMPLATE
+    from transformers import LlamaConfig, LlamaModel
+
+    torch.manual_seed(SEED)
+    tokenizer, clip = qwen_tokenizer(), clip_tokenizer()
+    tokenizer.padding_side = "right"
+    # longer words of the instruction as one token: it has to be of 95 tokens or a few more
+    instruction = DEFAULT_PROMPT_TEMPLATE["template"].split()
+    tokenizer.add_tokens(sorted({f" {word}" for word in instruction if len(word) > 2}))
+    text_encoder = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    transformer = HunyuanVideoTransformer3DModel(
+        in_channels=4,
+        out_channels=4,
+        num_attention_heads=2,
+        attention_head_dim=10,
+        num_layers=1,
+        num_single_layers=1,
+        num_refiner_layers=1,
+        text_embed_dim=16,
+        pooled_projection_dim=32,
+        rope_axes_dim=(2, 4, 4),
+    )
+    vae = AutoencoderKLHunyuanVideo(
+        latent_channels=4,
+        block_out_channels=(8, 8, 8, 8),
+        layers_per_block=1,
+        norm_num_groups=4,
+    )
+    pipeline = HunyuanVideoPipeline(
+        text_encoder=LlamaModel(text_encoder),
+        tokenizer=tokenizer,
+        transformer=transformer,
+        vae=vae,
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=7.0),
+        text_encoder_2=tiny_clip(clip),
+        tokenizer_2=clip,
+    )
+    return randomize_and_save(pipeline, path)
 
 
 def make_tiny_ltx_video(path: str | Path) -> Path:

@@ -124,6 +124,23 @@ def test_a_model_for_images_learns_from_clips_and_starts_samples_from_their_firs
         train(replace(config, workspace_dir=str(tmp_path / "other")))
 
 
+@pytest.mark.parametrize("name", [n for n, family in FAMILIES.items() if family.frame_step and n != "wan22_i2v_a14b"])
+def test_every_family_of_videos_trains_on_clips_and_images_and_samples_videos(
+    name, settings, train, tiny_model, tmp_path
+):
+    family = FAMILIES[name]
+    frames, side = 2 * family.frame_step + 1, 2 * max(32, family.align)
+    values = f"[{{prompt: a cat, width: {side}, height: {side}, steps: {family.min_sample_steps}}}]"
+    data = (f"data.frames={frames}", f"data.resolution={side}", f"data.fps={family.fps}", "sampling.at_end=true")
+    base = (f"family={name}", f"model.base={tiny_model(name)}")
+    run = train(settings("run", *base, *data, f"sampling.samples={values}"))
+    assert np.isfinite(run.callbacks.losses).all()
+    assert run.step == 6
+    (video,) = (tmp_path / "run/samples").rglob("*.mp4")
+    with av.open(str(video)) as container:
+        assert len([*container.decode(video=0)]) == frames
+
+
 def test_a_video_is_made_on_the_command_line(tiny_model, tiny_sd15, clips, tmp_path, capsys):
     def make(base, frames, *others):
         options = ("--prompt", "a cat", "--steps", "1", "--width", "64", "--height", "64", "--out", str(tmp_path))

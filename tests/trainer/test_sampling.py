@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from diffusers import AutoencoderKL, StableDiffusionXLPipeline
+from diffusers import AutoencoderKL, CogVideoXDDIMScheduler, StableDiffusionXLPipeline
 from PIL import Image
 from transformers import CLIPTextModel
 
@@ -18,6 +18,7 @@ from modules.trainer.sampling import (
     autocast_denoiser,
     generate_images,
     image_requests,
+    make_scheduler,
     with_prompts,
     with_sizes,
 )
@@ -78,7 +79,14 @@ def test_heuns_method_is_that_of_diffusers_on_the_same_sigmas():
     torch.testing.assert_close(ends[1], ends[0])
 
 
-@pytest.mark.parametrize("name", ["sd15", "sd3", "flux1", "wan21", "sana"])
+@pytest.mark.parametrize("sampler", ["euler", "heun"])
+def test_other_samplers_keep_a_noise_schedule_that_they_have_no_option_for(sampler):
+    own = CogVideoXDDIMScheduler(rescale_betas_zero_snr=True, snr_shift_scale=3.0)
+    made = make_scheduler(own, sampler)
+    torch.testing.assert_close(made.alphas_cumprod, own.alphas_cumprod.float(), rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sd15", "sd3", "flux1", "wan21", "sana", "cogvideox"])
 def test_each_sampler_makes_its_own_image_and_leaves_the_models_scheduler(name, tiny_model):
     """Of schedulers that are given sigmas (FLUX), shift by resolution, and of multistep ones (Wan, Sana)."""
     pipe = load_pipeline(str(tiny_model(name)), {}, torch.device("cpu"))

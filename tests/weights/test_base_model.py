@@ -276,6 +276,12 @@ def test_a_model_of_the_hub_that_cannot_be_fetched_is_refused():
     assert "local_files_only" not in message  # an argument in Python, which nobody who reads this can pass
 
 
+def test_a_version_that_can_not_be_trained_is_refused_before_it_is_loaded(tiny_model, tmp_path):
+    folder = shutil.copytree(tiny_model("cogvideox"), tmp_path / "1.5")
+    edit_json(folder / "transformer" / "config.json", patch_size_t=2)
+    assert "is CogVideoX 1.5, which can't be trained yet; choose another" in refusal(folder, FAMILIES["cogvideox"])
+
+
 def test_what_was_fetched_from_the_hub_is_looked_at_before_it_is_loaded(tiny_model, monkeypatch):
     monkeypatch.setattr(BaseModel, "_local_folder", lambda self: tiny_model("wan22_a14b"))
     assert "choose family wan22_a14b or another base" in refusal("somebody/wan", FAMILIES["wan21"])

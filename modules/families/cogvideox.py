@@ -1,0 +1,100 @@
+"""CogVideoX from text to video: a v-predicting transformer that takes frames first, and T5. Version 1.0: 2B and 5B.
+
+Yang et al. 2024, arXiv 2408.06072. The VAE goes through a clip in chunks of 8 frames, the first with one more, and
+normalizes over each chunk: the first latent frame of a clip is not that of its first frame alone. Its decoder makes the
+right number of frames only of an odd number of latent ones, so a clip has a multiple of 8 frames and one more.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from modules.families.Codec import Codec
+from modules.families.Family import DenoiserCall, Family
+from modules.families.frames import decode_frames, encode_frames
+from modules.families.PublishedModel import T5_XXL, Component, PublishedModel
+from modules.families.TextEncoding import TextEncoding
+
+if TYPE_CHECKING:
+    from diffusers.models.modeling_utils import ModelMixin
+    from torch import Tensor
+
+_NUM_TOKENS = 226  # of every text
+
+
+def _shape(vae: ModelMixin, width: int, height: int, num_frames: int) -> tuple[int, ...]:
+    config, cell = vae.config, 2 ** (len(vae.config.block_out_channels) - 1)
+    frames = (num_frames - 1) // config.temporal_compression_ratio + 1
+    return config.latent_channels, frames, height // cell, width // cell
+
+
+def _frames_first(latents: Tensor) -> Tensor:
+    return latents.transpose(1, 2)
+
+
+def _inputs(call: DenoiserCall) -> dict[str, Any]:
+    config = call.denoiser.config
+    return {
+        "hidden_states": call.latents,
+        "timestep": call.timestep,
+        "encoder_hidden_states": call.text["prompt_embeds"],
+        "image_rotary_emb": _rotary(call) if config.use_rotary_positional_embeddings else None,  # 5B; 2B has sines
+    }
+
+
+def _rotary(call: DenoiserCall) -> tuple[Tensor, Tensor]:
+    from diffusers import CogVideoXPipeline
+
+    frames, height, width = call.shape[2:]
+    pipe: Any = SimpleNamespace(transformer=call.denoiser, vae_scale_factor_spatial=1)  # sizes below are of latents
+    embed = CogVideoXPipeline._prepare_rotary_positional_embeddings
+    return embed(pipe, height, width, frames, call.latents.device)
+
+
+COGVIDEOX = Family(
+    name="cogvideox",
+    label="CogVideoX",
+    pipeline="CogVideoXPipeline",
+    denoisers=("transformer",),
+    text=TextEncoding(
+        outputs=("prompt_embeds", None),
+        encoders=("text_encoder",),
+        tokenizers=("tokenizer",),
+        options={"max_sequence_length": _NUM_TOKENS},
+    ),
+    objective="ddpm",
+    align=16,
+    frame_step=8,
+    fps=8.0,
+    codec=Codec(encode=encode_frames, decode=decode_frames, shape=_shape),
+    inputs=_inputs,
+    pack=_frames_first,
+    unpack=lambda packed, shape: _frames_first(packed),
+    # 1.5 has two latent frames a token; its pipeline adds one of noise in front of an odd number and cuts it off again
+    unsupported=lambda config: "CogVideoX 1.5" if config.get("patch_size_t") else "",
+    lora_targets={"transformer": ("to_q", "to_k", "to_v", "to_out.0")},
+    lora_mlp={"transformer": ("ff.net.0.proj", "ff.net.2")},
+    lora_blocks={"transformer": ("transformer_blocks",)},
+    latent_bytes_per_pixel=16 * 4 / 8**2,
+    caption_bytes=_NUM_TOKENS * 4096 * 4,
+    typical_bytes=42e9,
+    published=PublishedModel(
+        denoiser=Component(  # 5B
+            "diffusers.CogVideoXTransformer3DModel",
+            {"num_attention_heads": 48, "num_layers": 42, "use_rotary_positional_embeddings": True},
+        ),
+        vae=Component(
+            "diffusers.AutoencoderKLCogVideoX",
+            {
+                "down_block_types": ("CogVideoXDownBlock3D",) * 4,
+                "up_block_types": ("CogVideoXUpBlock3D",) * 4,
+                "block_out_channels": (128, 256, 256, 512),
+                "layers_per_block": 3,
+            },
+        ),
+        text_encoders=((T5_XXL, _NUM_TOKENS),),
+        text={"prompt_embeds": (_NUM_TOKENS, 4096)},
+        side=576,
+    ),
+)
