@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic.dataclasses import dataclass
 
 from modules.config.methods import methods_that
-from modules.config.setting import INTERVAL_LABELS, STRICT, Float, IntervalUnit, Str, setting
+from modules.config.setting import INTERVAL_LABELS, STRICT, Float, Int, IntervalUnit, Str, setting
 
 
 @dataclass(config=STRICT)
@@ -33,6 +33,17 @@ class OutputConfig:
         help="What the interval between two saved models is counted in; never saves only at the end.",
         group="output",
         choice_labels=INTERVAL_LABELS,
+    )
+    keep: Int | None = setting(
+        None,
+        label="Keep the last",
+        also_called="save_last_n_steps, save_last_n_epochs, max_step_saves_to_keep, checkpoints_total_limit",
+        help="How many models saved during the training are kept; older ones are deleted. The model of the end always "
+        "stays. Empty: all of them.",
+        group="output",
+        ge=1,
+        empty_means="all",
+        visible_when={".unit": ["steps", "minutes", "epochs"]},
     )
     format: Literal["diffusers", "single_file", "both"] = setting(
         "both",

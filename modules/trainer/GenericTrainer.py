@@ -88,7 +88,9 @@ class GenericTrainer:
         self.backups = BackupStore(
             self.run_folder.backup_dir, config.backup.keep, self.callbacks.on_backup, self.callbacks.on_warning
         )
-        self.models = ModelStore(self.run_folder.models_dir, self.callbacks.on_saved, self.callbacks.on_warning)
+        self.models = ModelStore(
+            self.run_folder.models_dir, self.callbacks.on_saved, self.callbacks.on_warning, config.output.keep
+        )
         self.saver = FallbackSaver(self.run_folder, config.output, self.callbacks)
         self._is_complete = False  # whether a resumed run had nothing left to do
         self._prepared: PreparedRun | None = None
@@ -200,8 +202,9 @@ class GenericTrainer:
         versions = self._full_versions()
         if self.runtime.is_main:
             self.callbacks.on_status("Saving the model")
-            name = self.models.unused_name(f"{safe_file_name(self.config.output.name)}-step{self.step:06d}")
-            self.models.write(partial(self._write_model, versions, name), self.step)
+            name = safe_file_name(self.config.output.name)
+            full = self.models.step_name(name, self.step)
+            self.models.write(partial(self._write_model, versions, full), name, self.step)
 
     def _full_versions(self) -> Mapping[str, EnterVersion]:
         """Ending of the file name -> a context in which rank 0 can save that version of the full model.

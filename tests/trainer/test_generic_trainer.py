@@ -249,6 +249,27 @@ def test_old_backups_are_removed_and_models_are_kept(make_config, train):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("output.format=both", "ema.enabled=true", "output.save_ema=both"),
+        ("method=full", "output.format=diffusers", "output.dtype=float16"),
+    ],
+)
+def test_only_the_last_models_of_the_training_are_kept_with_all_their_files(settings, make_config, train):
+    config = make_config("max_steps=4", "output.keep=2", "output.every=1", "output.unit=steps", *settings)
+    models = train(replace(config, max_steps=1)).run_folder.models_dir
+    (models / "model-step000009_kohya.safetensors").touch()  # of a later step than the one that a resume went on from
+    (models / "other-step000001.safetensors").touch()
+    per_model = len(list(models.iterdir())) // 2 - 1  # those of the first step, and as many of the end
+    train(replace(config, max_steps=4), resume=True)
+    names = sorted(path.name for path in models.iterdir())
+    assert sum("model-step000003" in name for name in names) == per_model
+    assert sum("model-step000004" in name for name in names) == per_model
+    assert not any("model-step000001" in name or "model-step000002" in name for name in names)
+    assert {"model-step000009_kohya.safetensors", "other-step000001.safetensors"} <= {*names}
+
+
 def test_saving_does_not_affect_training(make_config, train, tmp_path):
     full = ("method=full", "output.format=both", "output.dtype=float16", "max_steps=4", "optimizer.learning_rate=1e-4")
     plain = train(make_config(*full))

@@ -60,6 +60,7 @@ CARDS = (
             "output.save_ema",
             "output.unit",
             "output.every",
+            "output.keep",
             "output.fallback_dir",
             "output.wait_minutes",
         ),
