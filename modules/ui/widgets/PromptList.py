@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PATH = "sampling.samples"
 SIZES = {"data.resolution", "data.frames", "family"}  # what sizes that samples don't have follow
-COLUMNS = {"on": ("", 32), "prompt": ("Prompt", 120), "seed": ("Seed", 56), "size": ("Size", 86), "count": ("No.", 44)}
+COLUMNS = {"on": ("", 32), "prompt": ("Prompt", 120), "seed": ("Seed", 56), "size": ("Size", 108), "count": ("No.", 44)}
 NUM_ROWS = 8
 
 
