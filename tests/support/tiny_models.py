@@ -30,7 +30,7 @@ VARIANTS = {
     "sd15 v": ("sd15", {"prediction_type": "v_prediction", "sd2": True}),
     "sdxl v": ("sdxl", {"prediction_type": "v_prediction"}),
     "flux1 schnell": ("flux1", {"guidance_embeds": False}),
-    "cogvideox 5b": ("cogvideox", {"rotary": True, "snr_shift_scale": 1.0}),
+    "cogvideox 5b": ("cogvideox", {"is_5b": True}),
     "sd35 without T5": ("sd3", {"with_t5": False, "qk_norm": "rms_norm", "dual_attention_layers": (0,)}),
 }
 
@@ -477,15 +477,16 @@ def _tiny_wan_vae(channels: int) -> dict:
     }
 
 
-def make_tiny_cogvideox(path: str | Path, rotary: bool = False, snr_shift_scale: float = 3.0) -> Path:
-    """Save a tiny CogVideoX pipeline below `path` and return the path; 2B unless told otherwise.
+def make_tiny_cogvideox(path: str | Path, is_5b: bool = False) -> Path:
+    """Save a tiny CogVideoX pipeline below `path` and return the path.
 
-    rotary: embed positions as 5B does. snr_shift_scale: of the noise schedule, 1 for 5B.
+    is_5b: embed positions and noise latents as 5B does, not 2B.
     """
     import torch
     from diffusers import (
         AutoencoderKLCogVideoX,
         CogVideoXDDIMScheduler,
+        CogVideoXDPMScheduler,
         CogVideoXPipeline,
         CogVideoXTransformer3DModel,
     )
@@ -502,7 +503,7 @@ def make_tiny_cogvideox(path: str | Path, rotary: bool = False, snr_shift_scale:
         num_layers=2,
         sample_width=8,
         sample_height=6,
-        use_rotary_positional_embeddings=rotary,
+        use_rotary_positional_embeddings=is_5b,
     )
     vae = AutoencoderKLCogVideoX(
         down_block_types=("CogVideoXDownBlock3D",) * 4,
@@ -515,11 +516,11 @@ def make_tiny_cogvideox(path: str | Path, rotary: bool = False, snr_shift_scale:
     pipeline = CogVideoXPipeline(
         transformer=transformer,
         vae=vae,
-        scheduler=CogVideoXDDIMScheduler(
+        scheduler=(CogVideoXDPMScheduler if is_5b else CogVideoXDDIMScheduler)(
             prediction_type="v_prediction",
             timestep_spacing="trailing",
             rescale_betas_zero_snr=True,
-            snr_shift_scale=snr_shift_scale,
+            snr_shift_scale=1.0 if is_5b else 3.0,
         ),
         text_encoder=tiny_t5(tokenizer, width=32),
         tokenizer=tokenizer,
