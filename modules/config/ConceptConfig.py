@@ -9,7 +9,6 @@ from modules.config.families import families_taking_references
 from modules.config.setting import STRICT, Float, Int, Str, section, setting
 
 TABLE = {".captions": ["table"]}
-TAGS = {".shuffle_tags": [True]}
 
 
 @dataclass(config=STRICT)
@@ -150,6 +149,23 @@ class ConceptConfig:
         group="data",
         importance="advanced",
     )
+    wildcards: bool = setting(
+        False,
+        label="Alternatives in braces",
+        also_called="enable_wildcard, wildcards, dynamic prompts",
+        help="{red|blue} in a caption stands for one of the two, drawn each time the image is shown.",
+        group="data",
+        importance="advanced",
+    )
+    removed_tags: Str = setting(
+        "",
+        label="Tags left out",
+        also_called="tag blacklist, remove tags, caption filter",
+        help="Tags that are removed from all captions, with the separator between them. Each may be a regular "
+        "expression, such as .*_hair.",
+        group="data",
+        importance="advanced",
+    )
     shuffle_tags: bool = setting(
         False,
         label="Shuffle tags",
@@ -165,7 +181,6 @@ class ConceptConfig:
         help="What stands between two tags.",
         group="data",
         importance="advanced",
-        visible_when=TAGS,
     )
     keep_tags: Int = setting(
         0,
@@ -174,7 +189,6 @@ class ConceptConfig:
         help="So many tags stay first and are never left out, such as a trigger word.",
         group="data",
         ge=0,
-        visible_when=TAGS,
     )
     tag_dropout: Float = setting(
         0.0,
@@ -184,7 +198,6 @@ class ConceptConfig:
         group="data",
         ge=0,
         le=1,
-        visible_when=TAGS,
     )
     repeats: Float = setting(
         1.0,

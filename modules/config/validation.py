@@ -4,6 +4,7 @@ The range of each setting is declared with it. Checks that depend on the model f
 machine are made where these are known.
 """
 
+import re
 from collections.abc import Iterator
 
 from modules.config.clips import frame_problems
@@ -136,7 +137,14 @@ def _check_data(config: TrainConfig) -> Iterator[Problem]:
         path = f"{enabled[0][0]}.validation"
         yield Problem(path, f"{path} is on for every enabled concept: nothing would be trained; switch one off.")
     for path, concept in enabled:
-        if concept.shuffle_tags and not concept.tag_separator:
+        for tag in concept.removed_tags.split(concept.tag_separator or None):
+            try:
+                re.compile(tag.strip())
+            except re.error as error:
+                message = f"{path}.removed_tags: {tag.strip()!r} is no regular expression ({error}); correct it."
+                yield Problem(f"{path}.removed_tags", message)
+        takes_tags = concept.shuffle_tags or concept.tag_dropout or concept.removed_tags.strip()
+        if takes_tags and not concept.tag_separator:
             message = f"{path}.tag_separator is empty: tags can't be told apart; write what stands between them."
             yield Problem(f"{path}.tag_separator", message)
     trained = [(path, concept) for path, concept in enabled if not concept.validation]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from modules.data.caption_edits import joined_tags
 from modules.data.draws import hash64, uniform
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ class CaptionSource:
     """Draws a caption by hash each time a sample is used.
 
     options: the alternative captions of each sample, at least one ("" for none).
-    variants: number of tag orders per caption if its concept shuffles tags, so that all of them can be cached.
+    variants: number of tag orders per caption if its concept shuffles or drops tags, so that all can be cached.
         None draws a new order each time; the captions then can't be cached.
     """
 
@@ -34,7 +35,7 @@ class CaptionSource:
         options = self.options[sample]
         caption = options[0] if len(options) == 1 else options[_below(len(options), *parts, "caption")]
         concept = self.dataset.concepts[self.dataset.concept_index[sample]]
-        if not concept.shuffle_tags:
+        if not _varies(concept):
             return caption
         if self.variants is None:
             return shuffle_tags(caption, concept, *parts)
@@ -50,7 +51,7 @@ class CaptionSource:
         texts: dict[str, None] = {}
         for options, number in zip(self.options, self.dataset.concept_index.tolist(), strict=True):
             concept = self.dataset.concepts[number]
-            if not concept.shuffle_tags:
+            if not _varies(concept):
                 texts.update(dict.fromkeys(options))
                 continue
             for caption in options:
@@ -63,17 +64,23 @@ class CaptionSource:
         return shuffle_tags(caption, concept, self.seed, caption, variant)
 
 
+def _varies(concept: ConceptConfig) -> bool:
+    return concept.shuffle_tags or concept.tag_dropout > 0
+
+
 def shuffle_tags(caption: str, concept: ConceptConfig, *parts: Part) -> str:
-    """`caption` with its tags shuffled and some dropped, by a hash of `parts`; the first `keep_tags` stay in place."""
+    """`caption` with its tags shuffled and some dropped, as the concept asks for, by a hash of `parts`.
+
+    The first `keep_tags` stay in place.
+    """
     tags = [tag for tag in map(str.strip, caption.split(concept.tag_separator)) if tag]
     kept, others = tags[: concept.keep_tags], tags[concept.keep_tags :]
     draw = hash64(*parts, "tags")
     positions: Sequence[int] = range(len(others))
     if concept.tag_dropout:
         positions = [position for position in positions if uniform(draw, position, "dropout") >= concept.tag_dropout]
-    order = sorted(positions, key=lambda position: hash64(draw, position))
-    separator = concept.tag_separator if concept.tag_separator.isspace() else f"{concept.tag_separator.strip()} "
-    return separator.join([*kept, *(others[position] for position in order)])
+    order = sorted(positions, key=lambda position: hash64(draw, position)) if concept.shuffle_tags else positions
+    return joined_tags([*kept, *(others[position] for position in order)], concept)
 
 
 def _below(count: int, *draw: Part) -> int:

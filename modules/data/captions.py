@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.installation import command_name
 from modules.config.methods import facts_of
+from modules.data.caption_edits import alternatives, without_removed_tags
 from modules.data.caption_encodings import why_not_utf8
 from modules.data.errors import CaptionError, DataError
 
@@ -40,7 +41,8 @@ def read_captions(
     captions = _own_captions(image_path, concept, table)
     if has_fallback(concept) and not any(captions or ()):
         captions = (concept.caption_fallback.strip(),)
-    return captions and tuple(_surrounded(text, concept) for text in captions)
+    texts = [_surrounded(without_removed_tags(text, concept), concept) for text in captions or ()]
+    return captions and tuple(dict.fromkeys(choice for text in texts for choice in alternatives(text, concept)))
 
 
 def has_fallback(concept: ConceptConfig) -> bool:

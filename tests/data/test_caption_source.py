@@ -60,6 +60,16 @@ def test_tags_are_left_out_as_often_as_asked_but_not_those_in_front():
     assert all(690 < count < 810 for count in counts.values())
 
 
+def test_tags_that_are_left_out_without_shuffling_keep_their_order():
+    texts = shown(source((TAGS,), variants=8, keep_tags=1, tag_dropout=0.4))
+    assert 2 < len(set(texts)) <= 8
+    tags = TAGS.split(", ")
+    for text in texts:
+        kept = text.split(", ")
+        assert kept == [tag for tag in tags if tag in kept]
+        assert kept[0] == "sks"
+
+
 def test_all_tags_may_be_left_out():
     assert shuffle_tags("a, b", ConceptConfig(shuffle_tags=True, tag_dropout=1.0), 1) == ""
 

@@ -41,8 +41,8 @@ CARDS = {
     "Folder": ("name", "path", "enabled", "include_subfolders", "include", "exclude", "reference_folder"),
     "Captions": (
         "captions", "caption_extension", "caption_per_line", "caption_table", "caption_column", "prompt",
-        "caption_fallback", "caption_prefix", "caption_suffix", "shuffle_tags", "tag_separator",
-        "keep_tags", "tag_dropout",
+        "caption_fallback", "caption_prefix", "caption_suffix", "wildcards", "removed_tags", "shuffle_tags",
+        "tag_separator", "keep_tags", "tag_dropout",
     ),
     "Augmentation": (),  # and all else that is named augmentation.*
     "Usage": (),  # and what has no other card

@@ -1,0 +1,52 @@
+"""Changes to captions that hold for a whole run: tags that are left out, and alternatives in braces."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from modules.data.errors import DataError
+
+if TYPE_CHECKING:
+    from modules.config.ConceptConfig import ConceptConfig
+
+MAX_ALTERNATIVES = 64  # of one caption: each of them is encoded and cached
+_BRACES = re.compile(r"\{([^{}]*\|[^{}]*)\}")
+
+
+def without_removed_tags(caption: str, concept: ConceptConfig) -> str:
+    """`caption` without the tags that `removed_tags` lists, which are compared without regard to case."""
+    if not concept.removed_tags.strip() or not concept.tag_separator:
+        return caption
+    removed = _pattern(concept.removed_tags, concept.tag_separator)
+    tags = [tag for tag in map(str.strip, caption.split(concept.tag_separator)) if tag]
+    kept = [tag for tag in tags if not removed.fullmatch(tag)]
+    return joined_tags(kept, concept) if len(kept) < len(tags) else caption
+
+
+def joined_tags(tags: list[str], concept: ConceptConfig) -> str:
+    """One caption of these tags."""
+    separator = concept.tag_separator if concept.tag_separator.isspace() else f"{concept.tag_separator.strip()} "
+    return separator.join(tags)
+
+
+def alternatives(caption: str, concept: ConceptConfig) -> tuple[str, ...]:
+    """What a caption with {red|blue} stands for, each once. Raises DataError if there are too many."""
+    if not concept.wildcards or "|" not in caption:
+        return (caption,)
+    parts = _BRACES.split(caption)  # plain text and choices in turn
+    choices = [part.split("|") if number % 2 else [part] for number, part in enumerate(parts)]
+    texts = tuple(itertools.islice(("".join(chosen) for chosen in itertools.product(*choices)), MAX_ALTERNATIVES + 1))
+    if len(texts) > MAX_ALTERNATIVES:
+        raise DataError(
+            f"caption {caption[:60]!r} stands for more than {MAX_ALTERNATIVES} texts: use fewer choices in braces."
+        )
+    return tuple(dict.fromkeys(" ".join(text.split()) for text in texts))
+
+
+@lru_cache(maxsize=64)
+def _pattern(removed: str, separator: str) -> re.Pattern[str]:
+    patterns = [tag for tag in map(str.strip, removed.split(separator)) if tag]
+    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns), re.IGNORECASE)

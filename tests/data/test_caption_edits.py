@@ -1,0 +1,48 @@
+"""Tags that are left out of captions, and alternatives in braces."""
+
+import pytest
+
+from modules.config.ConceptConfig import ConceptConfig
+from modules.data.caption_edits import MAX_ALTERNATIVES, alternatives, without_removed_tags
+from modules.data.captions import read_captions
+from modules.data.errors import DataError
+
+CHOOSING = ConceptConfig(wildcards=True)
+
+
+@pytest.mark.parametrize(
+    ("removed", "caption", "expected"),
+    [
+        ("", "1girl, red hair , solo", "1girl, red hair , solo"),
+        ("Solo, blue_.*", "1girl, solo, red hair, blue_eyes", "1girl, red hair"),
+        (".+ hair", "1girl, red hair , chair", "1girl, chair"),
+        ("hair", "1girl, red hair , solo", "1girl, red hair , solo"),  # whole tags only
+        ("solo", "solo", ""),
+    ],
+)
+def test_tags_are_removed_whole_or_by_a_regular_expression(removed, caption, expected):
+    assert without_removed_tags(caption, ConceptConfig(removed_tags=removed)) == expected
+
+
+def test_braces_stand_for_each_of_their_choices():
+    assert alternatives("a {red|blue} cat, {sitting|}", CHOOSING) == (
+        "a red cat, sitting", "a red cat,", "a blue cat, sitting", "a blue cat,"
+    )  # fmt: skip
+    assert alternatives("a {red|blue} cat", ConceptConfig()) == ("a {red|blue} cat",)
+    for plain in ("a {cat}", "a | b", "a {b | c"):
+        assert alternatives(plain, CHOOSING) == (plain,)
+
+
+def test_too_many_choices_are_refused():
+    most = "{a|b}" * 6
+    assert len(alternatives(most, CHOOSING)) == MAX_ALTERNATIVES == 64
+    with pytest.raises(DataError, match=r"stands for more than 64 texts: use fewer choices in braces\.$"):
+        alternatives(most + "{a|b}", CHOOSING)
+
+
+def test_a_file_gives_its_edited_captions_between_prefix_and_suffix(tmp_path):
+    (tmp_path / "a.txt").write_text("solo, a {red|blue} cat\nsolo, a dog", encoding="utf-8")
+    concept = ConceptConfig(
+        path=str(tmp_path), caption_per_line=True, caption_prefix="sks,", removed_tags="solo", wildcards=True
+    )
+    assert read_captions(tmp_path / "a.png", concept) == ("sks, a red cat", "sks, a blue cat", "sks, a dog")
