@@ -107,9 +107,12 @@ class RankWatch:
         return True
 
     def _may_have_said_more(self, rank: int) -> bool:
-        """Whether a message of `rank` may be unread: its exit is seen at once, its messages at the next poll."""
+        """Whether a message of `rank` may be unread: its exit is seen at once, its messages at the next poll.
+
+        Its first one, too: a short rank may have ended before its connection was accepted.
+        """
         state = self._server.ranks.get(rank)
-        return state is not None and state.is_connected and state.error is None
+        return state is None or (state.is_connected and state.error is None)
 
     def _trouble(self, rank: int, now: float) -> Failure | None:
         state = self._server.ranks.get(rank)

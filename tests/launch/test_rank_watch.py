@@ -280,6 +280,16 @@ def test_the_last_words_of_ranks_that_have_all_ended_are_waited_for(code):
         assert ranks.verdict_at(101.1, 105) is None
 
 
+def test_the_words_of_a_rank_that_has_ended_before_it_was_ever_heard_are_waited_for():
+    ranks = Ranks(1)
+    heard = ranks.ranks.pop(0)
+    ranks.exits(0, 101, 0)  # all that it has sent is still unread
+    assert ranks.watch.verdict(101) is None
+    ranks.ranks[0] = heard
+    ranks.is_done(0)
+    assert ranks.verdict_at(101.1, 105) is None
+
+
 @pytest.fixture
 def server():
     return LifelineServer()  # the thread of the watch owns it
