@@ -18,7 +18,10 @@ from modules.families.TextEncoding import Conditioning, TextEncoding
 
 if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from torch import Tensor
+
+    CallAttributes = Callable[[DiffusionPipeline, int | None, int | None, float], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,8 @@ class Family:
     call_options: further arguments for the pipeline's `__call__`, besides `text.options`.
     guidance_argument, frames_argument: the arguments of the pipeline's `__call__` for the guidance scale and the number
         of frames.
+    call_attributes: (pipeline, width, height, guidance scale) -> attributes that are set on the pipeline while it
+        samples, in place of arguments that its `__call__` lacks. width, height: as in ImageRequest.
     single_file: the key layout for writing single-file checkpoints, None if they can't be written: "ldm" for the
         original latent diffusion, "sgm" for Stability's models with two text encoders, "mmdit" with three.
     kohya_prefixes: component -> prefix of its layers in kohya's LoRA format.
@@ -160,6 +165,7 @@ class Family:
     call_options: Mapping[str, Any] = field(default_factory=dict)
     guidance_argument: str = "guidance_scale"
     frames_argument: str = "num_frames"
+    call_attributes: CallAttributes = lambda pipeline, width, height, guidance: {}
     single_file: Literal["ldm", "sgm", "mmdit"] | None = None
     kohya_prefixes: Mapping[str, str] = field(default_factory=dict)
     kohya_blocks: Literal["diffusers", "single_file"] = "diffusers"

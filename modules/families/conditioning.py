@@ -55,7 +55,8 @@ def encode_records(family: Family, pipe: DiffusionPipeline, prompts: list[str]) 
 def _encode(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> list[dict[str, Tensor]]:
     encoder = getattr(pipe, family.text.encoders[0])
     taken = inspect.signature(pipe.encode_prompt).parameters
-    arguments: dict[str, Any] = {**_FIXED, "device": encoder.device, **family.text.options_for(prompts[0])}
+    arguments: dict[str, Any] = {**_FIXED, "batch_size": len(prompts), "device": encoder.device}
+    arguments |= family.text.options_for(prompts[0])
     names = family.text.outputs
     if family.text.empty_outputs and not prompts[0]:
         names = family.text.empty_outputs

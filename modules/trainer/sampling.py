@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import itertools
@@ -189,8 +190,14 @@ def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.I
     elif family and family.text.empty_prompt:  # other pipelines encode "" themselves
         arguments["negative_prompt"] = [family.text.empty_prompt] * len(batch)
     taken = inspect.signature(pipe.__call__).parameters
-    modules = (part for part in pipe.components.values() if isinstance(part, nn.Module))
-    with evaluation_mode(*modules), _sliced_decoding(pipe), clip_by_its_former_name(pipe), torch.no_grad():
+    modules = [part for part in pipe.components.values() if isinstance(part, nn.Module)]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(evaluation_mode(*modules))
+        stack.enter_context(_sliced_decoding(pipe))
+        stack.enter_context(clip_by_its_former_name(pipe))
+        if family:
+            stack.enter_context(call_attributes(family, pipe, first.width, first.height, first.guidance))
+        stack.enter_context(torch.no_grad())
         call = cast("Callable[..., Any]", pipe)  # every pipeline has a call of its own
         output = call(**{name: value for name, value in arguments.items() if name in taken})
     if hasattr(output, "images"):
@@ -218,6 +225,22 @@ def _reference(path: str, request: ImageRequest, family: Family) -> Image.Image:
     if family.image_pipeline:
         return fit_image(image, *shape)
     return fit_image(image, *reference_size(image.size, shape, shape, family.align))
+
+
+@contextmanager
+def call_attributes(
+    family: Family, pipe: DiffusionPipeline, width: int | None, height: int | None, guidance: float
+) -> Iterator[None]:
+    """Inside, the pipeline has the attributes of `family.call_attributes`."""
+    attributes = family.call_attributes(pipe, width, height, guidance)
+    own = {name: getattr(pipe, name) for name in attributes}
+    for name, value in attributes.items():
+        setattr(pipe, name, value)
+    try:
+        yield
+    finally:
+        for name, value in own.items():
+            setattr(pipe, name, value)
 
 
 @contextmanager

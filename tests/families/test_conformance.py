@@ -31,7 +31,7 @@ from modules.families.TextEncoding import collate_text
 from modules.methods.parts import prepare_for_training, trained_in
 from modules.methods.registry import METHODS
 from modules.trainer.SamplePrompts import SamplePrompts
-from modules.trainer.sampling import generate_images, image_requests
+from modules.trainer.sampling import call_attributes, generate_images, image_requests
 from modules.weights.BaseModel import BaseModel
 from tests.support.prepared import prepared
 from tests.support.short_training import load_plainly
@@ -163,7 +163,8 @@ class Case:
             **arguments,
         }
         taken = inspect.signature(pipe.__call__).parameters
-        output = pipe(**{name: value for name, value in arguments.items() if name in taken})
+        with call_attributes(self.family, pipe, self.width, self.height, no_guidance(pipe)):
+            output = pipe(**{name: value for name, value in arguments.items() if name in taken})
         return output.images if hasattr(output, "images") else output.frames.movedim(1, 2).squeeze(2)
 
 

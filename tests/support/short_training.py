@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from PIL import Image
 from modules.data.Batch import Batch
 from modules.families.registry import family_of_pipeline
 from modules.methods.registry import METHODS
-from modules.trainer.sampling import ImageRequest, generate_images
+from modules.trainer.sampling import ImageRequest, call_attributes, generate_images
 from modules.weights.safe import METADATA, read_header
 
 if TYPE_CHECKING:
@@ -86,14 +87,16 @@ def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> n
         arguments["image"] = Image.open(request.references[0])
     arguments[family.guidance_argument if family else "guidance_scale"] = request.guidance
     taken = inspect.signature(pipe.__call__).parameters  # of models without guidance neither
-    output = pipe(
-        prompt=request.prompt,
-        generator=torch.Generator().manual_seed(request.seed),
-        width=request.width,
-        height=request.height,
-        num_inference_steps=request.steps,
-        output_type="np",
-        **{name: value for name, value in arguments.items() if name in taken},
-        **(family.call_options if family else {}),
-    )
+    size = request.width, request.height
+    with call_attributes(family, pipe, *size, request.guidance) if family else nullcontext():
+        output = pipe(
+            prompt=request.prompt,
+            generator=torch.Generator().manual_seed(request.seed),
+            width=request.width,
+            height=request.height,
+            num_inference_steps=request.steps,
+            output_type="np",
+            **{name: value for name, value in arguments.items() if name in taken},
+            **(family.call_options if family else {}),
+        )
     return output.images[0] if hasattr(output, "images") else output.frames[0][0]
