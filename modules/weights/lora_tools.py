@@ -197,7 +197,9 @@ def _comparable(base: str, tuned: str) -> Family:
 
 def _differences(family: Family, base: Path, tuned: Path) -> Iterator[tuple[str, str, Tensor]]:
     """(component, path of a layer in diffusers' format, its difference), one at a time, of layers that differ."""
-    model = BaseModel(family, ModelConfig(base=str(base)), _cpu())
+    import torch
+
+    model = BaseModel(family, ModelConfig(base=str(base)), torch.device("cpu"))
     for component in family.lora_targets:
         module = model.meta_module(component)
         files = [_files_by_tensor(folder / component) for folder in (base, tuned)]
@@ -233,12 +235,6 @@ def _adaptable(module: nn.Module, blocks: tuple[str, ...]) -> list[str]:
 
 def _files_by_tensor(folder: Path) -> dict[str, Path]:
     return {name: file for file in sorted(folder.glob("*.safetensors")) for name in tensor_shapes(read_header(file))}
-
-
-def _cpu():
-    import torch
-
-    return torch.device("cpu")
 
 
 def _check_free(target: Path) -> None:
