@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from modules.config.busy_files import retry_busy
 from modules.session.atomic import remove_folder
 from modules.trainer.FinalSave import FinalSave, Written
 from modules.weights.errors import WeightsError
@@ -71,7 +72,10 @@ class ModelStore:
         for old in sorted(of_step)[:-keep]:
             for path in of_step[old]:
                 with contextlib.suppress(OSError):  # if it is still open on Windows, it stays until the next model
-                    remove_folder(path) if path.is_dir() else path.unlink()
+                    if path.is_dir():
+                        remove_folder(path)
+                    else:
+                        retry_busy(path.unlink)
 
     def final_save(self, save: Callable[[Path], list[Path]], step: int, num_bytes: int) -> FinalSave:
         """The final model of a run, which may be saved to a fallback folder. num_bytes: its approximate size."""
