@@ -1003,7 +1003,7 @@ def make_tiny_hunyuan_image(path: str | Path) -> Path:
         transformer=transformer,
         vae=vae,
         scheduler=FlowMatchEulerDiscreteScheduler(shift=5.0),
-        text_encoder=tiny_qwen_vl(tokenizer),
+        text_encoder=tiny_qwen_vl(tokenizer, num_layers=4),  # the last two are not used
         tokenizer=tokenizer,
         text_encoder_2=tiny_t5(letters, width=32),
         tokenizer_2=letters,
@@ -1203,7 +1203,7 @@ def tiny_qwen_vae():
     )
 
 
-def tiny_qwen_vl(tokenizer):
+def tiny_qwen_vl(tokenizer, num_layers: int = 2):
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
     config = Qwen2_5_VLConfig(
@@ -1211,7 +1211,7 @@ def tiny_qwen_vl(tokenizer):
             "vocab_size": len(tokenizer),
             "hidden_size": 16,
             "intermediate_size": 16,
-            "num_hidden_layers": 2,
+            "num_hidden_layers": num_layers,
             "num_attention_heads": 2,
             "num_key_value_heads": 2,
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [1, 1, 2]},
