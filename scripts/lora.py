@@ -36,27 +36,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def merge(args: argparse.Namespace) -> list[Path]:
-    from modules.weights.lora_tools import merge_into_model
+    from modules.methods.lora_tools import merge_into_model
 
     loras = dict(map(lora_and_strength, args.lora))
     return [merge_into_model(args.base, loras, args.target, args.dtype, args.config)]
 
 
 def combine(args: argparse.Namespace) -> list[Path]:
-    from modules.weights.lora_tools import combine
+    from modules.methods.lora_tools import combine
 
     loras = [(Path(path).expanduser(), strength) for path, strength in map(lora_and_strength, args.lora)]
     return [combine(loras, args.target, args.rank, args.family, args.dtype)]
 
 
 def resize(args: argparse.Namespace) -> list[Path]:
-    from modules.weights.lora_tools import resize
+    from modules.methods.lora_tools import resize
 
     return [resize(args.source, args.target, args.rank, args.keep, args.family, args.dtype)]
 
 
 def extract(args: argparse.Namespace) -> list[Path]:
-    from modules.weights.lora_tools import extract
+    from modules.methods.lora_tools import extract
 
     return extract(args.base, args.tuned, args.target, args.rank, args.kohya, args.dtype)
 

@@ -72,12 +72,13 @@ class LatentEncoder:
         self._tiled_from = min(self._tiled_from, _size(whole))
         return self.encode(whole)[0]
 
-    def encode_first_frame(self, frames: Callable[[], Iterator[np.ndarray]]) -> Tensor:
-        """Of the same clip with gray in place of all frames but the first, as `Batch.first_frame`."""
+    def encode_first_frame(self, frames: Callable[[], Iterator[np.ndarray]], num_frames: int) -> Tensor:
+        """Of a clip of `num_frames` with gray in place of all of `frames` but the first, as `Batch.first_frame`."""
 
         def gray_behind() -> Iterator[np.ndarray]:
-            for number, frame in enumerate(frames()):
-                yield np.zeros_like(frame) if number else frame
+            first = next(frames())
+            yield first
+            yield from itertools.repeat(np.zeros_like(first), num_frames - 1)
 
         return self.encode_clip(gray_behind)
 

@@ -255,7 +255,7 @@ def _encode_clips(
         try:
             record = _record(encoder.encode_clip(frames), others, encoder)
             if encoder.family.needs_first_frame:
-                record["first_frame"] = encoder.encode_first_frame(frames)
+                record["first_frame"] = encoder.encode_first_frame(frames, clip.num_frames)
             yield sample, record
         except ImageError as error:
             yield sample, error.reason

@@ -42,7 +42,7 @@ def read_captions(
     if has_fallback(concept) and not any(captions or ()):
         captions = (concept.caption_fallback.strip(),)
     texts = [_surrounded(without_removed_tags(text, concept), concept) for text in captions or ()]
-    return captions and tuple(dict.fromkeys(choice for text in texts for choice in alternatives(text, concept)))
+    return captions and tuple(choice for text in texts for choice in alternatives(text, concept))
 
 
 def has_fallback(concept: ConceptConfig) -> bool:

@@ -63,8 +63,9 @@ def without_stills(dataset: Dataset, family: str) -> Dataset:
     if not kept:
         path = dataset.paths[0]
         raise DataError(f"{path} is a single frame, as all others are, but {family} learns from videos: add some.")
-    alone = [sample for sample in range(len(clips)) if sample not in set(kept)]
-    lost = [(dataset.paths[sample], f"it is a single frame, and {family} learns from videos") for sample in alone]
+    alone = set(range(len(clips))).difference(kept)
+    reason = f"it is a single frame, and {family} learns from videos"
+    lost = [(dataset.paths[sample], reason) for sample in sorted(alone)]
     return dataset.subset(kept, lost, clips=[clips[sample] for sample in kept])
 
 

@@ -39,15 +39,14 @@ class DenoiserCall:
     first_frame: Tensor | None = None  # as in Batch; None unless the family `needs_first_frame`
     first_given: Tensor | None = None  # bool[B], rows whose first latent frame has no noise; None if there are none
 
-    def frame_timesteps(self) -> Tensor:
-        """[B, F], the timestep of each latent frame: 0 for a first frame that is given."""
-        batch, _, frames = self.shape[:3]
-        each = self.timestep[:, None].expand(batch, frames)
-        if self.first_given is None:
-            return each
-        each = each.clone()
-        each[:, 0] = each[:, 0].masked_fill(self.first_given, 0)
-        return each
+    def token_timesteps(self, patch_size: int) -> Tensor:
+        """[B, N], the timestep of each token: 0 in a first frame that is given. patch_size: as in Family."""
+        batch, _, frames, height, width = self.shape
+        of_frames = self.timestep[:, None].expand(batch, frames)
+        if self.first_given is not None:
+            of_frames = of_frames.clone()
+            of_frames[:, 0] = of_frames[:, 0].masked_fill(self.first_given, 0)
+        return of_frames.repeat_interleave((height // patch_size) * (width // patch_size), dim=1)
 
     def text_tensor(self, name: str) -> Tensor:
         """An output of the text encoding that is one tensor, as all are unless the family collates them to lists."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from modules.families.Codec import Codec
 from modules.families.Family import DenoiserCall, Family
-from modules.families.frames import encode_frames
+from modules.families.frames import encode_frames, shape_by_ratios
 from modules.families.PublishedModel import T5_XXL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
@@ -34,11 +34,6 @@ def _decode(vae: ModelMixin, raw_BCFHW: Tensor) -> Tensor:
     return vae.decode(raw_BCFHW, timestep, return_dict=False)[0].squeeze(2)
 
 
-def _shape(vae: Any, width: int, height: int, num_frames: int) -> tuple[int, ...]:
-    cell, frames = vae.spatial_compression_ratio, (num_frames - 1) // vae.temporal_compression_ratio + 1
-    return vae.config.latent_channels, frames, height // cell, width // cell
-
-
 def _pack(latents_BCFHW: Tensor) -> Tensor:
     return latents_BCFHW.flatten(2).transpose(1, 2)
 
@@ -49,10 +44,9 @@ def _unpack(packed_BNC: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
     frames, height, width = call.shape[2:]
-    by_token = call.first_given is not None
     return {
         "hidden_states": call.latents,
-        "timestep": call.frame_timesteps().repeat_interleave(height * width, dim=1) if by_token else call.timestep,
+        "timestep": call.timestep if call.first_given is None else call.token_timesteps(1),
         "encoder_hidden_states": call.text["prompt_embeds"],
         "encoder_attention_mask": call.text["prompt_attention_mask"],
         "num_frames": frames,
@@ -77,7 +71,7 @@ LTX_VIDEO = Family(
     align=_PIXELS_PER_CELL,
     frame_step=_FRAMES_PER_CELL,
     fps=_FPS,
-    codec=Codec(_stats, encode_frames, _decode, _shape),
+    codec=Codec(_stats, encode_frames, _decode, shape_by_ratios),
     inputs=_inputs,
     image_pipeline="LTXImageToVideoPipeline",
     min_sample_steps=2,  # the timesteps of one step can't be stretched to their end

@@ -13,6 +13,7 @@ from modules.families.PublishedModel import Component
 from modules.families.sana import GEMMA_2, SANA, TEXT
 from modules.families.wan21 import WAN_21, WAN_21_MODEL
 
+_PATCH_SIZE = 2
 _INSTRUCTION = [
     "Given a user prompt, generate an 'Enhanced prompt' that provides detailed visual descriptions suitable for video "
     "generation. Evaluate the level of detail in the user prompt:",
@@ -33,13 +34,9 @@ _INSTRUCTION = [
 
 
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
-    _, patch_height, patch_width = call.denoiser.config.patch_size
-    height, width = call.shape[-2:]
-    tokens_of_frame = (height // patch_height) * (width // patch_width)
-    by_token = call.first_given is not None
     return {
         "hidden_states": call.latents,
-        "timestep": call.frame_timesteps().repeat_interleave(tokens_of_frame, dim=1) if by_token else call.timestep,
+        "timestep": call.timestep if call.first_given is None else call.token_timesteps(_PATCH_SIZE),
         "encoder_hidden_states": call.text["prompt_embeds"],
         "encoder_attention_mask": call.text["prompt_attention_mask"],
     }
@@ -58,7 +55,7 @@ SANA_VIDEO = replace(
     frames_argument="frames",
     codec=WAN_21.codec,
     inputs=_inputs,
-    patch_size=2,
+    patch_size=_PATCH_SIZE,
     latent_bytes_per_pixel=WAN_21.latent_bytes_per_pixel,
     typical_bytes=18.5e9,
     published=replace(

@@ -17,9 +17,7 @@ from modules.families.wan21 import ATTENTION, MLP, WAN_21, WAN_21_MODEL, wan_inp
 
 
 def _inputs_by_token(call: DenoiserCall) -> dict[str, Any]:
-    height, width = call.shape[-2:]
-    tokens_of_frame = (height // 2) * (width // 2)
-    return {**wan_inputs(call), "timestep": call.frame_timesteps().repeat_interleave(tokens_of_frame, dim=1)}
+    return {**wan_inputs(call), "timestep": call.token_timesteps(WAN_21.patch_size)}
 
 
 def _inputs_with_first_frame(call: DenoiserCall) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -35,8 +36,7 @@ def convert(
     Raises WeightsError if it can't be converted.
     """
     path, target = Path(source).expanduser(), Path(target).expanduser()
-    if target.exists():
-        raise WeightsError(f"'{target}': already exists; choose another name.")
+    check_free(target)
     if path.is_file() and any(mark in name for name in read_header(path) for mark in LORA_MARKS):
         return _convert_lora(path, target, dtype, family)
     return _convert_model(source, target, dtype, config_folder, family)
@@ -54,13 +54,7 @@ def _convert_lora(source: Path, target: Path, dtype: FloatName | Literal[""], na
     )
 
     check_suffix(target)
-    found = lora_family(source)
-    if found and named and found != named:
-        raise WeightsError(f"'{source}': is a LoRA for {found}; leave the family out, or choose a LoRA for {named}.")
-    if not found and not named:
-        known = ", ".join(name for name, one in FAMILIES.items() if one.kohya_prefixes)
-        raise WeightsError(f"'{source}': does not say which model it was made for; specify the family: {known}.")
-    family = FAMILIES[found or named]
+    family = family_of_lora(source, named, [name for name, one in FAMILIES.items() if one.kohya_prefixes])
     header = read_header(source)
     layers = read_layers(source, family)
     metadata = {name: text for name, text in header[METADATA].items() if name not in (ADAPTER_METADATA, "format")}
@@ -73,6 +67,20 @@ def _convert_lora(source: Path, target: Path, dtype: FloatName | Literal[""], na
         tensors = with_dtype(tensors, torch_dtype(dtype))
     save_tensors(target, tensors, metadata)
     return target
+
+
+def family_of_lora(path: Path, named: str, known: Iterable[str]) -> Family:
+    """The family that a LoRA was made for. named: by the user, "" if not at all. known: those that can be named.
+
+    Raises WeightsError if neither the file nor the user tells, or if they disagree.
+    """
+    found = lora_family(path)
+    if found and named and found != named:
+        raise WeightsError(f"'{path}': is a LoRA for {found}; leave the family out, or choose a LoRA for {named}.")
+    if not found and not named:
+        choices = ", ".join(known)
+        raise WeightsError(f"'{path}': does not say which model it was made for; specify the family: {choices}.")
+    return FAMILIES[found or named]
 
 
 def _convert_model(source: str, target: Path, dtype: FloatName | Literal[""], config_folder: str, named: str) -> Path:
@@ -131,6 +139,13 @@ def torch_dtype(name: str) -> torch.dtype:
     return getattr(torch, name)
 
 
+def check_free(target: Path) -> None:
+    """Raises WeightsError if there is something at `target`."""
+    if target.exists():
+        raise WeightsError(f"'{target}': already exists; choose another name.")
+
+
 def check_suffix(target: Path) -> None:
+    """Raises WeightsError if `target` is no name for a single file."""
     if target.suffix != ".safetensors":
         raise WeightsError(f"'{target}': a single file is saved as .safetensors; choose a name with this extension.")

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from modules.config.ModelConfig import ModelConfig
 from modules.families.registry import FAMILIES, family_of
+from modules.methods.layers import preset_layers
 from modules.weights.BaseModel import BaseModel
-from modules.weights.convert import check_suffix, torch_dtype, usual_dtype
+from modules.weights.convert import check_free, check_suffix, family_of_lora, torch_dtype, usual_dtype
 from modules.weights.errors import WeightsError
-from modules.weights.inspect import inspect_base, lora_family
+from modules.weights.inspect import inspect_base
 from modules.weights.load_pipeline import load_pipeline
 from modules.weights.lora_layers import (
     ADAPTER_METADATA,
@@ -31,7 +32,7 @@ from modules.weights.single_file import save_single_file
 
 if TYPE_CHECKING:
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from modules.families.Family import Family
 
@@ -50,7 +51,7 @@ def merge_into_model(
     """
     import torch
 
-    _check_free(target)
+    check_free(target)
     to_file = target.suffix == ".safetensors"
     info = inspect_base(base)
     family = family_of(info.index)
@@ -75,9 +76,9 @@ def combine(
     loras: (file, strength). rank: of the result, approximated by SVD; None: the sum of theirs, which is exact.
     family: of LoRAs that don't tell. dtype: to save in; "" for that of the first.
     """
-    _check_free(target)
+    check_free(target)
     check_suffix(target)
-    families = [_family_of_lora(path, family) for path, _ in loras]
+    families = [family_of_lora(path, family, FAMILIES) for path, _ in loras]
     for (path, _), other in zip(loras, families, strict=True):
         if other is not families[0]:
             raise WeightsError(f"'{path}': is a LoRA for {other.name}; choose one for {families[0].name}.")
@@ -91,9 +92,9 @@ def resize(
     source: Path, target: Path, rank: int | None = None, share: float = 1.0, family: str = "", dtype: str = ""
 ) -> Path:
     """Writes the best approximation of a LoRA at a lower rank, in its format; see `resized` for rank and share."""
-    _check_free(target)
+    check_free(target)
     check_suffix(target)
-    known = _family_of_lora(source, family)
+    known = family_of_lora(source, family, FAMILIES)
     layers = resized(read_layers(source, known), rank, share)
     dropped = (*_RANK_FIELDS, ADAPTER_METADATA, EXPERT, "format")
     metadata = {name: text for name, text in read_header(source)[METADATA].items() if name not in dropped}
@@ -107,7 +108,7 @@ def extract(base: str, tuned: str, target: Path, rank: int, as_kohya: bool = Fal
     Returns the files: a model with several experts gives one for each. Raises WeightsError if the models can't be
     compared, or are the same.
     """
-    _check_free(target)
+    check_free(target)
     check_suffix(target)
     family = _comparable(base, tuned)
     folders = [Path(folder).expanduser() for folder in (base, tuned)]
@@ -120,7 +121,7 @@ def extract(base: str, tuned: str, target: Path, rank: int, as_kohya: bool = Fal
     for expert in family.denoisers[1:]:
         if expert in layers:
             file = target.with_name(f"{target.stem}_{expert}{target.suffix}")
-            _check_free(file)
+            check_free(file)
             own = {expert: layers.pop(expert)}
             written.append(_save(file, own, family, as_kohya, dtype or usual_dtype(tuned), {}))
     if layers:
@@ -144,15 +145,6 @@ def _merge(pipe: DiffusionPipeline) -> None:
         if adapted:
             del module.peft_config
             vars(module)["_hf_peft_config_loaded"] = False  # else it would be saved with adapters
-
-
-def _family_of_lora(path: Path, named: str) -> Family:
-    found = lora_family(path)
-    if found and named and found != named:
-        raise WeightsError(f"'{path}': is a LoRA for {found}; leave the family out, or choose a LoRA for {named}.")
-    if not found and not named:
-        raise WeightsError(f"'{path}': does not say which model it was made for; specify the family.")
-    return FAMILIES[found or named]
 
 
 def _save_like(
@@ -205,7 +197,7 @@ def _differences(family: Family, base: Path, tuned: Path) -> Iterator[tuple[str,
         files = [_files_by_tensor(folder / component) for folder in (base, tuned)]
         # transformers 5 dropped a level of this class's names, which LoRAs and the files of other programs have
         level = "text_model." if type(module).__name__ == "CLIPTextModel" else ""
-        for path in _adaptable(module, family.lora_blocks.get(component, ())):
+        for path in preset_layers(family, component, module, "linear_conv"):
             full = f"{level}{path.removeprefix(level)}"
             before, after = (_weight(of_folder, {path, full}) for of_folder in files)
             if before is None or after is None or before.shape != after.shape:
@@ -222,21 +214,5 @@ def _weight(files: Mapping[str, Path], layers: Iterable[str]) -> Tensor | None:
     return load_tensors(files[names[0]], names[:1])[names[0]].float() if names else None
 
 
-def _adaptable(module: nn.Module, blocks: tuple[str, ...]) -> list[str]:
-    """The paths of the linear layers and convolutions in the blocks."""
-    from torch import nn
-
-    return [
-        path
-        for path, layer in module.named_modules()
-        if isinstance(layer, nn.Linear | nn.Conv2d) and getattr(layer, "groups", 1) == 1 and path.startswith(blocks)
-    ]
-
-
 def _files_by_tensor(folder: Path) -> dict[str, Path]:
     return {name: file for file in sorted(folder.glob("*.safetensors")) for name in tensor_shapes(read_header(file))}
-
-
-def _check_free(target: Path) -> None:
-    if target.exists():
-        raise WeightsError(f"'{target}': already exists; choose another name.")
