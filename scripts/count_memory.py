@@ -311,6 +311,10 @@ class _Attention(torch.autograd.Function):
 @contextmanager
 def mixed_precision():
     """Inside, torch's functions have autocast's precisions, which the meta device has none of."""
+    import_diffusers()
+    from diffusers import HiDreamImageTransformer2DModel
+    from diffusers.models.transformers.transformer_hidream_image import MOEFeedForwardSwiGLU
+
     low, full = torch.bfloat16, torch.float32
     linear, group_norm, layer_norm = F.linear, F.group_norm, F.layer_norm
 
@@ -335,6 +339,15 @@ def mixed_precision():
     def attend(query, key, value, *args, **options):
         return _Attention.apply(*cast(low, query, key, value))
 
+    def route(self: MOEFeedForwardSwiGLU, values: Tensor) -> Tensor:
+        """The experts get equal numbers of tokens; which ones depends on values, which there are none of."""
+        tokens, count = values.flatten(0, -2), self.num_activated_experts
+        share = len(tokens) * count // len(self.experts)
+        routed = torch.cat([expert(tokens[:share]) for expert in self.experts])
+        weights = tokens.new_empty(len(tokens), count, 1)
+        mixed = (routed.view(len(tokens), count, -1) * weights).sum(dim=1)
+        return mixed.view_as(values) + self.shared_experts(values)
+
     with (
         mock.patch.object(F, "linear", multiply),
         mock.patch.object(nn.Conv2d, "_conv_forward", conv),
@@ -342,6 +355,8 @@ def mixed_precision():
         mock.patch.object(F, "group_norm", norm_groups),
         mock.patch.object(F, "layer_norm", norm_layer),
         mock.patch.object(F, "scaled_dot_product_attention", attend),
+        mock.patch.object(MOEFeedForwardSwiGLU, "forward", route),
+        mock.patch.object(HiDreamImageTransformer2DModel, "unpatchify", lambda self, tokens, *sizes: tokens),
         mock.patch.object(torch, "autocast", return_value=nullcontext()),  # refuses the meta device
     ):
         yield
