@@ -766,7 +766,7 @@ def make_tiny_hunyuan_image(path: str | Path) -> Path:
         transformer=transformer,
         vae=vae,
         scheduler=FlowMatchEulerDiscreteScheduler(shift=5.0),
-        text_encoder=tiny_qwen_vl(tokenizer),
+        text_encoder=tiny_qwen_vl(tokenizer, num_layers=4),  # the last two are not used
         tokenizer=tokenizer,
         text_encoder_2=tiny_t5(letters, width=32),
         tokenizer_2=letters,
@@ -820,6 +820,41 @@ def make_tiny_hidream(path: str | Path) -> Path:
         tokenizer_3=t5,
         text_encoder_4=LlamaForCausalLM(text_encoder),
         tokenizer_4=llama,
+    )
+    return randomize_and_save(pipeline, path)
+
+
+def make_tiny_kandinsky5_image(path: str | Path) -> Path:
+    """Save a tiny Kandinsky 5 pipeline for images below `path` and return the path.
+
+    The real one has a processor of texts and images in place of the tokenizer.
+    """
+    import torch
+    from diffusers import FlowMatchEulerDiscreteScheduler, Kandinsky5T2IPipeline, Kandinsky5Transformer3DModel
+
+    torch.manual_seed(SEED)
+    tokenizer, clip = qwen_tokenizer(), clip_tokenizer()
+    transformer = Kandinsky5Transformer3DModel(
+        in_visual_dim=4,
+        out_visual_dim=4,
+        in_text_dim=16,
+        in_text_dim2=32,
+        time_dim=16,
+        model_dim=32,
+        ff_dim=32,
+        num_text_blocks=1,
+        num_visual_blocks=1,
+        axes_dims=(4, 6, 6),
+    )
+    vae = {"scaling_factor": 0.3611, "shift_factor": 0.1159, "use_quant_conv": False, "use_post_quant_conv": False}
+    pipeline = Kandinsky5T2IPipeline(
+        transformer=transformer,
+        vae=tiny_vae(4, **vae),  # the pipeline takes 8 pixels a cell for granted
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+        text_encoder=tiny_qwen_vl(tokenizer),
+        tokenizer=tokenizer,
+        text_encoder_2=tiny_clip(clip),
+        tokenizer_2=clip,
     )
     return randomize_and_save(pipeline, path)
 
@@ -1014,7 +1049,7 @@ def tiny_qwen_vae():
     )
 
 
-def tiny_qwen_vl(tokenizer):
+def tiny_qwen_vl(tokenizer, num_layers: int = 2):
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
     config = Qwen2_5_VLConfig(
@@ -1022,7 +1057,7 @@ def tiny_qwen_vl(tokenizer):
             "vocab_size": len(tokenizer),
             "hidden_size": 16,
             "intermediate_size": 16,
-            "num_hidden_layers": 2,
+            "num_hidden_layers": num_layers,
             "num_attention_heads": 2,
             "num_key_value_heads": 2,
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [1, 1, 2]},
