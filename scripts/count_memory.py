@@ -16,6 +16,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def count(family: Family) -> dict[str, Any]:
 def count_blocks(family: Family) -> dict[str, int]:
     """The blocks of a denoiser that can be swapped, their weights in all denoisers, and those of the largest one."""
     weights = [num_weights(block) for block in repeated_blocks(family, build_denoiser(family)).values()]
-    return {"count": len(weights), "weights": len(family.denoisers) * sum(weights), "largest": max(weights)}
+    return {"count": len(weights), "weights": len(family.denoisers) * sum(weights), "largest": max(weights, default=0)}
 
 
 def count_held_in_sampling(family: Family) -> dict[str, int]:
@@ -168,8 +169,11 @@ def count_kept(module: nn.Module, call: Callable[[nn.Module], object], checkpoin
         largest = max(largest, _bytes(inside))
         return result
 
-    if checkpointing:
+    if checkpointing and module._supports_gradient_checkpointing:
         module.enable_gradient_checkpointing(gradient_checkpointing_func=checkpoint)
+    elif checkpointing:  # as the family does it
+        for block in (block for part in module.children() if isinstance(part, nn.ModuleList) for block in part):
+            block.forward = partial(checkpoint, block.forward)
     with counted(outside):
         call(module)
     return _bytes(outside) + largest
