@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from modules.config.errors import UserError
+from modules.config.SampleConfig import SampleConfig
 from modules.families.hidream import HIDREAM
+from modules.trainer.sampling import generate_images, image_requests
 from tests.families.test_conformance import Case, largest_difference, load_pipe, predict_pair
 
 
@@ -31,3 +33,11 @@ def test_an_image_of_more_tokens_than_the_denoiser_takes_is_refused(case):
     latents = torch.randn(2, 4, 48, 50)
     with pytest.raises(UserError, match="400x384 pixels: HiDream-I1 takes images of up to 384x384 pixels"):
         case.predict(latents, torch.tensor([300.0, 900.0]), case.text())
+
+
+def test_samples_have_the_size_that_is_asked_for_and_the_pipeline_keeps_its_own(case):
+    sizes = [(48, 32), (64, 80), (64, 64)]
+    samples = [SampleConfig(prompt="a cat", width=width, height=height, steps=1) for width, height in sizes]
+    requests = [request for sample in samples for request in image_requests(sample)]
+    assert [image.size for _, image in generate_images(case.pipe, requests, 2)] == sizes
+    assert case.pipe.default_sample_size == 128
