@@ -16,6 +16,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ def count(family: Family) -> dict[str, Any]:
 def count_blocks(family: Family) -> dict[str, int]:
     """The blocks of a denoiser that can be swapped, their weights in all denoisers, and those of the largest one."""
     weights = [num_weights(block) for block in repeated_blocks(family, build_denoiser(family)).values()]
-    return {"count": len(weights), "weights": len(family.denoisers) * sum(weights), "largest": max(weights)}
+    return {"count": len(weights), "weights": len(family.denoisers) * sum(weights), "largest": max(weights, default=0)}
 
 
 def count_held_in_sampling(family: Family) -> dict[str, int]:
@@ -184,8 +185,11 @@ def count_kept(module: nn.Module, call: Callable[[nn.Module], object], checkpoin
         largest = max(largest, _bytes(inside))
         return result
 
-    if checkpointing:
+    if checkpointing and module._supports_gradient_checkpointing:
         module.enable_gradient_checkpointing(gradient_checkpointing_func=checkpoint)
+    elif checkpointing:  # as the family does it
+        for block in (block for part in module.children() if isinstance(part, nn.ModuleList) for block in part):
+            block.forward = partial(checkpoint, block.forward)
     with counted(outside):
         call(module)
     return _bytes(outside) + largest
@@ -349,6 +353,10 @@ class _Attention(torch.autograd.Function):
 @contextmanager
 def mixed_precision():
     """Inside, torch's functions have autocast's precisions, which the meta device has none of."""
+    import_diffusers()
+    from diffusers import HiDreamImageTransformer2DModel
+    from diffusers.models.transformers.transformer_hidream_image import MOEFeedForwardSwiGLU
+
     low, full = torch.bfloat16, torch.float32
     linear, group_norm, layer_norm = F.linear, F.group_norm, F.layer_norm
 
@@ -373,6 +381,15 @@ def mixed_precision():
     def attend(query, key, value, *args, **options):
         return _Attention.apply(*cast(low, query, key, value))
 
+    def route(self: MOEFeedForwardSwiGLU, values: Tensor) -> Tensor:
+        """The experts get equal numbers of tokens; which ones depends on values, which there are none of."""
+        tokens, count = values.flatten(0, -2), self.num_activated_experts
+        share = len(tokens) * count // len(self.experts)
+        routed = torch.cat([expert(tokens[:share]) for expert in self.experts])
+        weights = tokens.new_empty(len(tokens), count, 1)
+        mixed = (routed.view(len(tokens), count, -1) * weights).sum(dim=1)
+        return mixed.view_as(values) + self.shared_experts(values)
+
     with (
         mock.patch.object(F, "linear", multiply),
         mock.patch.object(nn.Conv2d, "_conv_forward", conv),
@@ -380,6 +397,8 @@ def mixed_precision():
         mock.patch.object(F, "group_norm", norm_groups),
         mock.patch.object(F, "layer_norm", norm_layer),
         mock.patch.object(F, "scaled_dot_product_attention", attend),
+        mock.patch.object(MOEFeedForwardSwiGLU, "forward", route),
+        mock.patch.object(HiDreamImageTransformer2DModel, "unpatchify", lambda self, tokens, *sizes: tokens),
         mock.patch.object(torch, "autocast", return_value=nullcontext()),  # refuses the meta device
     ):
         yield

@@ -23,6 +23,8 @@ class TextEncoding:
     encoders, tokenizers: the components of the pipeline that encode text.
     trainable: whether gradients pass through `encode_prompt`, so that the encoders can be trained.
     options: further arguments for `encode_prompt`, and for `__call__` if it has them.
+    further_calls: (options, names of outputs) of further calls of `encode_prompt`, for pipelines that use one encoder
+        in each call.
     empty_options: options that differ for the empty prompt, so that caption dropout encodes it as the pipeline encodes
         a missing negative prompt.
     empty_outputs: names for the values that `encode_prompt` returns for the empty prompt with guidance, among them the
@@ -47,6 +49,7 @@ class TextEncoding:
     tokenizers: tuple[str, ...]
     trainable: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
+    further_calls: tuple[tuple[Mapping[str, Any], tuple[str | None, ...]], ...] = ()
     empty_options: Mapping[str, Any] = field(default_factory=dict)
     empty_outputs: tuple[str | None, ...] = ()
     empty_prompt: str = ""

@@ -5,11 +5,11 @@ The denoiser sees one padding token of the text; all others are masked. Lodeston
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from modules.families.checkpointing import checkpoint_each
 from modules.families.Family import DenoiserCall
 from modules.families.flux1 import FLUX1, FLUX1_MODEL
 from modules.families.packing import token_positions
@@ -48,7 +48,7 @@ def _adapt(denoiser: ModelMixin) -> None:
     denoiser.register_forward_pre_hook(_with_bool_mask, with_kwargs=True)
     for block in blocks:
         block.attn.register_forward_pre_hook(_with_key_mask, with_kwargs=True)
-    vars(denoiser)["enable_gradient_checkpointing"] = lambda: _checkpoint_each(blocks)
+    vars(denoiser)["enable_gradient_checkpointing"] = lambda: checkpoint_each(blocks)
 
 
 def _with_bool_mask(denoiser: nn.Module, args: tuple[Any, ...], arguments: dict[str, Any]) -> _Inputs:
@@ -59,30 +59,6 @@ def _with_key_mask(attention: nn.Module, args: tuple[Any, ...], arguments: dict[
     """Masks keys alone: blocks also mask queries, which leaves rows without any key, whose softmax may be NaN."""
     mask = arguments["attention_mask"]  # bool[B, 1, queries, keys]; the last query is of the image
     return args, {**arguments, "attention_mask": mask[:, :, -1:]}
-
-
-def _checkpoint_each(blocks: list[nn.Module]) -> None:
-    for block in blocks:
-        if "forward" not in vars(block):  # a second call changes nothing
-            vars(block)["forward"] = partial(_checkpointed, block, block.forward)
-
-
-def _checkpointed(block: nn.Module, forward: Callable, *args: Any, **arguments: Any) -> Any:
-    import torch
-    from torch.utils.checkpoint import checkpoint
-
-    if not torch.is_grad_enabled():
-        return forward(*args, **arguments)
-    checkpointed = vars(block)["forward"]
-
-    def run(*args: Any, **arguments: Any) -> Any:
-        vars(block)["forward"] = forward
-        try:
-            return block(*args, **arguments)  # with its hooks, also when it runs again
-        finally:
-            vars(block)["forward"] = checkpointed
-
-    return checkpoint(run, *args, use_reentrant=False, **arguments)
 
 
 def _without_clip(parts: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:

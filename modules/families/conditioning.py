@@ -56,18 +56,19 @@ def _encode(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> list
     encoder = getattr(pipe, family.text.encoders[0])
     taken = inspect.signature(pipe.encode_prompt).parameters
     arguments: dict[str, Any] = {**_FIXED, "batch_size": len(prompts), "device": encoder.device}
-    arguments |= family.text.options_for(prompts[0])
     names = family.text.outputs
     if family.text.empty_outputs and not prompts[0]:
         names = family.text.empty_outputs
         arguments["do_classifier_free_guidance"] = True
+    outputs: dict[str, Any] = {}
     with _denoiser_config_available(family, pipe), _no_float16(encoder.device), clip_by_its_former_name(pipe):
-        outputs = pipe.encode_prompt(
-            prompt=expand_textual_inversion(pipe, [prompt or family.text.empty_prompt for prompt in prompts]),
-            **{name: value for name, value in arguments.items() if name in taken},
-        )
-    values = outputs if isinstance(outputs, tuple) else (outputs,)
-    outputs = {name: value for name, value in zip(names, values, strict=True) if name is not None}
+        for options, own_names in ((family.text.options_for(prompts[0]), names), *family.text.further_calls):
+            values = pipe.encode_prompt(
+                prompt=expand_textual_inversion(pipe, [prompt or family.text.empty_prompt for prompt in prompts]),
+                **{name: value for name, value in {**arguments, **options}.items() if name in taken},
+            )
+            values = values if isinstance(values, tuple) else (values,)
+            outputs |= {name: value for name, value in zip(own_names, values, strict=True) if name is not None}
     named = family.text.select(outputs)
     return [{name: value[row] for name, value in named.items()} for row in range(len(prompts))]
 

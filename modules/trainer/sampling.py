@@ -200,8 +200,9 @@ def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.I
         stack.enter_context(torch.no_grad())
         call = cast("Callable[..., Any]", pipe)  # every pipeline has a call of its own
         output = call(**{name: value for name, value in arguments.items() if name in taken})
-    if hasattr(output, "images"):
-        return output.images
+    images = images_in(output)
+    if images is not None:
+        return images
     return output.frames if len(output.frames[0]) > 1 else [frames[0] for frames in output.frames]
 
 
@@ -216,6 +217,11 @@ def _pipeline_from_image(pipe: DiffusionPipeline, family: Family) -> DiffusionPi
     from_image.set_progress_bar_config(**getattr(pipe, "_progress_bar_config", {}))
     vars(from_image)["encode_prompt"] = pipe.encode_prompt
     return from_image
+
+
+def images_in(output: Any) -> Any:
+    """The images in what a pipeline's call returns, whatever they are called there; None if it has videos."""
+    return next((getattr(output, name) for name in ("images", "image") if hasattr(output, name)), None)
 
 
 def _reference(path: str, request: ImageRequest, family: Family) -> Image.Image:
@@ -257,7 +263,7 @@ def autocast_denoiser(denoiser: nn.Module, autocast: Callable[[], AbstractContex
         with autocast():
             outputs = forward(*args, **kwargs)
         latents = next(value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor))
-        return tree_map(lambda value: value.to(latents.dtype), tuple(outputs))
+        return tree_map(lambda value: value.to(latents.dtype), outputs)
 
     denoiser.forward = lowered
     try:

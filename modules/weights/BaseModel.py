@@ -283,6 +283,13 @@ class BaseModel:
             )
         except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: shapes that differ from the config
             raise self._component_error(name, loading_reason(error)) from error
+        except ImportError as error:
+            if "torchvision" not in str(error).lower():
+                raise
+            raise WeightsError(
+                f"model.base {self.config.base!r}: its {name} needs the package torchvision, which Chorus does not "
+                "install; install the version for its torch with pip, or choose another base."
+            ) from error
         if report["missing_keys"]:
             # the libraries would initialize them at random
             raise self._component_error(name, f"its weights lack {min(report['missing_keys'])}")

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 def repeated_blocks(family: Family, denoiser: nn.Module) -> dict[str, nn.Module]:
     """The blocks of a denoiser, by name, each of which gradient checkpointing computes again by itself.
 
-    They are the members of its module lists whose classes diffusers names as repeated, or as not to be split.
+    They are the members of its module lists whose classes diffusers names as repeated, or as not to be split, and those
+    that wrap a module of such a class.
     """
     from torch import nn
 
@@ -24,7 +25,7 @@ def repeated_blocks(family: Family, denoiser: nn.Module) -> dict[str, nn.Module]
         for list_name, blocks in denoiser.named_modules()
         if isinstance(blocks, nn.ModuleList) and list_name not in family.unchecked_blocks
         for number, block in enumerate(blocks)
-        if type(block).__name__ in named
+        if any(type(module).__name__ in named for module in (block, *block.children()))
     }
 
 

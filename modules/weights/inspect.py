@@ -96,6 +96,18 @@ def check_fits(base: str, info: BaseInfo, family: Family, setting: str = "model.
             f"{setting} '{base}': is a single file, and {family.label} is read from diffusers folders only; choose a "
             "folder, or a model's name on the Hugging Face Hub."
         )
+    if info.kind == "folder":
+        _check_complete(base, info.index, family, setting)
+
+
+def _check_complete(base: str, index: Mapping[str, Any], family: Family, setting: str) -> None:
+    """Raises WeightsError if the folder goes without a component that the family needs."""
+    for name in (*family.denoisers, family.vae, *family.text_components):
+        if name not in family.optional and (index.get(name) or [None])[0] is None:
+            raise WeightsError(
+                f"{setting} '{base}': has no {name}, which {family.label} needs; load it with diffusers, give the "
+                "pipeline the missing component, save it to a folder and choose that."
+            )
 
 
 def check_parts(path: Path, unused: Collection[str] = ()) -> None:

@@ -15,7 +15,7 @@ from PIL import Image
 from modules.data.Batch import Batch
 from modules.families.registry import family_of_pipeline
 from modules.methods.registry import METHODS
-from modules.trainer.sampling import ImageRequest, call_attributes, generate_images
+from modules.trainer.sampling import ImageRequest, call_attributes, generate_images, images_in
 from modules.weights.safe import METADATA, read_header
 
 if TYPE_CHECKING:
@@ -99,4 +99,5 @@ def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> n
             **{name: value for name, value in arguments.items() if name in taken},
             **(family.call_options if family else {}),
         )
-    return output.images[0] if hasattr(output, "images") else output.frames[0][0]
+    images = images_in(output)
+    return output.frames[0][0] if images is None else images[0]

@@ -1013,6 +1013,134 @@ def make_tiny_hunyuan_image(path: str | Path) -> Path:
     return randomize_and_save(pipeline, path)
 
 
+def make_tiny_hidream(path: str | Path) -> Path:
+    """Save a tiny HiDream-I1 pipeline below `path` and return the path. Its CLIPs take 128 tokens, as the real ones."""
+    import torch
+    from diffusers import FlowMatchEulerDiscreteScheduler, HiDreamImagePipeline, HiDreamImageTransformer2DModel
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(SEED)
+    clip, t5, llama = clip_tokenizer(128), t5_tokenizer(), qwen_tokenizer()
+    text_encoder = LlamaConfig(
+        vocab_size=len(llama),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        bos_token_id=0,
+        eos_token_id=llama.eos_token_id,
+    )
+    transformer = HiDreamImageTransformer2DModel(
+        patch_size=2,
+        in_channels=4,
+        out_channels=4,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=8,
+        num_attention_heads=4,
+        caption_channels=[32, 16],
+        text_emb_dim=32 + WIDER,
+        axes_dims_rope=(4, 2, 2),
+        max_resolution=(48, 48),
+        llama_layers=(0, 1),
+    )
+    pipeline = HiDreamImagePipeline(
+        transformer=transformer,
+        vae=tiny_vae(scaling_factor=0.3611, shift_factor=0.1159, use_quant_conv=False, use_post_quant_conv=False),
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+        text_encoder=tiny_clip(clip, projected=True, num_tokens=128),
+        tokenizer=clip,
+        text_encoder_2=tiny_clip(clip, hidden_act="gelu", projected=True, width=WIDER, num_tokens=128),
+        tokenizer_2=clip,
+        text_encoder_3=tiny_t5(t5, width=32),
+        tokenizer_3=t5,
+        text_encoder_4=LlamaForCausalLM(text_encoder),
+        tokenizer_4=llama,
+    )
+    return randomize_and_save(pipeline, path)
+
+
+def make_tiny_kandinsky5_image(path: str | Path) -> Path:
+    """Save a tiny Kandinsky 5 pipeline for images below `path` and return the path.
+
+    The real one has a processor of texts and images in place of the tokenizer.
+    """
+    import torch
+    from diffusers import FlowMatchEulerDiscreteScheduler, Kandinsky5T2IPipeline, Kandinsky5Transformer3DModel
+
+    torch.manual_seed(SEED)
+    tokenizer, clip = qwen_tokenizer(), clip_tokenizer()
+    transformer = Kandinsky5Transformer3DModel(
+        in_visual_dim=4,
+        out_visual_dim=4,
+        in_text_dim=16,
+        in_text_dim2=32,
+        time_dim=16,
+        model_dim=32,
+        ff_dim=32,
+        num_text_blocks=1,
+        num_visual_blocks=1,
+        axes_dims=(4, 6, 6),
+    )
+    vae = {"scaling_factor": 0.3611, "shift_factor": 0.1159, "use_quant_conv": False, "use_post_quant_conv": False}
+    pipeline = Kandinsky5T2IPipeline(
+        transformer=transformer,
+        vae=tiny_vae(4, **vae),  # the pipeline takes 8 pixels a cell for granted
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+        text_encoder=tiny_qwen_vl(tokenizer),
+        tokenizer=tokenizer,
+        text_encoder_2=tiny_clip(clip),
+        tokenizer_2=clip,
+    )
+    return randomize_and_save(pipeline, path)
+
+
+def make_tiny_hunyuan_dit(path: str | Path) -> Path:
+    """Save a tiny Hunyuan-DiT pipeline below `path` and return the path. It takes sizes, as the first version."""
+    import torch
+    from diffusers import DDPMScheduler, HunyuanDiT2DModel, HunyuanDiTPipeline
+    from transformers import BertConfig, BertModel, BertTokenizer
+
+    torch.manual_seed(SEED)
+    t5 = t5_tokenizer()
+    letters = sorted(set(string.printable) - set(string.whitespace))
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *letters, *(f"##{letter}" for letter in letters)]
+    bert = BertTokenizer(vocab={token: number for number, token in enumerate(dict.fromkeys(tokens))})
+    text_encoder = BertConfig(
+        vocab_size=len(bert),
+        hidden_size=32,
+        intermediate_size=40,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+    )
+    transformer = HunyuanDiT2DModel(
+        in_channels=4,
+        patch_size=2,
+        num_attention_heads=4,
+        attention_head_dim=8,
+        hidden_size=32,
+        num_layers=4,
+        cross_attention_dim=32,
+        cross_attention_dim_t5=32,
+        pooled_projection_dim=32,
+    )
+    betas = {"beta_start": 0.00085, "beta_end": 0.018, "beta_schedule": "scaled_linear"}
+    pipeline = HunyuanDiTPipeline(
+        transformer=transformer,
+        vae=tiny_vae(4, scaling_factor=0.13025),  # the pipeline takes 8 pixels a cell for granted
+        scheduler=DDPMScheduler(**betas, prediction_type="v_prediction", clip_sample=False, steps_offset=1),
+        text_encoder=BertModel(text_encoder),
+        tokenizer=bert,
+        text_encoder_2=tiny_t5(t5, width=32),
+        tokenizer_2=t5,
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    return randomize_and_save(pipeline, path)
+
+
 def make_tiny_bria_fibo(path: str | Path) -> Path:
     """Save a tiny Bria FIBO pipeline below `path` and return the path. It has more blocks than the encoder layers."""
     import torch
@@ -1270,7 +1398,9 @@ def gemma_tokenizer(max_length: int = 512):
     return GemmaTokenizer(vocab=vocab, merges=[], model_max_length=max_length)
 
 
-def tiny_clip(tokenizer, hidden_act: str = "quick_gelu", projected: bool = False, width: int = 32):
+def tiny_clip(
+    tokenizer, hidden_act: str = "quick_gelu", projected: bool = False, width: int = 32, num_tokens: int = 77
+):
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
     config = CLIPTextConfig(
@@ -1279,6 +1409,7 @@ def tiny_clip(tokenizer, hidden_act: str = "quick_gelu", projected: bool = False
         intermediate_size=40,
         num_hidden_layers=3,
         num_attention_heads=4,
+        max_position_embeddings=num_tokens,
         projection_dim=width,
         hidden_act=hidden_act,
         bos_token_id=tokenizer.bos_token_id,

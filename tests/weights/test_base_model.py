@@ -8,6 +8,7 @@ import shutil
 import pytest
 import torch
 from diffusers import AutoencoderKL, DDPMScheduler, StableDiffusionPipeline
+from transformers import CLIPTokenizer
 
 from modules.config.ModelConfig import ModelConfig
 from modules.config.OutputConfig import OutputConfig
@@ -320,6 +321,17 @@ BROKEN = {
     "unknown class": (lambda f: edit_json(f / "model_index.json", unet=["diffusers", "OtherUNet"]), "unet"),
     "code of its own": (lambda f: edit_json(f / "model_index.json", unet=["this", "s"]), "unet"),
 }
+
+
+def test_a_component_that_needs_torchvision_is_refused_with_that_package(tiny_sd15, monkeypatch):
+    base = BaseModel(SD15, ModelConfig(base=str(tiny_sd15)), torch.device("cpu"))
+
+    def load(*args, **options):
+        raise ImportError("Qwen2VLVideoProcessor requires the Torchvision library")
+
+    monkeypatch.setattr(CLIPTokenizer, "from_pretrained", load)
+    with pytest.raises(WeightsError, match="its tokenizer needs the package torchvision"), base.using("tokenizer"):
+        pass
 
 
 @pytest.mark.parametrize("case", BROKEN)

@@ -197,3 +197,10 @@ def test_a_part_that_the_pipeline_goes_without_is_not_missed(copy_of_sd15):
     index = json.loads((copy_of_sd15 / "model_index.json").read_text())
     assert index["safety_checker"] == [None, None]
     check_base(str(copy_of_sd15), SD15)
+
+
+def test_a_folder_without_a_part_that_the_family_needs_is_refused(copy_of_sd15):
+    path = copy_of_sd15 / "model_index.json"
+    index = {**json.loads(path.read_text(encoding="utf-8")), "text_encoder": [None, None]}
+    path.write_text(json.dumps(index), encoding="utf-8")
+    assert "has no text_encoder, which Stable Diffusion 1.x / 2.x needs" in refusal(copy_of_sd15)
