@@ -54,6 +54,7 @@ def _entry(family: Family, counted: dict | None) -> dict:
         "fps": family.fps,
         "takes_first_frame": bool(family.image_pipeline),
         "needs_first_frame": family.needs_first_frame,
+        "takes_last_frame": family.takes_last_frame,
         "min_sample_steps": family.min_sample_steps,
         "groups_texts": family.text.collate == "group",
         "skips_layers": family.text.skips_layers,

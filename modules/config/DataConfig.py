@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from modules.config.families import families_choosing_first_frames, families_taking_clips
+from modules.config.families import families_choosing_first_frames, families_taking_clips, families_with
 from modules.config.methods import methods_that
 from modules.config.setting import STRICT, Float, Int, setting
 
@@ -80,6 +80,17 @@ class DataConfig:
         ge=0,
         le=1,
         visible_when={"family": families_choosing_first_frames()},
+    )
+    last_frame: Float = setting(
+        0.0,
+        label="Last frame given",
+        also_called="flf2v, first and last frame, keyframes",
+        help="Fraction of the clips of which the model is given the last frame beside the first, to learn what comes "
+        "between. 0 trains it to go on from the first frame alone.",
+        group="data",
+        ge=0,
+        le=1,
+        visible_when={"family": families_with(takes_last_frame=True)},
     )
     bucketing: bool = setting(
         True,

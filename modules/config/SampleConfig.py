@@ -32,7 +32,7 @@ class SampleConfig:
         label="Reference image",
         also_called="control image, init image, ctrl_img",
         help="The image that the model sees beside the prompt, or a folder with several of them. Models of videos "
-        "start with it.",
+        "start with it; the second image of a folder is the last frame, where the model takes one.",
         group="sampling",
         format="file",
         scope="machine",

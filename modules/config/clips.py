@@ -21,6 +21,7 @@ class ClipRule:
     """How videos become clips.
 
     frames, selection: `data.frames` and `data.clips`. step: Family.frame_step. seed: of the run, for random starts.
+    last_frame: whether the model is given the last frame of some clips.
     """
 
     frames: int
@@ -28,14 +29,18 @@ class ClipRule:
     selection: str
     step: int
     seed: int = 0
+    last_frame: bool = False
 
 
 def clip_rule(config: TrainConfig) -> ClipRule | None:
     """None for a run that trains on images only; data.frames counts for models of videos alone."""
-    step = load_families()[config.family].frame_step
-    if not step or config.data.frames == 1 or not facts_of(config).uses_denoiser:
+    family = load_families()[config.family]
+    if not family.frame_step or config.data.frames == 1 or not facts_of(config).uses_denoiser:
         return None
-    return ClipRule(config.data.frames, clip_fps(config), config.data.clips, step, config.seed)
+    last_frame = family.takes_last_frame and config.data.last_frame > 0
+    return ClipRule(
+        config.data.frames, clip_fps(config), config.data.clips, family.frame_step, config.seed, last_frame
+    )
 
 
 def clip_fps(config: TrainConfig) -> float:

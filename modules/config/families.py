@@ -30,7 +30,7 @@ class FamilyInfo:
     max_references: number of reference images that its denoiser can see.
     frame_step, fps: as in Family; 0 for models of images.
     takes_first_frame: whether it can generate a video from its first frame.
-    needs_first_frame, min_sample_steps: as in Family.
+    needs_first_frame, takes_last_frame, min_sample_steps: as in Family.
     skips_layers: whether its CLIP encoders can leave out their last layers.
     takes_chunks: whether its text encoders can encode prompts in chunks of 75 tokens.
     groups_texts: whether texts of different lengths take passes of their own.
@@ -61,6 +61,7 @@ class FamilyInfo:
     fps: float = 16.0
     takes_first_frame: bool = False
     needs_first_frame: bool = False
+    takes_last_frame: bool = False
     min_sample_steps: int = 1
     groups_texts: bool = False
     skips_layers: bool = False

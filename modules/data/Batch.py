@@ -29,8 +29,9 @@ class Batch:
     input_noise: [B, C, H, W], added to the latents instead of `noise`, which stays the target; None to use `noise`.
     mask: [B, 1, H, W], 1 where the image is learned and 0 where it is not; None if no sample is masked.
     prior: bool[B], samples whose target is the prediction of the base model before training, or None.
-    first_frame: [B, C, F, H, W], normalized latents of the clips with gray in place of all frames but the first, for
-        families that need it.
+    first_frame: [B, C, F, H, W], normalized latents of the clips with gray in place of all frames but the first (and
+        the last, see `last_given`), for families that need it.
+    last_given: bool[B], clips whose `first_frame` shows the last frame, too, or None.
     first_given: bool[B], clips whose first latent frame gets no noise and is no part of the loss, or None.
     unconditional: bool[B], samples whose conditioning is all zeros, or None.
     cpu_u: a copy of `u` on the CPU if the batch is on another device; see `host_u`.
@@ -51,6 +52,7 @@ class Batch:
     mask: Tensor | None = None
     prior: Tensor | None = None
     first_frame: Tensor | None = None
+    last_given: Tensor | None = None
     first_given: Tensor | None = None
     unconditional: Tensor | None = None
     references: list[list[Tensor]] | None = None

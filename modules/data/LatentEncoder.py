@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
@@ -72,15 +73,21 @@ class LatentEncoder:
         self._tiled_from = min(self._tiled_from, _size(whole))
         return self.encode(whole)[0]
 
-    def encode_first_frame(self, frames: Callable[[], Iterator[np.ndarray]], num_frames: int) -> Tensor:
-        """Of a clip of `num_frames` with gray in place of all of `frames` but the first, as `Batch.first_frame`."""
+    def encode_ends(self, frames: Callable[[], Iterator[np.ndarray]], num_frames: int, last: bool) -> Tensor:
+        """Of a clip of `num_frames` with gray in place of all of `frames` but the first, as `Batch.first_frame`.
 
-        def gray_behind() -> Iterator[np.ndarray]:
-            first = next(frames())
+        last: whether the last one is kept, too.
+        """
+
+        def gray_elsewhere() -> Iterator[np.ndarray]:
+            rest = frames()
+            first = next(rest)
             yield first
-            yield from itertools.repeat(np.zeros_like(first), num_frames - 1)
+            yield from itertools.repeat(np.zeros_like(first), num_frames - 1 - last)
+            if last:
+                yield from deque(rest, maxlen=1)
 
-        return self.encode_clip(gray_behind)
+        return self.encode_clip(gray_elsewhere)
 
     def _encode_pieces(self, frames: Callable[[], Iterator[np.ndarray]], latents: list[Tensor]) -> None:
         import torch

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from modules.config.DiffusionConfig import DiffusionConfig
 from modules.config.LossConfig import LossConfig
 from modules.data.Batch import Batch
+from modules.data.clips import BOTH_ENDS
 from modules.data.draws import torch_seed, uniform
 from modules.data.image_views import crop_of
 from modules.data.references import references_in
@@ -43,7 +44,7 @@ class SampleSource:
     text: returns the conditioning of a caption; None if the text encoder trains and encodes in each step.
     collate: combines the conditioning of several captions into a batch.
     dtype: of the tensors in a batch.
-    image_to_video: the share of clips whose first frame is given.
+    image_to_video, last_frame: the shares of clips whose first and whose last frame is given.
     sizes: whether batches include `Batch.sizes`.
     diffusion, loss: settings of the noise, of masks and of prior preservation.
     timesteps: the distribution of timesteps.
@@ -59,6 +60,7 @@ class SampleSource:
     seed: int
     dtype: torch.dtype
     image_to_video: float = 0.0
+    last_frame: float = 0.0
     sizes: bool = False
     diffusion: DiffusionConfig = field(default_factory=DiffusionConfig)
     loss: LossConfig = field(default_factory=LossConfig)
@@ -77,7 +79,11 @@ class SampleSource:
         # weights and timesteps are at least float32: in bf16, neighboring timesteps collapse
         exact = torch.promote_types(self.dtype, torch.float32)
         weights = [self._loss_weight(sample) if micro_batch.real else 0.0 for sample in samples]
-        records = [self.pictures.record(sample) for sample in samples]
+        last_given = [self._gives_last(draw) for draw in draws]
+        records = [
+            _with_last_frame(self.pictures.record(sample)) if last else self.pictures.record(sample)
+            for sample, last in zip(samples, last_given, strict=True)
+        ]
         names = [name for name in ("latents", "pixels", "first_frame") if name in records[0]]
         pictures = _stacked([{name: record[name] for name in names} for record in records])
         shape = self.pictures.noise_shape(pictures)
@@ -94,6 +100,7 @@ class SampleSource:
             input_noise=self._input_noise(noise, draws, shape),
             mask=self._masks(records, draws, shape),
             references=self._references(records),
+            last_given=_marked(last_given),
             first_given=_marked([self._gives_first(draw, shape) for draw in draws]),
             prior=_marked([self._is_prior(sample) for sample in samples]),
             unconditional=_marked(dropped) if self.zero_unconditional else None,
@@ -106,6 +113,9 @@ class SampleSource:
     def _gives_first(self, draw: Draw, shape: tuple[int, ...]) -> bool:
         is_clip = len(shape) == 4 and shape[1] > 1
         return is_clip and bool(self.image_to_video) and uniform(*draw, "image to video") < self.image_to_video
+
+    def _gives_last(self, draw: Draw) -> bool:
+        return bool(self.last_frame) and uniform(*draw, "last frame") < self.last_frame
 
     def _caption(self, draw: Draw) -> str:
         _, epoch, sample, repeat = draw
@@ -185,6 +195,10 @@ class SampleSource:
         """`Batch.references`."""
         found = [[value.to(self.dtype) for value in references_in(record)] for record in records]
         return found if any(found) else None
+
+
+def _with_last_frame(record: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {**record, "first_frame": record[BOTH_ENDS]}
 
 
 def _marked(rows: list[bool]) -> Tensor | None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from modules.data.clips import clip_frames, load_clip
+from modules.data.clips import BOTH_ENDS, clip_frames, load_clip
 from modules.data.errors import DataError, ImageError
 from modules.data.FileHashes import FileHashes
 from modules.data.image_views import augmentation_of
@@ -68,6 +68,8 @@ def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: Fil
             parts.append({"clip": [clip.start, clip.num_frames, clip.fps]})
         if base.family.needs_first_frame:
             parts.append({"first_frame": True})
+        if clip and clip.last_given:
+            parts.append({"last_frame": True})
         if references:
             parts.append({"references": [[others[one.path], one.width, one.height] for one in references]})
         needed = [*([mask] if mask else []), *(one.path for one in references)]
@@ -255,7 +257,9 @@ def _encode_clips(
         try:
             record = _record(encoder.encode_clip(frames), others, encoder)
             if encoder.family.needs_first_frame:
-                record["first_frame"] = encoder.encode_first_frame(frames, clip.num_frames)
+                record["first_frame"] = encoder.encode_ends(frames, clip.num_frames, last=False)
+            if clip.last_given:
+                record[BOTH_ENDS] = encoder.encode_ends(frames, clip.num_frames, last=True)
             yield sample, record
         except ImageError as error:
             yield sample, error.reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,15 +24,21 @@ if TYPE_CHECKING:
 
 # A frame that begins this long before the end counts, in frames: durations in headers are rounded.
 ROUNDED_FRAMES = 0.05
+# In a cache entry: as `Batch.first_frame` with the last frame, too.
+BOTH_ENDS = "both_ends"
 
 
 @dataclass(frozen=True)
 class Clip:
-    """`num_frames` frames of a video, from `start` seconds on, at `fps`."""
+    """`num_frames` frames of a video, from `start` seconds on, at `fps`.
+
+    last_given: whether the model may be given its last frame.
+    """
 
     start: float
     num_frames: int
     fps: float
+    last_given: bool = field(default=False, repr=False)  # not part of which frames are trained
 
     @property
     def times(self) -> list[float]:
@@ -119,4 +125,4 @@ def _clips_of(info: VideoInfo, rule: ClipRule, name: str) -> Iterator[Clip]:
     if rule.selection == "chunks" and num_frames == rule.frames:  # else the video is shorter than one clip
         starts = list(range(0, spare + 1, num_frames))
     for first in starts:
-        yield Clip(first / rule.fps, num_frames, rule.fps)
+        yield Clip(first / rule.fps, num_frames, rule.fps, rule.last_frame and num_frames > 1)

@@ -182,7 +182,7 @@ def disk_needs(
     num_texts: int | None = None,
 ) -> list[DiskNeed]:
     """A rough estimate of what the run will write to each folder. num_texts: cached captions; None: one per sample."""
-    encoded = np.array([1 + len(dataset.references_of(sample)) for sample in range(len(dataset))])
+    encoded = np.array([_num_encoded(dataset, sample) for sample in range(len(dataset))])
     latent_frames = [(count - 1) // (family.frame_step or 1) + 1 for count in buckets.frames]
     sizes = [width * height * count for (width, height), count in zip(buckets.shapes, latent_frames, strict=True)]
     pixels = (np.array(sizes, np.int64)[buckets.index] * encoded).sum()
@@ -197,6 +197,13 @@ def disk_needs(
     backups = (4 if config.ema.enabled else 3) * trained * (config.backup.keep + 1)
     needed = {"cache_dir": cache if method.uses_denoiser else 0, "workspace_dir": backups + 2 * trained}
     return [DiskNeed(setting, getattr(config, setting), size) for setting, size in needed.items()]
+
+
+def _num_encoded(dataset: Dataset, sample: int) -> float:
+    """How many times the size of one image's or clip's cache entry a sample takes."""
+    clip = dataset.clip_of(sample)
+    # the entry of such a clip is half latents, half first frame; with the last frame, the second half is there twice
+    return 1 + len(dataset.references_of(sample)) + (0.5 if clip and clip.last_given else 0)
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ class DenoiserCall:
     references: tuple[Tensor, ...] = ()  # normalized latents of each reference image, [B, C, H, W], not packed
     first_frame: Tensor | None = None  # as in Batch; None unless the family `needs_first_frame`
     first_given: Tensor | None = None  # bool[B], rows whose first latent frame has no noise; None if there are none
+    last_given: Tensor | None = None  # as in Batch
 
     def token_timesteps(self, patch_size: int) -> Tensor:
         """[B, N], the timestep of each token: 0 in a first frame that is given. patch_size: as in Family."""
@@ -92,6 +93,8 @@ class Family:
         keep a frame without noise.
     needs_first_frame: whether the denoiser always sees the first frame of a clip (`Batch.first_frame`), so that it
         trains clips only, and samples start from an image.
+    takes_last_frame: whether the denoiser can also be given the last frame (`Batch.last_given`); the pipeline's
+        `__call__` takes it as `last_image`.
     min_sample_steps: the fewest steps that the pipeline can sample in.
     patch_size: latent cells along each side of a token, for shifting timesteps by resolution.
     shift_law: how the shift of timesteps by resolution grows with the size of an image, as in ResolutionShift.
@@ -151,6 +154,7 @@ class Family:
     fps: float = 16.0
     image_pipeline: str = ""
     needs_first_frame: bool = False
+    takes_last_frame: bool = False
     min_sample_steps: int = 1
     patch_size: int = 2
     shift_law: ShiftLaw = "exponential"
@@ -178,8 +182,8 @@ class Family:
 
     @property
     def max_input_images(self) -> int:
-        """How many images a sample can start from: references, or the first frame of a video."""
-        return 1 if self.image_pipeline else self.max_references
+        """How many images a sample can start from: references, or the first and last frame of a video."""
+        return 1 + self.takes_last_frame if self.image_pipeline else self.max_references
 
     @property
     def methods(self) -> tuple[str, ...]:

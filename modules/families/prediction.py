@@ -33,6 +33,7 @@ def predict(
     references: References | None = None,
     first_frame: Tensor | None = None,
     first_given: Tensor | None = None,
+    last_given: Tensor | None = None,
 ) -> Tensor:
     """The prediction for noised latents [B, C, H, W] (video models: [B, C, F, H, W]), in the same shape.
 
@@ -43,7 +44,7 @@ def predict(
     guidance: the guidance scale, for families that take one.
     host_timestep: `timestep` on the CPU, so that choosing experts does not synchronize with the device.
     references: of each row, the normalized latents [C, H, W] of its reference images; None if no row has any.
-    first_frame: as in Batch, for families that need it.
+    first_frame, last_given: as in Batch, for families that need the first frame.
     first_given: bool[B], rows whose first latent frame has no noise; None if there are none.
     """
     import torch
@@ -60,6 +61,7 @@ def predict(
         scale,
         first_frame=first_frame,
         first_given=first_given,
+        last_given=last_given,
     )
     if family.experts is None:
         return _call_alike(family, call, references)
@@ -140,6 +142,7 @@ def _rows_of(call: DenoiserCall, rows: list[int]) -> DenoiserCall:
         guidance=take(call.guidance),
         first_frame=take(call.first_frame),
         first_given=take(call.first_given),
+        last_given=take(call.last_given),
     )
 
 

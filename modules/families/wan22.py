@@ -1,7 +1,7 @@
 """Wan 2.2 from text or an image to video. It has the diffusers pipelines of Wan 2.1; model_index.json tells them apart.
 
 The small model takes a timestep per token. The large ones have two experts, one for high and one for low noise levels;
-the pipeline's `boundary_ratio` is the timestep between them. That for images sees the first frame in further channels.
+the pipeline's `boundary_ratio` is the timestep between them. That for images sees the first frame, or the first and the last, in further channels.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ def _inputs_with_first_frame(call: DenoiserCall) -> dict[str, Any]:
     assert call.first_frame is not None  # of a family that needs it
     given = torch.zeros_like(call.latents[:, :4])  # one channel for each of the 4 frames of a latent frame
     given[:, :, 0] = 1
+    if call.last_given is not None:
+        given[:, -1, -1] = call.last_given.to(given.dtype)[:, None, None]
     return {**wan_inputs(call), "hidden_states": torch.cat([call.latents, given, call.first_frame], 1)}
 
 
@@ -88,6 +90,7 @@ WAN_22_I2V_A14B = replace(
     image_pipeline="WanImageToVideoPipeline",
     unused=("image_encoder", "image_processor"),
     needs_first_frame=True,
+    takes_last_frame=True,
     inputs=_inputs_with_first_frame,
     latent_bytes_per_pixel=2 * WAN_22_A14B.latent_bytes_per_pixel,
     published=replace(

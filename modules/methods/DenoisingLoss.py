@@ -64,7 +64,7 @@ class DenoisingLoss(Loss):
     def _predict(self, batch: Batch, noised: Tensor, timestep: Tensor) -> Tensor:
         host_timestep = self._objective.timestep(batch.host_u)
         inputs = (noised, timestep, self._text(batch), batch.sizes, self._guidance, host_timestep, batch.references)
-        frames = (batch.first_frame, batch.first_given)
+        frames = (batch.first_frame, batch.first_given, batch.last_given)
         prediction = predict(self.base.family, self.base.pipe, *inputs, *frames)
         if batch.first_given is None:
             return prediction

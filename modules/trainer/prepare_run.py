@@ -132,6 +132,7 @@ def prepare_run(
         text=encoder.text(caption_source.all_texts()) if caches_text else None,
         caption_dropout=config.data.caption_dropout,
         image_to_video=config.data.image_to_video if family.image_pipeline else 0.0,
+        last_frame=config.data.last_frame if family.takes_last_frame else 0.0,
         seed=config.seed,
         dtype=torch.promote_types(base.dtype, torch.float32),
         sizes=takes_latents and family.takes_sizes,

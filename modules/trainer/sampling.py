@@ -183,6 +183,8 @@ def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.I
     if family and first.references:
         images = [_reference(path, first, family) for path in first.references]
         arguments["image"] = images[0] if family.image_pipeline else images
+        if family.takes_last_frame and len(images) > 1:
+            arguments["last_image"] = images[1]
     if first.width and first.height:
         arguments["max_area"] = first.width * first.height  # else FLUX.1 Kontext chooses a size of its own
     if first.negative_prompt:

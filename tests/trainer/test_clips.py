@@ -13,6 +13,7 @@ from PIL import Image
 
 from modules.config.files import save_config
 from modules.config.SampleConfig import SampleConfig
+from modules.config.SamplingConfig import SamplingConfig
 from modules.data.errors import DataError
 from modules.families.registry import FAMILIES
 from modules.trainer.sampling import generate_images, image_requests
@@ -77,19 +78,21 @@ def test_a_run_goes_on_exactly_and_its_sample_is_a_video_with_a_poster(settings,
         assert container.streams.video[0].average_rate == 24
 
 
-@pytest.mark.parametrize("family", ["wan22_5b", "ltx_video"])
-def test_videos_go_on_from_an_image_as_in_the_plain_pipeline(family, tiny_model, clips):
+@pytest.mark.parametrize("family", ["wan22_5b", "ltx_video", "wan22_i2v_a14b"])
+def test_videos_start_and_end_with_an_image_as_in_the_plain_pipeline(family, tiny_model, clips):
     plain = DiffusionPipeline.from_pretrained(tiny_model(family))
     kind = getattr(diffusers, FAMILIES[family].image_pipeline)
     parts = {**plain.config, **plain.components}
     pipe = kind(**{name: parts[name] for name in inspect.signature(kind.__init__).parameters if name in parts})
-    picture = clips / "0.png"
-    start = SampleConfig("a cat", reference=str(picture), seed=3, width=64, height=64, frames=9, steps=2, guidance=2.0)
+    pictures = [str(clips / f"{number}.png") for number in range(FAMILIES[family].max_input_images)]
+    last = {"last_image": Image.open(pictures[1])} if len(pictures) > 1 else {}
+    start = SampleConfig("a cat", reference="\n".join(pictures), seed=3, width=64, height=64, frames=9, steps=2, guidance=2.0)
     made = generate_images(plain, image_requests(replace(start, count=2)), batch_size=2)
     ours = [np.stack([np.asarray(frame) for frame in frames]).astype(int) for _, frames in made]
     for video, seed in zip(ours, (3, 4), strict=True):
         frames = pipe(
-            image=Image.open(picture),
+            image=Image.open(pictures[0]),
+            **last,
             prompt="a cat",
             width=64,
             height=64,
@@ -119,6 +122,15 @@ def test_a_model_for_images_learns_from_clips_and_starts_samples_from_their_firs
     videos = sorted((run / "samples").rglob("*.mp4"))
     assert [video.name[:3] for video in videos] == ["000", "001"]
     assert videos[0].name.startswith("000_a stripe")
+
+    def losses(name, share):
+        run = replace(config, workspace_dir=str(tmp_path / name), sampling=SamplingConfig())
+        return train(replace(run, data=replace(run.data, last_frame=share))).callbacks.losses
+
+    never, half, always = (losses(f"last {share}", share) for share in (0.0, 0.5, 1.0))
+    assert never == trainer.callbacks.losses
+    assert all(a != b for a, b in zip(never, always, strict=True))
+    assert half not in (never, always)
     (clips / "long.mp4").unlink()
     with pytest.raises(DataError, match=r"is a single frame, as all others are, but Wan 2\.2 I2V A14B learns from vid"):
         train(replace(config, workspace_dir=str(tmp_path / "other")))
