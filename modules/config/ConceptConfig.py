@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic.dataclasses import dataclass
 
 from modules.config.AugmentationConfig import AugmentationConfig
-from modules.config.families import families_taking_references
+from modules.config.families import families_taking_clips, families_taking_references
 from modules.config.setting import STRICT, Float, Int, Str, section, setting
 
 TABLE = {".captions": ["table"]}
@@ -55,6 +55,20 @@ class ConceptConfig:
         help="Patterns like those of the images to take: what they match is left out.",
         group="data",
         importance="advanced",
+    )
+    frame_folders_fps: Float | None = setting(
+        None,
+        label="Frame folders",
+        also_called="image sequence, extracted frames, png sequence",
+        help="Each subfolder with images is a video whose frames these are, by name, so many of them per second. The "
+        "caption of the folder walk is walk.txt beside it. Empty: subfolders hold single images.",
+        empty_means="single images",
+        group="data",
+        unit="frames per second",
+        gt=0,
+        le=240,
+        importance="advanced",
+        visible_when={"family": families_taking_clips()},
     )
     reference_folder: Str = setting(
         "",

@@ -6,18 +6,21 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from modules.config.atomic_file import write_bytes
+from modules.data.errors import ImageError
+from modules.data.videos import files_of
 
 NUM_READERS = 4
 
 
 class FileHashes:
-    """SHA-256 of files. `save` writes this rank's hashes to `cache_dir/rank-N/file_hashes.json`; all ranks read them.
+    """SHA-256 of files and of folders of frames.
 
+    `save` writes this rank's hashes to `cache_dir/rank-N/file_hashes.json`; all ranks read them.
     A rank saves only the hashes of files that it has read itself: copying entries from other ranks could keep a stale
     one alive after the file has changed.
     on_file: called after each file.
@@ -61,20 +64,28 @@ class FileHashes:
 
     def _one(self, path: str) -> str | None:
         try:
-            stat = os.stat(path)
-            state = [stat.st_size, stat.st_mtime_ns]
+            files = files_of(path)
+            stats = [os.stat(file) for file in files]
+            state = [sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)]
             for known in (self._own, *self._others):
                 if path in known and known[path][:2] == state:
                     return known[path][2]
-            with open(path, "rb") as file:
-                digest = hashlib.sha256()
-                while chunk := file.read(2**20):
-                    digest.update(chunk)
-        except OSError:
+            value = hash_of(files)
+        except (OSError, ImageError):
             return None
-        self._own[path] = [*state, digest.hexdigest()]
+        self._own[path] = [*state, value]
         self._changed = True
-        return digest.hexdigest()
+        return value
+
+
+def hash_of(files: Sequence[str]) -> str:
+    """The SHA-256 of a file, or of all frames of a video one after the other."""
+    digest = hashlib.sha256()
+    for path in files:
+        with open(path, "rb") as file:
+            while chunk := file.read(2**20):
+                digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _read(file: Path) -> dict[str, list]:

@@ -65,7 +65,8 @@ def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: Fil
             parts.append({"mask": others[mask]})
         references = dataset.references_of(sample)
         if clip := dataset.clip_of(sample):
-            parts.append({"clip": [clip.start, clip.num_frames, clip.fps]})
+            of_folder = [] if clip.folder_fps is None else [clip.folder_fps]
+            parts.append({"clip": [clip.start, clip.num_frames, clip.fps, *of_folder]})
         if base.family.needs_first_frame:
             parts.append({"first_frame": True})
         if clip and clip.last_given:

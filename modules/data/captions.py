@@ -11,6 +11,8 @@ from modules.config.methods import facts_of
 from modules.data.caption_edits import alternatives, without_removed_tags
 from modules.data.caption_encodings import why_not_utf8
 from modules.data.errors import CaptionError, DataError
+from modules.data.images import EXTENSIONS
+from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
@@ -100,8 +102,8 @@ def describe_unreadable(errors: Sequence[CaptionError]) -> str:
 
 
 def caption_path(image_path: str | os.PathLike[str], concept: ConceptConfig) -> str:
-    """The path of an image's caption file: `a/b.png` -> `a/b.txt`."""
-    return os.path.splitext(image_path)[0] + caption_extension(concept)
+    """The path of an image's caption file: `a/b.png` -> `a/b.txt`; of a folder of frames, `a/b` -> `a/b.txt`."""
+    return _without_extension(image_path) + caption_extension(concept)
 
 
 def caption_extension(concept: ConceptConfig) -> str:
@@ -116,7 +118,13 @@ def path_in_concept(image_path: str, concept: ConceptConfig) -> str:
 
 
 def file_stem(path: str | os.PathLike[str]) -> str:
-    return os.path.splitext(os.path.basename(path))[0]
+    return os.path.basename(_without_extension(path))
+
+
+def _without_extension(path: str | os.PathLike[str]) -> str:
+    """Of a folder of frames, what follows a dot in its name stays."""
+    stem, extension = os.path.splitext(os.fspath(path))
+    return stem if extension.lower() in EXTENSIONS | VIDEO_EXTENSIONS else os.fspath(path)
 
 
 def check_length(caption: str, where: str) -> None:

@@ -32,13 +32,15 @@ BOTH_ENDS = "both_ends"
 class Clip:
     """`num_frames` frames of a video, from `start` seconds on, at `fps`.
 
-    last_given: whether the model may be given its last frame.
+    last_given: whether the model may be given its last frame. folder_fps: as in VideoInfo.
     """
 
     start: float
     num_frames: int
     fps: float
-    last_given: bool = field(default=False, repr=False)  # not part of which frames are trained
+    # outside of the repr, from which backups know whether the samples are still the same
+    last_given: bool = field(default=False, repr=False)
+    folder_fps: float | None = field(default=None, repr=False)
 
     @property
     def times(self) -> list[float]:
@@ -94,7 +96,7 @@ def clip_frames(
 
     shape: (width, height). Raises ImageError.
     """
-    for frame in read_frames(path, clip.times):
+    for frame in read_frames(path, clip.times, clip.folder_fps):
         yield to_array(adjust_colors(fit_image(frame, *shape, augmentation), augmentation))
 
 
@@ -125,4 +127,5 @@ def _clips_of(info: VideoInfo, rule: ClipRule, name: str) -> Iterator[Clip]:
     if rule.selection == "chunks" and num_frames == rule.frames:  # else the video is shorter than one clip
         starts = list(range(0, spare + 1, num_frames))
     for first in starts:
-        yield Clip(first / rule.fps, num_frames, rule.fps, rule.last_frame and num_frames > 1)
+        last_given = rule.last_frame and num_frames > 1
+        yield Clip(first / rule.fps, num_frames, rule.fps, last_given, info.folder_fps)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -213,9 +214,11 @@ def scan(
     it needs, and if the scan is canceled.
     """
 
-    def read_size(image: _ImageFile) -> tuple[int, int] | VideoInfo | str:
+    def read_size(image: _ImageFile, folder_fps: float | None) -> tuple[int, int] | VideoInfo | str:
         _check(is_wanted)
-        return info_or_reason(image.path) if videos and is_video(image.path) else size_or_reason(image.path)
+        if videos and is_video(image.path):
+            return info_or_reason(image.path, folder_fps)
+        return size_or_reason(image.path)
 
     if not any(concept.enabled for concept in concepts):
         raise DataError("concepts: none is enabled; add a folder of images or enable one.")
@@ -235,7 +238,8 @@ def scan(
             num_masks += skipped.num_masks
             run_images |= skipped.run_images  # the maximum, if several concepts use the same folder
             num_before = len(paths)
-            for image, size in zip(found, readers.map(read_size, found), strict=True):
+            sizes_read = readers.map(partial(read_size, folder_fps=concept.frame_folders_fps), found)
+            for image, size in zip(found, sizes_read, strict=True):
                 if isinstance(size, str):
                     unreadable.append((image.path, size))
                     continue
@@ -328,15 +332,19 @@ def _find_images(
         raise DataError(f"{setting}.path {concept.path}: {problem}; choose a folder of images.")
     skipped = _Skipped()
     relative: dict[str, bool] = {}
+    known: set[str] = set()
     include, exclude = _patterns(concept.include), _patterns(concept.exclude)
     extensions = EXTENSIONS | VIDEO_EXTENSIONS if videos else EXTENSIONS
     needs_file = concept.captions == "txt" and not has_fallback(concept)
     for below, names, run in walk(root, concept.include_subfolders, skipped.folders, outputs):
         _check(is_wanted)
         in_lower_case = {name.lower() for name in names}
+        known.update(below + name for name in names)
+        holds_frames = below and videos and concept.frame_folders_fps is not None
         for name in names:
             extension = os.path.splitext(name)[1].lower()
-            if extension not in extensions or not _is_wanted(below + name, include, exclude):
+            path = below.rstrip("/") if holds_frames and extension not in VIDEO_EXTENSIONS else below + name
+            if extension not in extensions or not _is_wanted(path, include, exclude):
                 skipped.num_videos += extension in VIDEO_EXTENSIONS and extension not in extensions
                 continue
             if run:
@@ -344,7 +352,7 @@ def _find_images(
             elif is_mask(name, in_lower_case):
                 skipped.num_masks += 1
             else:
-                relative[below + name] = not needs_file or caption_path(name, concept) in names
+                relative[path] = not needs_file or caption_path(path, concept) in known
     if not relative:
         raise DataError(f"{setting}.path {concept.path}: {_why_no_images(concept, setting, skipped)}")
     if concept.captions == "table":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -20,15 +19,22 @@ from modules.config.validation import find_problems
 from modules.data.buckets import crop_box
 from modules.data.caching import check_unusable, find_undecodable
 from modules.data.caption_tables import read_table
-from modules.data.captions import caption_extension, caption_path, check_placeholders, describe_unreadable
+from modules.data.captions import (
+    caption_extension,
+    caption_path,
+    check_placeholders,
+    describe_unreadable,
+    path_in_concept,
+)
 from modules.data.concepts import captions, scan
 from modules.data.epoch_plan import count_samples, few_samples_warning
 from modules.data.errors import CaptionError, DataError, ImageError
+from modules.data.FileHashes import hash_of
 from modules.data.folder_walk import Outputs, walk
 from modules.data.images import EXTENSIONS
 from modules.data.prepare import prepare_data
 from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
-from modules.data.videos import VideoTraits, read_traits
+from modules.data.videos import VideoTraits, files_of, read_traits
 from modules.families.registry import FAMILIES
 
 if TYPE_CHECKING:
@@ -140,7 +146,8 @@ def _unreadable(dataset: Dataset, unusable: dict[int, str], max_share: float) ->
 def _videos(dataset: Dataset, unusable: dict[int, str]) -> Iterator[Finding]:
     """Reports videos that other programs often train wrongly."""
     unreadable = {dataset.paths[sample] for sample in unusable}
-    paths = [path for path in dataset.videos if path not in unreadable]
+    files = [path for path, info in dataset.videos.items() if info.folder_fps is None]
+    paths = [path for path in files if path not in unreadable]
     with ThreadPoolExecutor(NUM_READERS) as readers:
         traits = dict(zip(paths, readers.map(_traits_or_none, paths), strict=True))
     variable = [path for path, found in traits.items() if found and found.is_variable]
@@ -165,24 +172,17 @@ def _duplicates(dataset: Dataset) -> Iterator[Finding]:
     alike: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for sample in np.flatnonzero(dataset.num_views).tolist():
         path = dataset.paths[sample]
-        alike[os.path.getsize(path), int(dataset.widths[sample]), int(dataset.heights[sample])].append(path)
+        size = sum(map(os.path.getsize, files_of(path)))
+        alike[size, int(dataset.widths[sample]), int(dataset.heights[sample])].append(path)
     candidates = sorted({path for paths in alike.values() if len(paths) > 1 for path in paths})
     by_content: dict[str, list[str]] = defaultdict(list)
     with ThreadPoolExecutor(NUM_READERS) as readers:
-        for path, digest in zip(candidates, readers.map(_digest, candidates), strict=True):
+        for path, digest in zip(candidates, readers.map(lambda path: hash_of(files_of(path)), candidates), strict=True):
             by_content[digest].append(path)
     copies = [path for paths in by_content.values() for path in paths[1:]]
     if copies:
         message = f"images are copies of another one, such as {copies[0]}: remove them, or they are trained more often"
         yield _finding("duplicate", "note", message, copies)
-
-
-def _digest(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(2**20):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _shapes(dataset: Dataset, buckets: Buckets, config: TrainConfig) -> Iterator[Finding]:
@@ -267,6 +267,8 @@ def _captions_without_image(dataset: Dataset, outputs: Outputs) -> Iterator[str]
         names = {below + name for below, files, run in walked if not run for name in files}
         extensions = EXTENSIONS | VIDEO_EXTENSIONS if dataset.clips else EXTENSIONS
         images = {name for name in names if os.path.splitext(name)[1].lower() in extensions}
+        folders = (path for path, info in dataset.videos.items() if info.folder_fps is not None)
+        images.update(path_in_concept(path, concept) for path in folders)
         if concept.captions == "table":
             yield from (name for name in read_table(concept, f"concepts.{number}") if name not in images)
             continue

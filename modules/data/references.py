@@ -18,7 +18,7 @@ from modules.data.Augmentation import NO_AUGMENTATION
 from modules.data.errors import DataError
 from modules.data.image_views import augmentation_of
 from modules.data.images import EXTENSIONS, adjust_colors, fit_image, load_image, size_or_reason, to_array
-from modules.data.videos import info_or_reason, is_video
+from modules.data.videos import files_of, info_or_reason, is_video
 
 if TYPE_CHECKING:
     import numpy as np
@@ -118,7 +118,7 @@ def of_captions(dataset: Dataset, texts: Sequence[tuple[str, ...]], family: Fami
     found: dict[str, str] = {}
     for sample, options in enumerate(texts):
         if family.needs_first_frame:
-            found.setdefault(options[0], dataset.paths[sample])
+            found.setdefault(options[0], files_of(dataset.paths[sample])[0])
         elif references := dataset.references_of(sample):
             found.setdefault(options[0], "\n".join(one.path for one in references))
     return found

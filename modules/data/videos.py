@@ -1,4 +1,6 @@
-"""Reads and writes video files with PyAV. Frames are chosen by time, because files may have a variable frame rate.
+"""Reads videos from files, with PyAV, and from folders of frames, and writes MP4.
+
+Frames are chosen by time, because files may have a variable frame rate.
 
 Files are untrusted: the container format follows from the extension and is never guessed, so that a playlist can't pass
 as a video, and any damage is reported as ImageError. PyAV is imported only when a video is opened.
@@ -9,6 +11,7 @@ from __future__ import annotations
 import io
 import itertools
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,7 +21,7 @@ from PIL import Image
 
 from modules.data.errors import ImageError
 from modules.data.images import EXTENSIONS as IMAGE_EXTENSIONS
-from modules.data.images import load_image
+from modules.data.images import load_image, read_size
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -43,20 +46,46 @@ _BT709, _LIMITED_RANGE = 1, 1  # FFmpeg's AVCOL_..._BT709 and AVCOL_RANGE_MPEG
 
 
 class VideoInfo(NamedTuple):
-    """width, height: of the upright frames, in pixels. seconds: the duration."""
+    """width, height: of the upright frames, in pixels. seconds: the duration.
+
+    folder_fps: frames per second of a folder of frames; None of a file.
+    """
 
     width: int
     height: int
     seconds: float
+    folder_fps: float | None = None
 
 
 def is_video(path: str | os.PathLike) -> bool:
-    """Whether the extension is that of a video; animated GIFs are among them."""
-    return os.path.splitext(path)[1].lower() in EXTENSIONS
+    """Whether it is a folder of frames or has the extension of a video; animated GIFs are among them."""
+    return os.path.splitext(path)[1].lower() in EXTENSIONS or os.path.isdir(path)
 
 
-def read_info(path: str) -> VideoInfo:
-    """Size and duration, from the first frame and the header. Raises ImageError if the file is not a usable video."""
+def files_of(path: str) -> list[str]:
+    """The file of an image or a video, or those of a folder of frames. Raises ImageError."""
+    return frame_files(path) if os.path.isdir(path) else [path]
+
+
+def frame_files(folder: str) -> list[str]:
+    """The paths of the images in a folder of frames, in the order of the numbers in their names. Raises ImageError."""
+    try:
+        names = [name for name in os.listdir(folder) if os.path.splitext(name)[1].lower() in IMAGE_EXTENSIONS]
+    except OSError as error:
+        raise ImageError(folder, error.strerror or str(error)) from error
+    if not names:
+        raise ImageError(folder, "it holds no images")
+    return [os.path.join(folder, name) for name in sorted(names, key=_by_numbers)]
+
+
+def read_info(path: str, folder_fps: float | None = None) -> VideoInfo:
+    """Size and duration, from the first frame and the header. Raises ImageError if the file is not a usable video.
+
+    folder_fps: as in VideoInfo.
+    """
+    if folder_fps is not None and os.path.isdir(path):
+        frames = frame_files(path)
+        return VideoInfo(*read_size(frames[0]), len(frames) / folder_fps, folder_fps)
     with _opened(path) as (container, stream):
         stream.codec_context.thread_count = 1  # starting more takes ten times as long as the one frame
         frame = _first(container, stream)
@@ -86,20 +115,26 @@ def read_traits(path: str) -> VideoTraits:
         return VideoTraits(is_variable, _is_sideways(_first(container, stream)))
 
 
-def info_or_reason(path: str) -> VideoInfo | str:
+def info_or_reason(path: str, folder_fps: float | None = None) -> VideoInfo | str:
     """The result of `read_info`, or the reason why it can't be read."""
     try:
-        return read_info(path)
+        return read_info(path, folder_fps)
     except ImageError as error:
         return error.reason
 
 
-def read_frames(path: str, times: Sequence[float]) -> Iterator[Image.Image]:
+def read_frames(path: str, times: Sequence[float], folder_fps: float | None = None) -> Iterator[Image.Image]:
     """The upright RGB frames that a player shows at these times, which must ascend.
 
     times: in seconds from the first frame. Past the end, the last frame counts for half a second.
+    folder_fps: as in VideoInfo; a folder without has one frame per second.
     Only one frame is in memory at a time. Raises ImageError if the file is damaged or ends too early.
     """
+    if os.path.isdir(path):
+        files, fps = frame_files(path), folder_fps or 1.0
+        for time in times:
+            yield load_image(files[min(int((time + TOLERANCE_SECONDS) * fps), len(files) - 1)])
+        return
     with _opened(path) as (container, stream):
         tick = _time_base(stream)
         begin = float((stream.start_time or 0) * tick)
@@ -150,6 +185,11 @@ def to_mp4(frames: Sequence[Image.Image], fps: float) -> bytes:
             container.mux(stream.encode(frame.reformat(format="yuv420p", dst_colorspace=Colorspace.ITU709)))
         container.mux(stream.encode())
     return file.getvalue()
+
+
+def _by_numbers(name: str) -> tuple:
+    """A key that sorts frame2.png before frame10.png."""
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)), name
 
 
 @contextmanager

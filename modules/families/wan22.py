@@ -1,7 +1,8 @@
 """Wan 2.2 from text or an image to video. It has the diffusers pipelines of Wan 2.1; model_index.json tells them apart.
 
 The small model takes a timestep per token. The large ones have two experts, one for high and one for low noise levels;
-the pipeline's `boundary_ratio` is the timestep between them. That for images sees the first frame, or the first and the last, in further channels.
+the pipeline's `boundary_ratio` is the timestep between them. That for images sees the first frame, or the first and the
+last, in further channels.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from modules.data.clips import Clip, clip_frames, load_clip
 from modules.data.concepts import captions
 from modules.data.draws import uniform
 from modules.data.errors import DataError
+from modules.data.FileHashes import FileHashes
 from modules.data.health import check_health
 from modules.data.LatentEncoder import FRAMES_AHEAD, LatentEncoder
 from modules.data.prepare import prepare_data
@@ -75,6 +76,56 @@ def test_a_video_is_a_clip_of_its_start_or_middle_or_several_that_follow_each_ot
     assert clips_of(config_of(videos, clips="chunks")) == [("long.mp4", 9 * n, 9) for n in range(4)] + others
     assert clips_of(config_of(videos, frames=81)) == [("long.mp4", 0, 37), *others]
     assert clips_of(config_of(videos, frames=81, fps=8)) == [("long.mp4", 0, 17), *others]
+
+
+@pytest.fixture
+def frames(tmp_path):
+    """A folder of twelve frames, the number-th in the gray level 20 * number, with a caption, beside a single image."""
+    folder = tmp_path / "frames"
+    (folder / "walk.v2").mkdir(parents=True)
+    for number in range(12):
+        Image.new("RGB", (64, 48), (20 * number,) * 3).save(folder / f"walk.v2/frame{number}.png")
+    (folder / "walk.v2.txt").write_text("a walk")
+    (folder / "walk.v2/notes.md").write_text("no frame")
+    Image.new("RGB", (64, 48), "red").save(folder / "still.png")
+    return folder
+
+
+def with_frame_folders(folder, fps, **values):
+    config = config_of(folder, **values)
+    return replace(config, concepts=[replace(config.concepts[0], frame_folders_fps=fps)])
+
+
+@pytest.mark.parametrize(("fps", "expected"), [(16, range(9)), (24, (0, 1, 3, 4, 6)), (8, (0, 0, 1, 1, 2, 2, 3, 3, 4))])
+def test_a_folder_of_frames_is_a_video_at_the_rate_of_its_concept(frames, fps, expected):
+    config = with_frame_folders(frames, fps)
+    assert clips_of(config)[1:] == [("walk.v2", 0, len(expected))]
+    dataset, buckets = prepared(config)
+    levels = ((load_pixels(dataset, buckets, 1)[0].mean((1, 2)) + 1) * 127.5 / 20).round().astype(int)
+    assert levels.tolist() == list(expected)
+    assert captions(dataset)[1] == ("a walk",)
+
+
+def test_a_folder_of_frames_is_checked_and_cached_as_a_whole(frames, tmp_path):
+    config = with_frame_folders(frames, 16)
+    hashes = FileHashes(tmp_path / "cache", 0)
+    folder = str(frames / "walk.v2")
+    (before,) = hashes.of([folder])
+    shutil.copytree(folder, frames / "copy")
+    assert hashes.of([str(frames / "copy")]) == [before]
+    kinds = {finding.kind: finding for finding in check_health(config).findings}
+    assert kinds["duplicate"].paths == [folder]
+    assert kinds["missing_caption"].count == 2
+    assert "lonely_caption" not in kinds
+    (frames / "walk.v2/frame7.png").write_bytes(b"no image")
+    assert hashes.of([folder]) != [before]
+    unreadable = check_health(config, decode=True).findings
+    assert any(finding.kind == "unreadable" and folder in finding.paths for finding in unreadable)
+
+
+def test_without_a_rate_the_images_of_a_folder_are_single_images(frames):
+    assert len(clips_of(config_of(frames))) == 13
+    assert len(clips_of(with_frame_folders(frames, 16, frames=1))) == 13
 
 
 def test_a_broken_video_is_left_out_and_each_clip_has_the_caption_of_its_video(videos):

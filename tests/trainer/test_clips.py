@@ -86,7 +86,8 @@ def test_videos_start_and_end_with_an_image_as_in_the_plain_pipeline(family, tin
     pipe = kind(**{name: parts[name] for name in inspect.signature(kind.__init__).parameters if name in parts})
     pictures = [str(clips / f"{number}.png") for number in range(FAMILIES[family].max_input_images)]
     last = {"last_image": Image.open(pictures[1])} if len(pictures) > 1 else {}
-    start = SampleConfig("a cat", reference="\n".join(pictures), seed=3, width=64, height=64, frames=9, steps=2, guidance=2.0)
+    given, size = "\n".join(pictures), {"width": 64, "height": 64, "frames": 9}
+    start = SampleConfig("a cat", reference=given, seed=3, steps=2, guidance=2.0, **size)
     made = generate_images(plain, image_requests(replace(start, count=2)), batch_size=2)
     ours = [np.stack([np.asarray(frame) for frame in frames]).astype(int) for _, frames in made]
     for video, seed in zip(ours, (3, 4), strict=True):
