@@ -415,9 +415,9 @@ def make_tiny_wan22_5b(path: str | Path) -> Path:
     return _save_tiny_wan(path, channels=48, vae=WAN_22_VAE, expand_timesteps=True)
 
 
-def make_tiny_wan22_a14b(path: str | Path) -> Path:
+def make_tiny_wan22_a14b(path: str | Path, heads: int = 2) -> Path:
     """Save a tiny Wan 2.2 A14B pipeline below `path` and return the path: two experts, each with half of the steps."""
-    return _save_tiny_wan(path, experts=2, boundary_ratio=0.5)
+    return _save_tiny_wan(path, experts=2, heads=heads, boundary_ratio=0.5)
 
 
 def make_tiny_wan22_i2v_a14b(path: str | Path) -> Path:
@@ -432,6 +432,7 @@ def _save_tiny_wan(
     vae: dict | None = None,
     further_channels: int = 0,
     pipeline: str = "WanPipeline",
+    heads: int = 2,
     **options,
 ) -> Path:
     import diffusers
@@ -442,7 +443,7 @@ def _save_tiny_wan(
     tokenizer = t5_tokenizer()
     transformers = [
         WanTransformer3DModel(
-            num_attention_heads=2,
+            num_attention_heads=heads,
             attention_head_dim=12,
             in_channels=channels + further_channels,
             out_channels=channels,
