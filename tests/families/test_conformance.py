@@ -39,9 +39,9 @@ from tests.support.tiny_models import VARIANTS
 
 # Their pipelines fail without a prompt, take texts with another order of axes or want their lengths, too, so that they
 # can't be given a text as it is cached.
-NO_TEXT_IN_CALL = ("bria_fibo", "hidream", "kandinsky5_image", "longcat_image")
+NO_TEXT_IN_CALL = ("bria_fibo", "hidream", "kandinsky5_image", "kandinsky5_video", "longcat_image")
 # Their VAEs normalize over several frames, so that the first latent frame of a clip depends on those after it.
-NORMALIZED_OVER_FRAMES = ("cogvideox", "hunyuan_video")
+NORMALIZED_OVER_FRAMES = ("cogvideox", "hunyuan_video", "kandinsky5_video")
 PROMPTS = ["a photo of a cat", "the dog, moving below a red and blue sky"]
 
 

@@ -1067,12 +1067,32 @@ def make_tiny_kandinsky5_image(path: str | Path) -> Path:
 
     The real one has a processor of texts and images in place of the tokenizer.
     """
+    # the pipeline takes 8 pixels a cell for granted
+    vae = {"scaling_factor": 0.3611, "shift_factor": 0.1159, "use_quant_conv": False, "use_post_quant_conv": False}
+    return _save_tiny_kandinsky5(path, "Kandinsky5T2IPipeline", tiny_vae(4, **vae), qwen_tokenizer())
+
+
+def make_tiny_kandinsky5_video(path: str | Path) -> Path:
+    """Save a tiny Kandinsky 5 pipeline for videos below `path` and return the path; see that for images."""
+    from diffusers import AutoencoderKLHunyuanVideo
+
+    vae = AutoencoderKLHunyuanVideo(
+        latent_channels=4, block_out_channels=(8, 8, 8, 8), layers_per_block=1, norm_num_groups=4
+    )
+    tokenizer = qwen_tokenizer()
+    # words of the instruction as one token, or too little of a prompt would be left
+    words = "describe how the camera moves shakes zoom and view angle whether follows objects video visual is of some in"
+    tokenizer.add_tokens([f" {word}" for word in words.split()])
+    return _save_tiny_kandinsky5(path, "Kandinsky5T2VPipeline", vae, tokenizer, visual_cond=True)
+
+
+def _save_tiny_kandinsky5(path: str | Path, pipeline: str, vae, tokenizer, **transformer_config) -> Path:
+    import diffusers
     import torch
-    from diffusers import FlowMatchEulerDiscreteScheduler, Kandinsky5T2IPipeline, Kandinsky5Transformer3DModel
 
     torch.manual_seed(SEED)
-    tokenizer, clip = qwen_tokenizer(), clip_tokenizer()
-    transformer = Kandinsky5Transformer3DModel(
+    clip = clip_tokenizer()
+    transformer = diffusers.Kandinsky5Transformer3DModel(
         in_visual_dim=4,
         out_visual_dim=4,
         in_text_dim=16,
@@ -1083,18 +1103,18 @@ def make_tiny_kandinsky5_image(path: str | Path) -> Path:
         num_text_blocks=1,
         num_visual_blocks=1,
         axes_dims=(4, 6, 6),
+        **transformer_config,
     )
-    vae = {"scaling_factor": 0.3611, "shift_factor": 0.1159, "use_quant_conv": False, "use_post_quant_conv": False}
-    pipeline = Kandinsky5T2IPipeline(
+    made = getattr(diffusers, pipeline)(
         transformer=transformer,
-        vae=tiny_vae(4, **vae),  # the pipeline takes 8 pixels a cell for granted
-        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+        vae=vae,
+        scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0),
         text_encoder=tiny_qwen_vl(tokenizer),
         tokenizer=tokenizer,
         text_encoder_2=tiny_clip(clip),
         tokenizer_2=clip,
     )
-    return randomize_and_save(pipeline, path)
+    return randomize_and_save(made, path)
 
 
 def make_tiny_hunyuan_dit(path: str | Path) -> Path:
