@@ -1081,7 +1081,7 @@ def make_tiny_kandinsky5_video(path: str | Path) -> Path:
     )
     tokenizer = qwen_tokenizer()
     # words of the instruction as one token, or too little of a prompt would be left
-    words = "describe how the camera moves shakes zoom and view angle whether follows objects video visual is of some in"
+    words = "describe how the camera moves shakes zoom and view angle whether follows objects video visual is of some"
     tokenizer.add_tokens([f" {word}" for word in words.split()])
     return _save_tiny_kandinsky5(path, "Kandinsky5T2VPipeline", vae, tokenizer, visual_cond=True)
 
