@@ -216,10 +216,13 @@ class BaseModel:
 
     def meta_module(self, name: str):
         """The component if it is loaded; otherwise, for modules, one on the meta device: shapes without weights."""
-        import torch
-
         if self.module(name) is not None or name not in self._classes:
             return self.module(name)
+        return self._on_meta(name)
+
+    def _on_meta(self, name: str):
+        import torch
+
         component_class = self._component_class(name)
         if not hasattr(component_class, "forward"):
             return None
@@ -413,7 +416,11 @@ class BaseModel:
 
     def _new_pipe(self) -> DiffusionPipeline:
         # created again after every change, because pipelines read the VAE's scale factor when they are created
-        pipe = self._pipeline_class(**self._components, **self._options)
+        absent = [name for name in self.family.read_when_built if self._components[name] is None]
+        described = {name: self._on_meta(name) for name in absent}
+        pipe = self._pipeline_class(**{**self._components, **described}, **self._options)
+        for name in absent:
+            setattr(pipe, name, None)
         pipe.set_progress_bar_config(disable=True)
         text = self.family.text
         if text.reads_denoiser or any(encoder not in self._classes for encoder in text.encoders):

@@ -616,6 +616,48 @@ def make_tiny_hunyuan_video(path: str | Path) -> Path:
     return randomize_and_save(pipeline, path)
 
 
+def make_tiny_hunyuan_video15(path: str | Path) -> Path:
+    """Save a tiny HunyuanVideo 1.5 pipeline below `path` and return the path."""
+    import torch
+    from diffusers import (
+        AutoencoderKLHunyuanVideo15,
+        ClassifierFreeGuidance,
+        FlowMatchEulerDiscreteScheduler,
+        HunyuanVideo15Pipeline,
+        HunyuanVideo15Transformer3DModel,
+    )
+    from transformers import ByT5Tokenizer
+
+    torch.manual_seed(SEED)
+    tokenizer, letters = qwen_tokenizer(), ByT5Tokenizer()
+    transformer = HunyuanVideo15Transformer3DModel(
+        in_channels=9,
+        out_channels=4,
+        num_attention_heads=2,
+        attention_head_dim=10,
+        num_layers=1,
+        num_refiner_layers=1,
+        text_embed_dim=16,
+        text_embed_2_dim=32,
+        image_embed_dim=8,
+        rope_axes_dim=(2, 4, 4),
+    )
+    vae = AutoencoderKLHunyuanVideo15(
+        latent_channels=4, block_out_channels=(32, 32, 32, 32, 32), layers_per_block=1
+    )
+    pipeline = HunyuanVideo15Pipeline(
+        text_encoder=tiny_qwen_text(tokenizer),
+        tokenizer=tokenizer,
+        transformer=transformer,
+        vae=vae,
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=7.0),
+        text_encoder_2=tiny_t5(letters, width=32),
+        tokenizer_2=letters,
+        guider=ClassifierFreeGuidance(),
+    )
+    return randomize_and_save(pipeline, path)
+
+
 def make_tiny_ltx_video(path: str | Path) -> Path:
     """Save a tiny LTX-Video pipeline below `path` and return the path: 32 pixels and 8 frames a cell."""
     import torch
@@ -1350,6 +1392,21 @@ def tiny_qwen_vae():
         latents_mean=[0.1, -0.2, 0.3, 0.0],
         latents_std=[1.5, 2.0, 0.5, 1.0],
     )
+
+
+def tiny_qwen_text(tokenizer):
+    from transformers import Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel
+
+    config = Qwen2_5_VLTextConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=4,  # the last two are not used
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6, "mrope_section": [1, 1, 2]},
+    )
+    return Qwen2_5_VLTextModel(config)
 
 
 def tiny_qwen_vl(tokenizer, num_layers: int = 2):

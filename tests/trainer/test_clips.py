@@ -145,7 +145,8 @@ def test_every_family_of_videos_trains_on_clips_and_images_and_samples_videos(
     frames, side = 2 * family.frame_step + 1, 2 * max(32, family.align)
     values = f"[{{prompt: a cat, width: {side}, height: {side}, steps: {family.min_sample_steps}}}]"
     data = (f"data.frames={frames}", f"data.resolution={side}", f"data.fps={family.fps}", "sampling.at_end=true")
-    base = (f"family={name}", f"model.base={tiny_model(name)}")
+    method = "lora" if "lora" in family.methods else "full"
+    base = (f"family={name}", f"method={method}", f"model.base={tiny_model(name)}")
     run = train(settings("run", *base, *data, f"sampling.samples={values}"))
     assert np.isfinite(run.callbacks.losses).all()
     assert run.step == 6

@@ -1,0 +1,115 @@
+"""HunyuanVideo 1.5 from text to video: double-stream blocks on a 16x VAE, with Qwen 2.5 VL, and ByT5 for drawn text.
+
+Tencent 2025, arXiv 2511.18870. Only the quoted parts of a prompt pass through ByT5. The input has further channels and
+tokens for an image that is given, which are zero here. Distilled versions that also take the end of a step are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from modules.families.Codec import Codec
+from modules.families.Family import DenoiserCall, Family
+from modules.families.frames import decode_frames, encode_frames, shape_by_ratios
+from modules.families.PublishedModel import QWEN_2_5_VL, Component, PublishedModel
+from modules.families.TextEncoding import TextEncoding
+
+if TYPE_CHECKING:
+    from diffusers.models.modeling_utils import ModelMixin
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
+    from torch import Tensor
+
+    from modules.families.Codec import Posterior
+
+_NUM_TOKENS, _NUM_LETTERS = 1000, 256  # of every text
+_INSTRUCTION = 108  # tokens before each prompt, which are cut off
+_NUM_IMAGE_TOKENS = 729
+_BYT5 = {"vocab_size": 1510, "d_model": 1472, "d_ff": 3584, "num_layers": 12, "num_heads": 6}
+
+
+def _inputs(call: DenoiserCall) -> dict[str, Any]:
+    import torch
+
+    latents, config = call.latents, call.denoiser.config
+    image = latents.new_zeros(len(latents), config.in_channels - latents.shape[1], *latents.shape[2:])
+    return {
+        "hidden_states": torch.cat([latents, image], 1),
+        "image_embeds": latents.new_zeros(len(latents), _NUM_IMAGE_TOKENS, config.image_embed_dim),
+        "timestep": call.timestep.to(latents.dtype),
+        "encoder_hidden_states": call.text["prompt_embeds"],
+        "encoder_attention_mask": call.text["prompt_embeds_mask"],
+        "encoder_hidden_states_2": call.text["prompt_embeds_2"],
+        "encoder_attention_mask_2": call.text["prompt_embeds_mask_2"],
+    }
+
+
+def _encode(vae: ModelMixin, pixels: Tensor) -> Posterior:
+    _slice(vae)
+    return encode_frames(vae, pixels)
+
+
+def _decode(vae: ModelMixin, raw_BCFHW: Tensor) -> Tensor:
+    _slice(vae)
+    return decode_frames(vae, raw_BCFHW)
+
+
+def _slice(vae: Any) -> None:
+    """Corrects a fault of diffusers 0.42: the attention of an AutoencoderKLHunyuanVideo15 takes one clip at a time."""
+    vae.enable_slicing()
+
+
+def _call_attributes(
+    pipe: DiffusionPipeline, width: int | None, height: int | None, guidance: float
+) -> Mapping[str, Any]:
+    """The pipeline takes the guidance scale from a component."""
+    from diffusers import ClassifierFreeGuidance
+
+    return {"guider": ClassifierFreeGuidance(guidance_scale=guidance)}
+
+
+HUNYUAN_VIDEO_15 = Family(
+    name="hunyuan_video15",
+    label="HunyuanVideo 1.5",
+    pipeline="HunyuanVideo15Pipeline",
+    denoisers=("transformer",),
+    text=TextEncoding(
+        outputs=("prompt_embeds", "prompt_embeds_mask", "prompt_embeds_2", "prompt_embeds_mask_2"),
+        encoders=("text_encoder", "text_encoder_2"),
+        tokenizers=("tokenizer", "tokenizer_2"),
+    ),
+    objective="flow",
+    align=16,
+    frame_step=4,
+    fps=24.0,
+    codec=Codec(encode=_encode, decode=_decode, shape=shape_by_ratios),
+    inputs=_inputs,
+    unsupported=lambda config: "the distilled HunyuanVideo 1.5" if config.get("use_meanflow") else "",
+    call_attributes=_call_attributes,
+    unused=("guider",),
+    read_when_built=("vae",),
+    patch_size=1,
+    lora_targets={},  # diffusers' pipeline can't load LoRAs
+    lora_mlp={},
+    lora_blocks={},
+    latent_bytes_per_pixel=32 * 4 / 16**2,
+    caption_bytes=_NUM_TOKENS * (3584 + 1) * 4 + _NUM_LETTERS * (1472 + 1) * 4,
+    typical_bytes=66e9,
+    # no layer after the one whose output is used, and no prompt without quotes reaches the second encoder
+    partly_unused=("text_encoder", "text_encoder_2", "transformer"),
+    published=PublishedModel(
+        denoiser=Component("diffusers.HunyuanVideo15Transformer3DModel"),
+        vae=Component("diffusers.AutoencoderKLHunyuanVideo15"),
+        text_encoders=(
+            (QWEN_2_5_VL, _NUM_TOKENS + _INSTRUCTION),
+            (Component("transformers.T5EncoderModel", _BYT5, "T5Config"), _NUM_LETTERS),
+        ),
+        text={
+            "prompt_embeds": (_NUM_TOKENS, 3584),
+            "prompt_embeds_mask": (_NUM_TOKENS,),
+            "prompt_embeds_2": (_NUM_LETTERS, 1472),
+            "prompt_embeds_mask_2": (_NUM_LETTERS,),
+        },
+        side=960,
+    ),
+)
