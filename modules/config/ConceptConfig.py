@@ -81,6 +81,18 @@ class ConceptConfig:
         scope="machine",
         visible_when={"family": families_taking_references()},
     )
+    mask_folder: Str = setting(
+        "",
+        label="Mask folder",
+        also_called="conditioning_data_dir, mask_path, masks",
+        help="Masks for masked training, named like the images, in the same subfolder: cat.png here is the mask of "
+        "cat.jpg. Empty: masks lie beside the images, as cat-masklabel.png.",
+        empty_means="beside the images",
+        group="data",
+        format="folder",
+        scope="machine",
+        visible_when={"loss.masked_training": [True]},
+    )
     captions: Literal["txt", "table", "file_name", "prompt"] = setting(
         "txt",
         label="Captions",

@@ -16,10 +16,12 @@ from PIL import Image
 
 from modules.config.counted import counted
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
+from modules.data.captions import path_in_concept
 from modules.data.errors import DataError
 from modules.data.images import EXTENSIONS, fit_image, load_image, size_or_reason
 
 if TYPE_CHECKING:
+    from modules.config.ConceptConfig import ConceptConfig
     from modules.config.TrainConfig import TrainConfig
     from modules.data.concepts import Dataset
 
@@ -55,21 +57,43 @@ def with_masks(dataset: Dataset) -> Dataset:
 
 
 def find_masks(dataset: Dataset) -> list[str | None]:
-    """The path of each sample's mask, None if it has none."""
+    """The path of each sample's mask, None if it has none.
+
+    Raises DataError if a mask folder does not exist or holds masks of none of the images.
+    """
+    numbers = dataset.concept_index.tolist()
+    roots = {number: _mask_root(dataset.concepts[number], number) for number in set(numbers)}
     in_folder: dict[str, dict[str, str]] = {}
-    masks = []
-    for path in dataset.paths:
+    masks: list[str | None] = []
+    for path, number in zip(dataset.paths, numbers, strict=True):
         folder, name = os.path.split(path)
+        root = roots[number]
+        if root:
+            folder = os.path.join(root, os.path.dirname(path_in_concept(path, dataset.concepts[number])))
         if folder not in in_folder:
-            in_folder[folder] = _masks_in(folder)
+            in_folder[folder] = _images_in(folder) if root else _masks_in(folder)
         stem = os.path.splitext(name)[0]
         masks.append(in_folder[folder].get(stem) or in_folder[folder].get(stem.lower()))
+    for number, root in sorted(roots.items()):
+        concept = dataset.concepts[number]
+        of_concept = [mask for mask, index in zip(masks, numbers, strict=True) if index == number]
+        if root and not any(of_concept):
+            raise DataError(
+                f"concepts.{number}.mask_folder {concept.mask_folder}: it holds a mask of none of the "
+                f"{counted(len(of_concept), 'image')}; name masks like the images."
+            )
     return masks
 
 
 def unused_masks_warning(config: TrainConfig, dataset: Dataset) -> str | None:
-    """A warning if files are skipped as masks although masked training is off."""
-    if not dataset.num_masks or config.loss.masked_training:
+    """A warning if masks are skipped or named although masked training is off."""
+    if config.loss.masked_training:
+        return None
+    for number, concept in enumerate(dataset.concepts):
+        if concept.enabled and concept.mask_folder:
+            setting = f"concepts.{number}.mask_folder {concept.mask_folder}"
+            return f"{setting}: its masks are not used; turn on loss.masked_training, or empty it."
+    if not dataset.num_masks:
         return None
     return (
         f"{counted(dataset.num_masks, 'image is', 'images are')} skipped as masks because of their names: turn on "
@@ -90,6 +114,31 @@ def load_mask(
         mask = mask.resize(size, Image.Resampling.BILINEAR)
     fitted = np.asarray(fit_image(mask, bucket_w, bucket_h, augmentation), np.float32)
     return fitted[None] / 255
+
+
+def _mask_root(concept: ConceptConfig, number: int) -> str:
+    """The concept's mask folder; "" if its masks lie beside the images."""
+    root = os.path.expanduser(concept.mask_folder)
+    if root and not os.path.isdir(root):
+        problem = "is not a folder" if os.path.exists(root) else "does not exist"
+        raise DataError(
+            f"concepts.{number}.mask_folder {concept.mask_folder}: {problem}; choose a folder of masks, or empty it."
+        )
+    return root
+
+
+def _images_in(folder: str) -> dict[str, str]:
+    """Stem of each image in a mask folder, also in lower case and without the suffix of masks, -> its path."""
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        message = f"The mask folder {folder} can't be listed ({error.strerror}): change its permissions."
+        raise DataError(message) from error
+    images = [name for name in names if os.path.splitext(name)[1].lower() in EXTENSIONS]
+    stems = {_masked_stem(name) or os.path.splitext(name)[0]: os.path.join(folder, name) for name in images}
+    return {stem.lower(): path for stem, path in stems.items()} | stems
 
 
 def _masks_in(folder: str) -> dict[str, str]:

@@ -86,6 +86,35 @@ def test_masks_are_looked_for_only_in_masked_training(picture_folder):
     assert prepare(folder)[0].masks == [str(folder / "000-mask.png"), None, None]
 
 
+def concept_with_masks(folder, masks):
+    return ConceptConfig(path=str(folder), mask_folder=str(masks))
+
+
+def test_masks_in_another_folder_have_the_names_of_their_pictures(picture_folder, tmp_path):
+    folder, masks = picture_folder(SIZES), tmp_path / "masks"
+    for place in (folder / "more", masks / "more"):
+        place.mkdir(parents=True)
+    Image.new("RGB", (32, 32)).save(folder / "more/000.jpg")
+    write_mask(folder / "000-mask.png")  # no picture, and not looked for
+    found = [write_mask(masks / name) for name in ("001.png", "002-masklabel.png", "more/000.png")]
+    dataset = scan([concept_with_masks(folder, masks)])
+    names = ["000.png", "001.png", "002.png", "more/000.jpg"]
+    assert dataset.paths == [str(folder / name) for name in names]
+    assert find_masks(dataset) == [None, *map(str, found)]
+
+
+def test_a_mask_folder_that_helps_nothing_is_named(picture_folder, tmp_path):
+    folder, masks = picture_folder(SIZES), tmp_path / "masks"
+    config = TrainConfig(concepts=[concept_with_masks(folder, masks)])
+    dataset = scan(config.concepts)
+    with pytest.raises(DataError, match=r"concepts\.0\.mask_folder .*masks: does not exist; choose a folder of masks"):
+        find_masks(dataset)
+    masks.mkdir()
+    with pytest.raises(DataError, match=r"it holds a mask of none of the 3 images; name masks like the images"):
+        find_masks(dataset)
+    assert "its masks are not used; turn on loss.masked_training" in unused_masks_warning(config, dataset)
+
+
 def test_a_mask_of_another_aspect_ratio_is_refused_in_one_sentence(picture_folder):
     folder = picture_folder(SIZES)
     mask = write_mask(folder / "001-mask.png", (32, 32))

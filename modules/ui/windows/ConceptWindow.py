@@ -38,7 +38,10 @@ if TYPE_CHECKING:
     from modules.ui.App import App
 
 CARDS = {
-    "Folder": ("name", "path", "enabled", "include_subfolders", "include", "exclude", "reference_folder"),
+    "Folder": (
+        "name", "path", "enabled", "include_subfolders", "include", "exclude", "frame_folders_fps", "reference_folder",
+        "mask_folder",
+    ),
     "Captions": (
         "captions", "caption_extension", "caption_per_line", "caption_table", "caption_column", "prompt",
         "caption_fallback", "caption_prefix", "caption_suffix", "wildcards", "removed_tags", "shuffle_tags",
