@@ -93,6 +93,15 @@ class ConceptConfig:
         scope="machine",
         visible_when={"loss.masked_training": [True]},
     )
+    alpha_mask: bool = setting(
+        False,
+        label="Alpha channel as mask",
+        also_called="alpha_mask, transparency",
+        help="In masked training, the transparency of an image without a mask is its mask: transparent parts are not "
+        "learned.",
+        group="data",
+        visible_when={"loss.masked_training": [True]},
+    )
     captions: Literal["txt", "table", "file_name", "prompt"] = setting(
         "txt",
         label="Captions",

@@ -329,7 +329,8 @@ def _others_or_reason(dataset: Dataset, buckets: Buckets, sample: int, align: in
     if path:
         size = int(dataset.widths[sample]), int(dataset.heights[sample])
         try:
-            mask = load_mask(path, size, *buckets.shape_of(sample), augmentation_of(dataset, sample))
+            augmentation, is_alpha = augmentation_of(dataset, sample), path == dataset.paths[sample]
+            mask = load_mask(path, size, *buckets.shape_of(sample), augmentation, is_alpha)
         except ImageError as error:
             return f"its mask can't be read: {error.reason}"
     try:

@@ -56,6 +56,21 @@ def load_image(path: str, at_least: tuple[int, int] | None = None) -> Image.Imag
         return rgb if transpose is None else rgb.transpose(transpose)
 
 
+def load_alpha(path: str) -> Image.Image:
+    """The alpha channel of the image at `path`, upright, as 8 bits: white where it is opaque. Raises ImageError."""
+    with _damage_explained(path), Image.open(path, formats=FORMATS) as image:
+        image.load()
+        transpose = UPRIGHT.get(_orientation(image))
+        alpha = _straight(image).getchannel("A")
+        return alpha if transpose is None else alpha.transpose(transpose)
+
+
+def may_be_transparent(path: str) -> bool:
+    """Whether the image at `path` has an alpha channel or a transparent color, by its header. Raises ImageError."""
+    with _damage_explained(path), Image.open(path, formats=FORMATS) as image:
+        return _has_alpha(image)
+
+
 def read_size(path: str) -> tuple[int, int]:
     """Width and height of the upright image at `path`, in pixels, read from its header only.
 
@@ -160,12 +175,20 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         return _grey_from_16_bit(image)
     if image.mode == "F":
         raise ValueError("it holds floating-point pixels, whose range is unknown; save it with 8 bits")
-    if image.mode in ("LA", "PA", "La", "RGBA", "RGBa") or "transparency" in image.info:
-        # La and RGBa have premultiplied alpha and can be converted to RGBA only via LA and RGBA
-        straight = image.convert({"La": "LA", "RGBa": "RGBA"}.get(image.mode, image.mode)).convert("RGBA")
+    if _has_alpha(image):
+        straight = _straight(image)
         white = Image.new("RGBA", straight.size, "white")
         return Image.alpha_composite(white, straight).convert("RGB")
     return image.convert("RGB")
+
+
+def _has_alpha(image: Image.Image) -> bool:
+    return image.mode in ("LA", "PA", "La", "RGBA", "RGBa") or "transparency" in image.info
+
+
+def _straight(image: Image.Image) -> Image.Image:
+    """The image as RGBA. La and RGBa have premultiplied alpha and can be converted only via LA and RGBA."""
+    return image.convert({"La": "LA", "RGBa": "RGBA"}.get(image.mode, image.mode)).convert("RGBA")
 
 
 def _grey_from_16_bit(image: Image.Image) -> Image.Image:

@@ -18,7 +18,8 @@ from modules.config.counted import counted
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.captions import path_in_concept
 from modules.data.errors import DataError
-from modules.data.images import EXTENSIONS, fit_image, load_image, size_or_reason
+from modules.data.images import EXTENSIONS, fit_image, load_alpha, load_image, may_be_transparent, size_or_reason
+from modules.data.videos import is_video
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
@@ -40,7 +41,7 @@ def with_masks(dataset: Dataset) -> Dataset:
 
     Raises DataError if the aspect ratio of a mask differs from its image's, or if no image is left.
     """
-    masks = find_masks(dataset)
+    masks = _or_alpha(dataset, find_masks(dataset))
     of_mask = {mask: sample for sample, mask in enumerate(masks) if mask}
     reasons: dict[str, str] = {}
     with ThreadPoolExecutor(NUM_READERS) as readers:
@@ -90,9 +91,9 @@ def unused_masks_warning(config: TrainConfig, dataset: Dataset) -> str | None:
     if config.loss.masked_training:
         return None
     for number, concept in enumerate(dataset.concepts):
-        if concept.enabled and concept.mask_folder:
-            setting = f"concepts.{number}.mask_folder {concept.mask_folder}"
-            return f"{setting}: its masks are not used; turn on loss.masked_training, or empty it."
+        if concept.enabled and (concept.mask_folder or concept.alpha_mask):
+            name = "mask_folder" if concept.mask_folder else "alpha_mask"
+            return f"concepts.{number}.{name}: its masks are not used; turn on loss.masked_training, or reset it."
     if not dataset.num_masks:
         return None
     return (
@@ -102,18 +103,38 @@ def unused_masks_warning(config: TrainConfig, dataset: Dataset) -> str | None:
 
 
 def load_mask(
-    path: str, size: tuple[int, int], bucket_w: int, bucket_h: int, augmentation: Augmentation = NO_AUGMENTATION
+    path: str,
+    size: tuple[int, int],
+    bucket_w: int,
+    bucket_h: int,
+    augmentation: Augmentation = NO_AUGMENTATION,
+    is_alpha: bool = False,
 ) -> np.ndarray:
     """The mask as float32[1, H, W] in 0..1, fitted to the bucket like its image.
 
     size: of the upright image; a mask of another size is scaled to it first.
+    is_alpha: whether the mask is the alpha channel of the image at `path`.
     Raises ImageError.
     """
-    mask = load_image(path).convert("L")
+    mask = load_alpha(path) if is_alpha else load_image(path).convert("L")
     if mask.size != size:
         mask = mask.resize(size, Image.Resampling.BILINEAR)
     fitted = np.asarray(fit_image(mask, bucket_w, bucket_h, augmentation), np.float32)
     return fitted[None] / 255
+
+
+def _or_alpha(dataset: Dataset, masks: list[str | None]) -> list[str | None]:
+    """The masks, with the path of the image itself where its alpha channel is the mask."""
+    wanted = [dataset.concepts[number].alpha_mask for number in dataset.concept_index.tolist()]
+    asked = [
+        sample
+        for sample, mask in enumerate(masks)
+        if wanted[sample] and mask is None and not is_video(dataset.paths[sample])
+    ]
+    with ThreadPoolExecutor(NUM_READERS) as readers:
+        paths = [dataset.paths[sample] for sample in asked]
+        own = {sample for sample, is_own in zip(asked, readers.map(may_be_transparent, paths), strict=True) if is_own}
+    return [dataset.paths[sample] if sample in own else mask for sample, mask in enumerate(masks)]
 
 
 def _mask_root(concept: ConceptConfig, number: int) -> str:

@@ -115,6 +115,29 @@ def test_a_mask_folder_that_helps_nothing_is_named(picture_folder, tmp_path):
     assert "its masks are not used; turn on loss.masked_training" in unused_masks_warning(config, dataset)
 
 
+def test_transparency_is_the_mask_of_a_picture_without_one(picture_folder, base, hashes, tmp_path):
+    folder = picture_folder(SIZES)
+    for name in ("000.png", "001.png"):
+        picture = Image.open(folder / name).convert("RGBA")
+        picture.putalpha(Image.fromarray(np.tile(np.linspace(0, 255, picture.width).astype(np.uint8), (32, 1))))
+        picture.save(folder / name)
+    mask = write_mask(folder / "000-mask.png")
+    config = TrainConfig(
+        concepts=[ConceptConfig(path=str(folder), alpha_mask=True)],
+        data={"resolution": 32, "bucket_step": 8},
+        loss={"masked_training": True},
+    )
+    dataset, buckets = prepare_data(config, FAMILIES["sd15"])
+    assert dataset.masks == [str(mask), str(folder / "001.png"), None]
+    keys, cache = latent_keys(dataset, buckets, base, hashes), TensorCache(tmp_path / "cache", "latents", 0)
+    assert cache_latents(dataset, buckets, keys, cache, base) == {}
+    columns = cache.get(keys[1])["mask"].mean((0, 1))
+    assert (columns.diff() > 0).all()  # from transparent to opaque
+    assert columns[0] < 0.15
+    assert columns[-1] > 0.85
+    assert "mask" not in cache.get(keys[2])
+
+
 def test_a_mask_of_another_aspect_ratio_is_refused_in_one_sentence(picture_folder):
     folder = picture_folder(SIZES)
     mask = write_mask(folder / "001-mask.png", (32, 32))
