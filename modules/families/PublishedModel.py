@@ -72,6 +72,12 @@ T5_XXL = Component(
     {"d_model": 4096, "d_ff": 10240, "num_layers": 24, "num_heads": 64, "feed_forward_proj": "gated-gelu"},
     "T5Config",
 )
+# ByT5-small, which reads text to be drawn letter by letter
+GLYPH_BYT5 = Component(
+    "transformers.T5EncoderModel",
+    {"vocab_size": 1510, "d_model": 1472, "d_ff": 3584, "num_layers": 12, "num_heads": 6},
+    "T5Config",
+)
 # Qwen2.5-VL-7B
 QWEN_2_5_VL = Component(
     "transformers.Qwen2_5_VLForConditionalGeneration",

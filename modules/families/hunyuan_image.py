@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from modules.config.errors import UserError
 from modules.families.Family import DenoiserCall, Family
-from modules.families.PublishedModel import QWEN_2_5_VL, Component, PublishedModel
+from modules.families.PublishedModel import GLYPH_BYT5, QWEN_2_5_VL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _NUM_TOKENS, _NUM_LETTERS = 1000, 128  # of every text
 _BOTH = _NUM_TOKENS + _NUM_LETTERS
 _INSTRUCTION = 34  # tokens before each prompt, which are cut off
-_BYT5 = {"vocab_size": 1510, "d_model": 1472, "d_ff": 3584, "num_layers": 12, "num_heads": 6}
 
 
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
@@ -105,10 +104,7 @@ HUNYUAN_IMAGE = Family(
                 "scaling_factor": 0.75289,
             },
         ),
-        text_encoders=(
-            (QWEN_2_5_VL, _NUM_TOKENS + _INSTRUCTION),
-            (Component("transformers.T5EncoderModel", _BYT5, "T5Config"), _NUM_LETTERS),
-        ),
+        text_encoders=((QWEN_2_5_VL, _NUM_TOKENS + _INSTRUCTION), (GLYPH_BYT5, _NUM_LETTERS)),
         # as one text, because the denoiser sorts the tokens of two by the values of their masks
         text={"prompt_embeds": (_BOTH, 3584), "prompt_embeds_mask": (_BOTH,)},
         side=2048,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from modules.families.Codec import Codec
 from modules.families.Family import DenoiserCall, Family
 from modules.families.frames import decode_frames, encode_frames, shape_by_ratios
-from modules.families.PublishedModel import QWEN_2_5_VL, Component, PublishedModel
+from modules.families.PublishedModel import GLYPH_BYT5, QWEN_2_5_VL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _NUM_TOKENS, _NUM_LETTERS = 1000, 256  # of every text
 _INSTRUCTION = 108  # tokens before each prompt, which are cut off
 _NUM_IMAGE_TOKENS = 729
-_BYT5 = {"vocab_size": 1510, "d_model": 1472, "d_ff": 3584, "num_layers": 12, "num_heads": 6}
+# without the vision tower
+_QWEN = Component("transformers.Qwen2_5_VLTextModel", QWEN_2_5_VL.config["text_config"], "Qwen2_5_VLTextConfig")
 
 
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
@@ -100,10 +101,7 @@ HUNYUAN_VIDEO_15 = Family(
     published=PublishedModel(
         denoiser=Component("diffusers.HunyuanVideo15Transformer3DModel"),
         vae=Component("diffusers.AutoencoderKLHunyuanVideo15"),
-        text_encoders=(
-            (QWEN_2_5_VL, _NUM_TOKENS + _INSTRUCTION),
-            (Component("transformers.T5EncoderModel", _BYT5, "T5Config"), _NUM_LETTERS),
-        ),
+        text_encoders=((_QWEN, _NUM_TOKENS + _INSTRUCTION), (GLYPH_BYT5, _NUM_LETTERS)),
         text={
             "prompt_embeds": (_NUM_TOKENS, 3584),
             "prompt_embeds_mask": (_NUM_TOKENS,),
