@@ -336,8 +336,11 @@ def _find_images(
     include, exclude = _patterns(concept.include), _patterns(concept.exclude)
     extensions = EXTENSIONS | VIDEO_EXTENSIONS if videos else EXTENSIONS
     needs_file = concept.captions == "txt" and not has_fallback(concept)
+    apart = _folders_apart(concept, root)
     for below, names, run in walk(root, concept.include_subfolders, skipped.folders, outputs):
         _check(is_wanted)
+        if apart and _with_slash(os.path.join(root, below)).startswith(apart):
+            continue
         in_lower_case = {name.lower() for name in names}
         known.update(below + name for name in names)
         holds_frames = below and videos and concept.frame_folders_fps is not None
@@ -359,6 +362,17 @@ def _find_images(
         table = read_table(concept, setting)
         relative = {path: path in table or has_fallback(concept) for path in relative}
     return [_ImageFile(os.path.join(root, path), relative[path]) for path in sorted(relative)], skipped
+
+
+def _folders_apart(concept: ConceptConfig, root: str) -> tuple[str, ...]:
+    """The folders below `root` whose images belong to others: masks and references."""
+    folders = (_with_slash(folder) for folder in (concept.mask_folder, concept.reference_folder) if folder)
+    start = _with_slash(root)
+    return tuple(folder for folder in folders if folder.startswith(start) and folder != start)
+
+
+def _with_slash(folder: str) -> str:
+    return os.path.join(os.path.realpath(os.path.expanduser(folder)), "")
 
 
 def _why_no_images(concept: ConceptConfig, setting: str, skipped: _Skipped) -> str:

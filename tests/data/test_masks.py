@@ -103,6 +103,18 @@ def test_masks_in_another_folder_have_the_names_of_their_pictures(picture_folder
     assert find_masks(dataset) == [None, *map(str, found)]
 
 
+@pytest.mark.parametrize("setting", ["mask_folder", "reference_folder"])
+def test_what_belongs_to_the_pictures_is_no_picture_where_it_lies_below_them(picture_folder, setting):
+    folder = picture_folder(SIZES)
+    (folder / "apart/more").mkdir(parents=True)
+    write_mask(folder / "apart/000.png")
+    write_mask(folder / "apart/more/000.png")
+    for place in (folder / "apart", folder / "." / "apart"):
+        dataset = scan([ConceptConfig(path=str(folder), **{setting: str(place)})])
+        assert [Path(path).name for path in dataset.paths] == ["000.png", "001.png", "002.png"]
+    assert len(scan([ConceptConfig(path=str(folder), **{setting: str(folder)})])) == 5  # the same folder for both
+
+
 def test_a_mask_folder_that_helps_nothing_is_named(picture_folder, tmp_path):
     folder, masks = picture_folder(SIZES), tmp_path / "masks"
     config = TrainConfig(concepts=[concept_with_masks(folder, masks)])
