@@ -6,7 +6,7 @@ from pydantic.dataclasses import dataclass
 
 from modules.config.methods import methods_that
 from modules.config.optimizers import OPTIMIZERS, optimizers_that, optimizers_with
-from modules.config.setting import STRICT, Float, setting
+from modules.config.setting import STRICT, Float, Int, setting
 
 
 @dataclass(config=STRICT)
@@ -114,6 +114,38 @@ class OptimizerConfig:
         gt=0,
         importance="advanced",
         visible_when=optimizers_with("prodigy_d_coef"),
+    )
+    ademamix_beta3: Float = setting(
+        0.9999,
+        label="AdEMAMix: beta 3",
+        help="Memory of the second, slow mean of the gradients. 0.9999 is the published value, for long runs; 0.999 "
+        "suits runs of some thousand steps.",
+        group="optimizer",
+        ge=0,
+        lt=1,
+        importance="advanced",
+        visible_when=optimizers_with("ademamix_beta3"),
+    )
+    ademamix_alpha: Float = setting(
+        5.0,
+        label="AdEMAMix: alpha",
+        help="Weight of the slow mean beside the fast one. 5 to 10; with 0 it is AdamW.",
+        group="optimizer",
+        ge=0,
+        importance="advanced",
+        visible_when=optimizers_with("ademamix_alpha"),
+    )
+    ademamix_warmup: Int = setting(
+        0,
+        label="AdEMAMix: warm-up",
+        also_called="t_alpha, t_beta3",
+        help="Steps in which alpha and beta 3 grow from 0 and beta 1 to their values. The length of the run is the "
+        "published value; 0 has both at once.",
+        group="optimizer",
+        unit="steps",
+        ge=0,
+        importance="advanced",
+        visible_when=optimizers_with("ademamix_warmup"),
     )
     came_beta3: Float = setting(
         0.9999,

@@ -156,6 +156,24 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             states=1,
             needs_warmup=True,
         ),
+        # Pagliardini et al. 2024, arXiv 2409.03137
+        OptimizerFacts(
+            name="ademamix",
+            label="AdEMAMix",
+            maker="pytorch_optimizer.AdEMAMix",
+            package="pytorch-optimizer",
+            arguments=lambda config: {
+                "betas": (*_betas(config), config.ademamix_beta3),
+                "eps": config.eps,
+                "alpha": config.ademamix_alpha,
+                "t_alpha_beta3": config.ademamix_warmup or None,
+                "weight_decouple": True,
+            },
+            settings=(*ADAM, "ademamix_beta3", "ademamix_alpha", "ademamix_warmup"),
+            states=3,
+            shards=True,
+            found=("step",),
+        ),
         # Mishchenko & Defazio 2023, arXiv 2306.06101
         OptimizerFacts(
             name="prodigy",

@@ -10,6 +10,7 @@ OPTIONS = {
     "lion": ("optimizer.name=lion", "optimizer.learning_rate=1e-5"),
     "adafactor": ("optimizer.name=adafactor",),
     "came": ("optimizer.name=came",),
+    "ademamix": ("optimizer.name=ademamix",),
     "prodigy": ("optimizer.name=prodigy", "optimizer.learning_rate=1"),
     "sgd": ("optimizer.name=sgd",),
     "rounding": ("model.weight_dtype=bfloat16", "optimizer.stochastic_rounding=true"),

@@ -210,7 +210,7 @@ FSDP = ("enable_multi_gpu=true", "distributed_strategy=fsdp")
         ),
         (
             ["optimizer.name=adafactor"],
-            "optimizer.name adafactor ON: it needs whole weights; use adamw, schedule_free or lion.",
+            "optimizer.name adafactor ON: it needs whole weights; use adamw, schedule_free, lion or ademamix.",
         ),
         (
             ["method=full", "model.weight_dtype=bfloat16", "optimizer.stochastic_rounding=true"],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 
 import pytest
@@ -29,6 +30,7 @@ RATES = {
     "lion_8bit": 0.01,
     "adafactor": 0.05,
     "came": 0.05,
+    "ademamix": 0.01,
     "prodigy": 1.0,
     "sgd": 0.1,
 }
@@ -96,7 +98,8 @@ def test_the_settings_reach_the_optimizer(name):
     config = OptimizerConfig(
         name=name, learning_rate=0.5, beta1=0.8, beta2=0.95, eps=1e-6, weight_decay=0.2,
         adafactor_beta2_decay=-0.7, adafactor_clip_threshold=2.0, prodigy_d_coef=0.5, came_beta3=0.97,
-        came_clip_threshold=3.0, schedule_free_power=1.5, sgd_momentum=0.7, sgd_nesterov=True,
+        came_clip_threshold=3.0, ademamix_beta3=0.99, ademamix_alpha=7.0, ademamix_warmup=40,
+        schedule_free_power=1.5, sgd_momentum=0.7, sgd_nesterov=True,
     )  # fmt: skip
     optimizer = create_optimizer(config, [ParamGroup("all", parameters)])
     group = optimizer.param_groups[0]
@@ -108,6 +111,7 @@ def test_the_settings_reach_the_optimizer(name):
         "lion_8bit": {"betas": (0.8, 0.95)},
         "adafactor": {"beta2_decay": -0.7, "d": 2.0},
         "came": {"betas": (0.8, 0.95, 0.97)},
+        "ademamix": {"betas": (0.8, 0.95, 0.99), "eps": 1e-6, "alpha": 7.0, "t_alpha_beta3": 40},
         "prodigy": {"betas": (0.8, 0.95), "eps": 1e-6, "d_coef": 0.5},
         "sgd": {"momentum": 0.7, "nesterov": True},
     }[name]
@@ -115,6 +119,32 @@ def test_the_settings_reach_the_optimizer(name):
     assert group["weight_decay"] == 0.2
     if name == "came":
         assert optimizer.clip_threshold == 3.0
+
+
+@pytest.mark.parametrize("warmup", [0, 4])
+def test_ademamix_takes_the_steps_of_its_paper(warmup):
+    """Pagliardini et al. 2024, arXiv 2409.03137, algorithm 1 and equations of appendix A.1, written out."""
+    rate, decay, eps, alpha, betas, steps = 0.01, 0.1, 1e-8, 5.0, (0.9, 0.99, 0.999), 6
+    start, gradients = torch.randn(8, dtype=torch.float64), torch.randn(steps, 8, dtype=torch.float64)
+    param = nn.Parameter(start.clone())
+    config = OptimizerConfig(
+        name="ademamix", learning_rate=rate, weight_decay=decay, eps=eps, beta2=betas[1], ademamix_beta3=betas[2],
+        ademamix_warmup=warmup,
+    )  # fmt: skip
+    optimizer = create_optimizer(config, [ParamGroup("all", [param])])
+    expected, fast, slow, squares = start.clone(), 0.0, 0.0, 0.0
+    for step, gradient in enumerate(gradients, start=1):
+        param.grad = gradient.clone()
+        optimizer.step()
+        share = min(1.0, step / warmup) if warmup else 1.0
+        first, last = math.log(betas[0]), math.log(betas[2])
+        beta3 = math.exp(first * last / ((1 - share) * last + share * first))
+        fast = betas[0] * fast + (1 - betas[0]) * gradient
+        slow = beta3 * slow + (1 - beta3) * gradient
+        squares = betas[1] * squares + (1 - betas[1]) * gradient**2
+        root = (squares / (1 - betas[1] ** step)).sqrt() + eps
+        expected -= rate * ((fast / (1 - betas[0] ** step) + share * alpha * slow) / root + decay * expected)
+        torch.testing.assert_close(param.detach(), expected, rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("warmup", [False, True])
@@ -162,6 +192,7 @@ def test_a_rate_is_the_same_size_of_step_to_adafactor_as_to_adamw(scale):
         ("schedule_free", "schedulefree", "schedulefree"),
         ("lion", "pytorch_optimizer", "pytorch-optimizer"),
         ("came", "pytorch_optimizer", "pytorch-optimizer"),
+        ("ademamix", "pytorch_optimizer", "pytorch-optimizer"),
         ("prodigy", "prodigyopt", "prodigyopt"),
     ],
 )

@@ -125,7 +125,7 @@ def test_groups_of_ranks_that_share_a_model_give_the_curve_and_the_files_of_one(
     assert_same_models(tmp_path / "four", tmp_path / "one", rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("optimizer", ["schedule_free", "lion"])
+@pytest.mark.parametrize("optimizer", ["schedule_free", "lion", "ademamix"])
 def test_optimizers_step_parts_of_weights_as_whole_ones(optimizer, settings, two_ranks, tmp_path):
     options = (*FULL, f"optimizer.name={optimizer}", DOUBLE, "max_steps=4", "output.dtype=float32")
     run_alone(rank_scenarios.train, config=settings("one", *options))

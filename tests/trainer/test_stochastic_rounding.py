@@ -9,7 +9,7 @@ from modules.trainer import stochastic_rounding
 from modules.trainer.optimizers import ParamGroup, create_optimizer
 from modules.trainer.stochastic_rounding import split_into_chunks, step_with_stochastic_rounding, stochastic_round
 
-ROUNDED = ("adamw", "schedule_free", "lion", "adafactor", "came", "sgd")
+ROUNDED = ("adamw", "schedule_free", "lion", "adafactor", "came", "ademamix", "sgd")
 
 
 def test_the_mean_of_many_roundings_is_the_value():

@@ -33,6 +33,7 @@ OPTIMIZERS = {
     "schedule_free": OptimizerConfig(name="schedule_free", learning_rate=1e-2),
     "lion": OptimizerConfig(name="lion", learning_rate=1e-3),
     "came": OptimizerConfig(name="came", learning_rate=1e-3),
+    "ademamix": OptimizerConfig(name="ademamix", learning_rate=1e-3, ademamix_warmup=10),
     "sgd": OptimizerConfig(name="sgd", learning_rate=1e-2),
 }
 
