@@ -234,3 +234,8 @@ class DataParallelRuntime(Runtime):
 
     def close(self) -> None:
         self._exchange.close()
+        # Where a reducer is the last to hold a gloo group, it frees the group while it holds the lock of the
+        # interpreter: it would wait for ever for threads that need this lock to free a collective of a backward pass.
+        for wrapped in self._wrapped:
+            del wrapped.reducer, wrapped.logger
+        self._wrapped.clear()

@@ -47,6 +47,7 @@ def train(arguments: WorkerArguments, turns: Turns) -> None:
             dist.all_reduce(total)
         print(epoch, total.item() / (len(loader) * ranks))
     if ranks > 1:
+        del model  # before the group: freeing the group of gloo, torch's wrapper can wait for threads that wait for it
         dist.destroy_process_group()
 
 

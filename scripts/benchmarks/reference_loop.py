@@ -70,6 +70,7 @@ def train(arguments: WorkerArguments) -> None:
             torch.cuda.synchronize()
         turns.after_step(number)
     if world_size > 1:
+        del unet  # before the group: freeing the group of gloo, torch's wrapper can wait for threads that wait for it
         torch.distributed.destroy_process_group()
 
 

@@ -5,6 +5,7 @@ They are forked from a process that has imported everything, and end as an inter
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -16,10 +17,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from modules.config.TrainConfig import TrainConfig
 from modules.distributed import StoreExchange
 from modules.distributed.environments import spawn_variables
+from modules.distributed.Runtime import Runtime
 from modules.distributed.setup_distributed import cleanup_distributed, create_runtime, run_store, setup_distributed
 from tests.support.ports import free_port
 
@@ -30,11 +33,12 @@ WAYS = {
     "only close": lambda runtime: runtime.close(),
     "everything twice": lambda runtime: [cleanup_distributed(), runtime.close(), cleanup_distributed()],
 }
+MODEL_LAST = "the model is freed last"
 FAILURES = {"rank 0 fails": 0, "rank 1 fails": 1}  # while the other rank is in a collective
 
 
 def main(ways: list[str]) -> None:
-    pairs = {way: start_pair(way, free_port()) for way in ways or (*WAYS, *FAILURES)}
+    pairs = {way: start_pair(way, free_port()) for way in ways or (*WAYS, MODEL_LAST, *FAILURES)}
     print(json.dumps({way: [wait(pid) for pid in pids] for way, pids in pairs.items()}))
 
 
@@ -61,10 +65,26 @@ def live(way: str, rank: int) -> NoReturn:
         if rank == FAILURES[way]:
             raise RuntimeError("for a test")
         runtime.sum(torch.ones(1), torch.ones(()))
+    if way == MODEL_LAST:
+        leave_before_the_model(runtime)
+        del runtime
+        gc.collect()
+        sys.exit()
     if rank == 1:  # it still needs the store when rank 0, the host, is about to end
         dist.PrefixStore("runtime-0", run_store()).wait(["left/0"])
     WAYS[way](runtime)
     sys.exit()
+
+
+def leave_before_the_model(runtime: Runtime) -> None:
+    """Rank 1 frees its model while a thread of gloo has a collective of a backward pass, which holds Python objects."""
+    runtime.prepare(nn.Linear(1, 1))
+    weight = torch.ones(1, requires_grad=True)
+    weight.register_hook(lambda gradient: dist.all_reduce(torch.ones(1), async_op=True) and None)
+    if runtime.is_main:
+        time.sleep(0.5)
+    weight.sum().backward()
+    cleanup_distributed()
 
 
 def wait(pid: int) -> int | str:
