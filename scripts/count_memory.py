@@ -53,6 +53,7 @@ def main() -> None:
 def count(family: Family) -> dict[str, Any]:
     """Weights and activations of a family's published model; modules/machine/memory_estimate.py says what they are."""
     encoders = [(build(part, torch.bfloat16), tokens) for part, tokens in family.published.text_encoders]
+    connectors = family.published.connectors
     adapted = list(zip(family.text.encoders, encoders, strict=True))
     return {
         "denoiser": len(family.denoisers) * num_weights(build_denoiser(family)),
@@ -76,6 +77,7 @@ def count(family: Family) -> dict[str, Any]:
         "held": count_held_in_sampling(family),
         "blocks": count_blocks(family),
         **({"clip": count_held_by_clips(family)} if family.frame_step else {}),
+        **({"connectors": sum(num_weights(build(part, torch.bfloat16)) for part in connectors)} if connectors else {}),
     }
 
 
@@ -237,7 +239,7 @@ def _bytes(kept: dict[int, object]) -> int:
 def build(part: Component, dtype: torch.dtype) -> nn.Module:
     """A component on the meta device, in training mode."""
     import_diffusers()
-    library, _, class_name = part.class_name.partition(".")
+    library, _, class_name = part.class_name.rpartition(".")
     module = import_module(library)
     component_class = getattr(module, class_name)
     with torch.device("meta"):

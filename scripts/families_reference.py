@@ -82,6 +82,7 @@ def _digest(family: Family) -> str:
     tables = (family.lora_targets, family.lora_mlp, family.lora_blocks, family.unquantized)
     parts = (family.published, len(family.denoisers), *tables, family.can_train_vae)
     parts += (family.unchecked_blocks,) if family.unchecked_blocks else ()
+    parts += (family.published.connectors,) if family.published and family.published.connectors else ()
     parts += (family.frame_step, family.codec.encode_pieces is None) if family.frame_step else ()
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 

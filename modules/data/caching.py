@@ -41,7 +41,6 @@ T = TypeVar("T")
 # Part of every key; to be increased whenever the same input is encoded differently.
 ENCODING_VERSION = 1
 IMAGES_AT_ONCE = 4
-CAPTIONS_AT_ONCE = 16
 NUM_READERS = 4
 
 Progress = Callable[[str, int, int], None]  # (activity, items done, items in total)
@@ -146,7 +145,7 @@ def cache_text(
         base.using(*base.family.text_components) as pipe,
         torch.no_grad(),
     ):
-        for chunk in _chunks(missing, CAPTIONS_AT_ONCE):
+        for chunk in _chunks(missing, base.family.text.at_once):
             records = encode_records(base.family, pipe, [captions[number] for number in chunk])
             for number, record in zip(chunk, records, strict=True):
                 cache.put(keys[number], record)

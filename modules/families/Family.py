@@ -203,7 +203,7 @@ class Family:
 
     @property
     def text_components(self) -> tuple[str, ...]:
-        return self.text.encoders + self.text.tokenizers
+        return self.text.encoders + self.text.tokenizers + self.text.connectors
 
     def with_clip_skip(self, clip_skip: int) -> Family:
         """The same family, with text from an earlier layer of its CLIP encoders. clip_skip: as in ModelConfig."""

@@ -14,7 +14,7 @@ from typing import Any
 class Component:
     """A component of a pipeline.
 
-    class_name: with its library, as in "diffusers.AutoencoderKL".
+    class_name: with its module, as in "diffusers.AutoencoderKL".
     config: the values of its config.json that differ from the defaults.
     config_class: the class of its config, for components from transformers.
     """
@@ -32,6 +32,7 @@ class PublishedModel:
     text_encoders: (component, number of prompt tokens), in the order of `Family.text.encoders`.
     text: name of a text encoding output -> its shape for one prompt.
     side: the native resolution in pixels, as the side of a square.
+    connectors: the components in `Family.text.connectors`.
     """
 
     denoiser: Component
@@ -39,6 +40,7 @@ class PublishedModel:
     text_encoders: tuple[tuple[Component, int], ...]
     text: Mapping[str, tuple[int, ...]]
     side: int
+    connectors: tuple[Component, ...] = field(default=(), repr=False)
 
 
 # --- components shared by several families ----------------------------------------------------------------------------
@@ -110,4 +112,27 @@ QWEN_3_VL_4B = Component(
         "vision_config": {"hidden_size": 1024, "intermediate_size": 4096, "depth": 24, "out_hidden_size": 2560},
     },
     "Qwen3VLConfig",
+)
+# with its vision tower
+GEMMA_3_12B = Component(
+    "transformers.Gemma3ForConditionalGeneration",
+    {
+        "text_config": {
+            "hidden_size": 3840,
+            "intermediate_size": 15360,
+            "num_hidden_layers": 48,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "sliding_window": 1024,
+        },
+        "vision_config": {
+            "hidden_size": 1152,
+            "intermediate_size": 4304,
+            "num_hidden_layers": 27,
+            "num_attention_heads": 16,
+            "image_size": 896,
+            "patch_size": 14,
+        },
+    },
+    "Gemma3Config",
 )

@@ -31,7 +31,10 @@ class TextEncoding:
         pipeline's own encoding of a missing negative prompt; () if that is the encoding of "".
     empty_prompt: the text that takes the place of an empty prompt, in caption dropout and, if no negative prompt is
         given, in sampling. "" if the pipeline encodes "" itself where a negative prompt is missing.
-    select: outputs of `encode_prompt` by name -> what to keep of them, for pipelines that return more than they need.
+    select: (pipeline, outputs of `encode_prompt` by name) -> what the denoiser takes, for pipelines that return more or
+        pass them through `connectors` in `__call__`.
+    connectors: components that `select` and `__call__` need beside the encoders; they are not trained.
+    at_once: the number of captions that are encoded together for the cache.
     collate: "stack" if all prompts give the same shapes; "pad" if the outputs in `padded` differ in length (their first
         axis) and are padded with zeros; "list" if the denoiser takes a list; "group" if it takes no mask, so that only
         texts of the same length can share a forward pass. Outputs that differ in length are then lists.
@@ -53,7 +56,9 @@ class TextEncoding:
     empty_options: Mapping[str, Any] = field(default_factory=dict)
     empty_outputs: tuple[str | None, ...] = ()
     empty_prompt: str = ""
-    select: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda outputs: outputs
+    select: Callable[[Any, Mapping[str, Any]], Mapping[str, Any]] = lambda pipe, outputs: outputs
+    connectors: tuple[str, ...] = ()
+    at_once: int = 16
     collate: Literal["stack", "pad", "list", "group"] = "stack"
     padded: tuple[str, ...] = ()
     skips_layers: bool = False

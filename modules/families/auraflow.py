@@ -6,7 +6,7 @@ fal 2024. Its text has no mask: embeddings of padding are zeros, which the denoi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from modules.families.Family import Family
 from modules.families.PublishedModel import KL_VAE, Component, PublishedModel
@@ -22,7 +22,7 @@ _PILE_T5_XL = Component(
 )
 
 
-def _select(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _select(pipe: Any, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The mask has an entry for each number of the embeddings; one for each token is enough. Only the pipeline asks for
     it, and doesn't use it."""
     mask, embeds = outputs["prompt_attention_mask"], outputs["prompt_embeds"]

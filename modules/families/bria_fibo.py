@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _WIDTH, _STATES = 2048, 37  # of SmolLM3: its hidden states are the embeddings and the outputs of 36 layers
 
 
-def _select(outputs: Mapping[str, Any]) -> dict[str, Any]:
+def _select(pipe: Any, outputs: Mapping[str, Any]) -> dict[str, Any]:
     """With all hidden states as one tensor [B, length, states, width]."""
     import torch
 

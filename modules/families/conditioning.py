@@ -69,7 +69,7 @@ def _encode(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> list
             )
             values = values if isinstance(values, tuple) else (values,)
             outputs |= {name: value for name, value in zip(own_names, values, strict=True) if name is not None}
-    named = family.text.select(outputs)
+        named = family.text.select(pipe, outputs)
     return [{name: value[row] for name, value in named.items()} for row in range(len(prompts))]
 
 

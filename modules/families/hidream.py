@@ -93,7 +93,7 @@ HIDREAM = Family(
         encoders=("text_encoder", "text_encoder_2", "text_encoder_3", "text_encoder_4"),
         tokenizers=("tokenizer", "tokenizer_2", "tokenizer_3", "tokenizer_4"),
         options={"max_sequence_length": _NUM_TOKENS},
-        select=lambda outputs: {**outputs, "llama_states": outputs["llama_states"].transpose(0, 1)},  # rows first
+        select=lambda pipe, outputs: {**outputs, "llama_states": outputs["llama_states"].transpose(0, 1)},  # rows first
     ),
     objective="flow",
     align=16,

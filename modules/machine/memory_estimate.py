@@ -62,8 +62,8 @@ class Blocks:
 class Architecture:
     """The size of a family's published model, as counted by `scripts/count_memory.py`.
 
-    denoiser, text_encoders, vae: numbers of weights. quantizable_denoiser, quantizable_text: of those, the weights that
-    quantization applies to. adapter: of a rank-1 LoRA, by `lora.targets`.
+    denoiser, text_encoders, connectors, vae: numbers of weights. quantizable_denoiser, quantizable_text: of those, the
+    weights that quantization applies to. adapter: of a rank-1 LoRA, by `lora.targets`.
     text_adapters: the same for each text encoder's attention, 0 if it can't be adapted.
     lora, full: activations of the denoiser in mixed precision. vae_activations: in float32.
     held: bytes per pixel during sampling, by the "denoiser" in mixed precision and by the "vae" in float32.
@@ -86,6 +86,7 @@ class Architecture:
     held: Mapping[str, int]
     blocks: Blocks
     clip: Mapping[str, int] = field(default_factory=dict)
+    connectors: int = 0
 
 
 def _architecture(counted: Mapping[str, Any]) -> Architecture:
@@ -289,7 +290,8 @@ def _denoiser_bytes(config: TrainConfig, model: Architecture) -> float:
 
 def _text_bytes(config: TrainConfig, model: Architecture) -> float:
     quantization = config.model.text_encoder_quantization
-    return _held_bytes(config, quantization, sum(model.text_encoders), sum(model.quantizable_text))
+    connectors = model.connectors * BYTES_OF[config.model.weight_dtype]
+    return connectors + _held_bytes(config, quantization, sum(model.text_encoders), sum(model.quantizable_text))
 
 
 def _held_bytes(config: TrainConfig, quantization: str, count: int, quantizable: int) -> float:

@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_map
 
 from modules.trainer.sampling import ImageRequest, run_pipeline
 
 if TYPE_CHECKING:
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
-    from torch import nn
 
     from modules.weights.BaseModel import BaseModel
 
@@ -50,8 +50,10 @@ class SamplePrompts:
         if not unknown or self.trains_text:
             return
         base, family = self.base, self.base.family
-        described = {name: _Description(base.meta_module(name), base.dtype) for name in (*family.denoisers, family.vae)}
-        with base.using(*family.text_components), base.replaced(described), self._remembering(base.pipe):
+        later = (*family.denoisers, family.vae, *family.text.connectors)
+        described = {name: _Description(base.meta_module(name), base.dtype) for name in later}
+        encoding = family.text.encoders + family.text.tokenizers
+        with base.using(*encoding), base.replaced(described), self._remembering(base.pipe):
             for batch in unknown:
                 known = tuple(batch)
                 if not family.needs_first_frame:
@@ -64,17 +66,17 @@ class SamplePrompts:
 
     @contextmanager
     def pipeline(self) -> Iterator[DiffusionPipeline]:
-        """The pipeline for batches that are encoded: the VAE is on the device only while it decodes."""
+        """The pipeline for batches that are encoded; its other models are on the device only while they are used."""
         base, family = self.base, self.base.family
         trains_text = self.trains_text
         on_device = [*family.denoisers, *(family.text.encoders if trains_text else ())]
-        trains_vae = _trains(base.module(family.vae))
         absent = set() if trains_text else set(family.text.encoders)
         others = [name for name in base.component_names if name not in absent.union(on_device)]
         with base.using(*on_device), base.using(*others, on_device=False):
-            taken: dict[str, Any] = dict.fromkeys(absent)
-            if not trains_vae:
-                taken[family.vae] = _VaeOnDemand(base.vae, base.device)
+            loaded = {name: base.module(name) for name in others}
+            models = {name: module for name, module in loaded.items() if isinstance(module, nn.Module)}
+            on_demand = {name: _OnDemand(model, base.device) for name, model in models.items() if not _trains(model)}
+            taken: dict[str, Any] = {**dict.fromkeys(absent), **on_demand}
             with base.replaced(taken), self._remembering(base.pipe):
                 yield base.pipe
 
@@ -127,34 +129,38 @@ class _Description:
     encode = __call__  # of a VAE
 
 
-class _VaeOnDemand:
-    """A VAE in system memory that moves to the device to be used. Pipelines see an instance of its class there."""
+class _OnDemand:
+    """A model in system memory that moves to the device to be used. Pipelines see an instance of its class there."""
 
-    def __init__(self, vae: Any, device: torch.device):
-        self._vae, self.device = vae, device
+    def __init__(self, model: Any, device: torch.device):
+        self._model, self.device = model, device
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:  # some pipelines ask which class their VAE is of
-        return type(self._vae)
+        return type(self._model)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._vae, name)
+        return getattr(self._model, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._on_device():
+            return self._model(*args, **kwargs)
 
     def encode(self, *args: Any, **kwargs: Any) -> Any:
         with self._on_device():
-            return self._vae.encode(*args, **kwargs)
+            return self._model.encode(*args, **kwargs)
 
     def decode(self, *args: Any, **kwargs: Any) -> Any:
         with self._on_device():
-            return self._vae.decode(*args, **kwargs)
+            return self._model.decode(*args, **kwargs)
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:
-        self._vae.to(self.device)
+        self._model.to(self.device)
         try:
             yield
         finally:
-            self._vae.to("cpu")
+            self._model.to("cpu")
 
 
 def _moved(values: Any, device: torch.device) -> Any:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     class SingleFilePipeline(DiffusionPipeline, FromSingleFileMixin):
         """What the pipelines of families that can be read from a single file are."""
 
-# The libraries whose classes a model may name; anything else would be code that comes with the model.
+# The libraries whose classes a model may name, beside pipelines of diffusers; anything else would be code of the model.
 LIBRARIES = ("diffusers", "transformers")
 CHOOSE_COMPLETE = "choose a checkpoint that contains the complete model"
 
@@ -227,9 +227,9 @@ class BaseModel:
         if not hasattr(component_class, "forward"):
             return None
         with torch.device("meta"):
-            if self._classes[name][0] == "diffusers":
-                return component_class.from_config(component_class.load_config(self.path, subfolder=name))
-            return component_class(component_class.config_class.from_pretrained(self.path, subfolder=name))
+            if self._classes[name][0] == "transformers":
+                return component_class(component_class.config_class.from_pretrained(self.path, subfolder=name))
+            return component_class.from_config(component_class.load_config(self.path, subfolder=name))
 
     def component_files(self, *names: str) -> list[Path]:
         """The files that determine what these components compute, sorted."""
@@ -322,7 +322,9 @@ class BaseModel:
     def _component_class(self, name: str) -> type[Any]:
         """A class of diffusers or transformers; models, tokenizers and schedulers have no base class in common."""
         library, class_name = self._classes[name]
-        component_class = getattr(importlib.import_module(library), class_name, None) if library in LIBRARIES else None
+        package = library if library in LIBRARIES else f"diffusers.pipelines.{library}"  # of the pipeline itself
+        is_known = library.isidentifier() and find_spec(package) is not None
+        component_class = getattr(importlib.import_module(package), class_name, None) if is_known else None
         if component_class is None:
             raise self._component_error(name, f"there is no {library}.{class_name}")
         return component_class

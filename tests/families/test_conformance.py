@@ -37,11 +37,13 @@ from tests.support.prepared import prepared
 from tests.support.short_training import load_plainly
 from tests.support.tiny_models import VARIANTS
 
-# Their pipelines fail without a prompt, take texts with another order of axes or want their lengths, too, so that they
-# can't be given a text as it is cached.
-NO_TEXT_IN_CALL = ("bria_fibo", "hidream", "kandinsky5_image", "kandinsky5_video", "longcat_image")
+# Their pipelines fail without a prompt, take texts with another order of axes or before connectors, or want their
+# lengths, too, so that they can't be given a text as it is cached.
+NO_TEXT_IN_CALL = ("bria_fibo", "hidream", "kandinsky5_image", "kandinsky5_video", "longcat_image", "ltx2")
 # Their VAEs normalize over several frames, so that the first latent frame of a clip depends on those after it.
 NORMALIZED_OVER_FRAMES = ("cogvideox", "hunyuan_video", "kandinsky5_video")
+# Their pipelines convert a prediction to clean latents and back.
+ROUNDING = {"ltx2": 3e-6}
 PROMPTS = ["a photo of a cat", "the dog, moving below a red and blue sky"]
 
 
@@ -212,6 +214,7 @@ def spied_sampling(case, prompt, **arguments):
         # of the same noise schedule, and one that scales no input of the denoiser
         pipe.scheduler = diffusers.DDIMScheduler.from_config(pipe.scheduler.config)
     calls, latents = [], []
+    only_pictures(case.family, pipe)
     step = pipe.scheduler.step
     shape = (1, *case.latent_shape())
 
@@ -231,6 +234,17 @@ def spied_sampling(case, prompt, **arguments):
     pipe.scheduler.step = spy
     picture = case.make_picture(pipe, prompt=[prompt], **arguments)
     return picture, latents[-1], calls
+
+
+def only_pictures(family, pipe):
+    """Keeps a model that makes videos with sound from mixing the two, because videos are trained alone."""
+    if family.name != "ltx2":
+        return
+    for_sound = copy.deepcopy(pipe.scheduler)
+    pipe.scheduler.__deepcopy__ = lambda memo: for_sound  # not a copy that is spied on, too
+    pipe.transformer.register_forward_pre_hook(
+        lambda module, args, kwargs: (args, {**kwargs, "isolate_modalities": True}), with_kwargs=True
+    )
 
 
 def noised_pair(case):
@@ -293,7 +307,7 @@ def test_our_prediction_is_what_the_pipeline_feeds_its_scheduler(case):
     text = collate_text(case.family.text, case.records()[:1])
     for prediction, timestep, latents in calls:
         ours = case.predict(latents, timestep.reshape(1), text)
-        assert largest_difference(ours, prediction) == 0.0
+        assert largest_difference(ours, prediction) <= ROUNDING.get(case.family.name, 0.0)
 
 
 def test_our_prediction_with_reference_images_is_the_pipelines(case):
@@ -356,6 +370,7 @@ def test_clips_from_their_first_frame_are_predicted_as_the_pipeline_does_it(clip
     parts = {**pipe.config, **pipe.components}
     from_image = kind(**{name: parts[name] for name in inspect.signature(kind.__init__).parameters if name in parts})
     picture, seen, predictions, timesteps = clip_case.input_image, [], [], []
+    only_pictures(family, pipe)
     step, denoise = pipe.scheduler.step, pipe.transformer.forward
 
     @wraps(step)
@@ -382,7 +397,7 @@ def test_clips_from_their_first_frame_are_predicted_as_the_pipeline_does_it(clip
         ours = clip_case.predict(latents, timestep.reshape(1), text, first_given=torch.tensor([True]))
         num_frames = prediction.shape[2]  # some pipelines leave out the given one
         assert num_frames >= 2
-        assert largest_difference(ours[:, :, -num_frames:], prediction) <= 1e-6
+        assert largest_difference(ours[:, :, -num_frames:], prediction) <= ROUNDING.get(family.name, 1e-6)
         without = clip_case.predict(latents, timestep.reshape(1), text)
         assert largest_difference(without[:, :, -num_frames:], prediction) > 1e-4
 
@@ -562,7 +577,9 @@ def test_a_dropped_caption_is_what_the_pipeline_takes_where_no_negative_prompt_i
     pipe, seen = case.copied_pipe(), []
     for name in case.family.denoisers:
         denoiser = getattr(pipe, name)
-        denoiser.register_forward_pre_hook(lambda module, args, kwargs: seen.append((args, kwargs)), with_kwargs=True)
+        denoiser.register_forward_pre_hook(
+            lambda module, args, kwargs: seen.append((args, without_sound(kwargs))), with_kwargs=True
+        )
     sample = case.sample(tmp_path)
     list(generate_images(pipe, image_requests(sample), 1))
     name = case.family.text.outputs[0]
@@ -574,6 +591,10 @@ def test_a_dropped_caption_is_what_the_pipeline_takes_where_no_negative_prompt_i
     texts = [text for text in map(unpadded, matrices_in(seen)) if text.shape in (spoken.shape, dropped.shape)]
     assert any(is_same(text, spoken) for text in texts)
     assert all(is_same(text, spoken) or is_same(text, dropped) for text in texts)
+
+
+def without_sound(arguments):
+    return {name: value for name, value in arguments.items() if not name.startswith("audio_")}
 
 
 def unpadded(text):

@@ -86,6 +86,7 @@ def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> n
     if request.references:
         arguments["image"] = Image.open(request.references[0])
     arguments[family.guidance_argument if family else "guidance_scale"] = request.guidance
+    arguments |= family.call_options if family else {}
     taken = inspect.signature(pipe.__call__).parameters  # of models without guidance neither
     size = request.width, request.height
     with call_attributes(family, pipe, *size, request.guidance) if family else nullcontext():
@@ -97,7 +98,6 @@ def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> n
             num_inference_steps=request.steps,
             output_type="np",
             **{name: value for name, value in arguments.items() if name in taken},
-            **(family.call_options if family else {}),
         )
     images = images_in(output)
     return output.frames[0][0] if images is None else images[0]

@@ -10,7 +10,7 @@ from transformers import CLIPTextModel
 
 from modules.config.ModelConfig import ModelConfig
 from modules.families.registry import FAMILIES
-from modules.trainer.SamplePrompts import SamplePrompts, _VaeOnDemand
+from modules.trainer.SamplePrompts import SamplePrompts, _OnDemand
 from modules.trainer.sampling import ImageRequest, generate_images
 from modules.weights.BaseModel import BaseModel
 from modules.weights.single_file import save_single_file
@@ -101,7 +101,7 @@ def test_the_vae_is_on_the_device_while_it_decodes_and_leaves_it_after_an_error_
             return self.weight.device.type
 
     vae = Vae()
-    on_demand = _VaeOnDemand(vae, torch.device("meta"))
+    on_demand = _OnDemand(vae, torch.device("meta"))
     assert isinstance(on_demand, Vae)  # pipelines ask for the class of their VAE
     assert on_demand.device.type == "meta"  # a pipeline's device is that of its first module
     moves = []
