@@ -55,7 +55,7 @@ def test_every_family_works_with_quantized_components(family, tiny_model):
     encodings = []
     for quantization in ("none", "int8"):
         base = open_base(family.name, tiny_model(family.name), quantization)
-        base.require(*names, *family.text.tokenizers)
+        base.require(*names, *family.text_components)
         for name in names:
             module = base.module(name)
             assert module.dtype == torch.bfloat16  # inputs are cast to it
