@@ -47,6 +47,8 @@ def main(argv: list[str] | None = None) -> int:
             args.embedding,
             args.dtype,
             args.text_chunks,
+            args.vae,
+            args.denoiser,
         )
         references = tuple(file for path in args.reference for file in image_files(path))
         family = family_of_pipeline(pipe)
@@ -64,7 +66,9 @@ def main(argv: list[str] | None = None) -> int:
             show(visible_line(str(path)))
     except UserError as error:
         # the settings' names, as the options here are called
-        text = str(error).replace("model.config_folder", "--config").replace("model.base", "--base")
+        text = str(error).replace("model.config_folder", "--config")
+        for name in ("base", "vae", "denoiser"):
+            text = text.replace(f"model.{name}", f"--{name}")
         print_text(text, sys.stderr)
         return 2
     except RuntimeError as error:
@@ -86,6 +90,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--base", required=True, metavar="DIR", help="diffusers folder, Hub id or single file")
     parser.add_argument("--config", default="", metavar="DIR", help="diffusers folder, for a single file")
+    parser.add_argument("--vae", default="", metavar="PATH", help="VAE in place of the base's: a folder or file")
+    parser.add_argument("--denoiser", default="", metavar="FILE", help="transformer or U-Net in place of the base's")
     parser.add_argument(
         "--lora",
         action="append",

@@ -42,6 +42,36 @@ class ModelConfig:
         kept_while=("model.base",),
         importance="advanced",
     )
+    vae: Str = setting(
+        "",
+        label="Other VAE",
+        also_called="vae, vae_override",
+        help="A VAE in place of the base model's, as a folder or a .safetensors file, such as one that draws "
+        "faces better. It "
+        "has to be of the same kind. A whole model is saved with it; generate images of a LoRA with the same one.",
+        group="model",
+        format="file_or_folder",
+        empty_means="that of the base model",
+        scope="machine",
+        kept_as="VAE",
+        kept_while=("model.base",),
+        importance="advanced",
+    )
+    denoiser: Str = setting(
+        "",
+        label="Other denoiser",
+        also_called="transformer_model, unet_path, dit, transformer override",
+        help="A .safetensors file with the transformer or U-Net alone, as ComfyUI loads it, in place of the base "
+        "model's; the rest comes from the base model. Generate images of a LoRA with the same one.",
+        group="model",
+        format="file",
+        empty_means="that of the base model",
+        scope="machine",
+        kept_as="denoiser",
+        kept_while=("model.base",),
+        importance="advanced",
+        visible_when={"family": families_with(experts=False), "method": WITH_DENOISER},
+    )
     prediction_type: Literal["auto", "epsilon", "v_prediction"] = setting(
         "auto",
         label="Prediction type",

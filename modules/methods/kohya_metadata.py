@@ -41,7 +41,8 @@ def _model(base: BaseModel, config: TrainConfig) -> dict[str, Any]:
     return {
         "ss_base_model_version": version,
         "ss_v2": version and version.startswith("sd_v2"),
-        "ss_sd_model_name": _base_name(config.model.base),
+        "ss_sd_model_name": _base_name(config.model.denoiser or config.model.base),
+        "ss_vae_name": _base_name(config.model.vae) if config.model.vae else None,
         "ss_output_name": config.output.name,
         "ss_clip_skip": config.model.clip_skip if text.skips_layers and config.model.clip_skip > 1 else None,
         "ss_max_token_length": 75 * text.chunks if text.chunks > 1 else None,

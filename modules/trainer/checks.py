@@ -27,6 +27,7 @@ from modules.weights.BaseModel import check_config_folder
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import BaseInfo, check_base
 from modules.weights.model_files import check_format
+from modules.weights.own_parts import own_parts
 
 if TYPE_CHECKING:
     import torch
@@ -63,6 +64,7 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
     check_sample_references(config.sampling, family)
     if base.kind == "single_file":
         check_config_folder(config.model)
+    own_parts(family, config.model)
     _check_scheduler(config, family, base)
     check_packages(config.optimizer)
     check_quantization_packages(config.model)

@@ -51,7 +51,9 @@ def sample_model(
     facts = facts_of(config)
     family = FAMILIES[config.family].with_clip_skip(config.model.clip_skip).with_text_chunks(config.model.text_chunks)
     has_own_weights = facts.trains_weights
-    base = BaseModel(family, replace(config.model, base=str(model[0])) if has_own_weights else config.model, device)
+    # what a run saves has these parts already
+    saved = replace(config.model, base=str(model[0]), vae="", denoiser="") if has_own_weights else config.model
+    base = BaseModel(family, saved, device)
     base.num_swapped = num_swapped_blocks(config, device, 1)
     prompts = SamplePrompts(base)
     settings = with_sizes(with_captions(config, sampling), config)

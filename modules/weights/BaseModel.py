@@ -9,7 +9,7 @@ import inspect
 import json
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +22,7 @@ from modules.weights.errors import WeightsError, loading_reason
 from modules.weights.hub_models import download_folder
 from modules.weights.inspect import check_base, check_fits, inspect_base, names_component
 from modules.weights.libraries import import_diffusers, import_pipeline
+from modules.weights.own_parts import load_own_part, own_parts, put_own_parts
 from modules.weights.prequantized import load_prequantized, stored_quantization
 from modules.weights.quantization import quantization_of, quantize_layers
 from modules.weights.safe import read_header, tensor_shapes
@@ -74,6 +75,7 @@ class BaseModel:
         self.num_swapped = config.blocks_to_swap or 0  # blocks of each denoiser that stay in system memory
         self.swaps: dict[str, BlockSwap] = {}  # of the denoisers whose blocks are swapped
         self._loading_turn = loading_turn
+        self._own_parts = own_parts(family, config)
         self._pipeline_class = import_pipeline(family.pipeline)
         self.is_single_file = info.kind == "single_file"
         if self.is_single_file:
@@ -118,7 +120,8 @@ class BaseModel:
     @property
     def stored_quantized(self) -> list[str]:
         """The components whose files are quantized."""
-        return [name for name in self._classes if stored_quantization(self.path / name) != "none"]
+        names = self._classes.keys() - self._own_parts.keys()
+        return [name for name in sorted(names) if stored_quantization(self.path / name) != "none"]
 
     def require(self, *names: str, on_device: bool = True) -> None:
         """Loads missing components, frozen and in evaluation mode, and by default moves modules to the device.
@@ -229,10 +232,21 @@ class BaseModel:
         with torch.device("meta"):
             if self._classes[name][0] == "transformers":
                 return component_class(component_class.config_class.from_pretrained(self.path, subfolder=name))
-            return component_class.from_config(component_class.load_config(self.path, subfolder=name))
+            return component_class.from_config(component_class.load_config(self._config_folder(name)))
+
+    def _config_folder(self, name: str) -> Path:
+        """The folder with the config.json of a component."""
+        own = self._own_parts.get(name)
+        return own if own and own.is_dir() else self.path / name
 
     def component_files(self, *names: str) -> list[Path]:
         """The files that determine what these components compute, sorted."""
+        others = [name for name in names if name not in self._own_parts]
+        own = [self._own_parts[name] for name in names if name in self._own_parts]
+        files = [file for path in own for file in (_files_below(path, [""]) if path.is_dir() else [path])]
+        return sorted(files) + (self._base_files(others) if others or not names else [])
+
+    def _base_files(self, names: Sequence[str]) -> list[Path]:
         if self.is_single_file:
             folder = self.config.config_folder  # its configs and tokenizers matter, too, but not its weights
             described = _files_below(Path(os.path.expanduser(folder)), names) if folder else []
@@ -278,6 +292,10 @@ class BaseModel:
             if not hasattr(component_class, "forward"):
                 self._check_vocabulary(name, component_class)
                 return component_class.from_pretrained(self.path, subfolder=name)
+            if name in self._own_parts:
+                is_vae = name == self.family.vae
+                path = self._own_parts[name]
+                return self._ready(name, load_own_part(component_class, path, self.path / name, self.dtype, is_vae))
             if stored_quantization(self.path / name) != "none":
                 return self._frozen(load_prequantized(component_class, self.path / name, self.dtype))
             options = {"dtype" if self._classes[name][0] == "transformers" else "torch_dtype": self.dtype}
@@ -296,12 +314,17 @@ class BaseModel:
         if report["missing_keys"]:
             # the libraries would initialize them at random
             raise self._component_error(name, f"its weights lack {min(report['missing_keys'])}")
+        return self._ready(name, component)
+
+    def _ready(self, name: str, component: Any) -> Model:
         if name in self.family.denoisers:
             self.family.adapt(component)
         return self._frozen(component)
 
     def _check_stored_quantization(self, name: str) -> None:
         """Raises WeightsError for stored formats that can't be read, and for settings that ask for another."""
+        if name in self._own_parts:
+            return
         try:
             stored = stored_quantization(self.path / name)
         except ValueError as error:
@@ -363,6 +386,7 @@ class BaseModel:
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             remedy = "check both" if options else "set model.config_folder to a diffusers folder of the same kind"
             raise self._single_file_error(loading_reason(error), remedy) from error
+        put_own_parts(pipe, self.family, self._own_parts)
         for name, component in pipe.components.items():
             if hasattr(component, "parameters") and any(param.is_meta for param in component.parameters()):
                 raise self._single_file_error(f"tensors of its {name} are missing", CHOOSE_COMPLETE)

@@ -17,6 +17,7 @@ from modules.weights.hub_models import download_folder
 from modules.weights.inspect import BaseInfo, check_parts, inspect_base
 from modules.weights.libraries import import_diffusers
 from modules.weights.lora_files import load_lora
+from modules.weights.own_parts import own_parts, put_own_parts
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +32,8 @@ def load_pipeline(
     embeddings: Sequence[str | Path] = (),
     dtype: str = "",
     text_chunks: int = 1,
+    vae: str = "",
+    denoiser: str = "",
 ) -> DiffusionPipeline:
     """The pipeline of a diffusers folder, Hub id or single file, with all `loras`, on `device`.
 
@@ -38,11 +41,13 @@ def load_pipeline(
     config_folder: a diffusers folder with the configuration of a single file; needed without internet access.
     embeddings: embedding files, whose words prompts can then contain.
     dtype: the torch name of a dtype; "" for bfloat16 on GPUs that support it, else float32.
-    text_chunks: as in ModelConfig, for models that have it.
+    text_chunks: as in ModelConfig, for models that have it. vae, denoiser: as there.
     Raises WeightsError if the base model, a LoRA or an embedding is missing, damaged or does not fit.
     """
     info = inspect_base(base)
     pipe = _single_file(base, info, config_folder) if info.kind == "single_file" else _folder(base, info)
+    if vae or denoiser:
+        _put_parts(pipe, base, vae, denoiser)
     pipe.set_progress_bar_config(disable=True)
     if getattr(pipe, "safety_checker", None) is not None:
         pipe.safety_checker = None  # it would silently return black images
@@ -59,6 +64,15 @@ def load_pipeline(
     if family and text_chunks > 1 and family.text.takes_chunks:
         encode_in_chunks(family.with_text_chunks(text_chunks), pipe)
     return pipe.to(device, _torch_dtype(dtype, device))
+
+
+def _put_parts(pipe: DiffusionPipeline, base: str, vae: str, denoiser: str) -> None:
+    family = family_of_pipeline(pipe)
+    if family is None:
+        raise WeightsError(f"base {base!r}: is of no known family, so that it can't get another VAE or denoiser.")
+    put_own_parts(pipe, family, own_parts(family, ModelConfig(vae=vae, denoiser=denoiser)))
+    if denoiser:
+        adapt_denoisers(pipe)
 
 
 def _adapters(pipe: DiffusionPipeline) -> set[str]:

@@ -79,6 +79,9 @@ def sample_options(
     options = ["--base", base]
     if config.model.config_folder:
         options += ["--config", config.model.config_folder]
+    own_parts = {"--vae": config.model.vae, "--denoiser": config.model.denoiser}
+    if base == config.model.base:  # else it has them already
+        options += [text for option, path in own_parts.items() if path for text in (option, path)]
     for path in model if trained else ():
         if facts.trains_adapters:
             options += ["--lora", f"{path}:{strength:.2f}"]

@@ -31,6 +31,8 @@ CARDS = (
             "family",
             "model.base",
             "model.config_folder",
+            "model.vae",
+            "model.denoiser",
             "model.prediction_type",
             "model.zero_terminal_snr",
             "model.clip_skip",

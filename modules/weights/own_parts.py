@@ -1,0 +1,121 @@
+"""Parts that take the place of the base model's: a VAE, or a denoiser from a single file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from modules.weights.errors import WeightsError, loading_reason
+from modules.weights.safe import load_tensors, read_header, tensor_shapes
+
+if TYPE_CHECKING:
+    import torch
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
+
+    from modules.config.ModelConfig import ModelConfig
+    from modules.families.Family import Family
+    from modules.weights.libraries import Model
+
+
+def own_parts(family: Family, config: ModelConfig) -> dict[str, Path]:
+    """Component -> the file, or the folder with a config.json, that it is read from instead of the base model.
+
+    Raises WeightsError if there is no such file or folder, or the family has several denoisers.
+    """
+    parts = {}
+    if config.vae:
+        parts[family.vae] = _vae_path(config.vae)
+    if config.denoiser:
+        if len(family.denoisers) > 1:
+            raise WeightsError(
+                f"model.denoiser {config.denoiser!r}: {family.label} has {len(family.denoisers)} denoisers; leave it "
+                "empty, and put the file's weights into a diffusers folder for model.base."
+            )
+        parts[family.denoisers[0]] = _file(config.denoiser, "model.denoiser")
+    return parts
+
+
+def _vae_path(name: str) -> Path:
+    path = Path(os.path.expanduser(name))
+    if not path.is_dir():
+        return _file(name, "model.vae")
+    folder = next((one for one in (path, path / "vae") if (one / "config.json").is_file()), None)
+    if folder is None:
+        raise WeightsError(
+            f"model.vae {name!r}: has no config.json; choose the folder of a VAE, that of a model, or a file."
+        )
+    return folder
+
+
+def _file(name: str, setting: str) -> Path:
+    path = Path(os.path.expanduser(name))
+    if not path.is_file() or path.suffix != ".safetensors":
+        raise WeightsError(f"{setting} {name!r}: is not a .safetensors file; choose one.")
+    return path
+
+
+def put_own_parts(pipe: DiffusionPipeline, family: Family, parts: Mapping[str, Path]) -> None:
+    """Puts parts, as from `own_parts`, in place of those of a loaded pipeline. Raises WeightsError."""
+    for name, path in parts.items():
+        own = getattr(pipe, name)
+        with tempfile.TemporaryDirectory() as folder:
+            own.save_config(folder)
+            setattr(pipe, name, load_own_part(type(own), path, Path(folder), own.dtype, name == family.vae))
+
+
+def load_own_part(
+    component_class: type[Any], path: Path, config_folder: Path, dtype: torch.dtype, is_vae: bool
+) -> Model:
+    """A component from its own file or folder.
+
+    config_folder: of the base model's component, whose architecture a file must have, in diffusers' tensor names or in
+    those of the original, as far as diffusers knows them.
+    Raises WeightsError, starting with the setting, if it can't be read or is of another kind.
+    """
+    from diffusers.loaders.single_file_utils import SingleFileComponentError
+
+    setting = "model.vae" if is_vae else "model.denoiser"
+    try:
+        if path.is_dir():
+            component, missing = _from_folder(component_class, path, dtype)
+        else:
+            component, missing = _from_file(component_class, path, config_folder, dtype)
+    except (OSError, ValueError, KeyError, RuntimeError, SingleFileComponentError) as error:
+        raise _error(setting, path, component_class, loading_reason(error)) from error
+    if missing:
+        raise _error(setting, path, component_class, f"its weights lack {missing}")
+    return component
+
+
+def _from_folder(component_class: type[Any], path: Path, dtype: torch.dtype) -> tuple[Any, str]:
+    kind = component_class.load_config(path).get("_class_name")
+    if kind != component_class.__name__:
+        raise ValueError(f"it is a {kind}")
+    component, report = component_class.from_pretrained(path, torch_dtype=dtype, output_loading_info=True)
+    return component, min(report["missing_keys"], default="")
+
+
+def _from_file(component_class: type[Any], path: Path, config_folder: Path, dtype: torch.dtype) -> tuple[Any, str]:
+    from accelerate import init_empty_weights
+
+    with init_empty_weights():  # buffers have values: some are in no file
+        component = component_class.from_config(component_class.load_config(config_folder))
+    expected = component.state_dict().keys()
+    if expected <= tensor_shapes(read_header(path)).keys():
+        tensors = load_tensors(path)
+        component.load_state_dict({name: tensors[name] for name in expected}, assign=True)
+        return component.to(dtype), ""
+    component = component_class.from_single_file(
+        str(path), config=str(config_folder), torch_dtype=dtype, local_files_only=True
+    )
+    return component, next((name for name, param in component.named_parameters() if param.is_meta), "")
+
+
+def _error(setting: str, path: Path, component_class: type[Any], reason: str) -> WeightsError:
+    return WeightsError(
+        f"{setting} '{path}': can't be read as the {component_class.__name__} of model.base ({reason}); choose one "
+        "that was made for this kind of model."
+    )

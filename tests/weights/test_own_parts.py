@@ -1,0 +1,164 @@
+"""A VAE or denoiser of its own takes the place of the base model's, from any kind of file, and everywhere."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from diffusers import AutoencoderKL, FluxTransformer2DModel, StableDiffusionPipeline
+
+from modules.config.ModelConfig import ModelConfig
+from modules.families.registry import FAMILIES
+from modules.weights.BaseModel import BaseModel
+from modules.weights.errors import WeightsError
+from modules.weights.load_pipeline import load_pipeline
+from modules.weights.own_parts import own_parts
+from modules.weights.safe import load_tensors, save_tensors
+from modules.weights.single_file import save_single_file, unet_to_single_file, vae_to_single_file
+from scripts import sample
+
+WEIGHTS = "diffusion_pytorch_model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def other(tiny_sd15, tmp_path_factory) -> Path:
+    """A folder of the same kind of model with other weights and another scaling factor."""
+    pipe = StableDiffusionPipeline.from_pretrained(tiny_sd15)
+    torch.manual_seed(7)
+    for part in (pipe.vae, pipe.unet):
+        for parameter in part.parameters():
+            torch.nn.init.normal_(parameter, std=0.1)
+    pipe.vae.register_to_config(scaling_factor=0.5)
+    folder = tmp_path_factory.mktemp("other") / "model"
+    pipe.save_pretrained(folder)
+    return folder
+
+
+def file_of(other: Path, part: str, layout: str, folder: Path) -> Path:
+    """The weights of one part of the other model as one file."""
+    tensors = load_tensors(other / part / WEIGHTS)
+    if layout == "original":
+        config = json.loads((other / part / "config.json").read_text())
+        tensors = {"vae": vae_to_single_file, "unet": unet_to_single_file}[part](tensors, config)
+    save_tensors(folder / f"{part}.safetensors", tensors)
+    return folder / f"{part}.safetensors"
+
+
+def open_base(base, family="sd15", **settings):
+    settings = {"channels_last": False, **settings}
+    return BaseModel(FAMILIES[family], ModelConfig(base=str(base), **settings), torch.device("cpu"))
+
+
+def assert_weights(module, folder: Path):
+    expected = load_tensors(folder / WEIGHTS)
+    got = module.state_dict()
+    assert got.keys() == expected.keys()
+    assert [name for name, tensor in expected.items() if not torch.equal(got[name], tensor)] == []
+
+
+@pytest.mark.parametrize("part", ["", "vae"])
+def test_a_vae_folder_or_that_of_a_whole_model_gives_the_vae_and_its_scale(tiny_sd15, other, part):
+    base = open_base(tiny_sd15, vae=str(other / part))
+    assert base.meta_module("vae").config.scaling_factor == 0.5
+    base.require("vae", "unet")
+    assert_weights(base.vae, other / "vae")
+    assert base.vae.config.scaling_factor == 0.5
+    assert_weights(base.module("unet"), tiny_sd15 / "unet")
+    assert all(not parameter.requires_grad for parameter in base.vae.parameters())
+
+
+@pytest.mark.parametrize("layout", ["diffusers", "original"])
+@pytest.mark.parametrize("part", ["vae", "unet"])
+@pytest.mark.parametrize("base_kind", ["folder", "single file"])
+def test_a_file_of_either_layout_takes_the_place_of_a_part(tiny_sd15, other, tmp_path, part, layout, base_kind):
+    base, settings = tiny_sd15, {"vae" if part == "vae" else "denoiser": str(file_of(other, part, layout, tmp_path))}
+    if base_kind == "single file":
+        pipe = StableDiffusionPipeline.from_pretrained(tiny_sd15)
+        base, settings["config_folder"] = tmp_path / "base.safetensors", str(tiny_sd15)
+        save_single_file(base, FAMILIES["sd15"], pipe.components)
+    model = open_base(base, **settings)
+    model.require("vae", "unet")
+    for name in ("vae", "unet"):
+        assert_weights(model.module(name), (other if name == part else tiny_sd15) / name)
+
+
+def test_a_transformer_takes_the_place_of_a_folders(tiny_model, tmp_path):
+    folder = tiny_model("flux1")
+    changed = {name: tensor + 1 for name, tensor in load_tensors(folder / "transformer" / WEIGHTS).items()}
+    save_tensors(tmp_path / "flux.safetensors", changed)
+    base = open_base(folder, "flux1", denoiser=str(tmp_path / "flux.safetensors"))
+    base.require("transformer")
+    assert isinstance(base.module("transformer"), FluxTransformer2DModel)
+    for name, tensor in base.module("transformer").state_dict().items():
+        assert torch.equal(tensor, changed[name])
+
+
+def test_latents_are_cached_by_the_vae_that_made_them_and_text_as_ever(tiny_sd15, other):
+    plain, changed = open_base(tiny_sd15), open_base(tiny_sd15, vae=str(other))
+    assert changed.component_files("vae") == sorted((other / "vae").iterdir())
+    assert changed.component_files("text_encoder") == plain.component_files("text_encoder")
+    assert changed.component_files("vae", "unet") == sorted((other / "vae").iterdir()) + plain.component_files("unet")
+
+
+def test_samples_of_the_command_line_are_made_with_the_other_vae(tiny_sd15, other, tmp_path):
+    pipe = load_pipeline(str(tiny_sd15), {}, torch.device("cpu"), dtype="float32", vae=str(other))
+    assert_weights(pipe.vae, other / "vae")
+    options = ["--prompt", "a cat", "--steps", "1", "--width", "32", "--height", "32", "--out", str(tmp_path)]
+    assert sample.main(["--base", str(tiny_sd15), "--vae", str(other), *options]) == 0
+    assert len(list(tmp_path.glob("*.png"))) == 1
+
+
+# --- what can't be used -----------------------------------------------------------------------------------------------
+
+
+def refusal(base, family="sd15", **settings) -> str:
+    with pytest.raises(WeightsError) as caught:
+        open_base(base, family, **settings).require("vae", *FAMILIES[family].denoisers)
+    return str(caught.value)
+
+
+def test_a_missing_file_and_one_of_another_kind_are_refused_before_anything_is_loaded(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "weights.ckpt").touch()
+    for setting, path, message in (
+        ("vae", "nowhere", "is not a .safetensors file; choose one."),
+        ("denoiser", "nowhere", "is not a .safetensors file; choose one."),
+        ("vae", tmp_path / "weights.ckpt", "is not a .safetensors file; choose one."),
+        ("vae", tmp_path / "empty", "has no config.json; choose the folder of a VAE, that of a model, or a file."),
+    ):
+        with pytest.raises(WeightsError) as caught:
+            own_parts(FAMILIES["sd15"], ModelConfig(**{setting: str(path)}))
+        assert str(caught.value) == f"model.{setting} '{path}': {message}"
+    with pytest.raises(WeightsError, match="A14B has 2 denoisers; leave it empty"):
+        own_parts(FAMILIES["wan22_a14b"], ModelConfig(denoiser=str(tmp_path / "weights.ckpt")))
+
+
+def test_a_part_of_another_kind_or_with_weights_missing_is_refused_in_one_sentence(tiny_sd15, tiny_model, tmp_path):
+    sana = tiny_model("sana")
+    message = refusal(tiny_sd15, vae=str(sana))
+    assert message == (
+        f"model.vae '{sana / 'vae'}': can't be read as the AutoencoderKL of model.base (it is a AutoencoderDC); "
+        "choose one that was made for this kind of model."
+    )
+    tensors = load_tensors(tiny_sd15 / "vae" / WEIGHTS)
+    tensors.pop("encoder.conv_in.weight")
+    save_tensors(tmp_path / "part.safetensors", tensors)
+    message = refusal(tiny_sd15, vae=str(tmp_path / "part.safetensors"))
+    assert message.startswith(f"model.vae '{tmp_path / 'part.safetensors'}': can't be read as the AutoencoderKL")
+    assert "\n" not in message
+    save_tensors(tmp_path / "other.safetensors", {"x": torch.zeros(1)})
+    message = refusal(tiny_sd15, denoiser=str(tmp_path / "other.safetensors"))
+    assert "can't be read as the UNet2DConditionModel" in message
+
+
+def test_a_folder_with_weights_missing_is_refused(tiny_sd15, tmp_path):
+    shutil.copytree(tiny_sd15 / "vae", tmp_path / "vae")
+    tensors = load_tensors(tmp_path / "vae" / WEIGHTS)
+    tensors.pop("encoder.conv_in.weight")
+    save_tensors(tmp_path / "vae" / WEIGHTS, tensors)
+    assert "its weights lack encoder.conv_in.weight" in refusal(tiny_sd15, vae=str(tmp_path / "vae"))
+
+
+def test_its_own_vae_is_of_the_base_models_class(tiny_sd15, other):
+    assert isinstance(open_base(tiny_sd15, vae=str(other)).meta_module("vae"), AutoencoderKL)
