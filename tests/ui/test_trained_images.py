@@ -47,6 +47,16 @@ def test_what_was_trained_is_used_or_left_out(method, model, trained):
     assert (args.base, args.lora, args.embedding) == ("base", [], [])
 
 
+def test_parts_of_its_own_go_with_the_base_and_not_with_a_whole_model():
+    """A model saved whole has them already."""
+    settings = ModelConfig(base="base", vae="vae.safetensors", denoiser="unet.safetensors")
+    own = ("vae.safetensors", "unet.safetensors")
+    for method, strength, expected in (("lora", 1.0, own), ("full", 1.0, ("", "")), ("full", None, own)):
+        config = TrainConfig(method=method, model=settings)
+        args = parse(sample_options(config, [Path("m")], WISH, strength, Path("out")))
+        assert (args.vae, args.denoiser) == expected
+
+
 def test_the_model_saved_last_is_tried_in_the_format_of_diffusers():
     paths = ["cat-100.safetensors", "cat.safetensors", "cat_kohya.safetensors"]
     saved = [SavedModel(step, Path(path)) for step, path in zip((100, 200, 200), paths, strict=True)]
