@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
+from modules.config.library_optimizers import LIBRARY_OPTIMIZERS
 from modules.config.methods import methods_that
 from modules.config.optimizers import OPTIMIZERS, optimizers_that, optimizers_with
 from modules.config.setting import STRICT, Float, Int, setting
@@ -15,10 +16,29 @@ class OptimizerConfig:
         next(iter(OPTIMIZERS)),
         label="Optimizer",
         help="AdamW suits most runs. Adafactor, CAME (with a warm-up) and the 8-bit ones need less memory, Prodigy "
-        "finds the size of its steps by itself, and the schedule-free AdamW needs no schedule.",
+        "finds the size of its steps by itself, and the schedule-free AdamW needs no schedule. Other: some 80 more, "
+        "such as Muon, Adan, ADOPT, and Adam with D-Adaptation.",
         group="optimizer",
         in_crash_report=True,
         choice_labels={facts.name: facts.label for facts in OPTIMIZERS.values()},
+    )
+    other_name: Literal[tuple(sorted(LIBRARY_OPTIMIZERS, key=str.lower))] = setting(  # type: ignore[valid-type]
+        "Muon",
+        label="Other optimizer",
+        also_called="optimizer_type",
+        help="A class of the package pytorch-optimizer. Its documentation says what each is good at.",
+        group="optimizer",
+        in_crash_report=True,
+        visible_when=optimizers_with("other_name"),
+    )
+    other_arguments: str = setting(
+        "",
+        label="Arguments",
+        also_called="optimizer_args",
+        help="Arguments of this class, as in: momentum=0.9, nesterov=False. What is left out has the package's "
+        "default; learning rate and weight decay are those below.",
+        group="optimizer",
+        visible_when=optimizers_with("other_name"),
     )
     learning_rate: Float = setting(
         1e-4,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from modules.config.optimizers import OPTIMIZERS
+from modules.config.optimizers import facts_of_optimizer
 from modules.config.TrainConfig import TrainConfig
 
 
@@ -27,7 +27,7 @@ def accumulation_steps(config: TrainConfig, num_ranks: int, samples_per_step: in
 
 def learning_rate_factor(config: TrainConfig, num_ranks: int) -> float:
     """The factor for every learning rate, because more ranks make a larger batch."""
-    if config.batch_size_mode == "global" or OPTIMIZERS[config.optimizer.name].finds_own_step:
+    if config.batch_size_mode == "global" or facts_of_optimizer(config.optimizer).finds_own_step:
         return 1.0
     return {"none": 1.0, "sqrt": math.sqrt(num_ranks), "linear": float(num_ranks)}[config.lr_scaling]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from modules.config.library_optimizers import LIBRARY_OPTIMIZERS, read_arguments
 
 if TYPE_CHECKING:
     from modules.config.OptimizerConfig import OptimizerConfig
@@ -28,10 +30,10 @@ class OptimizerFacts:
     needs_warmup: whether its first steps are too large without a warmup.
     rounds: whether it can update a part of the weights at a time, as stochastic rounding requires.
     takes_float64: whether weights may be in float64. takes_channels_last: whether they may be in any memory format.
+    splits: whether it has to be told which weights are matrices, and trains all others with its argument adamw_lr.
     makes_momentum_late: whether it creates its momentum in the first step, so that a skipped step leaves it without.
     shards: whether it works on weights of which each rank has a part. Not if it looks at whole matrices or at all
     weights together, or if its state depends on how the weights are laid out.
-    found: values that it estimates and keeps in its parameter groups; part of its state.
     """
 
     name: str
@@ -50,9 +52,9 @@ class OptimizerFacts:
     rounds: bool = True
     takes_float64: bool = True
     takes_channels_last: bool = True
+    splits: bool = False
     makes_momentum_late: bool = False
     shards: bool = False
-    found: tuple[str, ...] = ()
 
 
 def _betas(config: OptimizerConfig) -> tuple[float, float]:
@@ -101,7 +103,6 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             states=2,
             averages_weights=True,
             shards=True,
-            found=("weight_sum", "lr_max"),
         ),
         # Chen et al. 2023, arXiv 2302.06675
         OptimizerFacts(
@@ -172,7 +173,6 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             settings=(*ADAM, "ademamix_beta3", "ademamix_alpha", "ademamix_warmup"),
             states=3,
             shards=True,
-            found=("step",),
         ),
         # Mishchenko & Defazio 2023, arXiv 2306.06101
         OptimizerFacts(
@@ -192,7 +192,6 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             largest_rate=math.inf,
             finds_own_step=True,
             rounds=False,
-            found=("d", "d_max", "d_hat", "d_numerator", "d_denom", "k"),
         ),
         # Momentum as in Sutskever et al. 2013; weight decay is added to the gradient.
         OptimizerFacts(
@@ -210,9 +209,38 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             largest_rate=math.inf,
             makes_momentum_late=True,
         ),
+        # any of LIBRARY_OPTIMIZERS; `facts_of_optimizer` has what depends on which
+        OptimizerFacts(
+            name="other",
+            label="Other, by name",
+            maker="pytorch_optimizer.",
+            package="pytorch-optimizer",
+            arguments=lambda config: read_arguments(config.other_arguments),
+            settings=("other_name", "other_arguments"),
+            largest_rate=math.inf,
+            rounds=False,
+            takes_channels_last=False,
+        ),
     )
 }
 """By name, in the order in which they are offered."""
+
+
+def facts_of_optimizer(config: OptimizerConfig) -> OptimizerFacts:
+    """The facts of the chosen optimizer. OPTIMIZERS[config.name] knows nothing of `other_name`."""
+    facts = OPTIMIZERS[config.name]
+    if facts.name != "other":
+        return facts
+    chosen = LIBRARY_OPTIMIZERS[config.other_name]
+    return replace(
+        facts,
+        label=config.other_name,
+        maker=facts.maker + config.other_name,
+        states=chosen.states,
+        finds_own_step=chosen.finds_own_step,
+        splits=chosen.splits,
+        takes_float64=chosen.takes_float64,
+    )
 
 
 def optimizers_that(is_meant: Callable[[OptimizerFacts], bool]) -> list[str]:

@@ -13,7 +13,7 @@ from modules.config.errors import ConfigError
 from modules.config.families import families_with, load_families
 from modules.config.image_sizes import size_problems
 from modules.config.methods import METHODS, facts_of
-from modules.config.optimizers import OPTIMIZERS
+from modules.config.optimizers import OPTIMIZERS, facts_of_optimizer
 from modules.config.problems import Problem, Remedy, set_to
 from modules.config.show_value import show_value
 from modules.config.TrainConfig import TrainConfig
@@ -267,7 +267,7 @@ def _check_adapter(config: TrainConfig) -> Iterator[Problem]:
     lora = config.lora
     if not facts_of(config).trains_adapters:
         return
-    optimizer = OPTIMIZERS[config.optimizer.name]
+    optimizer = facts_of_optimizer(config.optimizer)
     if lora.plus_ratio != 1 and optimizer.finds_own_step:
         message = (
             f"lora.plus_ratio {lora.plus_ratio:g} with optimizer.name {optimizer.name}: it finds one step size for all "
@@ -420,7 +420,7 @@ def _check_without_effect(config: TrainConfig) -> Iterator[Problem]:
 
 def _check_optimizer(config: TrainConfig) -> Iterator[Problem]:
     optimizer = config.optimizer
-    facts = OPTIMIZERS[optimizer.name]
+    facts = facts_of_optimizer(optimizer)
     rates = {"optimizer.learning_rate": optimizer.learning_rate}
     for part in _part_names(config):
         settings = getattr(config, part)
@@ -440,7 +440,7 @@ def _check_optimizer(config: TrainConfig) -> Iterator[Problem]:
 
 
 def _check_own_step(config: TrainConfig) -> Iterator[Problem]:
-    facts = OPTIMIZERS[config.optimizer.name]
+    facts = facts_of_optimizer(config.optimizer)
     trained = {name: getattr(config, name) for name in _part_names(config) if getattr(config, name).train}
     rates = {name: part.learning_rate or config.optimizer.learning_rate for name, part in trained.items()}
     if facts.finds_own_step and len(set(rates.values())) > 1:
@@ -453,7 +453,7 @@ def _check_own_step(config: TrainConfig) -> Iterator[Problem]:
 
 def _check_optimizer_options(config: TrainConfig) -> Iterator[Problem]:
     optimizer = config.optimizer
-    facts = OPTIMIZERS[optimizer.name]
+    facts = facts_of_optimizer(optimizer)
     if facts.averages_weights:
         yield from _check_averaging(config)
     if facts.needs_warmup and config.schedule.warmup == 0:
@@ -467,6 +467,10 @@ def _check_optimizer_options(config: TrainConfig) -> Iterator[Problem]:
     if not facts.takes_float64 and config.model.weight_dtype == "float64":
         message = f"optimizer.name {optimizer.name} with model.weight_dtype float64: use float32, or adamw."
         yield Problem("optimizer.name", message)
+    try:
+        facts.arguments(optimizer)
+    except ValueError as error:
+        yield Problem("optimizer.other_arguments", f"optimizer.other_arguments {optimizer.other_arguments!r}: {error}.")
     if optimizer.stochastic_rounding and not facts.rounds:
         message = (
             f"optimizer.stochastic_rounding with optimizer.name {optimizer.name}: it can't step a part of the weights "

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from modules.trainer.LoopOptimizer import LoopOptimizer
-from modules.trainer.optimizers import load_optimizer_state, optimizer_state
+from modules.trainer.optimizers import load_parameter_state, parameter_state
 
 
 class EngineOptimizer(LoopOptimizer):
@@ -36,14 +36,14 @@ class EngineOptimizer(LoopOptimizer):
             self.scheduler.step()
 
     def state(self, names: dict[Tensor, str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        tensors, data = optimizer_state(self.torch, names)
+        tensors, data = parameter_state(self.torch, names)
         groups = [{key: group[key] for key in group if key != "params"} for group in self.torch.param_groups]
         data["groups"] = _to_json(groups)
         data["scheduler"] = _to_json(self.scheduler.state_dict()) if self.scheduler is not None else None
         return tensors, data
 
     def load_state(self, names: dict[Tensor, str], tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
-        load_optimizer_state(self.torch, names, tensors, {**data, "groups": [{} for _ in data["groups"]]})
+        load_parameter_state(self.torch, names, tensors, data)
         for group, saved in zip(self.torch.param_groups, data["groups"], strict=True):
             group.update(_restore_types(saved, group))
         if self.scheduler is not None and data["scheduler"] is not None:

@@ -12,7 +12,7 @@ from modules.config.counted import counted
 from modules.config.describe import value_at
 from modules.config.errors import UserError
 from modules.config.labels import first_setting
-from modules.config.optimizers import OPTIMIZERS
+from modules.config.optimizers import facts_of_optimizer
 from modules.config.problems import Problem, Remedy, set_to
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import check_batch, find_problems
@@ -183,7 +183,7 @@ def _batch_problems(config: TrainConfig, shape: RunShape) -> Iterator[Problem]:
         message = f"{counted(shape.num_samples, 'sample')} < {shape.batch} per step: every step is a whole epoch."
         yield Problem("batch_size", message, blocking=False)
     grew = shape.batch / shape.batch_on_one
-    is_tuned = OPTIMIZERS[config.optimizer.name].finds_own_step
+    is_tuned = facts_of_optimizer(config.optimizer).finds_own_step
     if grew > 1 and config.lr_scaling == "none" and not is_tuned:
         message = f"The effective batch grew {grew:g}x and lr_scaling is none: sqrt or linear is usual."
         yield Problem("lr_scaling", message, blocking=False, remedy=set_to("lr_scaling", "sqrt"))

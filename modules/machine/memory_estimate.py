@@ -14,7 +14,7 @@ from modules.config.clips import sample_frames
 from modules.config.families import load_families
 from modules.config.image_sizes import sample_size
 from modules.config.methods import facts_of
-from modules.config.optimizers import OPTIMIZERS
+from modules.config.optimizers import facts_of_optimizer
 from modules.config.quantizations import QUANTIZATIONS
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ def least_rank_bytes(config: TrainConfig, base_bytes: int | None = None) -> floa
 
 def _optimizer_bytes(config: TrainConfig, weight_bytes: int) -> int:
     """The optimizer's state per trained weight, in bytes. weight_bytes: size of a weight."""
-    facts = OPTIMIZERS[config.optimizer.name]
+    facts = facts_of_optimizer(config.optimizer)
     value_bytes = 4 if _rounds_by_chance(config) else weight_bytes
     return facts.states * value_bytes + facts.state_bytes
 
@@ -369,7 +369,7 @@ def _stepping(config: TrainConfig, trained: float, weight_bytes: int) -> float:
     if _rounds_by_chance(config):
         working = 4 * 4 * min(trained, _ROUNDED_WEIGHTS)
     else:
-        working = 0 if OPTIMIZERS[config.optimizer.name].steps_in_place else trained * weight_bytes
+        working = 0 if facts_of_optimizer(config.optimizer).steps_in_place else trained * weight_bytes
     averaging = 4 * min(trained, _ROUNDED_WEIGHTS) if config.ema.enabled and weight_bytes < 4 else 0  # in float32
     return max(working, averaging)
 

@@ -18,7 +18,7 @@ from modules.config.batch_size import (
 )
 from modules.config.counted import counted
 from modules.config.methods import facts_of
-from modules.config.optimizers import OPTIMIZERS
+from modules.config.optimizers import facts_of_optimizer
 from modules.machine.devices import (
     Gpu,
     check_device_indexes,
@@ -186,6 +186,6 @@ def _rate_text(rate: Rate, shape: RunShape, config: TrainConfig) -> str:
         return text
     if config.batch_size_mode == "global":
         return f"{text}, unchanged (global batch)"
-    if OPTIMIZERS[config.optimizer.name].finds_own_step:
+    if facts_of_optimizer(config.optimizer).finds_own_step:
         return f"{text}, unchanged ({config.optimizer.name} finds its own step)"
     return f"{text}, unchanged (rule: none)"

@@ -12,7 +12,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from modules.config.optimizers import OPTIMIZERS
+from modules.config.optimizers import facts_of_optimizer
 
 if TYPE_CHECKING:
     from modules.config.LoraConfig import LoraConfig
@@ -92,7 +92,7 @@ def _loop(config: TrainConfig) -> dict[str, Any]:
     return {
         "ss_learning_rate": optimizer.learning_rate,
         **{field: part.learning_rate or optimizer.learning_rate for field, part in rates.items() if part.train},
-        "ss_optimizer": OPTIMIZERS[optimizer.name].maker,
+        "ss_optimizer": facts_of_optimizer(optimizer).maker,
         "ss_max_grad_norm": optimizer.max_grad_norm,
         "ss_lr_scheduler": "constant_with_warmup" if name == "constant" and warmup else name,
         "ss_lr_warmup_steps": int(warmup) if warmup >= 1 else warmup,

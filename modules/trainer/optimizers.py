@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from modules.config.optimizers import OPTIMIZERS, OptimizerFacts
+from modules.config.optimizers import OPTIMIZERS, OptimizerFacts, facts_of_optimizer
 from modules.distributed.shards import assign
-from modules.trainer.packages import check_packages
+from modules.trainer.packages import MATRICES, check_packages, optimizer_class
 from modules.trainer.stochastic_rounding import split_into_chunks
 from modules.trainer.TrainingError import TrainingError
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from modules.config.OptimizerConfig import OptimizerConfig
 
-FOUND = [name for facts in OPTIMIZERS.values() for name in facts.found]
 AVERAGING_CLASSES = [facts.maker.rpartition(".")[2] for facts in OPTIMIZERS.values() if facts.averages_weights]
 
 
@@ -48,6 +47,7 @@ def create_optimizer(config: OptimizerConfig, groups: list[ParamGroup], learning
     check_packages(config)
     if uses_stochastic_rounding(config, groups):
         groups = [replace(group, params=part) for group in groups for part in split_into_chunks(group.params)]
+    facts = facts_of_optimizer(config)
     param_groups = []
     for group in groups:
         rate = (group.learning_rate or config.learning_rate) * learning_rate_factor * group.rate_factor
@@ -55,7 +55,22 @@ def create_optimizer(config: OptimizerConfig, groups: list[ParamGroup], learning
         param_groups.append(
             {"params": group.params, "lr": rate, "initial_lr": rate, "weight_decay": decay, "name": group.name}
         )
-    return _make(OPTIMIZERS[config.name], config, param_groups)
+    return _make(facts, config, _split(facts, config, param_groups) if facts.splits else param_groups)
+
+
+def _split(facts: OptimizerFacts, config: OptimizerConfig, groups: list[dict]) -> list[dict]:
+    """`groups` with matrices and other weights apart, the others first: the rate shown of a name is its last one's."""
+    default = inspect.signature(optimizer_class(facts)).parameters["adamw_lr"].default
+    rate = facts.arguments(config).get("adamw_lr", default) / config.learning_rate
+    apart = []
+    for group in groups:
+        matrices = [param for param in group["params"] if param.dim() >= 2]
+        if others := [param for param in group["params"] if param.dim() < 2]:
+            rates = {"lr": group["lr"] * rate, "initial_lr": group["lr"] * rate}
+            apart.append({**group, **rates, "params": others, MATRICES: False})
+        if matrices:
+            apart.append({**group, "params": matrices, MATRICES: True})
+    return apart
 
 
 def uses_stochastic_rounding(config: OptimizerConfig, groups: list[ParamGroup]) -> bool:
@@ -65,9 +80,7 @@ def uses_stochastic_rounding(config: OptimizerConfig, groups: list[ParamGroup]) 
 
 
 def _make(facts: OptimizerFacts, config: OptimizerConfig, groups: list[dict]) -> torch.optim.Optimizer:
-    module, _, name = facts.maker.rpartition(".")
-    maker = getattr(import_module(module), name)
-    optimizer = maker(groups, weight_decay=config.weight_decay, **facts.arguments(config))
+    optimizer = optimizer_class(facts)(groups, weight_decay=config.weight_decay, **facts.arguments(config))
     if facts.averages_weights:
         optimizer.train()  # permanently: `averaged_weights` does not change the training weights
     if facts.makes_momentum_late:
@@ -88,7 +101,7 @@ def make_layout_compatible(config: OptimizerConfig, params: Iterable[nn.Paramete
 
     In its first step, bitsandbytes changes the layout of channels-last weights, but not that of their state.
     """
-    if not OPTIMIZERS[config.name].takes_channels_last:
+    if not facts_of_optimizer(config).takes_channels_last:
         for param in params:
             param.data = param.data.contiguous()
 
@@ -109,7 +122,17 @@ def averaged_weights(optimizer: torch.optim.Optimizer) -> dict[Tensor, Tensor] |
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, names: dict[Tensor, str]) -> tuple[dict[str, Tensor], dict]:
-    """The state as (tensors keyed "parameter/key", plain numbers for JSON)."""
+    """The state as (tensors keyed "parameter/key" or "group 0/key", plain data for JSON)."""
+    tensors, data = parameter_state(optimizer, names)
+    data["groups"] = [
+        {key: without_tensors(group[key], f"group {number}/{key}", tensors) for key in _counted(optimizer, group)}
+        for number, group in enumerate(optimizer.param_groups)
+    ]
+    return tensors, data
+
+
+def parameter_state(optimizer: torch.optim.Optimizer, names: dict[Tensor, str]) -> tuple[dict[str, Tensor], dict]:
+    """`optimizer_state` without that of the parameter groups."""
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, dict[str, Any]] = {}
     for param, state in optimizer.state.items():
@@ -117,10 +140,18 @@ def optimizer_state(optimizer: torch.optim.Optimizer, names: dict[Tensor, str]) 
             if isinstance(value, torch.Tensor):
                 tensors[f"{names[param]}/{key}"] = value
             elif value is not None:  # torch's SGD stores None if momentum is disabled
-                numbers.setdefault(names[param], {})[key] = value
-    # only values that the optimizer has estimated; learning rates etc. come from the settings, which may have changed
-    groups = [{key: group[key] for key in FOUND if key in group} for group in optimizer.param_groups]
-    return tensors, {"kind": type(optimizer).__name__, "groups": groups, "state": numbers}
+                numbers.setdefault(names[param], {})[key] = without_tensors(value, f"{names[param]}/{key}", tensors)
+    return tensors, {"kind": type(optimizer).__name__, "state": numbers}
+
+
+def _counted(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> list[str]:
+    """The values of a group that the optimizer has counted or estimated.
+
+    All others are the optimizer's arguments, or were given with the parameters: they come from the settings, which
+    may have changed.
+    """
+    given = {"params", "lr", "initial_lr", "weight_decay", "name", MATRICES}
+    return [key for key in group if key not in given | inspect.signature(type(optimizer)).parameters.keys()]
 
 
 def check_same_optimizer(optimizer: torch.optim.Optimizer, numbers: dict) -> None:
@@ -142,16 +173,48 @@ def load_optimizer_state(
     optimizer: torch.optim.Optimizer, names: dict[Tensor, str], tensors: dict[str, Tensor], numbers: dict
 ) -> None:
     """Restores what `optimizer_state` returned, for the same parameters."""
+    tensors = dict(tensors)
+    for group, saved in zip(optimizer.param_groups, numbers["groups"], strict=True):
+        group.update(with_tensors(saved, tensors, group["params"][0].device))
+    load_parameter_state(optimizer, names, tensors, numbers)
+
+
+def load_parameter_state(
+    optimizer: torch.optim.Optimizer, names: dict[Tensor, str], tensors: dict[str, Tensor], numbers: dict
+) -> None:
+    """Restores what `parameter_state` returned, for the same parameters."""
+    tensors = dict(tensors)
     params = {name: param for param, name in names.items()}
     optimizer.state.clear()
     for name, values in numbers["state"].items():
-        optimizer.state[params[name]].update(values)
-    for key, value in tensors.items():
+        optimizer.state[params[name]].update(with_tensors(values, tensors, params[name].device))
+    for key, value in tensors.items():  # which `with_tensors` has left
         name, state_key = key.rsplit("/", 1)
         fused = bool(optimizer.param_groups[0].get("fused"))
         optimizer.state[params[name]][state_key] = _laid_out_like(params[name], value, fused)
-    for group, saved in zip(optimizer.param_groups, numbers["groups"], strict=True):
-        group.update(saved)
+
+
+def without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """`value` for JSON. Moves each tensor in it to `tensors` and leaves {"tensor": its name there}."""
+    if isinstance(value, torch.Tensor):
+        tensors[name] = value
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {key: without_tensors(item, f"{name}.{key}", tensors) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_tensors(item, f"{name}.{number}", tensors) for number, item in enumerate(value)]
+    return value
+
+
+def with_tensors(value: Any, tensors: dict[str, Tensor], device: torch.device) -> Any:
+    """The inverse of `without_tensors`, which takes the tensors out of `tensors`. Tuples have become lists."""
+    if isinstance(value, dict):
+        if value.keys() == {"tensor"}:
+            return tensors.pop(value["tensor"]).to(device)
+        return {key: with_tensors(item, tensors, device) for key, item in value.items()}
+    if isinstance(value, list):
+        return [with_tensors(item, tensors, device) for item in value]
+    return value
 
 
 def _laid_out_like(param: Tensor, value: Tensor, fused: bool) -> Tensor:

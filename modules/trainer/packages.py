@@ -2,26 +2,60 @@
 
 from __future__ import annotations
 
+import inspect
+from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from modules.config.optimizers import OPTIMIZERS
+from modules.config.library_optimizers import SET_ELSEWHERE
+from modules.config.optimizers import facts_of_optimizer
 from modules.config.quantizations import QUANTIZATIONS
 from modules.trainer.TrainingError import TrainingError
 
 if TYPE_CHECKING:
     from modules.config.ModelConfig import ModelConfig
     from modules.config.OptimizerConfig import OptimizerConfig
+    from modules.config.optimizers import OptimizerFacts
+
+MATRICES = "use_muon"  # of a parameter group: whether an optimizer with OptimizerFacts.splits sees matrices in it
 
 
 def check_packages(config: OptimizerConfig) -> None:
-    """Raises TrainingError if the optimizer's package is missing. Imports nothing, which would take seconds."""
-    facts = OPTIMIZERS[config.name]
+    """Raises TrainingError if the optimizer's package is missing, or if it doesn't take its `other_arguments`.
+
+    Without such arguments nothing is imported, which would take seconds.
+    """
+    facts = facts_of_optimizer(config)
     if facts.package and find_spec(facts.maker.partition(".")[0]) is None:
         raise TrainingError(
             f"optimizer.name {config.name!r} needs the package {facts.package}, which is not installed here: run "
             f"`pip install {facts.package}`, or choose adamw or adafactor."
         )
+    if config.name == "other" and config.other_arguments:
+        _check_arguments(facts, facts.arguments(config))
+
+
+def optimizer_class(facts: OptimizerFacts) -> Any:  # a class, whose arguments no type checker knows
+    module, _, name = facts.maker.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+def _check_arguments(facts: OptimizerFacts, arguments: dict[str, Any]) -> None:
+    made = optimizer_class(facts)
+    known = [name for name in inspect.signature(made).parameters if name not in {"params", "kwargs", *SET_ELSEWHERE}]
+    for name in arguments:
+        if name not in known:
+            raise TrainingError(
+                f"optimizer.other_arguments: {facts.label} has no argument {name!r}; it has {', '.join(known)}."
+            )
+    import torch
+
+    try:
+        made([{"params": [torch.zeros(2, 2)], MATRICES: True}], **arguments)
+    except (TypeError, ValueError) as error:
+        raise TrainingError(
+            f"optimizer.other_arguments: {facts.label} says {str(error)!r}; change the value, or leave it out."
+        ) from error
 
 
 def check_quantization_packages(config: ModelConfig) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers.optimization import Adafactor
 
+from modules.config.library_optimizers import LIBRARY_OPTIMIZERS
 from modules.config.OptimizerConfig import OptimizerConfig
 from modules.config.optimizers import OPTIMIZERS
 from modules.trainer.Ema import swap_weights
@@ -20,6 +21,7 @@ from modules.trainer.optimizers import (
     load_optimizer_state,
     optimizer_state,
 )
+from modules.trainer.packages import check_packages
 from modules.trainer.TrainingError import TrainingError
 
 RATES = {
@@ -194,6 +196,7 @@ def test_a_rate_is_the_same_size_of_step_to_adafactor_as_to_adamw(scale):
         ("came", "pytorch_optimizer", "pytorch-optimizer"),
         ("ademamix", "pytorch_optimizer", "pytorch-optimizer"),
         ("prodigy", "prodigyopt", "prodigyopt"),
+        ("other", "pytorch_optimizer", "pytorch-optimizer"),
     ],
 )
 def test_a_missing_package_is_named_in_a_sentence(name, module, package, monkeypatch):
@@ -256,6 +259,66 @@ def test_an_optimizer_goes_on_from_its_state_bit_for_bit(name, layout):
     descend(second, optimizer, inputs, targets, 3)
     assert torch.equal(second.weight, straight.weight)
     assert torch.equal(second.bias, straight.bias)
+
+
+@pytest.mark.parametrize("name", LIBRARY_OPTIMIZERS)
+def test_every_optimizer_of_the_package_trains_and_goes_on_from_its_state_bit_for_bit(name):
+    rates = {True: (1.0, None), False: (1e-3, 2e-3)}[LIBRARY_OPTIMIZERS[name].finds_own_step]
+    config = OptimizerConfig(name="other", other_name=name, learning_rate=rates[0])
+    inputs, targets = torch.randn(6, 8, 6, 6), torch.randn(6, 4)
+
+    def make(of=None):
+        torch.manual_seed(3)
+        model = nn.Sequential(
+            nn.Conv2d(8, 16, 3), nn.Flatten(), nn.Linear(256, 32), nn.LayerNorm(32), nn.Linear(32, 4, bias=False)
+        )
+        model.load_state_dict(of.state_dict() if of else model.state_dict())
+        params = list(model.parameters())
+        groups = [ParamGroup("first", params[:3]), ParamGroup("second", params[3:], rates[1])]
+        return model, {param: key for key, param in model.named_parameters()}, create_optimizer(config, groups)
+
+    straight, names, optimizer = make()
+    before = torch.get_rng_state()
+    descend(straight, optimizer, inputs, targets, 3)
+    assert torch.equal(torch.get_rng_state(), before)  # ranks would draw different numbers, and resumed runs too
+    tensors, numbers = optimizer_state(optimizer, names)
+    num_values = sum(value.nbytes for value in tensors.values()) / 4 / sum(map(torch.Tensor.numel, names))
+    assert num_values == pytest.approx(LIBRARY_OPTIMIZERS[name].states, abs=0.75)
+    tensors = {key: value.clone() for key, value in tensors.items()}
+    numbers = json.loads(json.dumps(numbers, allow_nan=False))
+    second, names, resumed = make(straight)
+    descend(straight, optimizer, inputs, targets, 3)
+    check_same_optimizer(resumed, numbers)
+    load_optimizer_state(resumed, names, tensors, numbers)
+    descend(second, resumed, inputs, targets, 3)
+    for key, value in straight.state_dict().items():
+        assert torch.equal(value, second.state_dict()[key])
+        assert value.isfinite().all()
+    assert not torch.equal(straight[0].weight, make()[0][0].weight)
+
+
+def test_muon_is_told_which_weights_are_matrices():
+    model = nn.Sequential(nn.Conv2d(2, 2, 3), nn.LayerNorm(2), nn.Linear(2, 2))
+    config = OptimizerConfig(
+        name="other", other_name="Muon", learning_rate=0.02, weight_decay=0.3,
+        other_arguments="momentum=0.8, adamw_lr=1e-3, adamw_betas=(0.8, 0.9)",
+    )  # fmt: skip
+    optimizer = create_optimizer(config, [ParamGroup("unet", list(model.parameters()))], learning_rate_factor=2.0)
+    others, matrices = optimizer.param_groups
+    assert {param.dim() for param in others["params"]} == {1}
+    assert {param.dim() for param in matrices["params"]} == {2, 4}
+    assert (others["name"], others["use_muon"], others["betas"]) == ("unet", False, (0.8, 0.9))
+    assert (others["lr"], others["initial_lr"], others["weight_decay"]) == pytest.approx((2e-3, 2e-3, 0.3))
+    assert (matrices["lr"], matrices["initial_lr"], matrices["momentum"]) == (0.04, 0.04, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [("momentun=0.9", "Muon has no argument 'momentun'; it has momentum"), ("momentum=2.0", r"Muon says '.*momentum")],
+)
+def test_arguments_that_an_optimizer_does_not_take_are_refused(arguments, said):
+    with pytest.raises(TrainingError, match=said):
+        check_packages(OptimizerConfig(name="other", other_name="Muon", other_arguments=arguments))
 
 
 def test_the_state_of_another_optimizer_is_refused():
