@@ -52,6 +52,28 @@ class LoraConfig:
         visible_when=PLAIN,
         importance="advanced",
     )
+    rank_dropout: Float = setting(
+        0.0,
+        label="Rank dropout",
+        help="Fraction of the adapter's ranks left out at random in training, for each sample and layer, against "
+        "overfitting. 0 switches it off; 0.1 to 0.3 is usual.",
+        group="method",
+        ge=0,
+        lt=1,
+        visible_when=PLAIN,
+        importance="advanced",
+    )
+    module_dropout: Float = setting(
+        0.0,
+        label="Module dropout",
+        help="Fraction of the layers whose adapter is left out at random in training, for each sample, against "
+        "overfitting. 0 switches it off; 0.1 to 0.3 is usual.",
+        group="method",
+        ge=0,
+        lt=1,
+        visible_when=PLAIN,
+        importance="advanced",
+    )
     lokr_factor: Int | None = setting(
         None,
         label="LoKr factor",

@@ -20,6 +20,7 @@ from modules.config.TrainConfig import TrainConfig
 
 SNR_FAMILIES = families_with(objective="ddpm")  # with a signal-to-noise ratio; the others are flow models
 SNR_WEIGHTS = ("min_snr_gamma", "debiased", "p2")
+DROPOUTS = ("dropout", "rank_dropout", "module_dropout")  # settings of LoraConfig
 FLOW_WEIGHTS = ("sigma", "sigma_sqrt", "cosmap")
 
 
@@ -282,13 +283,17 @@ def _check_adapter(config: TrainConfig) -> Iterator[Problem]:
         yield Problem("lora.max_norm", message, remedy=Remedy("Leave empty", {"lora.max_norm": None}))
     if lora.composes_weights:
         yield from _check_composed(config)
+    for name in DROPOUTS[1:]:
+        if lora.dora and (share := getattr(lora, name)):
+            message = f"lora.{name} {share:g} with lora.dora: it would change the direction's length; set it to 0."
+            yield Problem(f"lora.{name}", message, remedy=set_to(f"lora.{name}", 0.0, "0"))
 
 
 def _check_composed(config: TrainConfig) -> Iterator[Problem]:
     """What LoHa and LoKr can't be combined with."""
     lora = config.lora
     on = f"with lora.adapter {lora.adapter}"
-    for name, off in (("dora", False), ("rslora", False), ("dropout", 0.0), ("plus_ratio", 1.0)):
+    for name, off in (("dora", False), ("rslora", False), ("plus_ratio", 1.0), *dict.fromkeys(DROPOUTS, 0.0).items()):
         if (value := getattr(lora, name)) != off:
             message = f"lora.{name} {show_value(value)} {on}: only lora has it; set it to {show_value(off)}."
             yield Problem(f"lora.{name}", message, remedy=set_to(f"lora.{name}", off))

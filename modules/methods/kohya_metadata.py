@@ -68,6 +68,7 @@ def _network(lora: LoraConfig) -> dict[str, Any]:
         args["conv_alpha"] = _alpha(alpha, args["conv_dim"], lora)
     if lora.plus_ratio != 1:
         args["loraplus_lr_ratio"] = lora.plus_ratio
+    args |= {name: value for name in ("rank_dropout", "module_dropout") if (value := getattr(lora, name))}
     if lora.dora:
         args["dora_wd"] = True
     return {

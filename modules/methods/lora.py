@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from modules.config.errors import UserError
+from modules.methods.adapter_dropout import add_dropout
 from modules.methods.DenoisingLoss import DenoisingLoss
 from modules.methods.kohya_metadata import kohya_metadata
 from modules.methods.layers import check_patterns, matching_layers, preset_layers
@@ -62,6 +63,7 @@ class Lora(Method):
             _upcast_trained(module)
             if not config.lora.composes_weights:
                 _match_gradient_strides(module, config.model.channels_last)
+                add_dropout(module, config.lora)
             prepare_for_training(module, config.model.gradient_checkpointing)
 
     def loss(self, base: BaseModel, config: TrainConfig) -> DenoisingLoss:
