@@ -177,6 +177,16 @@ class DiffusionConfig:
         group="training",
         importance="advanced",
     )
+    offset_noise_by_timestep: bool = setting(
+        False,
+        label="Generalised offset noise",
+        also_called="generalized_offset_noise, generalized offset noise",
+        help="The offset noise is full where there is noise alone, and almost gone where the image shows, so that "
+        "details suffer less. 0.02 is a start for its strength.",
+        group="training",
+        importance="advanced",
+        visible_when={"family": families_with(objective="ddpm")},
+    )
     multires_noise_iterations: Int = setting(
         0,
         label="Multires noise iterations",

@@ -335,6 +335,17 @@ def _check_noise(config: TrainConfig) -> Iterator[Problem]:
     if low >= high:
         message = f"diffusion.min_timestep {low}: must be below max_timestep ({high}); lower it or raise the other."
         yield Problem("diffusion.min_timestep", message)
+    if config.diffusion.offset_noise_by_timestep:
+        path, off = "diffusion.offset_noise_by_timestep", _switch_off("diffusion.offset_noise_by_timestep")
+        if config.family not in SNR_FAMILIES:
+            message = f"{path}: {config.family} is a flow model, and its formula is for others; switch it off."
+            yield Problem(path, message, remedy=off)
+        elif config.model.zero_terminal_snr:
+            message = f"{path} with model.zero_terminal_snr: only the last timestep would have any; switch one off."
+            yield Problem(path, message, remedy=off)
+        elif not config.diffusion.offset_noise:
+            message = f"{path} has no effect with diffusion.offset_noise 0; set that to 0.02, or switch this off."
+            yield Problem(path, message, blocking=False, remedy=set_to("diffusion.offset_noise", 0.02))
     if not config.model.zero_terminal_snr:
         return
     if config.family not in SNR_FAMILIES:

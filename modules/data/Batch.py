@@ -27,6 +27,8 @@ class Batch:
     sizes: [B, 6], in pixels: height and width of the original image, top and left of the crop in the resized image,
         height and width of the crop; None for families that don't take them.
     input_noise: [B, C, H, W], added to the latents instead of `noise`, which stays the target; None to use `noise`.
+    offset: [B, C, 1, 1], noise that is the same all over an image, of which both `noise` and `input_noise` get a share
+        that depends on the timestep; None if they have it already, or none.
     mask: [B, 1, H, W], 1 where the image is learned and 0 where it is not; None if no sample is masked.
     prior: bool[B], samples whose target is the prediction of the base model before training, or None.
     first_frame: [B, C, F, H, W], normalized latents of the clips with gray in place of all frames but the first (and
@@ -49,6 +51,7 @@ class Batch:
     pixels: Tensor | None = None
     sizes: Tensor | None = None
     input_noise: Tensor | None = None
+    offset: Tensor | None = None
     mask: Tensor | None = None
     prior: Tensor | None = None
     first_frame: Tensor | None = None

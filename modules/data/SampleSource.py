@@ -89,6 +89,8 @@ class SampleSource:
         shape = self.pictures.noise_shape(pictures)
         u = [self.timesteps.at(uniform(*draw, "timestep"), shape) for draw in draws]
         noise = torch.stack([self._noise(draw, shape) for draw in draws]).to(self.dtype)
+        if not self.diffusion.offset_noise_by_timestep and (offset := self._offset(draws, shape)) is not None:
+            noise = noise + offset
         return Batch(
             weight=torch.tensor(weights, dtype=torch.float64).to(exact),
             count=len(samples) if micro_batch.real else 0,
@@ -98,6 +100,7 @@ class SampleSource:
             sizes=torch.tensor([self._sizes(sample) for sample in samples]).float() if self.sizes else None,
             text=self.collate([self.text.record(prompt) for prompt in prompts]) if self.text else None,
             input_noise=self._input_noise(noise, draws, shape),
+            offset=self._offset(draws, shape) if self.diffusion.offset_noise_by_timestep else None,
             mask=self._masks(records, draws, shape),
             references=self._references(records),
             last_given=_marked(last_given),
@@ -138,12 +141,19 @@ class SampleSource:
         noise = _normal(draw, "noise", shape)
         if self.diffusion.multires_noise_iterations:
             noise = self._multires_noise(noise, draw)
-        strength = self.diffusion.offset_noise
+        return noise
+
+    def _offset(self, draws: list[Draw], shape: tuple[int, ...]) -> Tensor | None:
+        """`Batch.offset`."""
+        import torch
+
+        strength, is_random = self.diffusion.offset_noise, self.diffusion.offset_noise_random
         if not strength:
-            return noise
-        if self.diffusion.offset_noise_random:
-            strength *= uniform(*draw, "offset noise strength")
-        return noise + strength * _normal(draw, "offset noise", (shape[0], *[1] * (len(shape) - 1)))
+            return None
+        strengths = [strength * uniform(*draw, "offset noise strength") if is_random else strength for draw in draws]
+        flat = (shape[0], *[1] * (len(shape) - 1))
+        offsets = [_normal(draw, "offset noise", flat) * own for draw, own in zip(draws, strengths, strict=True)]
+        return torch.stack(offsets).to(self.dtype)
 
     def _multires_noise(self, noise: Tensor, draw: Draw) -> Tensor:
         """`noise`, [C, ..., H, W], with noise of coarser and coarser resolutions added, at its own variance.

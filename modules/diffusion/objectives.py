@@ -56,6 +56,16 @@ class Ddpm:
         alpha = self.alphas_cumprod.to(u.device, torch.promote_types(u.dtype, torch.float32))[self.timestep(u)]
         return alpha / (1 - alpha)
 
+    def offset_share(self, u: Tensor) -> Tensor:
+        """[B], the factor of offset noise at these noise levels, which grows from almost 0 to 1.
+
+        Source: Kutsuna 2024, arXiv 2412.03134, algorithm 1 (balanced phi and psi) and equation 22, whose sum is a
+        product that telescopes: psi_t is proportional to sqrt(1 - a_t) / a_t, a being `alphas_cumprod`. psi_T is 1.
+        """
+        alphas = self.alphas_cumprod.to(u.device, torch.promote_types(u.dtype, torch.float32))
+        psi = (1 - alphas).sqrt() / alphas
+        return (psi / psi[-1])[self.timestep(u)]
+
     def timestep(self, u: Tensor) -> Tensor:
         last = len(self.alphas_cumprod) - 1
         # clamped, because a value just below 1 may have been rounded to 1 in float32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,7 @@ class DenoisingLoss(Loss):
     def forward(self, batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
         latents = batch.latents
         assert latents is not None  # only the VAE trains on pixels
+        batch = self._with_offset(batch)
         noised, timestep, target = self._objective.noise(latents, batch.noise, batch.u)
         if batch.input_noise is not None:
             noised = self._objective.noise(latents, batch.input_noise, batch.u).latents
@@ -60,6 +62,16 @@ class DenoisingLoss(Loss):
         prediction = self._predict(batch, noised, timestep)
         losses = self._losses(batch, prediction, target, frozen) * batch.weight
         return losses.sum(), batch.count, self._metrics(batch, losses, prediction, target)
+
+    def _with_offset(self, batch: Batch) -> Batch:
+        """The batch with the share of its `offset` in its noise."""
+        if batch.offset is None:
+            return batch
+        assert isinstance(self._objective, Ddpm)  # the settings refuse it for flow models
+        share = self._objective.offset_share(batch.u).to(batch.offset.dtype)
+        offset = per_sample(share, batch.offset) * batch.offset
+        input_noise = None if batch.input_noise is None else batch.input_noise + offset
+        return replace(batch, noise=batch.noise + offset, input_noise=input_noise, offset=None)
 
     def _predict(self, batch: Batch, noised: Tensor, timestep: Tensor) -> Tensor:
         host_timestep = self._objective.timestep(batch.host_u)

@@ -75,6 +75,16 @@ def test_offset_noise_is_the_same_all_over_a_channel(make_source):
     torch.testing.assert_close(twice, 2 * added, rtol=1e-4, atol=1e-5)
 
 
+def test_offset_noise_by_timestep_is_kept_apart_from_the_noise(make_source):
+    at_once = batch_of(make_source({"offset_noise": 0.5, "offset_noise_random": True}))
+    by_timestep = {"offset_noise": 0.5, "offset_noise_random": True, "offset_noise_by_timestep": True}
+    apart = batch_of(make_source(by_timestep))
+    assert torch.equal(apart.noise, batch_of(make_source()).noise)
+    assert apart.offset.shape == (*apart.noise.shape[:2], 1, 1)
+    assert torch.equal(apart.noise + apart.offset, at_once.noise)
+    assert at_once.offset is None
+
+
 def test_offset_noise_is_normal(make_source):
     source, plain = make_source({"offset_noise": 1.0}), make_source()
     added = [(batch_of(source, epoch=e).noise - batch_of(plain, epoch=e).noise)[..., 0, 0] for e in range(150)]

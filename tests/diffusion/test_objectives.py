@@ -36,6 +36,23 @@ def test_ddpm_noises_as_diffusers_does(shape, dtype):
     assert noised.latents.dtype == dtype
 
 
+def test_the_share_of_offset_noise_is_that_of_its_paper():
+    """Kutsuna 2024, arXiv 2412.03134, algorithm 1 and equation 22, step by step."""
+    alphas_cumprod = DDPMScheduler(**SCHEDULE).alphas_cumprod.double()
+    before = torch.cat([torch.ones(1), alphas_cumprod[:-1]])
+    alphas = alphas_cumprod / before
+    sums = [1 / before[0].sqrt()]
+    for t in range(1, 1000):
+        c = (1 - alphas[t]) * before[t].sqrt() / (alphas[t] * (1 - before[t]))
+        sums.append(sums[-1] + c * sums[-1] / before[t].sqrt())
+    psi = torch.stack(sums) / (1 - alphas_cumprod).sqrt()
+    u = torch.tensor(U, dtype=torch.float64)
+    share = Ddpm(alphas_cumprod, "epsilon").offset_share(u)
+    torch.testing.assert_close(share, (psi / psi[-1])[(u * 1000).long()], rtol=1e-9, atol=0)
+    assert share[0] < 1e-3
+    assert share[-1] == 1
+
+
 def test_epsilon_predicts_the_noise():
     clean, noise, u = draws()
     noised = Ddpm(DDPMScheduler(**SCHEDULE).alphas_cumprod, "epsilon").noise(clean, noise, u)

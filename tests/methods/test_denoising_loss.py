@@ -15,6 +15,7 @@ from diffusers.training_utils import compute_loss_weighting_for_sd3, compute_snr
 
 from modules.config.TrainConfig import TrainConfig
 from modules.data.Batch import Batch
+from modules.diffusion.objectives import Ddpm
 from modules.families.conditioning import encode_text, is_unconditional_zero
 from modules.families.sd3 import SD3
 from modules.methods.DenoisingLoss import DenoisingLoss
@@ -279,6 +280,17 @@ def test_input_noise_changes_what_the_model_sees_and_not_what_it_learns(tiny_sd1
     with torch.no_grad():
         prediction = pipe.unet(scheduler.add_noise(latents, noise + 0.1, timestep), timestep, embeds).sample
     torch.testing.assert_close(changed, (prediction - noise).square().mean((1, 2, 3)), rtol=1e-5, atol=1e-6)
+
+
+def test_offset_noise_is_seen_and_learned_with_the_share_of_its_timestep(tiny_sd15):
+    _, noise = noise_and_latents()
+    offset = torch.randn(3, 4, 1, 1, generator=torch.Generator().manual_seed(1))
+    alphas = DDPMScheduler.from_pretrained(tiny_sd15, subfolder="scheduler").alphas_cumprod
+    share = Ddpm(alphas, "epsilon").offset_share(torch.tensor(U)).reshape(3, 1, 1, 1)
+    for further in ({}, {"input_noise": noise + 0.1}):
+        added = {"input_noise": noise + 0.1 + share * offset} if further else {}
+        expected = losses_of(tiny_sd15, changes={"noise": noise + share * offset, **added})
+        assert torch.equal(losses_of(tiny_sd15, changes={"offset": offset, **further}), expected)
 
 
 def test_with_zero_conditioning_the_model_sees_no_text(tiny_sdxl):
