@@ -225,6 +225,15 @@ class ConceptConfig:
         group="data",
         ge=0,
     )
+    kept_separator: Str = setting(
+        "",
+        label="Separator of kept tags",
+        also_called="keep_tokens_separator",
+        help="As |||: tags before it stay first and are never left out, whatever Keep tokens says; those after a "
+        "second one stay last. It is no part of the trained caption. Empty: none.",
+        group="data",
+        importance="advanced",
+    )
     tag_dropout: Float = setting(
         0.0,
         label="Tag dropout",

@@ -53,6 +53,7 @@ FOREIGN_NAMES = {
     "save_every_n_steps": "output.every (with output.unit steps)",
     "sample_every_n_steps": "sampling.every (with sampling.unit steps)",
     "keep_tokens": "concepts[].keep_tags",
+    "keep_tokens_separator": "concepts[].kept_separator",
     "shuffle_caption": "concepts[].shuffle_tags",
     "caption_dropout_rate": "data.caption_dropout",
 }

@@ -144,7 +144,8 @@ def _check_data(config: TrainConfig) -> Iterator[Problem]:
             except re.error as error:
                 message = f"{path}.removed_tags: {tag.strip()!r} is no regular expression ({error}); correct it."
                 yield Problem(f"{path}.removed_tags", message)
-        takes_tags = concept.shuffle_tags or concept.tag_dropout or concept.removed_tags.strip()
+        has_removed = bool(concept.removed_tags.strip())
+        takes_tags = any((concept.shuffle_tags, concept.tag_dropout, concept.kept_separator, has_removed))
         if takes_tags and not concept.tag_separator:
             message = f"{path}.tag_separator is empty: tags can't be told apart; write what stands between them."
             yield Problem(f"{path}.tag_separator", message)

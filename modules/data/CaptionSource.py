@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from modules.data.caption_edits import joined_tags
+from modules.data.caption_edits import joined_tags, three_parts, varies
 from modules.data.draws import hash64, uniform
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class CaptionSource:
         options = self.options[sample]
         caption = options[0] if len(options) == 1 else options[_below(len(options), *parts, "caption")]
         concept = self.dataset.concepts[self.dataset.concept_index[sample]]
-        if not _varies(concept):
+        if not varies(concept):
             return caption
         if self.variants is None:
             return shuffle_tags(caption, concept, *parts)
@@ -51,7 +51,7 @@ class CaptionSource:
         texts: dict[str, None] = {}
         for options, number in zip(self.options, self.dataset.concept_index.tolist(), strict=True):
             concept = self.dataset.concepts[number]
-            if not _varies(concept):
+            if not varies(concept):
                 texts.update(dict.fromkeys(options))
                 continue
             for caption in options:
@@ -64,23 +64,18 @@ class CaptionSource:
         return shuffle_tags(caption, concept, self.seed, caption, variant)
 
 
-def _varies(concept: ConceptConfig) -> bool:
-    return concept.shuffle_tags or concept.tag_dropout > 0
-
-
 def shuffle_tags(caption: str, concept: ConceptConfig, *parts: Part) -> str:
     """`caption` with its tags shuffled and some dropped, as the concept asks for, by a hash of `parts`.
 
-    The first `keep_tags` stay in place.
+    Those that `keep_tags` or `kept_separator` keep stay in place.
     """
-    tags = [tag for tag in map(str.strip, caption.split(concept.tag_separator)) if tag]
-    kept, others = tags[: concept.keep_tags], tags[concept.keep_tags :]
+    first, others, last = three_parts(caption, concept)
     draw = hash64(*parts, "tags")
     positions: Sequence[int] = range(len(others))
     if concept.tag_dropout:
         positions = [position for position in positions if uniform(draw, position, "dropout") >= concept.tag_dropout]
     order = sorted(positions, key=lambda position: hash64(draw, position)) if concept.shuffle_tags else positions
-    return joined_tags([*kept, *(others[position] for position in order)], concept)
+    return joined_tags([*first, *(others[position] for position in order), *last], concept)
 
 
 def _below(count: int, *draw: Part) -> int:

@@ -21,9 +21,41 @@ def without_removed_tags(caption: str, concept: ConceptConfig) -> str:
     if not concept.removed_tags.strip() or not concept.tag_separator:
         return caption
     removed = _pattern(concept.removed_tags, concept.tag_separator)
-    tags = [tag for tag in map(str.strip, caption.split(concept.tag_separator)) if tag]
-    kept = [tag for tag in tags if not removed.fullmatch(tag)]
-    return joined_tags(kept, concept) if len(kept) < len(tags) else caption
+    parts = []
+    for part in _parts(caption, concept):
+        tags = tags_in(part, concept)
+        kept = [tag for tag in tags if not removed.fullmatch(tag)]
+        parts.append(joined_tags(kept, concept) if len(kept) < len(tags) else part)
+    return concept.kept_separator.join(parts)
+
+
+def varies(concept: ConceptConfig) -> bool:
+    """Whether the tags of a caption are drawn anew for each showing."""
+    return concept.shuffle_tags or concept.tag_dropout > 0
+
+
+def without_kept_separator(caption: str, concept: ConceptConfig) -> str:
+    """`caption` as one list of tags."""
+    parts = _parts(caption, concept)
+    if len(parts) == 1:
+        return caption
+    return joined_tags([tag for part in parts for tag in tags_in(part, concept)], concept)
+
+
+def three_parts(caption: str, concept: ConceptConfig) -> tuple[list[str], list[str], list[str]]:
+    """The tags that stay first, those that may be shuffled and left out, and those that stay last."""
+    first, *others = (tags_in(part, concept) for part in _parts(caption, concept))
+    if not others:
+        return first[: concept.keep_tags], first[concept.keep_tags :], []
+    return first, others[0], others[1] if len(others) > 1 else []
+
+
+def tags_in(caption: str, concept: ConceptConfig) -> list[str]:
+    return [tag for tag in map(str.strip, caption.split(concept.tag_separator)) if tag]
+
+
+def _parts(caption: str, concept: ConceptConfig) -> list[str]:
+    return caption.split(concept.kept_separator, 2) if concept.kept_separator else [caption]
 
 
 def joined_tags(tags: list[str], concept: ConceptConfig) -> str:

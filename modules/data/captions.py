@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.installation import command_name
 from modules.config.methods import facts_of
-from modules.data.caption_edits import alternatives, without_removed_tags
+from modules.data.caption_edits import alternatives, varies, without_kept_separator, without_removed_tags
 from modules.data.caption_encodings import why_not_utf8
 from modules.data.errors import CaptionError, DataError
 from modules.data.images import EXTENSIONS
@@ -44,6 +44,8 @@ def read_captions(
     if has_fallback(concept) and not any(captions or ()):
         captions = (concept.caption_fallback.strip(),)
     texts = [_surrounded(without_removed_tags(text, concept), concept) for text in captions or ()]
+    if not varies(concept):  # else it is still needed
+        texts = [without_kept_separator(text, concept) for text in texts]
     return captions and tuple(choice for text in texts for choice in alternatives(text, concept))
 
 

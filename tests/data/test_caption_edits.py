@@ -1,10 +1,13 @@
 """Tags that are left out of captions, and alternatives in braces."""
 
+from dataclasses import replace
+
 import pytest
 
 from modules.config.ConceptConfig import ConceptConfig
 from modules.data.caption_edits import MAX_ALTERNATIVES, alternatives, without_removed_tags
 from modules.data.captions import read_captions
+from modules.data.concepts import caption_prompts
 from modules.data.errors import DataError
 
 CHOOSING = ConceptConfig(wildcards=True)
@@ -22,6 +25,16 @@ CHOOSING = ConceptConfig(wildcards=True)
 )
 def test_tags_are_removed_whole_or_by_a_regular_expression(removed, caption, expected):
     assert without_removed_tags(caption, ConceptConfig(removed_tags=removed)) == expected
+
+
+def test_a_separator_of_kept_tags_is_no_part_of_a_caption(tmp_path):
+    (tmp_path / "a.txt").write_text("sks, cat ||| red, solo ||| best")
+    image = tmp_path / "a.png"
+    fixed = ConceptConfig(kept_separator="|||", removed_tags="solo", caption_prefix="now,")
+    assert read_captions(image, fixed) == ("now, sks, cat, red, best",)
+    drawn = replace(fixed, shuffle_tags=True)
+    assert read_captions(image, drawn) == ("now, sks, cat |||red||| best",)  # which the drawing needs
+    assert caption_prompts([read_captions(image, drawn)], [drawn], 1) == ("now, sks, cat, red, best",)
 
 
 def test_braces_stand_for_each_of_their_choices():

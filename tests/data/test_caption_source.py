@@ -1,5 +1,6 @@
 """Which caption a showing has is a hash of what it is, and everything that can be shown can be cached."""
 
+import itertools
 from collections import Counter
 from types import SimpleNamespace
 
@@ -50,6 +51,26 @@ def test_every_order_comes_about_equally_often():
     orders = Counter(shown(source(("a,b,c",), variants=None, shuffle_tags=True), count=1200))
     assert len(orders) == 6
     assert all(140 < count < 260 for count in orders.values())
+
+
+@pytest.mark.parametrize(
+    ("caption", "first", "middle", "last"),
+    [
+        ("sks, cat ||| red, blue, green", "sks, cat, ", "red, blue, green", ""),
+        ("sks ||| red, blue, green ||| best quality", "sks, ", "red, blue, green", ", best quality"),
+        ("sks, red, blue, green", "sks, ", "red, blue, green", ""),  # without a separator keep_tags holds
+    ],
+)
+def test_a_separator_keeps_what_is_before_the_first_and_behind_the_second(caption, first, middle, last):
+    options = {"keep_tags": 1, "kept_separator": "|||"}
+    shuffled = shown(source((caption,), variants=None, shuffle_tags=True, **options))
+    assert all(text.startswith(first) and text.endswith(last) for text in shuffled)
+    assert {tuple(text.removeprefix(first).removesuffix(last).split(", ")) for text in shuffled} == {
+        *itertools.permutations(middle.split(", "))
+    }
+    dropped = shown(source((caption,), variants=None, tag_dropout=0.9, **options))
+    assert all(text.startswith(first.strip(", ")) and text.endswith(last.strip(", ")) for text in dropped)
+    assert not any("|" in text for text in shuffled + dropped)
 
 
 def test_tags_are_left_out_as_often_as_asked_but_not_those_in_front():
