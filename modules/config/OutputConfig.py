@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
+from modules.config.families import families_with_single_files
 from modules.config.methods import methods_that
 from modules.config.setting import INTERVAL_LABELS, STRICT, Float, Int, IntervalUnit, Str, setting
 
@@ -61,6 +62,20 @@ class OutputConfig:
         also_called="save_precision, output_dtype",
         help="Precision of the saved weights. float16 halves the file and shows no difference in most images.",
         group="output",
+    )
+    float8_denoiser: bool = setting(
+        False,
+        label="Denoiser in 8 bits",
+        also_called="fp8, float8, save_precision fp8",
+        help="In the single file, the matrices of the U-Net or transformer are float8 (e4m3): half of float16, with a "
+        "small loss in the images. ComfyUI and diffusers read it. Training and the diffusers folder stay as they are.",
+        group="output",
+        importance="advanced",
+        visible_when={
+            "method": methods_that(lambda method: method.trains_weights),
+            ".format": ["single_file", "both"],
+            "family": families_with_single_files(),
+        },
     )
     save_ema: Literal["averaged", "plain", "both"] = setting(
         "averaged",

@@ -100,6 +100,11 @@ def families_with(**values: Any) -> tuple[str, ...]:
     )
 
 
+def families_with_single_files() -> tuple[str, ...]:
+    """The names of the families whose whole models can be written as one file."""
+    return tuple(name for name, info in load_families().items() if info.single_file)
+
+
 def families_taking_clips() -> tuple[str, ...]:
     """The names of the families that generate videos."""
     return tuple(name for name, info in load_families().items() if info.frame_step)

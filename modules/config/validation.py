@@ -102,6 +102,10 @@ def _check_model(config: TrainConfig) -> Iterator[Problem]:
 
 def _check_family(config: TrainConfig) -> Iterator[Problem]:
     family = load_families()[config.family]
+    if config.output.float8_denoiser and facts_of(config).trains_weights and not family.single_file:
+        path = "output.float8_denoiser"
+        message = f"{path}: {family.label} can't be saved as a single file, which alone holds float8; switch it off."
+        yield Problem(path, message, remedy=_switch_off(path))
     if config.method not in family.methods:
         message = f"method {config.method!r} can't train {family.label}: use {' or '.join(family.methods)}."
         yield Problem("method", message)

@@ -41,7 +41,7 @@ def save_model(base: BaseModel, output: OutputConfig, folder: Path, name: str, m
             written.append(folder / name)
         if output.format in ("single_file", "both") and has_single_file:
             path = folder / f"{name}.safetensors"
-            save_single_file(path, base.family, pipe.components, dtype, metadata)
+            save_single_file(path, base.family, pipe.components, dtype, metadata, output.float8_denoiser)
             written.append(path)
     return written
 

@@ -57,17 +57,32 @@ def save_single_file(
     components: Mapping[str, Any],
     dtype: torch.dtype | None = None,
     metadata: Mapping[str, str] | None = None,
+    float8_denoiser: bool = False,
 ) -> None:
     """Writes a model to one safetensors file atomically.
 
     components: of a pipeline, by name; those that the layout can't contain are skipped.
-    dtype: of floating-point tensors in the file; None keeps their dtype.
+    dtype: of floating-point tensors in the file; None keeps their dtype. float8_denoiser: the denoiser's matrices and
+    convolutions are float8 (e4m3) instead, without scales; what is beyond its range becomes the largest number in it.
     Raises WeightsError if the layout has no names for some layers, and OSError if writing fails.
     """
     tensors = single_file_tensors(family, components)
     if dtype is not None:
         tensors = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    if float8_denoiser:
+        tensors = {name: _float8(tensor) if _is_matrix(name, tensor) else tensor for name, tensor in tensors.items()}
     save_tensors(path, tensors, metadata)
+
+
+def _is_matrix(name: str, tensor: Tensor) -> bool:
+    return name.startswith(DENOISER_PREFIX) and tensor.dim() > 1 and tensor.is_floating_point()
+
+
+def _float8(tensor: Tensor) -> Tensor:
+    import torch
+
+    limit = torch.finfo(torch.float8_e4m3fn).max  # beyond it, the cast gives nan
+    return tensor.float().clamp(-limit, limit).to(torch.float8_e4m3fn)
 
 
 def single_file_tensors(family: Family, components: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -37,6 +37,16 @@ MISTAKES = [
     (["family=sana", "method=vae"], "method"),
     (["family=wan22_a14b", "enable_multi_gpu=true", "ddp_static_graph=true"], "ddp_static_graph"),
     (["cache_dir="], "cache_dir"),
+    (["family=sana", "method=full", "output.float8_denoiser=true"], "output.float8_denoiser"),
+    (["family=sana", "diffusion.offset_noise_by_timestep=true"], "diffusion.offset_noise_by_timestep"),
+    (
+        [
+            "model.zero_terminal_snr=true", "model.prediction_type=v_prediction", "diffusion.offset_noise=0.1",
+            "diffusion.offset_noise_by_timestep=true",
+        ],
+        "diffusion.offset_noise_by_timestep",
+    ),
+    (["concepts.0.kept_separator=|||", "concepts.0.tag_separator="], "concepts.0.tag_separator"),
     (["concepts.0.enabled=false"], "concepts"),
     (["concepts.0.path="], "concepts.0.path"),
     (["concepts.0.loss_weight=0"], "concepts.0.loss_weight"),

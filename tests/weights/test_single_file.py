@@ -172,6 +172,26 @@ def test_the_file_has_the_wanted_type_and_metadata(tiny_sd15, tmp_path):
     assert {entry["dtype"] for entry in header.values()} == {"F16"}
 
 
+def test_the_denoisers_matrices_can_be_float8(tiny_sd15, tmp_path):
+    """As other programs write them: without scales, and read by plain diffusers."""
+    pipe = StableDiffusionPipeline.from_pretrained(tiny_sd15)
+    big = pipe.unet.conv_in.weight
+    big.data[0, 0, 0, 0] = 1000.0
+    path = tmp_path / "x.safetensors"
+    save_single_file(path, FAMILIES["sd15"], pipe.components, torch.float16, float8_denoiser=True)
+    header = read_header(path)
+    header.pop("__metadata__")
+    for name, entry in header.items():
+        is_matrix = name.startswith("model.diffusion_model.") and len(entry["shape"]) > 1
+        assert entry["dtype"] == ("F8_E4M3" if is_matrix else "F16"), name
+    again = StableDiffusionPipeline.from_single_file(path, config=str(tiny_sd15), torch_dtype=torch.float32)
+    assert again.unet.conv_in.weight[0, 0, 0, 0] == 448  # the largest number of float8
+    big.data[0, 0, 0, 0] = 448.0
+    for name, expected in pipe.unet.state_dict().items():
+        got = again.unet.state_dict()[name]
+        torch.testing.assert_close(got, expected, rtol=2**-4 if expected.dim() > 1 else 1e-3, atol=2**-10)
+
+
 def test_a_layer_without_a_name_in_the_layout_is_refused():
     unet = UNet2DConditionModel(**UNETS["as released"], norm_num_groups=2, cross_attention_dim=8, attention_head_dim=2)
     with pytest.raises(WeightsError, match=r"'class_embedding\.linear_1\.weight'.*diffusers format"):

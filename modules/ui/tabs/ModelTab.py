@@ -59,6 +59,7 @@ CARDS = (
             "output.name",
             "output.format",
             "output.dtype",
+            "output.float8_denoiser",
             "output.save_ema",
             "output.unit",
             "output.every",
