@@ -59,6 +59,8 @@ def _entry(family: Family, counted: dict | None) -> dict:
         "groups_texts": family.text.collate == "group",
         "skips_layers": family.text.skips_layers,
         "takes_chunks": family.text.takes_chunks,
+        "patch_size": family.patch_size,
+        "shift_law": family.shift_law,
         "experts": family.experts is not None,
         "text_trainable": family.text.trainable,
         "memory": _memory(family, counted),

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from modules.config.installation import ROOT
 from modules.config.methods import methods_for
@@ -35,6 +35,7 @@ class FamilyInfo:
     takes_chunks: whether its text encoders can encode prompts in chunks of 75 tokens.
     groups_texts: whether texts of different lengths take passes of their own.
     experts: whether several denoisers share the timesteps.
+    patch_size, shift_law: as in Family.
     memory: the sizes that machine/memory_estimate.py uses; None if they are unknown.
     text_trainable: whether the text encoders' own weights can be trained.
     """
@@ -66,6 +67,8 @@ class FamilyInfo:
     groups_texts: bool = False
     skips_layers: bool = False
     takes_chunks: bool = False
+    patch_size: int = 2
+    shift_law: Literal["exponential", "root"] = "exponential"
 
     @property
     def trainable_text_encoders(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from modules.data.Batch import Batch
-from modules.diffusion.loss_weights import cosmap, debiased_estimation, debiased_of_v, min_snr_gamma, p2, sigma_sqrt
+from modules.diffusion.loss_weights import timestep_weight
 from modules.diffusion.losses import LossMix, huber_delta, masked_mean, per_sample
 from modules.diffusion.metrics import agreement, loss_by_quarter
 from modules.diffusion.objectives import Ddpm
@@ -121,31 +121,10 @@ class DenoisingLoss(Loss):
         if batch.first_given is not None:  # their error is 0, and the mean is over the other frames
             frames = error.shape[2]
             losses = torch.where(batch.first_given, losses * (frames / (frames - 1)), losses)
-        weight = self._timestep_weight(batch.u)
-        return losses if weight is None else losses * weight
-
-    def _timestep_weight(self, u: Tensor) -> Tensor | None:
         objective = self._objective
-        match self._config.weighting:
-            case "min_snr_gamma":
-                assert isinstance(objective, Ddpm)  # the settings refuse it for flow models, as the next one
-                return min_snr_gamma(objective.snr(u), self._config.snr_gamma, objective.prediction_type)
-            case "debiased":
-                assert isinstance(objective, Ddpm)
-                form = self._config.debiased_v
-                if objective.prediction_type == "v_prediction" and form != "paper":
-                    return debiased_of_v(objective.snr(u), form)
-                return debiased_estimation(objective.snr(u), objective.prediction_type)
-            case "p2":
-                assert isinstance(objective, Ddpm)
-                return p2(objective.snr(u), self._config.p2_gamma, objective.prediction_type)
-            case "sigma":
-                return u
-            case "sigma_sqrt":
-                return sigma_sqrt(u)
-            case "cosmap":
-                return cosmap(u)
-        return None
+        predicted = objective.prediction_type if isinstance(objective, Ddpm) else "epsilon"  # no matter for flow models
+        weight = timestep_weight(config, batch.u, objective.snr, predicted)
+        return losses if weight is None else losses * weight
 
     @torch.no_grad()
     def _metrics(self, batch: Batch, losses: Tensor, prediction: Tensor, target: Tensor) -> dict[str, Tensor]:

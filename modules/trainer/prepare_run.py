@@ -25,12 +25,12 @@ from modules.data.references import of_captions
 from modules.data.run_summary import count_texts, disk_needs, image_warnings
 from modules.data.RunPlan import RunPlan, samples_digest
 from modules.data.SampleSource import SampleSource
+from modules.diffusion.timestep_sampling import timestep_distribution
 from modules.distributed.usable_gpus import describe_device
 from modules.families.conditioning import is_unconditional_zero
 from modules.families.prediction import check_prediction
 from modules.families.registry import FAMILIES
 from modules.families.TextEncoding import collate_text
-from modules.families.timestep_sampling import timestep_distribution
 from modules.machine.memory_estimate import GIB, blocks_to_swap
 from modules.methods.layers import check_layers
 from modules.methods.parts import trained_in

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from modules.config.DiffusionConfig import DiffusionConfig
+from modules.diffusion.timestep_sampling import timestep_distribution
 from modules.diffusion.timesteps import (
     ResolutionShift,
     TimestepDistribution,
@@ -26,7 +27,6 @@ from modules.diffusion.timesteps import (
     sigmoid,
 )
 from modules.families.registry import FAMILIES
-from modules.families.timestep_sampling import timestep_distribution
 
 LATENT = (16, 128, 128)  # of a picture of 1024 x 1024 pixels: 4096 tokens
 GRID = (np.arange(20000) + 0.5) / 20000

@@ -176,7 +176,7 @@ def test_a_cancelled_check_gives_nothing(folder):
 def test_what_the_window_imports_for_the_data_is_free_of_torch():
     code = (
         "import sys, json, modules.ui.models.concept_preview, modules.ui.models.decoding, modules.ui.models.DataCheck, "
-        "modules.ui.models.SampleTable; print(json.dumps(sorted(sys.modules)))"
+        "modules.ui.models.SampleTable, modules.ui.models.noise_preview; print(json.dumps(sorted(sys.modules)))"
     )
     output = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True).stdout
     assert not {"torch", "diffusers", "transformers", "matplotlib", "tkinter"} & set(json.loads(output))

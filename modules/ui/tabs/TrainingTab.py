@@ -10,6 +10,8 @@ import customtkinter as ctk
 from modules.config.describe import settings_by_path
 from modules.config.methods import METHODS
 from modules.ui.cards.RunEstimate import RunEstimate
+from modules.ui.cards.TimestepPlot import TimestepPlot
+from modules.ui.models.noise_preview import timestep_bars, weight_bars
 from modules.ui.widgets.dialogs import open_window
 from modules.ui.widgets.form import CardSpec, SettingsPage
 from modules.ui.widgets.PartList import PartList
@@ -42,7 +44,12 @@ class TrainingTab(ctk.CTkFrame):
     def __init__(self, parent: tkinter.Misc, app: App):
         super().__init__(parent, fg_color="transparent")
         self.app = app
-        footers = {"Multi-GPU": self._add_buttons, "Duration and batch": self._add_estimate}
+        footers = {
+            "Multi-GPU": self._add_buttons,
+            "Duration and batch": self._add_estimate,
+            "Noise and timesteps": self._add_timesteps,
+            "Loss": self._add_weights,
+        }
         self.page = SettingsPage(self, app, cards(), footers)
         self.page.pack(fill="both", expand=True)
         self.page.add_card(self._make_embeddings, 2.5, lambda: app.settings.is_visible("embeddings"))
@@ -60,6 +67,16 @@ class TrainingTab(ctk.CTkFrame):
     def _add_estimate(self, footer: ctk.CTkFrame) -> None:
         self.estimate = RunEstimate(footer, self.app)
         self.estimate.pack(fill="x")
+
+    def _add_timesteps(self, footer: ctk.CTkFrame) -> None:
+        title = "How often each timestep is trained"
+        self.timesteps = TimestepPlot(footer, self.app, title, timestep_bars, lambda: self.page.arrange_soon())
+        self.timesteps.pack(fill="x")
+
+    def _add_weights(self, footer: ctk.CTkFrame) -> None:
+        title = "How much each timestep counts"
+        self.weights = TimestepPlot(footer, self.app, title, weight_bars, lambda: self.page.arrange_soon())
+        self.weights.pack(fill="x")
 
     def _add_buttons(self, footer: ctk.CTkFrame) -> None:
         font = self.app.theme.font()

@@ -141,7 +141,7 @@ class SettingsCard(ctk.CTkFrame):
 
     def has_content(self) -> bool:
         """Whether anything on the card would be visible."""
-        return bool(self.form.num_shown() or self.footer.winfo_children())
+        return bool(self.form.num_shown())
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from modules.diffusion.timesteps import (
     InverseCdf,
     ResolutionShift,
+    ShiftLaw,
     TimestepDistribution,
     beta,
     cosmap,
@@ -18,11 +19,21 @@ from modules.diffusion.timesteps import (
 
 if TYPE_CHECKING:
     from modules.config.DiffusionConfig import DiffusionConfig
-    from modules.families.Family import Family
+
+
+class NoisedFamily(Protocol):
+    """What is needed of a family; Family and FamilyInfo fulfil it, whose fields these are."""
+
+    @property
+    def objective(self) -> str: ...
+    @property
+    def patch_size(self) -> int: ...
+    @property
+    def shift_law(self) -> ShiftLaw: ...
 
 
 def timestep_distribution(
-    family: Family, scheduler_config: Mapping[str, Any], settings: DiffusionConfig
+    family: NoisedFamily, scheduler_config: Mapping[str, Any], settings: DiffusionConfig
 ) -> TimestepDistribution:
     """The distribution that timesteps are drawn from. scheduler_config: of the base model; it has the default shift."""
     if settings.timesteps == "family":
@@ -36,7 +47,9 @@ def timestep_distribution(
     return TimestepDistribution(inverse_cdf, shift, low, high, family.patch_size)
 
 
-def _own(family: Family, scheduler_config: Mapping[str, Any]) -> tuple[InverseCdf | None, float | ResolutionShift]:
+def _own(
+    family: NoisedFamily, scheduler_config: Mapping[str, Any]
+) -> tuple[InverseCdf | None, float | ResolutionShift]:
     """The family's default: logit-normal with the sampling shift for flow models (Esser et al. 2024, section 3.1)."""
     if family.objective == "ddpm":
         return None, 1.0
@@ -61,7 +74,7 @@ def _inverse_cdf(settings: DiffusionConfig) -> InverseCdf | None:
     return None
 
 
-def _resolution_shift(family: Family, scheduler_config: Mapping[str, Any]) -> ResolutionShift:
+def _resolution_shift(family: NoisedFamily, scheduler_config: Mapping[str, Any]) -> ResolutionShift:
     """The parameters in the scheduler's config, with the defaults of diffusers for those that it lacks."""
     default = ResolutionShift()
     return ResolutionShift(

@@ -1,0 +1,107 @@
+"""How often each timestep is trained, and how much it counts, for the plots. No Tk, and no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from modules.config.families import load_families
+from modules.config.methods import facts_of
+from modules.config.TrainConfig import TrainConfig
+from modules.diffusion.loss_weights import timestep_weight
+from modules.diffusion.timestep_sampling import timestep_distribution
+from modules.diffusion.timesteps import ResolutionShift
+
+NUM_BARS = 50
+NUM_DRAWS = 5000
+MAX_CONFIG_BYTES = 1 << 20
+Schedule = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Bars:
+    """What a plot shows. heights: NUM_BARS values from clean image to noise, the highest 1. note: below the plot."""
+
+    heights: tuple[float, ...]
+    note: str
+
+
+def read_schedule(base: str) -> Schedule | None:
+    """The scheduler's settings of a diffusers folder; None if they can't be known. Call it in a thread."""
+    path = Path(os.path.expanduser(base)) / "scheduler" / "scheduler_config.json"
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(MAX_CONFIG_BYTES))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def timestep_bars(config: TrainConfig, schedule: Schedule | None) -> Bars | None:
+    """How often each timestep is trained; None if the method knows no timesteps."""
+    if not facts_of(config).uses_denoiser:
+        return None
+    family = load_families()[config.family]
+    distribution = timestep_distribution(family, schedule or {}, config.diffusion)
+    side = max(1, config.data.resolution // family.align) * distribution.patch_size
+    draws = [distribution.at((number + 0.5) / NUM_DRAWS, (1, side, side)) for number in range(NUM_DRAWS)]
+    counts, _ = np.histogram(draws, bins=NUM_BARS, range=(0.0, 1.0))
+    middle = round(1000 * float(np.median(draws)))
+    notes = [f"Half of the samples have timesteps above {middle}."]
+    asks_base = config.diffusion.timesteps == "family" or config.diffusion.shift_by == "resolution"
+    if schedule is None and asks_base and family.objective == "flow":
+        notes.append("Without the base model's own shift, which only a diffusers folder tells before the start.")
+    elif isinstance(distribution.shift, ResolutionShift):
+        notes.append(f"For images of {config.data.resolution} x {config.data.resolution} pixels.")
+    return Bars(_to_one(counts), " ".join(notes))
+
+
+def weight_bars(config: TrainConfig, schedule: Schedule | None) -> Bars | None:
+    """How much the error at each timestep counts; None if all count alike, or the weighting is not for the family."""
+    if not facts_of(config).uses_denoiser or config.loss.weighting == "constant":
+        return None
+    is_flow = load_families()[config.family].objective == "flow"
+    if is_flow != (config.loss.weighting in ("sigma", "sigma_sqrt", "cosmap")):
+        return None
+    schedule = schedule or {}
+    if (kind := schedule.get("beta_schedule", "scaled_linear")) not in ("linear", "scaled_linear"):
+        return Bars((), f"No preview for the base model's noise schedule, {kind}.")
+    u = (np.arange(NUM_BARS) + 0.5) / NUM_BARS
+    weights = timestep_weight(config.loss, u, lambda u: _snr(u, config, schedule), _prediction_type(config, schedule))
+    assert weights is not None  # only for constant ones
+    ratio = float(weights.max() / max(float(weights.min()), 1e-12))
+    return Bars(_to_one(weights), f"The largest weight is {ratio:,.3g} times the smallest.")
+
+
+def _to_one(values: np.ndarray) -> tuple[float, ...]:
+    return tuple((values / max(float(values.max()), 1e-12)).tolist())
+
+
+def _prediction_type(config: TrainConfig, schedule: Schedule) -> Literal["epsilon", "v_prediction"]:
+    chosen = config.model.prediction_type
+    own = schedule.get("prediction_type") if chosen == "auto" else chosen
+    return "v_prediction" if own == "v_prediction" else "epsilon"
+
+
+def _snr(u: np.ndarray, config: TrainConfig, schedule: Schedule) -> np.ndarray:
+    """The signal-to-noise ratio at noise levels, with the numbers of Stable Diffusion where the schedule has none."""
+    start, end = schedule.get("beta_start", 0.00085), schedule.get("beta_end", 0.012)
+    num_steps, power = schedule.get("num_train_timesteps", 1000), 1
+    if schedule.get("beta_schedule", "scaled_linear") == "scaled_linear":
+        power = 2
+    betas = np.linspace(start ** (1 / power), end ** (1 / power), num_steps) ** power
+    alphas = np.cumprod(1 - betas)
+    if config.model.zero_terminal_snr or schedule.get("rescale_betas_zero_snr"):  # Lin et al. 2023, arXiv 2305.08891
+        roots = np.sqrt(alphas)
+        alphas = ((roots - roots[-1]) * roots[0] / (roots[0] - roots[-1])) ** 2
+        alphas[-1] = 2.0**-24  # as diffusers does
+    if scale := schedule.get("snr_shift_scale"):
+        alphas = alphas / (scale + (1 - scale) * alphas)
+    chosen = alphas[np.minimum((u * num_steps).astype(int), num_steps - 1)]
+    return chosen / (1 - chosen)
