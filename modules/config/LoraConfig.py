@@ -7,19 +7,21 @@ from pydantic.dataclasses import dataclass
 from modules.config.setting import STRICT, Float, Int, Str, setting
 
 PLAIN: dict[str, list] = {".adapter": ["lora"]}
+SCALED: dict[str, list] = {".adapter": ["lora", "loha", "lokr"]}
 
 
 @dataclass(config=STRICT)
 class LoraConfig:
-    adapter: Literal["lora", "loha", "lokr"] = setting(
+    adapter: Literal["lora", "loha", "lokr", "oft"] = setting(
         "lora",
         label="Adapter",
         also_called="network_module, lycoris, algo, peft_type, locon",
         help="LoRA suits most cases, and everything reads its files. LoHa learns more varied changes at the same size; "
         "LoKr makes the smallest files. Both compute whole weights in each pass, which takes memory: use gradient "
-        "checkpointing. ComfyUI and Chorus read them, diffusers does not.",
+        "checkpointing. OFT rotates what layers give, which keeps more of the model. ComfyUI and Chorus read these "
+        "three, diffusers does not.",
         group="method",
-        choice_labels={"lora": "LoRA", "loha": "LoHa", "lokr": "LoKr"},
+        choice_labels={"lora": "LoRA", "loha": "LoHa", "lokr": "LoKr", "oft": "OFT"},
         importance="advanced",
     )
     rank: Int = setting(
@@ -27,7 +29,7 @@ class LoraConfig:
         label="Rank (network dim)",
         also_called="network_dim, lora_rank, r",
         help="Width of the adapter: how much it can learn, and how large its file is. 4 to 32 for a subject, up to "
-        "128 for a style of many images.",
+        "128 for a style of many images. Of OFT the size of a block, at most: 4 to 16 is usual.",
         group="method",
         ge=1,
     )
@@ -39,6 +41,7 @@ class LoraConfig:
         "rank is a gentler choice.",
         group="method",
         gt=0,
+        visible_when=SCALED,
     )
     dropout: Float = setting(
         0.0,
@@ -106,6 +109,7 @@ class LoraConfig:
         gt=0,
         importance="advanced",
         empty_means="no limit",
+        visible_when=SCALED,
     )
     targets: Literal["attention", "attention_mlp", "linear", "linear_conv"] = setting(
         "attention",
@@ -144,7 +148,7 @@ class LoraConfig:
         gt=0,
         importance="advanced",
         empty_means="same as alpha",
-        visible_when={".targets": ["linear_conv"]},
+        visible_when={".targets": ["linear_conv"], **SCALED},
     )
     dora: bool = setting(
         False,
@@ -180,6 +184,11 @@ class LoraConfig:
         kept_while=("family", "method"),
         importance="advanced",
     )
+
+    @property
+    def is_lycoris(self) -> bool:
+        """Whether the adapters are of another kind than LoRA, which is written in LyCORIS's format."""
+        return self.adapter in ("loha", "lokr", "oft")
 
     @property
     def composes_weights(self) -> bool:

@@ -286,16 +286,19 @@ def _check_adapter(config: TrainConfig) -> Iterator[Problem]:
             "weights; leave it empty, or use another optimizer."
         )
         yield Problem("lora.max_norm", message, remedy=Remedy("Leave empty", {"lora.max_norm": None}))
-    if lora.composes_weights:
-        yield from _check_composed(config)
+    if lora.is_lycoris:
+        yield from _check_lycoris(config)
+    if lora.max_norm is not None and lora.adapter == "oft":
+        message = f"lora.max_norm {lora.max_norm:g} with lora.adapter oft: it limits other adapters; leave it empty."
+        yield Problem("lora.max_norm", message, remedy=Remedy("Leave empty", {"lora.max_norm": None}))
     for name in DROPOUTS[1:]:
         if lora.dora and (share := getattr(lora, name)):
             message = f"lora.{name} {share:g} with lora.dora: it would change the direction's length; set it to 0."
             yield Problem(f"lora.{name}", message, remedy=set_to(f"lora.{name}", 0.0, "0"))
 
 
-def _check_composed(config: TrainConfig) -> Iterator[Problem]:
-    """What LoHa and LoKr can't be combined with."""
+def _check_lycoris(config: TrainConfig) -> Iterator[Problem]:
+    """What LoHa, LoKr and OFT can't be combined with."""
     lora = config.lora
     on = f"with lora.adapter {lora.adapter}"
     for name, off in (("dora", False), ("rslora", False), ("plus_ratio", 1.0), *dict.fromkeys(DROPOUTS, 0.0).items()):
@@ -307,7 +310,7 @@ def _check_composed(config: TrainConfig) -> Iterator[Problem]:
         yield Problem("model.compile", message, remedy=set_to("model.compile", "off", "Off"))
     for part in ("denoiser", "text_encoder"):
         path = f"model.{part}_quantization"
-        if getattr(config.model, f"{part}_quantization") == "nf4":
+        if lora.composes_weights and getattr(config.model, f"{part}_quantization") == "nf4":
             message = f"{path} nf4 {on}: only lora can be added to weights in 4 bits; use int8."
             yield Problem(path, message, remedy=set_to(path, "int8"))
 

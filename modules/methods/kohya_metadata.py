@@ -58,8 +58,8 @@ def _base_name(base: str) -> str:
 
 def _network(lora: LoraConfig) -> dict[str, Any]:
     args: dict[str, Any] = {}
-    if lora.composes_weights:
-        args |= {"algo": lora.adapter}
+    if lora.is_lycoris:
+        args |= {"algo": "diag-oft" if lora.adapter == "oft" else lora.adapter}
     if lora.adapter == "lokr" and lora.lokr_factor is not None:
         args["factor"] = lora.lokr_factor
     if lora.targets == "linear_conv":
@@ -72,7 +72,7 @@ def _network(lora: LoraConfig) -> dict[str, Any]:
     if lora.dora:
         args["dora_wd"] = True
     return {
-        "ss_network_module": "lycoris.kohya" if lora.composes_weights else "networks.lora",
+        "ss_network_module": "lycoris.kohya" if lora.is_lycoris else "networks.lora",
         "ss_network_dim": lora.rank,
         "ss_network_alpha": _alpha(lora.alpha, lora.rank, lora),
         "ss_network_dropout": lora.dropout or None,

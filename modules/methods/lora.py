@@ -1,7 +1,7 @@
 """LoRA (Hu et al. 2021, arXiv 2106.09685), using PEFT: low-rank adapters for layers of the selected components.
 
 Also supports DoRA (Liu et al. 2024, arXiv 2402.09353), which trains the magnitude of the weights separately, the
-scaling of rsLoRA (Kalajdzievski 2023, arXiv 2312.03732), and two other adapters, LoHa and LoKr: see
+scaling of rsLoRA (Kalajdzievski 2023, arXiv 2312.03732), and three other adapters, LoHa, LoKr and OFT: see
 weights/lycoris_files.py.
 """
 
@@ -61,7 +61,7 @@ class Lora(Method):
             else:
                 _add_adapter(base.family, name, module, part, config)
             _upcast_trained(module)
-            if not config.lora.composes_weights:
+            if not config.lora.is_lycoris:
                 _match_gradient_strides(module, config.model.channels_last)
                 add_dropout(module, config.lora)
             prepare_for_training(module, config.model.gradient_checkpointing)
@@ -78,7 +78,7 @@ class Lora(Method):
         return None if limit is None else MaxNorm(self._adapted(base, config).values(), limit)
 
     def check_output(self, base: BaseModel, config: TrainConfig) -> None:
-        if not config.lora.composes_weights:
+        if not config.lora.is_lycoris:
             check_lora(self._adapted(base, config), type(base.pipe), _formats(base, config), _experts(base.family))
         else:
             file_tensors(self._lycoris_layers(base, config), base.family)
@@ -88,7 +88,7 @@ class Lora(Method):
     ) -> list[Path]:
         dtype = getattr(torch, config.output.dtype)
         metadata = {**metadata, **kohya_metadata(base, config, metadata.get("steps"))}
-        if config.lora.composes_weights:
+        if config.lora.is_lycoris:
             return save_lycoris(folder / name, self._lycoris_layers(base, config), base.family, dtype, metadata)
         adapted = self._adapted(base, config)
         formats, experts = _formats(base, config), _experts(base.family)
@@ -97,7 +97,7 @@ class Lora(Method):
     def saved_bytes(self, base: BaseModel, config: TrainConfig) -> int:
         adapters = (param for module in self._adapted(base, config).values() for param in module.parameters())
         numbers = sum(param.numel() for param in adapters if param.requires_grad)
-        num_files = 2 if _formats(base, config) == "both" and not config.lora.composes_weights else 1
+        num_files = 2 if _formats(base, config) == "both" and not config.lora.is_lycoris else 1
         return num_files * numbers * getattr(torch, config.output.dtype).itemsize
 
     def _adapted(self, base: BaseModel, config: TrainConfig) -> dict[str, Model]:
@@ -144,6 +144,12 @@ def _add_adapter(family: Family, component: str, module: Model, part: PartConfig
 
     settings = config.lora
     targets = target_modules(family, component, module, settings.targets, part)
+    if settings.adapter == "oft":
+        from modules.weights.orthogonal import add_oft
+
+        sizes = _of_convolutions(module, targets, settings).get("rank_pattern", {})
+        add_oft(module, {name: sizes.get(name, settings.rank) for name in targets}, ADAPTER)
+        return
     if settings.composes_weights:
         check_composable(module, targets, config)
         own = {} if settings.adapter == "loha" else {"decompose_factor": settings.lokr_factor or -1}

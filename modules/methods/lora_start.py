@@ -49,7 +49,8 @@ class LycorisStart:
         try:
             # at least float32: the model's dtype may be less precise than the file
             dtype = torch.promote_types(getattr(torch, config.model.weight_dtype), torch.float32)
-            check_composable(module, list(named), config)
+            if config.lora.composes_weights:
+                check_composable(module, list(named), config)
             add_lycoris(module, named, ADAPTER, dtype)
         except (ValueError, AttributeError) as error:
             raise UserError(

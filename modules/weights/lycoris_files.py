@@ -1,11 +1,12 @@
-"""LoHa and LoKr: the adapters of a model's layers, and their files in LyCORIS's format, which ComfyUI and A1111 read.
+"""LoHa, LoKr and OFT: the adapters of a model's layers, and their files in LyCORIS's format, which ComfyUI reads.
 
 A layer of a file has tensors such as `<name>.hada_w1_a` or `<name>.lokr_w2`, and `<name>.alpha`. Its name is kohya's if
 the family has such names, else the path in diffusers, such as `transformer.transformer_blocks.0.attn.to_q`.
 
 LoHa (Hyeon-Woo et al. 2021, arXiv 2108.06098) adds (w1_a @ w1_b) * (w2_a @ w2_b) to a weight. LoKr (Yeh et al. 2023,
 arXiv 2309.14859) adds the Kronecker product of w1 and w2, each of which may be the product of two matrices. Both are
-multiplied by alpha / rank. PEFT's layers compute them.
+multiplied by alpha / rank. PEFT's layers compute them. For OFT see `orthogonal.py`; its alpha is a limit of the
+rotation, and 0 is none.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ if TYPE_CHECKING:
     from modules.families.Family import Family
     from modules.weights.libraries import Model
 
-Kind = Literal["loha", "lokr"]
+Kind = Literal["loha", "lokr", "oft"]
 PARTS: dict[Kind, tuple[str, ...]] = {
     "loha": ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2"),
     "lokr": ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2"),
+    "oft": ("oft_blocks",),
 }
 _KIND_OF = {part: kind for kind, parts in PARTS.items() for part in parts}
 _WITH_RANK = ("hada_w1_b", "lokr_w1_b", "lokr_t2", "lokr_w2_b")  # those whose first axis is the rank, first one first
-_WHOLE = (frozenset(PARTS["loha"][:4]), *(  # a layer has one of these sets of parts, besides hada_t1 and hada_t2
+# a layer has one of these sets of parts, besides hada_t1 and hada_t2
+_WHOLE = (frozenset(PARTS["loha"][:4]), frozenset(PARTS["oft"]), *(
     frozenset((*w1, *w2))
     for w1 in (("lokr_w1",), ("lokr_w1_a", "lokr_w1_b"))
     for w2 in (("lokr_w2",), ("lokr_w2_a", "lokr_w2_b"), ("lokr_t2", "lokr_w2_a", "lokr_w2_b"))
@@ -55,12 +58,14 @@ class LycorisLayer:
 
     @property
     def rank(self) -> int | None:
-        """None for a LoKr of two whole matrices, whose scale is 1 whatever its alpha is."""
+        """None for a LoKr of two whole matrices, whose scale is 1 whatever its alpha is. Of OFT the size of a block."""
+        if self.kind == "oft":
+            return self.parts["oft_blocks"].shape[1]
         return next((self.parts[name].shape[0] for name in _WITH_RANK if name in self.parts), None)
 
     @property
     def scale(self) -> float:
-        return 1.0 if self.rank is None else self.alpha / self.rank
+        return 1.0 if self.rank is None or self.kind == "oft" else self.alpha / self.rank
 
 
 # Component -> path of the layer in it -> its adapter.
@@ -168,6 +173,15 @@ def read_lycoris(path: str | Path, family: Family) -> LycorisLayers:
         kind = _KIND_OF[next(iter(parts))]
         whole = LycorisLayer(kind, parts, 1.0)
         own = whole.rank if alpha is None else float(alpha)  # without one, the scale is 1
+        if kind == "oft":
+            own = 0.0 if alpha is None else float(alpha)
+            if own:
+                raise WeightsError(
+                    f"'{path}': its OFT has a limit of the rotation (alpha {own:g}), which programs read differently; "
+                    "choose one without."
+                )
+            layers.setdefault(component, {})[layer] = LycorisLayer(kind, parts, own)
+            continue
         layers.setdefault(component, {})[layer] = LycorisLayer(kind, parts, float(own or 1.0))
     return layers
 
@@ -182,6 +196,8 @@ def add_lycoris(
     import torch
     from torch import nn
 
+    from modules.weights.orthogonal import add_oft
+
     kind = next(iter(layers.values())).kind
     modules = dict(module.named_modules())
     for path, layer in layers.items():
@@ -189,7 +205,10 @@ def add_lycoris(
             raise ValueError(f"its layer '{path}' does not fit")
     ranks = {path: layer.rank or 1 for path, layer in layers.items()}
     rank = Counter(ranks.values()).most_common(1)[0][0]
-    module.add_adapter(peft_config(kind, list(layers), rank, rank), adapter_name=adapter)
+    if kind == "oft":
+        add_oft(module, ranks, adapter)
+    else:
+        module.add_adapter(peft_config(kind, list(layers), rank, rank), adapter_name=adapter)
     for path, layer in layers.items():
         adapted = cast("AdaptedLayer", module.get_submodule(path))
         for part in PARTS[kind]:
@@ -205,7 +224,7 @@ def add_lycoris(
 
 
 def peft_config(kind: Kind, targets: list[str], rank: int, alpha: float, **options: Any) -> LycorisConfig:
-    """PEFT's settings for new adapters. targets: full names of the layers. options: of the kind alone."""
+    """PEFT's settings for new LoHas or LoKrs. targets: full names of the layers. options: of the kind alone."""
     from peft import LoHaConfig, LoKrConfig
 
     values = {"r": rank, "alpha": alpha, "target_modules": targets, **options}
@@ -213,6 +232,8 @@ def peft_config(kind: Kind, targets: list[str], rank: int, alpha: float, **optio
 
 
 def _with_scale(kind: Kind, parts: dict[str, Tensor], scale: float) -> LycorisLayer:
+    if kind == "oft":  # which trains with a scale of 1
+        return LycorisLayer(kind, parts, 0.0)
     layer = LycorisLayer(kind, parts, 1.0)
     if layer.rank is None:  # readers take no notice of alpha
         return LycorisLayer(kind, {**parts, "lokr_w1": parts["lokr_w1"] * scale}, 1.0)
@@ -224,6 +245,8 @@ def _fits(layer: LycorisLayer, module: nn.Module) -> bool:
     shape, parts = _shape(module), layer.parts
     if shape is None:
         return False
+    if layer.kind == "oft":
+        return parts["oft_blocks"].shape[:2].numel() == shape[0]
     if layer.kind == "loha":
         is_tucker = "hada_t1" in parts
         out = parts["hada_w1_a"].shape[1 if is_tucker else 0]

@@ -63,7 +63,7 @@ def test_a_merged_model_makes_the_picture_of_its_loras(tiny_sd15, loras, tmp_pat
     assert {str(tensor.dtype) for tensor in load_tensors(tmp_path / "merged.safetensors").values()} == {"torch.float16"}
 
 
-@pytest.mark.parametrize("kind", [{"adapter": "loha"}, {"adapter": "lokr"}, {"dora": True}])
+@pytest.mark.parametrize("kind", [{"adapter": "loha"}, {"adapter": "lokr"}, {"adapter": "oft"}, {"dora": True}])
 def test_other_adapters_are_merged_and_refused_where_they_would_be_changed(kind, tiny_sd15, tmp_path, capsys):
     (file,) = trained(tiny_sd15, 3, tmp_path, std=0.3, targets="attention", **kind)
     assert run("merge", tiny_sd15, tmp_path / "merged", "--lora", f"{file}:0.5") == 0

@@ -1,4 +1,4 @@
-"""LoHa and LoKr: other programs see what was trained, training goes on from their files, and misfits are refused."""
+"""LoHa, LoKr, OFT: other programs see what was trained, training goes on from their files, and misfits are refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from diffusers import DiffusionPipeline
-from lycoris.functional import loha, lokr
+from lycoris.functional import diag_oft, loha, lokr
 from peft.tuners.lycoris_utils import LycorisLayer
 
 from modules.config.errors import UserError
@@ -27,8 +27,10 @@ KINDS = [
     ("sd15", {"adapter": "loha", "rank": 3, "alpha": 2.0, "targets": "linear_conv"}),
     ("sd15", {"adapter": "lokr", "rank": 1, "alpha": 2.0, "targets": "linear_conv"}),
     ("sd15", {"adapter": "lokr", "rank": 64, "alpha": 16.0, "lokr_factor": 4}),
+    ("sd15", {"adapter": "oft", "rank": 4, "targets": "linear_conv", "conv_rank": 2}),
     ("sdxl", {"adapter": "loha", "rank": 2, "alpha": 1.0}),
     ("flux1", {"adapter": "lokr", "rank": 1, "alpha": 1.0, "lokr_factor": 2, "targets": "linear"}),
+    ("flux1", {"adapter": "oft", "rank": 8, "targets": "linear"}),
 ]
 
 
@@ -75,14 +77,17 @@ def test_the_reference_implementation_and_our_own_reader_see_what_was_trained(fa
     load_lora(ours, file)
     assert np.abs(our_picture(ours) - expected).max() <= 1e-5
     assert np.abs(before - expected).max() > 1e-3
-    added = {**deltas(base, "unet"), **deltas(base, "transformer"), **deltas(base, "text_encoder")}
+    layers = {**adapted(base, "unet"), **adapted(base, "transformer"), **adapted(base, "text_encoder")}
+    added = {name: layer.get_delta_weight("default").detach() for name, layer in layers.items()}
+    weights = {name: layer.get_base_layer().weight for name, layer in layers.items()}
     assert added.keys() == {name.rpartition(".")[0] for name in tensors}
     for name, delta in added.items():
-        torch.testing.assert_close(by_reference(tensors, name).reshape(delta.shape), delta, rtol=1e-4, atol=1e-7)
+        reference = by_reference(tensors, name, weights[name]).reshape(delta.shape)
+        torch.testing.assert_close(reference, delta, rtol=1e-4, atol=1e-7)
 
 
-def deltas(base, component):
-    """Name in the file -> what the trained adapter adds to the weight."""
+def adapted(base, component):
+    """Name in the file -> the layer."""
     if component not in base.component_names:
         return {}
     found = {}
@@ -91,16 +96,19 @@ def deltas(base, component):
             in_file = f"text_model.{path.removeprefix('text_model.')}" if component == "text_encoder" else path
             has_name = component in base.family.kohya_prefixes
             name = kohya_name(base.family, component, in_file) if has_name else f"{component}.{path}"
-            found[name] = layer.get_delta_weight("default").detach()
+            found[name] = layer
     return found
 
 
-def by_reference(tensors, name):
+def by_reference(tensors, name, weight):
     """What an adapter in a file adds to the weight, as the LyCORIS package computes it."""
     parts = {key.rpartition(".")[2]: tensor for key, tensor in tensors.items() if key.rpartition(".")[0] == name}
     if "hada_w1_a" in parts:
         weights = [parts.get(f"hada_{part}") for part in ("w1_b", "w1_a", "w2_b", "w2_a", "t1", "t2")]
         return loha.diff_weight(*weights, gamma=float(parts["alpha"]) / len(parts["hada_w1_b"]))
+    if "oft_blocks" in parts:
+        assert float(parts["alpha"]) == 0  # else ComfyUI would limit the rotation
+        return diag_oft.diff_weight(weight.detach(), parts["oft_blocks"], None, constraint=0)
     weights = [parts.get(f"lokr_{part}") for part in ("w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b", "t2")]
     rank = next((len(factor) for factor in (weights[2], weights[5]) if factor is not None), 1)
     return lokr.diff_weight(*weights, gamma=float(parts["alpha"]) / rank)
@@ -117,7 +125,7 @@ def test_the_strength_of_a_file_scales_what_it_adds(dtype, made, tiny_sd15):
         assert np.abs(our_picture(whole) - our_picture(base.pipe)).max() <= 1e-5
 
 
-@pytest.mark.parametrize(("family", "lora"), KINDS[:3], ids=["loha", "small lokr", "whole lokr"])
+@pytest.mark.parametrize(("family", "lora"), KINDS[:4], ids=["loha", "small lokr", "whole lokr", "oft"])
 def test_training_goes_on_from_a_file_with_its_own_rank(family, lora, made, tiny_model):
     before, _, file = made(family, lora)
     settings = {"adapter": lora["adapter"], "rank": 16, "start_from": str(file)}
@@ -157,6 +165,40 @@ def test_a_file_that_does_not_fit_is_refused_and_adds_nothing(made, tiny_sd15, t
         with pytest.raises(WeightsError, match=reason):
             load_lora(pipe, tmp_path / "other.safetensors")
     assert not hasattr(pipe.unet, "peft_config")
+
+
+def test_oft_turns_outputs_without_changing_their_length(made, tiny_sd15):
+    """At a strength of 1; a smaller one goes a part of the way, as in LyCORIS and ComfyUI."""
+    base, _, file = made("sd15", KINDS[3][1])
+    layer = base.module("unet").get_submodule("down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q")
+    inputs = torch.randn(2, 7, layer.in_features)
+    with torch.no_grad():
+        turned, plain_outputs = layer(inputs), layer.get_base_layer()(inputs)
+    blocks = layer.oft_blocks["default"].shape[:2]
+    lengths = [outputs.unflatten(-1, blocks).norm(dim=-1) for outputs in (turned, plain_outputs)]
+    torch.testing.assert_close(*lengths)
+    assert (turned - plain_outputs).abs().max() > 1e-4
+    half = load_pipeline(tiny_sd15, {file: 0.5}, CPU).unet.get_submodule(
+        "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
+    )
+    with torch.no_grad():
+        torch.testing.assert_close(half(inputs), (turned + plain_outputs) / 2)
+
+
+def test_a_file_of_oft_with_a_limit_is_refused(made, tiny_sd15, tmp_path):
+    _, _, file = made("sd15", KINDS[3][1])
+    tensors = {name: torch.tensor(0.5) if name.endswith("alpha") else t for name, t in load_tensors(file).items()}
+    save_tensors(tmp_path / "other.safetensors", tensors)
+    with pytest.raises(WeightsError, match="limit of the rotation"):
+        load_lora(plain(tiny_sd15), tmp_path / "other.safetensors")
+
+
+def test_oft_is_added_to_weights_in_4_bits_too(tiny_model):
+    settings = {"lora": {"adapter": "oft", "rank": 4}, "model": {"denoiser_quantization": "nf4"}}
+    base, _ = prepared(tiny_model("flux1"), "lora", "flux1", **settings)
+    before = our_picture(base.pipe)
+    move(base.module("transformer"))
+    assert 1e-4 < np.abs(our_picture(base.pipe) - before).max() < 1
 
 
 @pytest.mark.parametrize("adapter", ["loha", "lokr"])
