@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "resources/video_demo"
 MAX_MODEL_BYTES = 6_000_000
 FRESH_SEED = 1000  # none of the seeds of the preset's samples
-STEPS, GUIDANCE = 20, 2.0  # as in the preset
+STEPS, GUIDANCE = 20, 2.5  # as in the preset
 
 
 @pytest.fixture(scope="module")
