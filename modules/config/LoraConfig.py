@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
+from modules.config.layer_ranks import read_layer_ranks
 from modules.config.setting import STRICT, Float, Int, Str, setting
 
 PLAIN: dict[str, list] = {".adapter": ["lora"]}
@@ -126,6 +127,15 @@ class LoraConfig:
         },
         importance="advanced",
     )
+    layer_ranks: Str = setting(
+        "",
+        label="Ranks of some layers",
+        also_called="block_dims, network_reg_dims, rank_pattern, rank per block",
+        help="Patterns of layers with their ranks, such as mid_block=32, up_blocks.*=8. The first one that matches a "
+        "layer counts; all others have the ranks above. A layer's output is multiplied by alpha / its rank.",
+        group="method",
+        importance="advanced",
+    )
     conv_rank: Int | None = setting(
         None,
         label="Convolution rank",
@@ -184,6 +194,14 @@ class LoraConfig:
         kept_while=("family", "method"),
         importance="advanced",
     )
+
+    @property
+    def largest_rank(self) -> int:
+        """Of any layer that is no convolution, for estimates."""
+        try:
+            return max(self.rank, *read_layer_ranks(self.layer_ranks).values(), 0)
+        except ValueError:  # which the checks of the settings report
+            return self.rank
 
     @property
     def is_lycoris(self) -> bool:

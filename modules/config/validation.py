@@ -12,6 +12,7 @@ from modules.config.counted import counted
 from modules.config.errors import ConfigError
 from modules.config.families import families_with, load_families
 from modules.config.image_sizes import size_problems
+from modules.config.layer_ranks import read_layer_ranks
 from modules.config.methods import METHODS, facts_of
 from modules.config.optimizers import OPTIMIZERS, facts_of_optimizer
 from modules.config.problems import Problem, Remedy, set_to
@@ -286,6 +287,10 @@ def _check_adapter(config: TrainConfig) -> Iterator[Problem]:
             "weights; leave it empty, or use another optimizer."
         )
         yield Problem("lora.max_norm", message, remedy=Remedy("Leave empty", {"lora.max_norm": None}))
+    try:
+        read_layer_ranks(lora.layer_ranks)
+    except ValueError as error:
+        yield Problem("lora.layer_ranks", f"lora.layer_ranks: {error}.")
     if lora.is_lycoris:
         yield from _check_lycoris(config)
     if lora.max_norm is not None and lora.adapter == "oft":

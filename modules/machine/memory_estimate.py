@@ -256,12 +256,13 @@ def _trained_weights(config: TrainConfig, model: Architecture) -> int:
     encoders = _trained_text_encoders(config)
     if method.trains_adapters:
         lora = config.lora
+        rank = lora.largest_rank
         factor = 2 if lora.adapter == "loha" else 1  # two products; a LoKr is smaller than a LoRA
-        texts = lora.rank * sum(model.text_adapters[index] for index in encoders)
-        denoiser = lora.rank * model.adapter[lora.targets]
+        texts = rank * sum(model.text_adapters[index] for index in encoders)
+        denoiser = rank * model.adapter[lora.targets]
         if lora.targets == "linear_conv" and lora.conv_rank is not None:
             convolutions = model.adapter["linear_conv"] - model.adapter["linear"]
-            denoiser += (lora.conv_rank - lora.rank) * convolutions
+            denoiser += (lora.conv_rank - rank) * convolutions
         return factor * (texts + (denoiser if config.denoiser.train else 0))
     denoiser = model.denoiser if config.denoiser.train else 0
     return denoiser + sum(model.text_encoders[index] for index in encoders)

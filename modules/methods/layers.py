@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal
 
 from modules.config.errors import UserError
+from modules.config.layer_ranks import read_layer_ranks
 from modules.methods.parts import part_path
 
 if TYPE_CHECKING:
@@ -79,6 +80,21 @@ def check_patterns(family: Family, parts: Mapping[str, PartConfig], candidates: 
                         f"{path}.{setting} {pattern!r} matches no layer of the {' or the '.join(of_part)}: "
                         f"{_examples(names)}."
                     )
+
+
+def layer_ranks(names: Collection[str], text: str) -> dict[str, int]:
+    """Layer -> rank, for those of `names` that a pattern of lora.layer_ranks matches. text: of that setting."""
+    ranks = read_layer_ranks(text).items()
+    found = {name: [rank for pattern, rank in ranks if _matches(name, pattern)] for name in names if ranks}
+    return {name: matching[0] for name, matching in found.items() if matching}
+
+
+def check_layer_ranks(text: str, candidates: Mapping[str, Sequence[str]]) -> None:
+    """Raises UserError for a pattern of lora.layer_ranks that matches no layer. candidates: as of `check_patterns`."""
+    names = [name for of_component in candidates.values() for name in of_component]
+    for pattern in read_layer_ranks(text) if names else ():
+        if not any(_matches(name, pattern) for name in names):
+            raise UserError(f"lora.layer_ranks {pattern!r} matches no layer with an adapter: {_examples(names)}.")
 
 
 def matching_layers(names: Sequence[str], part: str, config: PartConfig, component: str) -> list[str]:

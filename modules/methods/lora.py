@@ -18,7 +18,7 @@ from modules.config.errors import UserError
 from modules.methods.adapter_dropout import add_dropout
 from modules.methods.DenoisingLoss import DenoisingLoss
 from modules.methods.kohya_metadata import kohya_metadata
-from modules.methods.layers import check_patterns, matching_layers, preset_layers
+from modules.methods.layers import check_layer_ranks, check_patterns, layer_ranks, matching_layers, preset_layers
 from modules.methods.lora_start import check_composable, read_start
 from modules.methods.max_norm import MaxNorm
 from modules.methods.Method import Method
@@ -52,7 +52,9 @@ class Lora(Method):
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
         parts = trained_in(self, base, config)
         start = read_start(base.family, config, parts)
-        check_patterns(base.family, parts, _candidates(base, set(parts) - set(start), config))
+        candidates = _candidates(base, set(parts) - set(start), config)
+        check_patterns(base.family, parts, candidates)
+        check_layer_ranks(config.lora.layer_ranks, candidates)
         for name, part in parts.items():
             module = base.module(name)
             module.requires_grad_(False)
@@ -147,13 +149,13 @@ def _add_adapter(family: Family, component: str, module: Model, part: PartConfig
     if settings.adapter == "oft":
         from modules.weights.orthogonal import add_oft
 
-        sizes = _of_convolutions(module, targets, settings).get("rank_pattern", {})
+        sizes = _patterns(module, targets, settings).get("rank_pattern", {})
         add_oft(module, {name: sizes.get(name, settings.rank) for name in targets}, ADAPTER)
         return
     if settings.composes_weights:
         check_composable(module, targets, config)
         own = {} if settings.adapter == "loha" else {"decompose_factor": settings.lokr_factor or -1}
-        own |= _of_convolutions(module, targets, settings)
+        own |= _patterns(module, targets, settings)
         module.add_adapter(peft_config(cast("Kind", settings.adapter), targets, settings.rank, settings.alpha, **own))
         return
     module.add_adapter(
@@ -165,17 +167,21 @@ def _add_adapter(family: Family, component: str, module: Model, part: PartConfig
             init_lora_weights="gaussian",
             use_dora=settings.dora,
             use_rslora=settings.rslora,
-            **_of_convolutions(module, targets, settings),
+            **_patterns(module, targets, settings),
         )
     )
 
 
-def _of_convolutions(module: nn.Module, targets: Collection[str], settings: LoraConfig) -> dict[str, Any]:
-    """PEFT's patterns of rank and alpha for the convolutions that LoCon's `conv_dim` means: larger than 1 x 1."""
+def _patterns(module: nn.Module, targets: Collection[str], settings: LoraConfig) -> dict[str, Any]:
+    """PEFT's patterns of rank and alpha: for the layers of `layer_ranks`, and for the convolutions that LoCon's
+    `conv_dim` means, larger than 1 x 1."""
     layers = [(name, module.get_submodule(name)) for name in targets]
     large = [name for name, layer in layers if isinstance(layer, nn.Conv2d) and layer.kernel_size != (1, 1)]
     values = {"rank_pattern": settings.conv_rank, "alpha_pattern": settings.conv_alpha}
-    return {pattern: dict.fromkeys(large, value) for pattern, value in values.items() if value is not None}
+    found = {pattern: dict.fromkeys(large, value) for pattern, value in values.items() if value is not None}
+    if ranks := layer_ranks(targets, settings.layer_ranks):
+        found["rank_pattern"] = {**found.get("rank_pattern", {}), **ranks}
+    return found
 
 
 def _upcast_trained(module: nn.Module) -> None:

@@ -109,6 +109,8 @@ MISTAKES = [
     (["lora.adapter=lokr", "lora.dropout=0.1"], "lora.dropout"),
     (["lora.adapter=oft", "lora.rank_dropout=0.1"], "lora.rank_dropout"),
     (["lora.adapter=oft", "lora.max_norm=1"], "lora.max_norm"),
+    (["lora.layer_ranks=attn1"], "lora.layer_ranks"),
+    (["lora.layer_ranks=attn1=0"], "lora.layer_ranks"),
     (["lora.adapter=loha", "lora.plus_ratio=16"], "lora.plus_ratio"),
     (["lora.plus_ratio=16", "optimizer.name=prodigy", "optimizer.learning_rate=1"], "lora.plus_ratio"),
     (["lora.max_norm=1", "optimizer.name=schedule_free"], "lora.max_norm"),

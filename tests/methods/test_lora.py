@@ -175,6 +175,27 @@ def test_alpha_rank_and_dropout_reach_the_adapters(tiny_sd15):
     assert layer.lora_dropout["default"].p == 0.25
 
 
+@pytest.mark.parametrize("adapter", ["lora", "loha", "oft"])
+def test_some_layers_have_ranks_of_their_own(adapter, tiny_sd15):
+    """The first pattern that matches counts, also for convolutions, whose rank is another."""
+    options = {"rank": 2, "alpha": 4.0, "adapter": adapter, "targets": "linear_conv", "conv_rank": 1}
+    ranks = "mid_block=4, *.attn1.*=3, down_blocks=2"
+    base, _ = prepared(tiny_sd15, "lora", lora={**options, "layer_ranks": ranks})
+    seen = set()
+    for name, layer in base.module("unet").named_modules():
+        if getattr(layer, "r", None):
+            large = getattr(layer.get_base_layer(), "kernel_size", (1, 1)) == (3, 3)
+            usual = 4 if name.startswith("mid_block") else 3 if ".attn1." in name else 1 if large else 2
+            expected = 2 if usual == 1 and name.startswith("down_blocks") else usual
+            assert layer.r["default"] == expected, name
+            seen.add(expected)
+            if adapter != "oft":
+                assert layer.scaling["default"] == 4.0 / expected
+    assert seen == {1, 2, 3, 4}
+    with pytest.raises(UserError, match=r"lora\.layer_ranks 'upper' matches no layer with an adapter: its layers have"):
+        prepared(tiny_sd15, "lora", lora={**options, "layer_ranks": "upper=4"})
+
+
 # What the other families' files hold is for tests/weights/test_lora_files.py and tests/families/test_conformance.py.
 @pytest.mark.parametrize(
     ("model", "kind"),
