@@ -32,6 +32,7 @@ TYPE_WORDS = {
     "float": "number",
     "str": "text",
     "list[int]": "list of whole numbers",
+    "list[float]": "list of numbers",
     "list": "list",
 }
 INTRODUCTION = """\

@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from modules.config.families import load_families
 from modules.config.PartConfig import TRAINED, PartConfig
-from modules.config.setting import STRICT, Int, setting
+from modules.config.setting import STRICT, Float, Int, setting
 
 SEVERAL = [name for name, info in load_families().items() if len(info.text_encoders) > 1]
 
@@ -18,6 +18,16 @@ class TextEncoderConfig(PartConfig):
         label="Only encoders",
         help="Numbers of the text encoders that train, counted from 1, in models that have several: Stable Diffusion 3 "
         "has two CLIPs and, as number 3, T5. Empty: all.",
+        group="method",
+        default_factory=list,
+        importance="advanced",
+        visible_when={**TRAINED, "family": SEVERAL},
+    )
+    learning_rates: list[Annotated[Float, Field(gt=0)]] = setting(
+        label="Rates of single encoders",
+        also_called="text_encoder_lr, text_encoder_2.learning_rate, learning_rate_te1, learning_rate_te2",
+        help="Learning rates of the text encoders one by one, in models that have several: the first is that of number "
+        "1. Those that are left out have the rate above. Empty: all have it.",
         group="method",
         default_factory=list,
         importance="advanced",

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from modules.config.TrainConfig import TrainConfig
 
-SettingType = Literal["bool", "int", "float", "str", "choice", "list[int]", "list"]
+SettingType = Literal["bool", "int", "float", "str", "choice", "list[int]", "list[float]", "list"]
+NUMBER_LISTS: tuple[SettingType, ...] = ("list[int]", "list[float]")
 AS_DECLARED = ("also_called", "format", "empty_means", "part_name", "scope", "kept_as", "kept_while", "in_crash_report")
 SCALAR_TYPES: dict[type, SettingType] = {bool: "bool", int: "int", float: "float", str: "str"}
 
@@ -167,6 +168,8 @@ def _type_name(annotation: Any, path: str) -> SettingType:
             return "list"
         if entry is int:
             return "list[int]"
+        if entry is float:
+            return "list[float]"
     raise TypeError(f"setting {path} has the type {annotation}, which no form can show")
 
 

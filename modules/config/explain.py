@@ -167,6 +167,7 @@ def _rule(path: str, info: SettingInfo | None) -> str:
         "str": "text",
         "list": "a list of sections",
         "list[int]": "a whole number" if is_entry else "a list of whole numbers",
+        "list[float]": "a number" if is_entry else "a list of numbers",
     }
     limits = range_text(info)
     rule = words[info.type] + (f", {limits}" if limits else "")

@@ -11,7 +11,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from modules.config.atomic_file import write_bytes
-from modules.config.describe import settings_by_path
+from modules.config.describe import NUMBER_LISTS, settings_by_path
 from modules.config.errors import ConfigError
 from modules.config.explain import explain, explain_one, generic_path, section_paths, unknown_setting
 from modules.config.migrations import migrate
@@ -120,7 +120,7 @@ def _problem_with_path(path: str) -> str:
         return f"{path} is a section: set one of its settings, such as {example.replace('[]', '.0')}."
     info = known.get(generic) or known.get(generic.removesuffix("[]"))
     is_entry = info is not None and info.path != generic
-    if info is None or (is_entry and info.type != "list[int]"):
+    if info is None or (is_entry and info.type not in NUMBER_LISTS):
         return unknown_setting(path)
     return ""
 

@@ -455,6 +455,8 @@ def _check_optimizer(config: TrainConfig) -> Iterator[Problem]:
         settings = getattr(config, part)
         if settings.train and settings.learning_rate is not None:
             rates[f"{part}.learning_rate"] = settings.learning_rate
+    if _part_names(config) and config.text_encoder.train and config.text_encoder.learning_rates:
+        rates["text_encoder.learning_rates"] = max(config.text_encoder.learning_rates)
     for path, rate in rates.items():
         if facts.finds_own_step and rate < 0.1:
             message = f"{path} {rate:g} is small for {facts.label}, which finds its own step: use 1.0."
@@ -478,6 +480,10 @@ def _check_own_step(config: TrainConfig) -> Iterator[Problem]:
         message = f"{path} {rates[name]:g}: {facts.label} finds one step for all parts together; leave it empty."
         parts = {f"{part}.learning_rate": None for part in trained}
         yield Problem(path, message, remedy=Remedy("Leave empty", parts))
+    if facts.finds_own_step and "text_encoder" in trained and config.text_encoder.learning_rates:
+        path = "text_encoder.learning_rates"
+        message = f"{path}: {facts.label} finds one step for all parts together; leave it empty."
+        yield Problem(path, message, remedy=Remedy("Leave empty", {path: []}))
 
 
 def _check_optimizer_options(config: TrainConfig) -> Iterator[Problem]:

@@ -17,6 +17,7 @@ from modules.config.batch_size import (
     scientific,
 )
 from modules.config.counted import counted
+from modules.config.families import load_families
 from modules.config.methods import facts_of
 from modules.config.optimizers import facts_of_optimizer
 from modules.machine.devices import (
@@ -148,7 +149,10 @@ def _rates(config: TrainConfig) -> Iterator[tuple[str, float]]:
     if not trained:
         yield config.method, own
     for name, part in trained:
-        yield name.replace("_", " "), part.learning_rate or own
+        one_by_one = config.text_encoder.learning_rates if part is config.text_encoder else []
+        yield from ((f"text encoder {number}", rate) for number, rate in enumerate(one_by_one, start=1))
+        if not one_by_one or len(one_by_one) < len(load_families()[config.family].text_encoders):
+            yield name.replace("_", " "), part.learning_rate or own
 
 
 def _steps(config: TrainConfig, num_samples: int | None, batch: int) -> int | None:

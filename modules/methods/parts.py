@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from modules.config.counted import counted
 from modules.config.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,8 +36,16 @@ def trained_parts(family: Family, config: TrainConfig, trainable: set[str]) -> d
                 f"text_encoder.only {number}: method {config.method!r} can't train that encoder of {family.label}; use "
                 f"{' or '.join(others)}."
             )
+    rates = config.text_encoder.learning_rates if config.text_encoder.train else []
+    if len(rates) > len(encoders):
+        raise UserError(
+            f"text_encoder.learning_rates {', '.join(map(str, rates))}: {family.label} has "
+            f"{counted(len(encoders), 'text encoder')}; leave out what is too much."
+        )
     chosen = [encoders[number - 1] for number in config.text_encoder.only] or encoders
     parts = {name: getattr(config, part_path(family, name)) for name in (*family.denoisers, *encoders)}
+    for name, rate in zip(encoders, rates, strict=False):
+        parts[name] = replace(config.text_encoder, learning_rate=rate)
     return {
         name: part
         for name, part in parts.items()

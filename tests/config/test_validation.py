@@ -109,6 +109,13 @@ MISTAKES = [
     (["lora.adapter=lokr", "lora.dropout=0.1"], "lora.dropout"),
     (["lora.adapter=oft", "lora.rank_dropout=0.1"], "lora.rank_dropout"),
     (["lora.adapter=oft", "lora.max_norm=1"], "lora.max_norm"),
+    (
+        [
+            "text_encoder.train=true", "text_encoder.learning_rates=[1, 0.5]", "optimizer.name=prodigy",
+            "optimizer.learning_rate=1",
+        ],
+        "text_encoder.learning_rates",
+    ),
     (["lora.layer_ranks=attn1"], "lora.layer_ranks"),
     (["lora.layer_ranks=attn1=0"], "lora.layer_ranks"),
     (["lora.adapter=loha", "lora.plus_ratio=16"], "lora.plus_ratio"),

@@ -80,6 +80,20 @@ def test_machines_multiply_the_ranks():
     assert (shape.num_ranks, shape.ranks_per_node) == (16, 8)
 
 
+@pytest.mark.parametrize(
+    ("rates", "shown"),
+    [
+        ([], [("denoiser", 1e-4), ("text encoder", 1e-5)]),
+        ([3e-5], [("denoiser", 1e-4), ("text encoder 1", 3e-5), ("text encoder", 1e-5)]),
+        ([3e-5, 2e-5], [("denoiser", 1e-4), ("text encoder 1", 3e-5), ("text encoder 2", 2e-5)]),
+    ],
+)
+def test_the_rates_of_text_encoders_are_shown_one_by_one(rates, shown):
+    text = {"train": True, "learning_rate": 1e-5, "learning_rates": rates}
+    shape = shape_on(config_from_values({"family": "sdxl", "text_encoder": text}), 1)
+    assert [(rate.part, rate.before) for rate in shape.rates] == shown
+
+
 def test_max_steps_ends_the_epochs():
     assert shape_on(multi_gpu(max_steps=7), 2, 1000).steps == 7
 

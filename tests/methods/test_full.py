@@ -61,6 +61,15 @@ def test_each_part_has_the_learning_rate_of_its_setting():
     assert rates == {"transformer": 1e-3, **dict.fromkeys(texts, 1e-5)}
 
 
+def test_text_encoders_may_have_rates_one_by_one(tiny_sd3):
+    text = {"train": True, "learning_rate": 1e-5, "learning_rates": [2e-5, 3e-5]}
+    base, config = prepared(tiny_sd3, "full", "sd3", text_encoder=text)
+    rates = {name: part.learning_rate for name, part in FULL.components(base.family, config).items()}
+    assert rates == {"transformer": None, "text_encoder": 2e-5, "text_encoder_2": 3e-5, "text_encoder_3": 1e-5}
+    with pytest.raises(UserError, match=r"text_encoder\.learning_rates 2e-05, 3e-05: .* has 1 text encoder; leave"):
+        FULL.components(FAMILIES["sd15"], config)
+
+
 def test_a_part_without_a_rate_of_its_own_takes_the_optimizers():
     from modules.config.TrainConfig import TrainConfig
 

@@ -104,7 +104,7 @@ def another_value(info, value):
         return not value
     if info.type == "choice":
         return next(choice for choice in info.choices if choice != value)
-    if info.type == "list[int]":
+    if info.type in ("list[int]", "list[float]"):
         return [*value, 64]
     if info.type == "str":
         return "12399" if info.path == "initial_port" else f"{value}x"

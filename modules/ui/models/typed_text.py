@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from modules.config.describe import SettingInfo, range_text
+from modules.config.describe import NUMBER_LISTS, SettingInfo, range_text
 from modules.config.explain import SQUARE, explain_one, square_side
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ def read_text(info: SettingInfo, text: str) -> Any:
         return None
     if info.path == "device_indexes" and text.lower() == NO_GPU:
         raise ValueError("none is chosen: tick at least one, or leave the field empty for all")
-    if info.type == "list[int]":
-        return [_read_whole(entry) for entry in re.split(r"[,;\s]+", text) if entry]
+    if info.type in NUMBER_LISTS:
+        read = _read_whole if info.type == "list[int]" else _read_number
+        return [read(entry) for entry in re.split(r"[,;\s]+", text) if entry]
     if not text:
         raise ValueError("it must not be empty")
     if info.path.endswith("resolution") and (side := square_side(text)):
@@ -42,7 +43,7 @@ def refusal_of(path: str, info: SettingInfo, value: Any, error: ValidationError)
     problem = error.errors(include_url=False)[0]
     limits = range_text(info)
     if limits and problem["type"].startswith(("greater_than", "less_than")):
-        entry = "each entry " if info.type == "list[int]" else ""
+        entry = "each entry " if info.type in NUMBER_LISTS else ""
         return f"{info.label}: {entry}must be {limits}."
     return explain_one([*path.split("."), *problem["loc"][1:]], problem, "")
 
