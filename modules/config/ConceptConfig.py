@@ -217,6 +217,15 @@ class ConceptConfig:
         group="data",
         importance="advanced",
     )
+    secondary_separator: Str = setting(
+        "",
+        label="Separator within a group of tags",
+        also_called="secondary_separator",
+        help="As ; in cat, blue sky; clouds: what it joins is shuffled and left out as one tag. In the trained caption "
+        "the tag separator takes its place. Empty: none.",
+        group="data",
+        importance="advanced",
+    )
     keep_tags: Int = setting(
         0,
         label="Keep tokens",
@@ -242,6 +251,70 @@ class ConceptConfig:
         group="data",
         ge=0,
         le=1,
+    )
+    tag_dropout_mode: Literal["single", "later", "all"] = setting(
+        "single",
+        label="Tag dropout mode",
+        also_called="tag_dropout_mode, random weighted",
+        help="Each tag by itself; later tags more often, from never for the first to the fraction above for the last; "
+        "or all tags together.",
+        group="data",
+        importance="advanced",
+        choice_labels={"single": "Each tag by itself", "later": "Later tags more often", "all": "All together"},
+    )
+    dropped_tags: Str = setting(
+        "",
+        label="Tags that dropout may leave out",
+        also_called="tag_dropout_special_tags, blacklist",
+        help="With the separator between them; each may be a regular expression, such as .*_hair. Empty: all that are "
+        "not kept.",
+        empty_means="all",
+        group="data",
+        importance="advanced",
+    )
+    undropped_tags: Str = setting(
+        "",
+        label="Tags that dropout never leaves out",
+        also_called="tag_dropout_special_tags, whitelist",
+        help="Written as those that it may leave out. They can still be shuffled.",
+        group="data",
+        importance="advanced",
+    )
+    lower_case: bool = setting(
+        False,
+        label="Lower case",
+        also_called="caps_randomize_lowercase",
+        help="Captions are turned into lower case; prefix, suffix and fallback stay as they are.",
+        group="data",
+        importance="advanced",
+    )
+    capitalization: Literal["off", "upper", "title", "first", "random", "any"] = setting(
+        "off",
+        label="Random capitalization",
+        also_called="caps_randomize_enable, caps_randomize_mode",
+        help="Some tags are trained in another capitalization, drawn each time, so that the model does not depend on "
+        "it. Kept tags stay as they are.",
+        group="data",
+        importance="advanced",
+        choice_labels={
+            "off": "Off",
+            "upper": "ALL CAPITALS",
+            "title": "Each Word",
+            "first": "First word",
+            "random": "rAnDoM leTteRs",
+            "any": "Any of these",
+        },
+    )
+    capitalization_share: Float = setting(
+        0.1,
+        label="Capitalized tags",
+        also_called="caps_randomize_probability",
+        help="Fraction of the tags whose capitalization changes.",
+        group="data",
+        ge=0,
+        le=1,
+        importance="advanced",
+        visible_when={".capitalization": ["upper", "title", "first", "random", "any"]},
     )
     repeats: Float = setting(
         1.0,

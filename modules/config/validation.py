@@ -143,14 +143,16 @@ def _check_data(config: TrainConfig) -> Iterator[Problem]:
         path = f"{enabled[0][0]}.validation"
         yield Problem(path, f"{path} is on for every enabled concept: nothing would be trained; switch one off.")
     for path, concept in enabled:
-        for tag in concept.removed_tags.split(concept.tag_separator or None):
-            try:
-                re.compile(tag.strip())
-            except re.error as error:
-                message = f"{path}.removed_tags: {tag.strip()!r} is no regular expression ({error}); correct it."
-                yield Problem(f"{path}.removed_tags", message)
-        has_removed = bool(concept.removed_tags.strip())
-        takes_tags = any((concept.shuffle_tags, concept.tag_dropout, concept.kept_separator, has_removed))
+        lists = {name: getattr(concept, name) for name in ("removed_tags", "dropped_tags", "undropped_tags")}
+        for name, listed in lists.items():
+            for tag in listed.split(concept.tag_separator or None):
+                try:
+                    re.compile(tag.strip())
+                except re.error as error:
+                    message = f"{path}.{name}: {tag.strip()!r} is no regular expression ({error}); correct it."
+                    yield Problem(f"{path}.{name}", message)
+        separators = (concept.kept_separator, concept.secondary_separator, concept.removed_tags.strip())
+        takes_tags = any((concept.shuffle_tags, concept.tag_dropout, concept.capitalization != "off", *separators))
         if takes_tags and not concept.tag_separator:
             message = f"{path}.tag_separator is empty: tags can't be told apart; write what stands between them."
             yield Problem(f"{path}.tag_separator", message)

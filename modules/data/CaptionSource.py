@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from modules.data.caption_edits import joined_tags, three_parts, varies
+from modules.data.caption_edits import joined_tags, may_be_dropped, three_parts, varies, with_open_groups
 from modules.data.draws import hash64, uniform
 
 if TYPE_CHECKING:
@@ -65,17 +65,49 @@ class CaptionSource:
 
 
 def shuffle_tags(caption: str, concept: ConceptConfig, *parts: Part) -> str:
-    """`caption` with its tags shuffled and some dropped, as the concept asks for, by a hash of `parts`.
+    """`caption` with its tags shuffled, some dropped and some capitalized, as the concept asks, by a hash of `parts`.
 
-    Those that `keep_tags` or `kept_separator` keep stay in place.
+    Those that `keep_tags` or `kept_separator` keep stay as they are.
     """
     first, others, last = three_parts(caption, concept)
     draw = hash64(*parts, "tags")
-    positions: Sequence[int] = range(len(others))
-    if concept.tag_dropout:
-        positions = [position for position in positions if uniform(draw, position, "dropout") >= concept.tag_dropout]
-    order = sorted(positions, key=lambda position: hash64(draw, position)) if concept.shuffle_tags else positions
-    return joined_tags([*first, *(others[position] for position in order), *last], concept)
+    positions = _not_dropped(others, concept, draw)
+    if concept.shuffle_tags:
+        positions = sorted(positions, key=lambda position: hash64(draw, position))
+    shown = [_capitalized(others[position], concept, hash64(draw, position, "case")) for position in positions]
+    return with_open_groups(joined_tags([*first, *shown, *last], concept), concept)
+
+
+def _not_dropped(tags: list[str], concept: ConceptConfig, draw: int) -> list[int]:
+    """The positions of the tags that tag dropout leaves, by the hash `draw`."""
+    rate, positions = concept.tag_dropout, range(len(tags))
+    if not rate:
+        return list(positions)
+    mode, last = concept.tag_dropout_mode, max(1, len(tags) - 1)
+
+    def is_left(position: int) -> bool:
+        drawn = uniform(draw, "dropout") if mode == "all" else uniform(draw, position, "dropout")
+        own_rate = rate * position / last if mode == "later" else rate
+        return drawn >= own_rate or not may_be_dropped(tags[position], concept)
+
+    return [position for position in positions if is_left(position)]
+
+
+def _capitalized(tag: str, concept: ConceptConfig, draw: int) -> str:
+    """`tag` in the concept's random capitalization, or as it is, by the hash `draw`."""
+    style = concept.capitalization
+    if style == "off" or uniform(draw, "changes") >= concept.capitalization_share:
+        return tag
+    if style == "any":
+        style = ("upper", "title", "first", "random")[_below(4, draw, "style")]
+    if style == "upper":
+        return tag.upper()
+    if style == "title":
+        return tag.title()
+    if style == "first":
+        return tag[:1].upper() + tag[1:]
+    letters = (letter.upper() if hash64(draw, number) % 2 else letter.lower() for number, letter in enumerate(tag))
+    return "".join(letters)
 
 
 def _below(count: int, *draw: Part) -> int:

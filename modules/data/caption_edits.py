@@ -1,4 +1,4 @@
-"""Changes to captions that hold for a whole run: tags that are left out, and alternatives in braces."""
+"""Changes to captions: tags that are left out, alternatives in braces, and how a caption is made of its tags."""
 
 from __future__ import annotations
 
@@ -31,15 +31,32 @@ def without_removed_tags(caption: str, concept: ConceptConfig) -> str:
 
 def varies(concept: ConceptConfig) -> bool:
     """Whether the tags of a caption are drawn anew for each showing."""
-    return concept.shuffle_tags or concept.tag_dropout > 0
+    return concept.shuffle_tags or concept.tag_dropout > 0 or concept.capitalization != "off"
 
 
-def without_kept_separator(caption: str, concept: ConceptConfig) -> str:
-    """`caption` as one list of tags."""
+def as_trained(caption: str, concept: ConceptConfig) -> str:
+    """`caption`, whose tags don't vary, as one list of tags without the separators that only steer how they vary."""
     parts = _parts(caption, concept)
-    if len(parts) == 1:
+    if len(parts) > 1:
+        caption = joined_tags([tag for part in parts for tag in tags_in(part, concept)], concept)
+    return with_open_groups(caption, concept)
+
+
+def with_open_groups(caption: str, concept: ConceptConfig) -> str:
+    """`caption` with the separator between tags in place of that within a group of tags."""
+    inner = concept.secondary_separator
+    if not inner or inner not in caption:
         return caption
-    return joined_tags([tag for part in parts for tag in tags_in(part, concept)], concept)
+    tags = [tag for group in tags_in(caption, concept) for tag in map(str.strip, group.split(inner)) if tag]
+    return joined_tags(tags, concept)
+
+
+def may_be_dropped(tag: str, concept: ConceptConfig) -> bool:
+    """Whether tag dropout can leave out this tag, by the concept's lists."""
+    if concept.undropped_tags.strip() and _pattern(concept.undropped_tags, concept.tag_separator).fullmatch(tag):
+        return False
+    only = concept.dropped_tags
+    return not only.strip() or bool(_pattern(only, concept.tag_separator).fullmatch(tag))
 
 
 def three_parts(caption: str, concept: ConceptConfig) -> tuple[list[str], list[str], list[str]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.installation import command_name
 from modules.config.methods import facts_of
-from modules.data.caption_edits import alternatives, varies, without_kept_separator, without_removed_tags
+from modules.data.caption_edits import alternatives, as_trained, varies, without_removed_tags
 from modules.data.caption_encodings import why_not_utf8
 from modules.data.errors import CaptionError, DataError
 from modules.data.images import EXTENSIONS
@@ -41,11 +41,13 @@ def read_captions(
     Raises CaptionError if the text file can't be read, is not UTF-8, or a caption exceeds MAX_CAPTION_BYTES.
     """
     captions = _own_captions(image_path, concept, table)
+    if concept.lower_case:
+        captions = captions and tuple(map(str.lower, captions))
     if has_fallback(concept) and not any(captions or ()):
         captions = (concept.caption_fallback.strip(),)
     texts = [_surrounded(without_removed_tags(text, concept), concept) for text in captions or ()]
     if not varies(concept):  # else it is still needed
-        texts = [without_kept_separator(text, concept) for text in texts]
+        texts = [as_trained(text, concept) for text in texts]
     return captions and tuple(choice for text in texts for choice in alternatives(text, concept))
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from modules.config.counted import counted
-from modules.data.caption_edits import without_kept_separator
+from modules.data.caption_edits import as_trained
 from modules.data.caption_tables import read_table
 from modules.data.captions import Table, caption_path, describe_unreadable, has_fallback, read_captions
 from modules.data.errors import CaptionError, DataError
@@ -281,7 +281,7 @@ def caption_prompts(
     """
     captions = [options[0] for options in texts if options[0]]
     for concept in concepts:
-        captions = [without_kept_separator(caption, concept) for caption in captions]
+        captions = [as_trained(caption, concept) for caption in captions]
     found = dict.fromkeys(captions)
     names = dict.fromkeys(concept.name for concept in concepts if concept.enabled and concept.name)
     return tuple(found or names)[:count]

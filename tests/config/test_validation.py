@@ -102,6 +102,8 @@ MISTAKES = [
     (["family=wan22_i2v_a14b"], "data.frames"),
     (["family=wan22_i2v_a14b", "data.frames=5", "sampling.samples.0.prompt=a"], "sampling.samples.0.reference"),
     (["concepts.0.removed_tags=a, (b"], "concepts.0.removed_tags"),
+    (["concepts.0.undropped_tags=a, (b"], "concepts.0.undropped_tags"),
+    (["concepts.0.secondary_separator=;", "concepts.0.tag_separator="], "concepts.0.tag_separator"),
     (["concepts.0.tag_dropout=0.1", "concepts.0.tag_separator="], "concepts.0.tag_separator"),
     (["family=pixart_alpha", "method=full", "sampling.samples.0.steps=1"], "sampling.samples.0.steps"),
     (["lora.adapter=loha", "lora.dora=true"], "lora.dora"),

@@ -1,4 +1,4 @@
-"""Tags that are left out of captions, and alternatives in braces."""
+"""Tags that are left out of captions, groups of tags, lower case, and alternatives in braces."""
 
 from dataclasses import replace
 
@@ -59,3 +59,13 @@ def test_a_file_gives_its_edited_captions_between_prefix_and_suffix(tmp_path):
         path=str(tmp_path), caption_per_line=True, caption_prefix="sks,", removed_tags="solo", wildcards=True
     )
     assert read_captions(tmp_path / "a.png", concept) == ("sks, a red cat", "sks, a blue cat", "sks, a dog")
+
+
+def test_what_a_second_separator_joins_is_one_tag_until_it_is_trained(tmp_path):
+    (tmp_path / "a.txt").write_text("Cat, blue sky; clouds, day")
+    image = tmp_path / "a.png"
+    fixed = ConceptConfig(secondary_separator=";", lower_case=True, caption_prefix="SKS,")
+    assert read_captions(image, fixed) == ("SKS, cat, blue sky, clouds, day",)
+    assert read_captions(image, replace(fixed, removed_tags="blue sky.*"))[0] == "SKS, cat, day"
+    drawn = replace(fixed, shuffle_tags=True)
+    assert read_captions(image, drawn) == ("SKS, cat, blue sky; clouds, day",)  # which the drawing needs

@@ -119,3 +119,57 @@ def test_equal_captions_share_their_variants():
 def test_orders_without_end_can_not_be_listed():
     with pytest.raises(ValueError, match="can't be listed"):
         source((TAGS,), variants=None, shuffle_tags=True).all_texts()
+
+
+def test_a_group_of_tags_is_shuffled_as_one():
+    texts = shown(source(("a, b; c, d",), variants=None, shuffle_tags=True, secondary_separator=";"))
+    assert {*texts} == {", ".join(order) for order in itertools.permutations(("a", "b, c", "d"))}
+
+
+def left_out(count: int = 1000, **concept) -> dict[str, float]:
+    """How often each tag of a caption is left out."""
+    texts = shown(source((TAGS,), variants=None, **concept), count=count)
+    return {tag: 1 - sum(tag in text.split(", ") for text in texts) / count for tag in TAGS.split(", ")}
+
+
+def test_later_tags_are_left_out_more_often():
+    shares = left_out(tag_dropout=0.8, tag_dropout_mode="later")
+    expected = {"sks": 0.0, "a cat": 0.2, "sitting": 0.4, "red": 0.6, "outdoors": 0.8}
+    assert shares == pytest.approx(expected, abs=0.06)
+
+
+def test_all_tags_are_left_out_together():
+    texts = Counter(shown(source((TAGS,), variants=None, keep_tags=1, tag_dropout=0.3, tag_dropout_mode="all")))
+    assert set(texts) == {TAGS, "sks"}
+    assert 80 < texts["sks"] < 160
+
+
+@pytest.mark.parametrize(
+    ("lists", "dropped"),
+    [
+        ({"dropped_tags": "red, SIT.*"}, {"sitting", "red"}),
+        ({"undropped_tags": "sks, .* cat"}, {"sitting", "red", "outdoors"}),
+        ({"dropped_tags": "red, sks", "undropped_tags": "sks"}, {"red"}),
+    ],
+)
+def test_only_the_tags_that_the_lists_allow_are_left_out(lists, dropped):
+    assert {tag for tag, share in left_out(200, tag_dropout=0.5, **lists).items() if share} == dropped
+
+
+@pytest.mark.parametrize(
+    ("style", "changed"), [("upper", "RED HAIR"), ("title", "Red Hair"), ("first", "Red hair")]
+)
+def test_some_tags_get_another_capitalization_but_not_those_that_are_kept(style, changed):
+    options = {"keep_tags": 1, "capitalization": style, "capitalization_share": 0.25}
+    texts = Counter(shown(source(("sks, red hair",), variants=None, **options)))
+    assert set(texts) == {"sks, red hair", f"sks, {changed}"}
+    assert 60 < texts[f"sks, {changed}"] < 140
+
+
+def test_any_capitalization_can_be_drawn_and_letters_can_be_capitals_at_random():
+    options = {"variants": None, "capitalization_share": 1.0}
+    letters = {*shown(source(("red hair",), capitalization="random", **options), count=50)}
+    assert len(letters) > 40
+    assert {text.lower() for text in letters} == {"red hair"}
+    anything = Counter(shown(source(("red hair",), capitalization="any", **options)))
+    assert all(60 < anything[text] < 140 for text in ("RED HAIR", "Red Hair", "Red hair"))
