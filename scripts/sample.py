@@ -49,6 +49,7 @@ def main(argv: list[str] | None = None) -> int:
             args.text_chunks,
             args.vae,
             args.denoiser,
+            args.word_weights,
         )
         references = tuple(file for path in args.reference for file in image_files(path))
         family = family_of_pipeline(pipe)
@@ -125,6 +126,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         default=1,
         metavar="N",
         help="that of the training: prompts of up to N times 75 tokens, for models with CLIP; default: 1",
+    )
+    parser.add_argument(
+        "--word-weights", action="store_true", help="read (word:1.2) as a weight, as model.word_weights does"
     )
     parser.add_argument("--width", type=side, metavar="PIXELS", help="default: native resolution of the model")
     parser.add_argument("--height", type=side, metavar="PIXELS", help="default: native resolution of the model")

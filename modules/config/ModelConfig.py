@@ -119,6 +119,16 @@ class ModelConfig:
         importance="advanced",
         visible_when={"family": families_with(takes_chunks=True), "method": WITH_DENOISER},
     )
+    word_weights: bool = setting(
+        False,
+        label="Weighted words",
+        also_called="weighted_captions, prompt weighting, emphasis",
+        help="(word:1.2) in captions and prompts makes a word count more and (word:0.8) less, (word) is 1.1 and [word] "
+        "1 / 1.1, as in A1111. Write \\( and \\) for brackets that are meant as such. Off: brackets are plain text.",
+        group="model",
+        importance="advanced",
+        visible_when={"family": families_with(takes_chunks=True), "method": WITH_DENOISER},
+    )
     weight_dtype: Literal["float32", "bfloat16", "float16", "float64"] = setting(
         "float32",
         label="Weight precision",

@@ -35,6 +35,7 @@ FOREIGN_NAMES = {
     "scale_weight_norms": "lora.max_norm",
     "conv_dim": "lora.conv_rank",
     "conv_alpha": "lora.conv_alpha",
+    "weighted_captions": "model.word_weights",
     "max_token_length": "model.text_chunks (of 75 tokens each)",
     "unet_lr": "denoiser.learning_rate",
     "text_encoder_lr": "text_encoder.learning_rate",
@@ -54,6 +55,7 @@ FOREIGN_NAMES = {
     "sample_every_n_steps": "sampling.every (with sampling.unit steps)",
     "keep_tokens": "concepts[].keep_tags",
     "keep_tokens_separator": "concepts[].kept_separator",
+    "secondary_separator": "concepts[].secondary_separator",
     "shuffle_caption": "concepts[].shuffle_tags",
     "caption_dropout_rate": "data.caption_dropout",
 }

@@ -88,6 +88,8 @@ def text_keys(captions: Sequence[str], base: BaseModel, hashes: FileHashes) -> l
     def encoders(options: dict) -> str:
         if base.family.text.chunks > 1:
             options["chunks"] = base.family.text.chunks
+        if base.family.text.weighted:
+            options["weighted"] = True
         return hashes.combined(files, precision, json.dumps(options, sort_keys=True), f"v{ENCODING_VERSION}")
 
     plain, empty = (encoders(base.family.text.options_for(prompt)) for prompt in ("a prompt", ""))

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from torch import Tensor
 
+    from modules.config.ModelConfig import ModelConfig
+
     CallAttributes = Callable[[DiffusionPipeline, int | None, int | None, float], Mapping[str, Any]]
 
 
@@ -218,6 +220,17 @@ class Family:
         if count == 1 or not self.text.takes_chunks:
             return self
         return replace(self, text=replace(self.text, chunks=count), caption_bytes=count * self.caption_bytes)
+
+    def with_word_weights(self, weighted: bool) -> Family:
+        """The same family, with weights of words in prompts where its encoders allow it. weighted: as in ModelConfig."""
+        if not weighted or not self.text.takes_chunks:
+            return self
+        return replace(self, text=replace(self.text, weighted=True))
+
+    def with_text_settings(self, model: ModelConfig) -> Family:
+        """The same family, with prompts encoded as the settings of the model say."""
+        family = self.with_clip_skip(model.clip_skip).with_text_chunks(model.text_chunks)
+        return family.with_word_weights(model.word_weights)
 
     def tokenizer_of(self, encoder: str) -> str:
         return self.text.tokenizers[self.text.encoders.index(encoder)]

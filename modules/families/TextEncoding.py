@@ -43,6 +43,7 @@ class TextEncoding:
     reads_denoiser: whether `encode_prompt` casts its results to the dtype of the denoiser, which need not be loaded.
     takes_chunks: whether its encoders are CLIPs whose prompts can be encoded in chunks, as in long_prompts.py.
     chunks: the number of chunks of each prompt.
+    weighted: whether prompts have weights of words, as in prompt_weights.py; only where it `takes_chunks`.
     mask: name of a bool[B, length] tensor that is True where padded outputs are not padding; "" for none. Batches
         without padding have none, because denoisers are faster without it.
     """
@@ -65,6 +66,7 @@ class TextEncoding:
     reads_denoiser: bool = False
     takes_chunks: bool = False
     chunks: int = 1
+    weighted: bool = False
     mask: str = ""
 
     def options_for(self, prompt: str) -> dict[str, Any]:

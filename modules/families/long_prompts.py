@@ -1,8 +1,11 @@
-"""Encodes prompts that are longer than a CLIP text encoder takes, in chunks of 75 tokens, as A1111 and ComfyUI do.
+"""Encodes prompts as A1111 and ComfyUI do: longer than a CLIP text encoder takes, and with weights of words.
 
-Each chunk is encoded by itself, between a start and an end token. The hidden states of all chunks are concatenated to
-[B, 77 * chunks, width]; the pooled output is that of the first chunk. kohya's scripts do the same, except that they
-drop the start and end tokens between the chunks.
+Long prompts are encoded in chunks of 75 tokens, each by itself between a start and an end token. The hidden states of
+all chunks are concatenated to [B, 77 * chunks, width]; the pooled output is that of the first chunk. kohya's scripts do
+the same, except that they drop the start and end tokens between the chunks.
+
+The hidden states of each token are multiplied by its weight (prompt_weights.py), as kohya's scripts and A1111 without
+emphasis normalization do; pooled outputs have no weights.
 """
 
 from __future__ import annotations
@@ -13,31 +16,42 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
+from modules.families.prompt_weights import weighted_parts
+
 if TYPE_CHECKING:
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
+    from torch import Tensor
     from transformers import BatchEncoding
 
     from modules.families.Family import Family
 
 
-def encode_in_chunks(family: Family, pipe: DiffusionPipeline) -> None:
-    """Makes `pipe.encode_prompt` encode `family.text.chunks` chunks of every prompt, of which the last may be empty.
+def extend_prompts(family: Family, pipe: DiffusionPipeline) -> None:
+    """Makes `pipe.encode_prompt` encode `family.text.chunks` chunks, with weights of words if `family.text.weighted`.
 
-    The number is the same for all prompts, so that they fit in one batch and captions can be cached.
+    The number of chunks, of which the last may be empty, is the same for all prompts, so that they fit in one batch and
+    captions can be cached. A family without either leaves the pipeline as it is.
     """
+    text = family.text
+    if text.chunks == 1 and not text.weighted:
+        return
     encode = cast("Any", type(pipe)).encode_prompt
+    signature = inspect.signature(pipe.encode_prompt)
     owner = weakref.ref(pipe)  # or the pipeline, with its models, would stay in memory until garbage is collected
 
     def encode_prompt(*args: Any, **kwargs: Any) -> tuple:
         pipe = owner()
         assert pipe is not None
+        given = signature.bind(*args, **kwargs).arguments
+        is_encoded = [given.get(name) is None for name in ("prompt_embeds", "negative_prompt_embeds")]
         parts = []
-        for number in range(family.text.chunks):
-            with _one_chunk(pipe, family.text.tokenizers, number):
-                parts.append(encode(pipe, *args, **kwargs))
+        for number in range(text.chunks):
+            with _own_tokenizers(pipe, text.tokenizers, number, text.weighted) as first:
+                values = encode(pipe, *args, **kwargs)
+            parts.append(_weighted(values, is_encoded, first.weights) if text.weighted else values)
         return tuple(_joined(values) for values in zip(*parts, strict=True))
 
-    vars(encode_prompt)["__signature__"] = inspect.signature(pipe.encode_prompt)
+    vars(encode_prompt)["__signature__"] = signature
     vars(pipe)["encode_prompt"] = encode_prompt
 
 
@@ -50,22 +64,44 @@ def _joined(values: Sequence[Any]) -> Any:
     return torch.cat(list(values), dim=1)
 
 
+def _weighted(values: Sequence[Any], is_encoded: Sequence[bool], weights: Sequence[Tensor]) -> list[Any]:
+    """The outputs of `encode_prompt`, of which the first is of the prompts and the second of the negative prompts.
+
+    is_encoded: whether each of the two was encoded from text. weights: [B, length] of each that was, in this order.
+    """
+    values, left = list(values), list(weights)
+    for position, own in enumerate(is_encoded):
+        if own and left and values[position] is not None:
+            states = values[position]  # [B * images per prompt, length, width]
+            rows = left.pop(0).to(states.device, states.dtype)
+            rows = rows.repeat_interleave(len(states) // len(rows), dim=0)
+            values[position] = states * rows[..., None]
+    return values
+
+
 @contextmanager
-def _one_chunk(pipe: DiffusionPipeline, tokenizers: Sequence[str], number: int) -> Iterator[None]:
-    """Context in which the tokenizers return only that chunk (from 0) of each text."""
+def _own_tokenizers(
+    pipe: DiffusionPipeline, tokenizers: Sequence[str], number: int, weighted: bool
+) -> Iterator[_ChunkTokenizer]:
+    """Context in which the tokenizers return only that chunk (from 0) of each text; yields the first of them."""
     own = {name: getattr(pipe, name) for name in tokenizers}
-    vars(pipe).update({name: _ChunkTokenizer(tokenizer, number) for name, tokenizer in own.items()})
+    replaced = {name: _ChunkTokenizer(tokenizer, number, weighted) for name, tokenizer in own.items()}
+    vars(pipe).update(replaced)
     try:
-        yield
+        yield replaced[tokenizers[0]]
     finally:
         vars(pipe).update(own)
 
 
 class _ChunkTokenizer:
-    """A CLIP tokenizer that returns one chunk of each text, padded to the length that the encoder takes."""
+    """A CLIP tokenizer that returns one chunk of each text, padded to the length that the encoder takes.
 
-    def __init__(self, tokenizer: Any, number: int):
-        self._tokenizer, self._number = tokenizer, number
+    weights: of the texts of each call for an encoder, [B, length]; only if `weighted`.
+    """
+
+    def __init__(self, tokenizer: Any, number: int, weighted: bool):
+        self._tokenizer, self._number, self._weighted = tokenizer, number, weighted
+        self.weights: list[Tensor] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
@@ -77,11 +113,26 @@ class _ChunkTokenizer:
 
         own = self._tokenizer
         length = own.model_max_length - 2
-        rows = []
+        rows, weights = [], []
         for text in [texts] if isinstance(texts, str) else texts:
-            ids = own(text, add_special_tokens=False, verbose=False).input_ids
-            rows.append([own.bos_token_id, *ids[self._number * length :][:length], own.eos_token_id])
+            ids, of_ids = self._ids(text)
+            chunk = slice(self._number * length, (self._number + 1) * length)
+            rows.append([own.bos_token_id, *ids[chunk], own.eos_token_id])
+            weights.append([1.0, *of_ids[chunk], 1.0])
         padding = [own.model_max_length - len(row) for row in rows]
         ids = [[*row, *[own.pad_token_id] * count] for row, count in zip(rows, padding, strict=True)]
         mask = [[1] * len(row) + [0] * count for row, count in zip(rows, padding, strict=True)]
+        if options.get("padding") == "max_length":  # not where a pipeline only looks for what it cuts off
+            filled = [[*row, *[1.0] * count] for row, count in zip(weights, padding, strict=True)]
+            self.weights.append(torch.tensor(filled))
         return BatchEncoding({"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)})
+
+    def _ids(self, text: str) -> tuple[list[int], list[float]]:
+        """The tokens of a whole text, and the weight of each."""
+        ids: list[int] = []
+        weights: list[float] = []
+        for part, weight in weighted_parts(text) if self._weighted else [(text, 1.0)]:
+            found = self._tokenizer(part, add_special_tokens=False, verbose=False).input_ids
+            ids += found
+            weights += [weight] * len(found)
+        return ids, weights

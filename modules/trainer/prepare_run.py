@@ -72,7 +72,7 @@ def prepare_run(
     resume: from the newest good backup in `backups`.
     Raises UserError for problems that the user can fix, and StopRequested if a stop is requested meanwhile.
     """
-    family = FAMILIES[config.family].with_clip_skip(config.model.clip_skip).with_text_chunks(config.model.text_chunks)
+    family = FAMILIES[config.family].with_text_settings(config.model)
     method = METHODS[config.method]
     run_folder = RunFolder(config.workspace_dir)
     same = partial(check_same, runtime, 0)

@@ -49,7 +49,7 @@ def sample_model(
     Raises UserError if a file can't be loaded, or the captions for samples without a prompt can't be read.
     """
     facts = facts_of(config)
-    family = FAMILIES[config.family].with_clip_skip(config.model.clip_skip).with_text_chunks(config.model.text_chunks)
+    family = FAMILIES[config.family].with_text_settings(config.model)
     has_own_weights = facts.trains_weights
     # what a run saves has these parts already
     saved = replace(config.model, base=str(model[0]), vae="", denoiser="") if has_own_weights else config.model

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from modules.families.long_prompts import encode_in_chunks
+from modules.families.long_prompts import extend_prompts
 from modules.weights.blocks import keep_in_place, repeated_blocks, swapped_blocks
 from modules.weights.device_memory import free_memory
 from modules.weights.errors import WeightsError, loading_reason
@@ -451,8 +451,7 @@ class BaseModel:
         text = self.family.text
         if text.reads_denoiser or any(encoder not in self._classes for encoder in text.encoders):
             pipe.denoiser_config = self._denoiser_config  # for encode_text
-        if self.family.text.chunks > 1:
-            encode_in_chunks(self.family, pipe)
+        extend_prompts(self.family, pipe)
         return pipe
 
     @functools.cached_property

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.ModelConfig import ModelConfig
 from modules.distributed.usable_gpus import supports_bf16
-from modules.families.long_prompts import encode_in_chunks
+from modules.families.long_prompts import extend_prompts
 from modules.families.registry import adapt_denoisers, family_of, family_of_pipeline
 from modules.weights.BaseModel import BaseModel
 from modules.weights.embedding_files import add_embedding
@@ -34,6 +34,7 @@ def load_pipeline(
     text_chunks: int = 1,
     vae: str = "",
     denoiser: str = "",
+    word_weights: bool = False,
 ) -> DiffusionPipeline:
     """The pipeline of a diffusers folder, Hub id or single file, with all `loras`, on `device`.
 
@@ -41,7 +42,7 @@ def load_pipeline(
     config_folder: a diffusers folder with the configuration of a single file; needed without internet access.
     embeddings: embedding files, whose words prompts can then contain.
     dtype: the torch name of a dtype; "" for bfloat16 on GPUs that support it, else float32.
-    text_chunks: as in ModelConfig, for models that have it. vae, denoiser: as there.
+    text_chunks, word_weights: as in ModelConfig, for models that have them. vae, denoiser: as there.
     Raises WeightsError if the base model, a LoRA or an embedding is missing, damaged or does not fit.
     """
     info = inspect_base(base)
@@ -61,8 +62,8 @@ def load_pipeline(
     if strengths:
         pipe.set_adapters(list(strengths), list(strengths.values()))  # by default, only the last one is active
     family = family_of_pipeline(pipe)
-    if family and text_chunks > 1 and family.text.takes_chunks:
-        encode_in_chunks(family.with_text_chunks(text_chunks), pipe)
+    if family:
+        extend_prompts(family.with_text_chunks(text_chunks).with_word_weights(word_weights), pipe)
     return pipe.to(device, _torch_dtype(dtype, device))
 
 

@@ -1,4 +1,4 @@
-"""Prompts of more than 75 tokens, encoded in chunks: by hand, in the cache, in training and in samples."""
+"""Prompts of more than 75 tokens and weights of words: by hand, in the cache, in training and in samples."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,11 @@ import torch
 from diffusers import DiffusionPipeline
 from PIL import Image
 
+from modules.config.SampleConfig import SampleConfig
 from modules.data.caching import text_keys
 from modules.data.FileHashes import FileHashes
 from modules.families.conditioning import encode_records
-from modules.families.long_prompts import encode_in_chunks
+from modules.families.long_prompts import extend_prompts
 from modules.families.registry import FAMILIES
 from modules.trainer.sampling import generate_images, image_requests
 from modules.weights.load_pipeline import load_pipeline
@@ -38,7 +39,7 @@ def test_each_chunk_is_encoded_between_a_start_and_an_end_token(name, layer, tin
     pipe, family = DiffusionPipeline.from_pretrained(tiny_model(name)), FAMILIES[name].with_text_chunks(2)
     assert len(pipe.tokenizer(LONG, verbose=False).input_ids) > 152
     plain = encode_records(FAMILIES[name], pipe, PROMPTS)
-    encode_in_chunks(family, pipe)
+    extend_prompts(family, pipe)
     records = encode_records(family, pipe, PROMPTS)
     parts = [(pipe.tokenizer, pipe.text_encoder)]
     parts += [(pipe.tokenizer_2, pipe.text_encoder_2)] if name == "sdxl" else []
@@ -75,3 +76,44 @@ def test_a_run_trains_and_samples_with_chunks(trains_text, make_config, train):
         sampled = np.asarray(picture)
     np.testing.assert_allclose(sampled, made[2], atol=1)
     assert np.abs(made[1] - sampled).max() > 1
+
+
+@pytest.mark.parametrize(("name", "chunks"), [("sd15", 2), ("sdxl", 1)])
+def test_the_hidden_states_of_a_word_are_multiplied_by_its_weight(name, chunks, tiny_model):
+    pipe = DiffusionPipeline.from_pretrained(tiny_model(name))
+    family = FAMILIES[name].with_text_chunks(chunks)
+    extend_prompts(family, pipe)
+    plain, other = encode_records(family, pipe, ["a cat and the dog", ""])
+    weighted = family.with_word_weights(True)
+    extend_prompts(weighted, pipe)
+    marked, untouched = encode_records(weighted, pipe, ["a (cat:1.5) [and] the dog", ""])
+    count = [len(pipe.tokenizer(word, add_special_tokens=False).input_ids) for word in ("a", "cat", "and")]
+    factors = torch.ones(77 * chunks)
+    start = 1 + count[0]
+    factors[start : start + count[1]] = 1.5
+    factors[start + count[1] : start + count[1] + count[2]] = 1 / 1.1
+    torch.testing.assert_close(marked["prompt_embeds"], plain["prompt_embeds"] * factors[:, None])
+    torch.testing.assert_close(untouched["prompt_embeds"], other["prompt_embeds"])
+    if name == "sdxl":
+        torch.testing.assert_close(marked["pooled_prompt_embeds"], plain["pooled_prompt_embeds"])
+
+
+def test_weights_reach_the_images_of_prompts_and_negative_prompts(tiny_model):
+    pipe = load_pipeline(str(tiny_model("sd15")), {}, CPU, dtype="float32", word_weights=True)
+
+    def made(prompt: str, negative: str) -> np.ndarray:
+        sample = SampleConfig(prompt=prompt, negative_prompt=negative, width=32, height=32, steps=2)
+        return np.asarray(next(generate_images(pipe, image_requests(sample), 1))[1]).astype(int)
+
+    own = made("a cat", "the dog")
+    np.testing.assert_array_equal(made("(a cat:1.0)", "(the dog:1)"), own)
+    for changed in (made("(a cat:3)", "the dog"), made("a cat", "(the dog:3)")):
+        assert np.abs(changed - own).max() > 1
+    assert np.abs(made("(a cat:3)", "the dog") - made("a cat", "(the dog:3)")).max() > 1
+
+
+def test_weighted_captions_have_cache_keys_of_their_own(tiny_sd15, tmp_path):
+    base, _ = prepared(tiny_sd15, "lora")
+    own = text_keys(["(a cat:2)"], base, FileHashes(tmp_path, 0))
+    base.family = base.family.with_word_weights(True)
+    assert text_keys(["(a cat:2)"], base, FileHashes(tmp_path, 0)) != own

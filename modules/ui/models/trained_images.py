@@ -97,6 +97,8 @@ def sample_options(
         options += ["--fps", f"{clip_fps(config):g}"]
     if config.model.text_chunks > 1:
         options += ["--text-chunks", str(config.model.text_chunks)]
+    if config.model.word_weights:
+        options += ["--word-weights"]
     if wish.reference and takes_references(config):
         options += ["--reference", wish.reference]
     return [*options, "--out", str(folder)]

@@ -37,6 +37,7 @@ CARDS = (
             "model.zero_terminal_snr",
             "model.clip_skip",
             "model.text_chunks",
+            "model.word_weights",
         ),
     ),
     CardSpec(
