@@ -33,3 +33,13 @@ class TextEncoderConfig(PartConfig):
         importance="advanced",
         visible_when={**TRAINED, "family": SEVERAL},
     )
+    stops_after: list[Annotated[Float, Field(gt=0)]] = setting(
+        label="Ends of single encoders",
+        also_called="text_encoder_2.stop_training_after",
+        help="After how many steps or epochs each text encoder stops training, in models that have several: the first "
+        "is number 1. Those that are left out have the value above. Empty: all have it.",
+        group="method",
+        default_factory=list,
+        importance="advanced",
+        visible_when={**TRAINED, "family": SEVERAL, ".stop_unit": ["steps", "epochs"]},
+    )

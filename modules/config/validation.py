@@ -185,13 +185,16 @@ def _check_trained_parts(config: TrainConfig) -> Iterator[Problem]:
         message = "denoiser.train and text_encoder.train are both off: nothing would be trained; switch one on."
         yield Problem("denoiser.train", message)
     for name, part in parts.items():
-        path = f"{name}.stop_after"
         if not part.train or part.stop_unit == "never":
             continue
-        if part.stop_after == 0:
-            yield Problem(path, f"{path} is 0 {part.stop_unit}: set it above 0, or switch {name}.train off.")
-        elif part.stop_unit == "steps" and not part.stop_after.is_integer():
-            yield Problem(path, f"{path} is {part.stop_after:g} steps: steps are whole; use a whole number.")
+        ends = {f"{name}.stop_after": part.stop_after}
+        if part is config.text_encoder:
+            ends |= {f"{name}.stops_after.{number}": end for number, end in enumerate(part.stops_after)}
+        for path, end in ends.items():
+            if end == 0:
+                yield Problem(path, f"{path} is 0 {part.stop_unit}: set it above 0, or switch {name}.train off.")
+            elif part.stop_unit == "steps" and not end.is_integer():
+                yield Problem(path, f"{path} is {end:g} steps: steps are whole; use a whole number.")
 
 
 def _part_names(config: TrainConfig) -> list[str]:

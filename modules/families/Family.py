@@ -222,7 +222,7 @@ class Family:
         return replace(self, text=replace(self.text, chunks=count), caption_bytes=count * self.caption_bytes)
 
     def with_word_weights(self, weighted: bool) -> Family:
-        """The same family, with weights of words in prompts where its encoders allow it. weighted: as in ModelConfig."""
+        """The same family, with weights of words in prompts, as model.word_weights, where its encoders allow it."""
         if not weighted or not self.text.takes_chunks:
             return self
         return replace(self, text=replace(self.text, weighted=True))

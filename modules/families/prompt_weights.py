@@ -32,9 +32,7 @@ def weighted_parts(prompt: str) -> list[tuple[str, float]]:
             continue
         if text in ("(", "["):
             opened.append((text, len(parts)))
-        elif text == ")" and close("(", ROUND):
-            pass
-        elif text == "]" and close("[", SQUARE):
+        elif (text == ")" and close("(", ROUND)) or (text == "]" and close("[", SQUARE)):
             pass
         else:
             is_escaped = len(text) == 2 and text[0] == "\\"

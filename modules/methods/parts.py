@@ -21,7 +21,8 @@ def trained_parts(family: Family, config: TrainConfig, trainable: set[str]) -> d
     """The denoisers and text encoders that the settings train, with their settings.
 
     trainable: the components that the method can train.
-    Raises UserError if text_encoder.only names an encoder that the family lacks or the method can't train.
+    Raises UserError if text_encoder.only names an encoder that the family lacks or the method can't train, or if
+    there are settings of single encoders for more than it has.
     """
     encoders = family.text.encoders
     for number in config.text_encoder.only if config.text_encoder.train else ():
@@ -36,16 +37,17 @@ def trained_parts(family: Family, config: TrainConfig, trainable: set[str]) -> d
                 f"text_encoder.only {number}: method {config.method!r} can't train that encoder of {family.label}; use "
                 f"{' or '.join(others)}."
             )
-    rates = config.text_encoder.learning_rates if config.text_encoder.train else []
-    if len(rates) > len(encoders):
-        raise UserError(
-            f"text_encoder.learning_rates {', '.join(map(str, rates))}: {family.label} has "
-            f"{counted(len(encoders), 'text encoder')}; leave out what is too much."
-        )
     chosen = [encoders[number - 1] for number in config.text_encoder.only] or encoders
     parts = {name: getattr(config, part_path(family, name)) for name in (*family.denoisers, *encoders)}
-    for name, rate in zip(encoders, rates, strict=False):
-        parts[name] = replace(config.text_encoder, learning_rate=rate)
+    for setting, own in (("learning_rate", "learning_rates"), ("stop_after", "stops_after")):
+        values = getattr(config.text_encoder, own) if config.text_encoder.train else []
+        if len(values) > len(encoders):
+            raise UserError(
+                f"text_encoder.{own} {', '.join(map(str, values))}: {family.label} has "
+                f"{counted(len(encoders), 'text encoder')}; leave out what is too much."
+            )
+        for name, value in zip(encoders, values, strict=False):
+            parts[name] = replace(parts[name], **{setting: value})
     return {
         name: part
         for name, part in parts.items()

@@ -112,6 +112,11 @@ MISTAKES = [
     (["lora.adapter=oft", "lora.rank_dropout=0.1"], "lora.rank_dropout"),
     (["lora.adapter=oft", "lora.max_norm=1"], "lora.max_norm"),
     (
+        ["text_encoder.train=true", "text_encoder.stop_unit=steps", "text_encoder.stop_after=2",
+         "text_encoder.stops_after=[1.5]"],
+        "text_encoder.stops_after.0",
+    ),
+    (
         [
             "text_encoder.train=true", "text_encoder.learning_rates=[1, 0.5]", "optimizer.name=prodigy",
             "optimizer.learning_rate=1",

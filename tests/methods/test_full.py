@@ -61,6 +61,13 @@ def test_each_part_has_the_learning_rate_of_its_setting():
     assert rates == {"transformer": 1e-3, **dict.fromkeys(texts, 1e-5)}
 
 
+def test_text_encoders_may_end_one_by_one(tiny_sd3):
+    text = {"train": True, "stop_unit": "steps", "stop_after": 5, "stops_after": [2, 3]}
+    base, config = prepared(tiny_sd3, "full", "sd3", text_encoder=text)
+    ends = {name: part.stop_after for name, part in FULL.components(base.family, config).items()}
+    assert ends == {"transformer": 0, "text_encoder": 2, "text_encoder_2": 3, "text_encoder_3": 5}
+
+
 def test_text_encoders_may_have_rates_one_by_one(tiny_sd3):
     text = {"train": True, "learning_rate": 1e-5, "learning_rates": [2e-5, 3e-5]}
     base, config = prepared(tiny_sd3, "full", "sd3", text_encoder=text)
