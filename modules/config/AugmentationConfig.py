@@ -71,10 +71,70 @@ class AugmentationConfig:
         le=0.5,
         importance="advanced",
     )
+    fixed_flip: bool = setting(
+        False,
+        label="Flip all",
+        also_called="enable_fixed_flip",
+        help="All images of the concept are mirrored left to right.",
+        group="data",
+        importance="advanced",
+    )
+    fixed_rotation: Float = setting(
+        0.0,
+        label="Rotate all",
+        also_called="enable_fixed_rotate",
+        help="All images of the concept are turned by this angle, counterclockwise, and enlarged until no empty corner "
+        "shows.",
+        group="data",
+        unit="degrees",
+        ge=-180,
+        le=180,
+        importance="advanced",
+    )
+    fixed_brightness: Float = setting(
+        0.0,
+        label="Brighten all",
+        also_called="enable_fixed_brightness",
+        help="The brightness of all images of the concept is multiplied by 1 plus this. Below 0 darkens.",
+        group="data",
+        ge=-1,
+        le=1,
+        importance="advanced",
+    )
+    fixed_contrast: Float = setting(
+        0.0,
+        label="Contrast of all",
+        also_called="enable_fixed_contrast",
+        help="The contrast of all images of the concept is multiplied by 1 plus this.",
+        group="data",
+        ge=-1,
+        le=1,
+        importance="advanced",
+    )
+    fixed_saturation: Float = setting(
+        0.0,
+        label="Saturation of all",
+        also_called="enable_fixed_saturation",
+        help="The saturation of all images of the concept is multiplied by 1 plus this. -1 makes them gray.",
+        group="data",
+        ge=-1,
+        le=1,
+        importance="advanced",
+    )
+    fixed_hue: Float = setting(
+        0.0,
+        label="Hue of all",
+        also_called="enable_fixed_hue",
+        help="The colours of all images of the concept are moved round the colour circle by this share of it.",
+        group="data",
+        ge=-0.5,
+        le=0.5,
+        importance="advanced",
+    )
 
     @property
     def is_on(self) -> bool:
-        """Whether any augmentation is on."""
+        """Whether variants of an image differ."""
         return any((self.flip, self.crop_jitter, self.rotation, *self.colours))
 
     @property

@@ -1,7 +1,8 @@
 """A concept: one folder of images and how it is used."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from modules.config.AugmentationConfig import AugmentationConfig
@@ -344,6 +345,15 @@ class ConceptConfig:
         unit="pixels",
         ge=8,
         importance="advanced",
+    )
+    resolutions: list[Annotated[Int, Field(ge=8)]] = setting(
+        label="Multi-resolution",
+        help="Each time an image of this concept is shown, it is in one of these resolutions, drawn anew. Empty: the "
+        "resolution above, or the data settings.",
+        group="data",
+        unit="pixels",
+        importance="advanced",
+        default_factory=list,
     )
     regularisation: bool = setting(
         False,

@@ -97,8 +97,32 @@ class DataConfig:
         label="Aspect ratio bucketing",
         also_called="enable_bucket, aspect_ratio_bucketing, ARB",
         help="Train on several shapes, each image in the one nearest to its own. Off: every image is cropped to "
-        "a square.",
+        "a square, or to the width and height that are given.",
         group="data",
+    )
+    width: Int | None = setting(
+        None,
+        label="Width",
+        also_called="fixed size, resolution 768x1024, train_width",
+        help="With the height: every image is trained in exactly this size. Empty: a square of the resolution.",
+        empty_means="square",
+        group="data",
+        unit="pixels",
+        ge=8,
+        importance="advanced",
+        visible_when={".bucketing": [False]},
+    )
+    height: Int | None = setting(
+        None,
+        label="Height",
+        also_called="train_height",
+        help="With the width: every image is trained in exactly this size. Empty: a square of the resolution.",
+        empty_means="square",
+        group="data",
+        unit="pixels",
+        ge=8,
+        importance="advanced",
+        visible_when={".bucketing": [False]},
     )
     bucket_step: Int = setting(
         64,
@@ -119,6 +143,18 @@ class DataConfig:
         help="Long side over short side of the most elongated shape; images beyond it are cropped. 2 is usual.",
         group="data",
         ge=1,
+        importance="advanced",
+        visible_when={".bucketing": [True]},
+    )
+    max_side: Int | None = setting(
+        None,
+        label="Longest side",
+        also_called="max_bucket_reso",
+        help="No shape has a longer side than this, whatever aspect ratio is allowed. Empty: the aspect ratio decides.",
+        empty_means="by aspect ratio",
+        group="data",
+        unit="pixels",
+        ge=8,
         importance="advanced",
         visible_when={".bucketing": [True]},
     )
@@ -194,3 +230,13 @@ class DataConfig:
         ge=0,
         importance="advanced",
     )
+
+    @property
+    def fixed_shape(self) -> tuple[int, int] | None:
+        """(width, height) in which all images are trained, if they are given."""
+        return None if self.bucketing or self.width is None or self.height is None else (self.width, self.height)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(width, height) of images that are not cropped, and of samples without a size of their own."""
+        return self.fixed_shape or (self.resolution, self.resolution)

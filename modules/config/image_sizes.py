@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from modules.config.DataConfig import DataConfig
 from modules.config.problems import Problem, set_to
 from modules.config.SampleConfig import SampleConfig
 from modules.config.TrainConfig import TrainConfig
@@ -18,7 +20,18 @@ def size_problems(config: TrainConfig, align: int, family: str) -> Iterator[Prob
     data = config.data
     step = data.bucket_step if data.bucketing else align
     sizes = dict(_trained_sizes(config))
+    if not data.bucketing and (data.width is None) != (data.height is None):
+        given, other = ("width", "height") if data.height is None else ("height", "width")
+        message = f"data.{given} {getattr(data, given)} without data.{other}: give both, or leave both empty."
+        yield Problem(f"data.{other}", message)
+    if data.fixed_shape:
+        yield from _fixed_shape_problems(data, align, family)
+        sizes = {}
     for setting, size in sizes.items():
+        if data.bucketing and data.max_side is not None and size > data.max_side:
+            message = f"data.max_side {data.max_side}: is less than {setting} ({size}); use {size} or more."
+            yield Problem("data.max_side", message, remedy=set_to("data.max_side", max(sizes.values())))
+            return
         if problem := resolution_problem(size, step, align, setting, family, smallest=min(sizes.values())):
             yield _of_the_list(problem, config)
     for number, sample in enumerate(config.sampling.samples):
@@ -28,9 +41,17 @@ def size_problems(config: TrainConfig, align: int, family: str) -> Iterator[Prob
                 yield problem
 
 
-def sample_size(sample: SampleConfig, resolution: int) -> tuple[int, int]:
-    """(width, height) of a sample's images. resolution: data.resolution, for sides that are not given."""
-    return sample.width or resolution, sample.height or resolution
+def sample_size(sample: SampleConfig, data: DataConfig) -> tuple[int, int]:
+    """(width, height) of a sample's images. data: of the run, for sides that are not given."""
+    width, height = data.shape
+    return sample.width or width, sample.height or height
+
+
+def largest_area(config: TrainConfig) -> int:
+    """The area in pixels of the largest images that are trained."""
+    if config.data.fixed_shape:
+        return math.prod(config.data.fixed_shape)
+    return max(size for _, size in _trained_sizes(config)) ** 2
 
 
 def resolution_problem(
@@ -64,12 +85,20 @@ def step_problem(
     return Problem("data.bucket_step", message, remedy=set_to("data.bucket_step", smallest or resolution))
 
 
+def _fixed_shape_problems(data: DataConfig, align: int, family: str) -> Iterator[Problem]:
+    for name, length in zip(("width", "height"), data.shape, strict=True):
+        if problem := resolution_problem(length, align, align, f"data.{name}", family):
+            yield problem
+
+
 def _of_the_list(problem: Problem, config: TrainConfig) -> Problem:
-    """A problem of one entry of data.resolutions as one of the whole setting."""
+    """A problem of one entry of a list of resolutions as one of the whole setting."""
     path, _, number = problem.path.rpartition(".")
-    if path != "data.resolutions" or problem.remedy is None:
+    section, _, name = path.rpartition(".")
+    if name != "resolutions" or problem.remedy is None:
         return problem
-    sizes = list(config.data.resolutions)
+    owner = config.data if section == "data" else config.concepts[int(section.rpartition(".")[2])]
+    sizes = list(owner.resolutions)
     sizes[int(number)] = problem.remedy.values[problem.path]
     return replace(problem, path=path, remedy=set_to(path, sizes, ", ".join(map(str, sizes))))
 
@@ -81,3 +110,6 @@ def _trained_sizes(config: TrainConfig) -> Iterator[tuple[str, int]]:
     for number, concept in enumerate(config.concepts):
         if concept.enabled and concept.resolution is not None:
             yield f"concepts.{number}.resolution", concept.resolution
+        if concept.enabled:
+            for position, resolution in enumerate(concept.resolutions):
+                yield f"concepts.{number}.resolutions.{position}", resolution

@@ -24,7 +24,7 @@ def label_of(path: str) -> str:
     info = settings_by_path().get(generic_path(path))
     if info is None:
         whole, _, number = path.rpartition(".")
-        is_entry = number.isdecimal() and whole in settings_by_path()
+        is_entry = number.isdecimal() and generic_path(whole) in settings_by_path()
         return f"{label_of(whole)}, entry {int(number) + 1}" if is_entry else path
     if part := re.match(r"(\w+(?:\.\w+)*?)\.([0-9]+)\.", path):
         noun = settings_by_path()[part[1]].part_name

@@ -39,19 +39,34 @@ NO_AUGMENTATION = Augmentation()
 _CACHE_KEY_NAMES = {"crop_position": "place"}
 
 
+def fixed_augmentation(settings: AugmentationConfig) -> Augmentation:
+    """The changes that all images of a concept get."""
+    return Augmentation(
+        mirrored=settings.fixed_flip,
+        degrees=settings.fixed_rotation,
+        brightness=1 + settings.fixed_brightness,
+        contrast=1 + settings.fixed_contrast,
+        saturation=1 + settings.fixed_saturation,
+        hue=settings.fixed_hue,
+    )
+
+
 def draw_augmentation(settings: AugmentationConfig, seed: int, name: str, variant: int) -> Augmentation:
-    """The augmentation of one variant of the image called `name`, by hash. Half of the variants are mirrored."""
-    draw = hash64(seed, name, variant)
+    """The augmentation of one variant of the image called `name`, by hash, on top of the fixed one.
+
+    Half of the variants are mirrored.
+    """
+    draw, fixed = hash64(seed, name, variant), fixed_augmentation(settings)
 
     def symmetric(limit: float, purpose: str) -> float:
         return (2 * uniform(draw, purpose) - 1) * limit if limit else 0.0
 
     return Augmentation(
-        mirrored=settings.flip and (hash64(seed, name, "flip") + variant) % 2 == 1,
+        mirrored=fixed.mirrored ^ (settings.flip and (hash64(seed, name, "flip") + variant) % 2 == 1),
         crop_position=(uniform(draw, "crop x"), uniform(draw, "crop y")) if settings.crop_jitter else None,
-        degrees=symmetric(settings.rotation, "rotation"),
-        brightness=1 + symmetric(settings.brightness, "brightness"),
-        contrast=1 + symmetric(settings.contrast, "contrast"),
-        saturation=1 + symmetric(settings.saturation, "saturation"),
-        hue=symmetric(settings.hue, "hue"),
+        degrees=fixed.degrees + symmetric(settings.rotation, "rotation"),
+        brightness=fixed.brightness * (1 + symmetric(settings.brightness, "brightness")),
+        contrast=fixed.contrast * (1 + symmetric(settings.contrast, "contrast")),
+        saturation=fixed.saturation * (1 + symmetric(settings.saturation, "saturation")),
+        hue=fixed.hue + symmetric(settings.hue, "hue"),
     )

@@ -63,28 +63,34 @@ def assign_buckets(
     max_aspect: float,
     bucketing: bool,
     upscale: bool = True,
+    max_side: int | None = None,
+    fixed_shape: tuple[int, int] | None = None,
 ) -> Buckets:
     """Assigns each image the shape with the nearest aspect ratio.
 
     widths, heights: int[N], pixels, after applying the EXIF orientation.
     resolution: one for all, or int[N].
-    Other arguments as for `bucket_shapes`; without `bucketing` every image is trained as a square.
+    Other arguments as for `bucket_shapes`; without `bucketing` every image is trained as a square, or in the
+    `fixed_shape` (width, height).
     upscale: if not, and with `bucketing`, an image that is smaller than its shape gets its own size instead, rounded
     down to multiples of `step`, at least one, and cropped to `max_aspect`.
     Nearness is measured by ratio: the border between two shapes is the geometric mean of their aspects.
     Raises DataError like `bucket_shapes`.
     """
+    if not bucketing and fixed_shape:
+        return Buckets([fixed_shape], np.zeros(len(widths), np.int32))
     if isinstance(resolution, np.ndarray):
-        return _of_each_resolution(widths, heights, resolution, step, max_aspect, bucketing, upscale)
+        return _of_each_resolution(widths, heights, resolution, step, max_aspect, bucketing, upscale, max_side)
     if not bucketing:
         return Buckets([(resolution, resolution)], np.zeros(len(widths), np.int32))
-    shapes = bucket_shapes(resolution, step, max_aspect)
+    shapes = bucket_shapes(resolution, step, max_aspect, max_side)
     # *, / and sqrt are rounded identically on all platforms (IEEE 754), so all ranks agree; log is not.
     aspects = np.array([width / height for width, height in shapes])
     borders = np.sqrt(aspects[:-1] * aspects[1:])
     nearest = np.searchsorted(borders, np.asarray(widths) / np.asarray(heights))
     if not upscale:
-        return _merged(_not_upscaled(np.array(shapes)[nearest], widths, heights, resolution, step, max_aspect))
+        own = _not_upscaled(np.array(shapes)[nearest], widths, heights, resolution, step, max_aspect, max_side)
+        return _merged(own)
     used, index = np.unique(nearest, return_inverse=True)
     # `shapes` is sorted by aspect, which is not the order of widths, so the shapes in use are sorted again.
     order = sorted(range(len(used)), key=lambda i: shapes[used[i]])
@@ -93,18 +99,23 @@ def assign_buckets(
     return Buckets([shapes[used[i]] for i in order], position[index.reshape(-1)])
 
 
-def bucket_shapes(resolution: int, step: int, max_aspect: float) -> list[tuple[int, int]]:
+def bucket_shapes(
+    resolution: int, step: int, max_aspect: float, max_side: int | None = None
+) -> list[tuple[int, int]]:
     """All training shapes (width, height), sorted by aspect ratio.
 
     The longer side takes every multiple of `step`; the shorter side is the largest multiple that keeps the area within
     resolution x resolution, so that no bucket needs more memory than the square. Shapes beyond `max_aspect` (or
-    1 / max_aspect) are excluded, but never the square. Of several shapes with the same aspect, the largest is kept.
+    1 / max_aspect), or with a side longer than `max_side`, are excluded, but never the square. Of several shapes with
+    the same aspect, the largest is kept.
     Raises DataError if `step` is larger than `resolution`.
     """
     _refuse(step_problem(step, resolution))
     square = resolution // step * step
     shapes = {(square, square)}
     longest = int(resolution * math.sqrt(max_aspect))
+    if max_side is not None:
+        longest = min(longest, max_side)
     for longer in range(square + step, longest + 1, step):
         shorter = resolution**2 // longer // step * step
         if longer <= max_aspect * shorter:
@@ -167,12 +178,20 @@ def _refuse(problem: Problem | None) -> None:
 
 
 def _not_upscaled(
-    shapes: np.ndarray, widths: np.ndarray, heights: np.ndarray, resolution: int, step: int, max_aspect: float
+    shapes: np.ndarray,
+    widths: np.ndarray,
+    heights: np.ndarray,
+    resolution: int,
+    step: int,
+    max_aspect: float,
+    max_side: int | None,
 ) -> np.ndarray:
     """`shapes`, int[N, 2], with the own size of each image that is smaller than its shape."""
     sizes = np.stack([widths, heights], axis=1).astype(np.int64)
     own = np.maximum(step, sizes // step * step)
     longest = (max_aspect * own.min(axis=1) / step).astype(np.int64) * step
+    if max_side is not None:
+        longest = np.minimum(longest, max_side // step * step)
     own = np.minimum(own, np.maximum(step, longest)[:, None])
     fits = own.prod(axis=1) <= resolution**2  # else enlarging the image a little is what keeps the area
     is_smaller = (shapes > sizes).any(axis=1)
@@ -187,11 +206,12 @@ def _of_each_resolution(
     max_aspect: float,
     bucketing: bool,
     upscale: bool,
+    max_side: int | None,
 ) -> Buckets:
     shape_of = np.empty((len(resolution), 2), np.int32)
     for value in np.unique(resolution).tolist():
         rows = resolution == value
-        buckets = assign_buckets(widths[rows], heights[rows], value, step, max_aspect, bucketing, upscale)
+        buckets = assign_buckets(widths[rows], heights[rows], value, step, max_aspect, bucketing, upscale, max_side)
         shape_of[rows] = np.array(buckets.shapes, np.int32)[buckets.index]
     return _merged(shape_of)
 

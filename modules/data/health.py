@@ -193,14 +193,18 @@ def _shapes(dataset: Dataset, buckets: Buckets, config: TrainConfig) -> Iterator
         message = f"images are smaller than the resolution and are upscaled, such as {paths[0]}"
         yield _finding("small", "warning", message, dict.fromkeys(paths))
     ratio = dataset.widths / dataset.heights
-    limit = config.data.max_aspect if config.data.bucketing else 1.0
+    if config.data.bucketing:
+        limit, allowed = config.data.max_aspect, f"data.max_aspect {config.data.max_aspect:g} allows"
+    else:
+        width, height = config.data.shape
+        ratio, limit, allowed = ratio * height / width, 1.0, f"the training size of {width} x {height} is"
     # 1.5 times the limit: some cropping to the nearest shape is normal and not worth reporting
     long = np.maximum(ratio, 1 / ratio) > 1.5 * limit
     if long.any():
         paths = [dataset.paths[sample] for sample in np.flatnonzero(long)]
         kept = _kept_share(dataset, buckets, int(np.flatnonzero(long)[0]))
         message = (
-            f"images are much longer than data.max_aspect {limit:g} allows and are cropped, "
+            f"images are much longer than {allowed} and are cropped, "
             f"such as {paths[0]} ({kept:.0%} is kept)"
         )
         yield _finding("elongated", "warning", message, dict.fromkeys(paths))

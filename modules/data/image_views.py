@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from modules.data.Augmentation import NO_AUGMENTATION, Augmentation, draw_augmentation
+from modules.data.Augmentation import Augmentation, draw_augmentation, fixed_augmentation
 from modules.data.buckets import CropBox, crop_box
 from modules.data.concepts import Views
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def with_views(dataset: Dataset, data: DataConfig, seed: int) -> tuple[Dataset, np.ndarray]:
     """Expands a dataset of images into one of views; also returns int32[N], the resolution of each view in pixels.
 
-    Held-out images have a single view: unaugmented, in the first resolution.
+    Held-out images have a single view: without variants, in the first resolution.
     """
     resolutions = [resolutions_of(concept, data) for concept in dataset.concepts]
     augmented = np.array([concept.augmentation.is_on for concept in dataset.concepts], bool)[dataset.concept_index]
@@ -65,6 +65,8 @@ def with_views(dataset: Dataset, data: DataConfig, seed: int) -> tuple[Dataset, 
 
 def resolutions_of(concept: ConceptConfig, data: DataConfig) -> list[int]:
     """The resolutions in which the images of a concept are trained."""
+    if concept.resolutions:
+        return list(dict.fromkeys(concept.resolutions))
     if concept.resolution is not None:
         return [concept.resolution]
     return list(dict.fromkeys(data.resolutions)) or [data.resolution]
@@ -75,9 +77,9 @@ def augmentation_of(dataset: Dataset, sample: int) -> Augmentation:
 
     It is drawn by file name, not by position in the list, so that adding images keeps the caches valid.
     """
-    if dataset.views is None or dataset.views.variant[sample] < 0:
-        return NO_AUGMENTATION
     settings = dataset.concepts[dataset.concept_index[sample]].augmentation
+    if dataset.views is None or dataset.views.variant[sample] < 0:
+        return fixed_augmentation(settings)
     name = os.path.basename(dataset.paths[sample])
     return draw_augmentation(settings, dataset.views.seed, name, int(dataset.views.variant[sample]))
 

@@ -50,5 +50,7 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
         data.max_aspect,
         data.bucketing,
         upscale=not data.no_upscale,
+        max_side=data.max_side,
+        fixed_shape=data.fixed_shape,
     )
     return dataset, with_frames(buckets, dataset)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from modules.config.clips import sample_frames
 from modules.config.families import load_families
-from modules.config.image_sizes import sample_size
+from modules.config.image_sizes import largest_area, sample_size
 from modules.config.methods import facts_of
 from modules.config.optimizers import facts_of_optimizer
 from modules.config.quantizations import QUANTIZATIONS
@@ -318,13 +318,12 @@ def _autocast_weights(config: TrainConfig, model: Architecture) -> int:
 
 
 def _activations(config: TrainConfig, model: Architecture, num_ranks: int) -> float:
-    sizes = [*config.data.resolutions, config.data.resolution]
     method = facts_of(config)
     kept = (model.full if method.trains_weights else model.lora) if method.uses_denoiser else model.vae_activations
     precision = 1.0
     if method.uses_denoiser and config.model.mixed_precision == "no" and config.model.weight_dtype == "float32":
         precision = 2.0
-    pixels = max(sizes) ** 2 * (2 if _sees_references(config) else 1) * _latent_frames(config, config.data.frames)
+    pixels = largest_area(config) * (2 if _sees_references(config) else 1) * _latent_frames(config, config.data.frames)
     each = pixels * (kept.part if config.model.gradient_checkpointing else kept.whole) * precision
     chunks = config.model.text_chunks if load_families()[config.family].takes_chunks else 1
     each += chunks * sum(model.text_bytes[index] for index in _trained_text_encoders(config))
@@ -382,7 +381,7 @@ def _caching(config: TrainConfig, model: Architecture) -> float:
     text = _text_bytes(config, model) + max(model.text_bytes) / _TEXT_LAYERS if is_cached else 0
     if not facts_of(config).uses_denoiser:  # of the samples' prompts; the VAE is loaded already
         return text + model.vae * own if config.sampling.makes_samples else 0
-    largest = max([*config.data.resolutions, config.data.resolution]) ** 2
+    largest = largest_area(config)
     pixels = max(largest, min(4 * largest, _ENCODED_PIXELS))
     width: float = _VAE_WIDTH
     if _latent_frames(config, config.data.frames) > 1:
@@ -408,7 +407,7 @@ def _sampling(config: TrainConfig, model: Architecture, num_ranks: int) -> float
     absent = 0 if trains_denoiser else _denoiser_bytes(config, model)
     vae = model.vae * own if trains_denoiser else 0
     pictures = min(settings.batch_size, math.ceil(sum(sample.count for sample in samples) / num_ranks))
-    sizes = [math.prod(sample_size(sample, config.data.resolution)) for sample in samples]
+    sizes = [math.prod(sample_size(sample, config.data)) for sample in samples]
     frames = [sample_frames(sample, config) for sample in samples]
     pixels = max(sizes)
     # SDXL's pipeline decodes in float32 if the weights are float16, in which its VAE overflows

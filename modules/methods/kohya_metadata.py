@@ -104,7 +104,7 @@ def _loop(config: TrainConfig) -> dict[str, Any]:
         "ss_gradient_checkpointing": config.model.gradient_checkpointing,
         "ss_mixed_precision": config.model.mixed_precision,
         "ss_seed": config.seed,
-        "ss_resolution": None if data.resolutions else (data.resolution, data.resolution),
+        "ss_resolution": None if data.resolutions else data.shape,
         "ss_enable_bucket": data.bucketing,
         "ss_caption_dropout_rate": data.caption_dropout,
     }

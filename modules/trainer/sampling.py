@@ -88,7 +88,7 @@ def with_sizes(sampling: SamplingConfig, config: TrainConfig) -> SamplingConfig:
     """The settings with a width, a height and a number of frames in each sample. config: of the run."""
     samples = []
     for sample in sampling.samples:
-        width, height = sample_size(sample, config.data.resolution)
+        width, height = sample_size(sample, config.data)
         samples.append(replace(sample, width=width, height=height, frames=sample_frames(sample, config)))
     return replace(sampling, samples=samples)
 

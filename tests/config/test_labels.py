@@ -12,6 +12,7 @@ from modules.config.labels import first_setting, label_of, with_labels
         ("optimizer.learning_rate", "Optimizer: Learning rate"),
         ("concepts.1.resolution", "Concept 2: Resolution"),
         ("data.resolutions.0", "Multi-resolution, entry 1"),
+        ("concepts.0.resolutions.1", "Concept 1: Multi-resolution, entry 2"),
         ("", ""),
         ("no.setting", "no.setting"),
     ],

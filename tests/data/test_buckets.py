@@ -14,9 +14,9 @@ side = st.integers(1, 20_000)
 pictures = st.lists(st.tuples(side, side), min_size=1, max_size=20)
 
 
-def assign(sizes, resolution=512, step=64, max_aspect=2.0, bucketing=True, upscale=True):
+def assign(sizes, resolution=512, step=64, max_aspect=2.0, bucketing=True, upscale=True, **limits):
     widths, heights = np.array(sizes, np.int32).T
-    return assign_buckets(widths, heights, resolution, step, max_aspect, bucketing, upscale)
+    return assign_buckets(widths, heights, resolution, step, max_aspect, bucketing, upscale, **limits)
 
 
 def shape_of(size, **settings):
@@ -175,3 +175,17 @@ def test_without_upscaling_no_image_is_enlarged_by_more_than_a_step_nor_any_shap
             resized, _ = crop_box(width, height, bucket_w, bucket_h)
             assert resized[0] <= width + step
             assert resized[1] <= height + step
+
+
+@pytest.mark.parametrize("upscale", [True, False])
+def test_no_side_is_longer_than_the_longest(upscale):
+    sizes = [(3000, 1000), (200, 700), (600, 600), (1000, 2500)]
+    shapes = assign(sizes, max_aspect=4.0, max_side=640, upscale=upscale).shapes
+    assert max(max(shape) for shape in shapes) == 640
+    assert (512, 512) in shapes
+    assert max(max(shape) for shape in assign(sizes, max_aspect=4.0, upscale=upscale).shapes) > 640
+
+
+def test_without_buckets_all_images_can_have_one_size_that_is_no_square():
+    buckets = assign([(3000, 1000), (200, 700)], bucketing=False, fixed_shape=(384, 640))
+    assert (buckets.shapes, buckets.index.tolist()) == ([(384, 640)], [0, 0])

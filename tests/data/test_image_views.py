@@ -235,3 +235,35 @@ def test_a_plain_look_changes_nothing():
     assert NO_AUGMENTATION.cache_key_part == {}
     changed = Augmentation(crop_position=(0.0, 1.0), degrees=3.0)
     assert changed.cache_key_part == {"place": (0.0, 1.0), "degrees": 3.0}
+
+
+def test_a_concept_may_have_resolutions_of_its_own(picture_folder):
+    folder = picture_folder(SIZES)
+    dataset, buckets = make(folder, data={"resolutions": [32]}, resolution=16, resolutions=[40, 48])
+    assert dataset.num_views.tolist() == [2, 0] * 4
+    areas = np.array(buckets.shapes)[buckets.index].prod(1).reshape(4, 2)
+    assert (areas[:, 0] > 32 * 32).all()
+    assert (areas[:, 1] > areas[:, 0]).all()
+
+
+FIXED = AugmentationConfig(
+    fixed_flip=True, fixed_rotation=90, fixed_brightness=-0.5, fixed_contrast=0.5, fixed_saturation=-1, fixed_hue=0.25
+)
+CHANGES = Augmentation(True, None, 90, 0.5, 1.5, 0.0, 0.25)
+
+
+def test_fixed_changes_are_those_of_every_image_also_of_those_held_out(picture_folder):
+    dataset, _ = make(picture_folder(SIZES), augmentation=FIXED, data={"validation_share": 0.4})
+    assert augmentations(dataset) == [CHANGES] * 4
+    assert dataset.num_views.tolist() == [1] * 4
+
+
+def test_variants_are_drawn_on_top_of_fixed_changes(picture_folder):
+    both = AugmentationConfig(fixed_flip=True, flip=True, fixed_hue=0.25, hue=0.1, fixed_contrast=0.5, contrast=0.2)
+    plain = AugmentationConfig(flip=True, hue=0.1, contrast=0.2)
+    folder = picture_folder(SIZES)
+    drawn, fixed = ([*augmentations(make(folder, augmentation=chosen)[0])] for chosen in (plain, both))
+    for own, changed in zip(drawn, fixed, strict=True):
+        assert changed.mirrored != own.mirrored
+        assert changed.hue == pytest.approx(own.hue + 0.25)
+        assert changed.contrast == pytest.approx(own.contrast * 1.5)

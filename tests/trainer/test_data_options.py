@@ -132,3 +132,10 @@ def test_one_two_and_four_ranks_draw_the_same_augmentations_and_captions(make_co
     assert shown[0] == shown[1] == shown[2]
     assert curves[1] == pytest.approx(curves[0], rel=1e-9)
     assert curves[2] == pytest.approx(curves[0], rel=1e-9)
+
+
+def test_images_are_trained_in_the_size_that_is_given(make_config, train):
+    config = make_config("data.bucketing=false", "data.width=24", "data.height=40", "max_steps=2")
+    trainer = train(config)
+    assert all(batch.latents.shape[2:] == (5, 3) for batch in batches(trainer))
+    assert len(trainer.callbacks.steps) == 2

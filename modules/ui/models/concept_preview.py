@@ -16,7 +16,7 @@ from modules.config.clips import clip_rule
 from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.config.methods import facts_of
-from modules.data.Augmentation import NO_AUGMENTATION, draw_augmentation
+from modules.data.Augmentation import NO_AUGMENTATION, draw_augmentation, fixed_augmentation
 from modules.data.buckets import assign_buckets
 from modules.data.caption_tables import read_table
 from modules.data.captions import read_captions
@@ -143,12 +143,15 @@ def preview_looks(config: TrainConfig, number: int, path: str, side: int) -> lis
         picture = load_image(path, at_least=(width, height))
     augmentation = concept.augmentation
     looks = [("as it is", NO_AUGMENTATION)]
+    fixed = fixed_augmentation(augmentation)
     if augmentation.is_on and not concept.validation:
         # identical to the training's: drawn with the same seed and file name
         name, num_variants = os.path.basename(path), min(config.data.augmentation_variants, MAX_SHOWN)
         looks += [
             (f"variant {n + 1}", draw_augmentation(augmentation, config.seed, name, n)) for n in range(num_variants)
         ]
+    elif fixed != NO_AUGMENTATION:
+        looks.append(("as trained", fixed))
     shown = []
     for title, look in looks:
         image = adjust_colors(fit_image(picture, width, height, look), look)
@@ -179,5 +182,5 @@ def _trained_size(config: TrainConfig, concept: ConceptConfig, size: tuple[int, 
     data = config.data
     width, height = np.array([size[0]]), np.array([size[1]])
     resolution = resolutions_of(concept, data)[0]
-    rule = data.bucket_step, data.max_aspect, data.bucketing
-    return assign_buckets(width, height, resolution, *rule, upscale=not data.no_upscale).shapes[0]
+    rule = data.bucket_step, data.max_aspect, data.bucketing, not data.no_upscale, data.max_side, data.fixed_shape
+    return assign_buckets(width, height, resolution, *rule).shapes[0]

@@ -32,7 +32,8 @@ def speed_key(config: TrainConfig) -> dict[str, Any]:
     """Everything in the settings that the duration of a step depends on."""
     values = to_values(config)
     optimizer = {name: value for name, value in values["optimizer"].items() if name != "learning_rate"}
-    resolutions = sorted({concept.resolution or 0 for concept in config.concepts if concept.enabled})
+    enabled = [concept for concept in config.concepts if concept.enabled]
+    resolutions = sorted({size for each in enabled for size in each.resolutions or [each.resolution or 0]})
     kept = {name: value for name, value in values.items() if name not in _FREE}
     return {**kept, "optimizer": optimizer, "resolutions": resolutions}
 

@@ -43,7 +43,7 @@ def first_wish(config: TrainConfig, samples: Sequence[SamplePicture]) -> ImageWi
     """The last prompt of the run's settings. One without a text gets the prompt that the run has sampled last."""
     enabled = [sample for sample in config.sampling.samples if sample.enabled]
     sample = enabled[-1] if enabled else SampleConfig()
-    width, height = sample_size(sample, config.data.resolution)
+    width, height = sample_size(sample, config.data)
     return ImageWish(
         sample.prompt or (samples[-1].prompt if samples else ""),
         sample.negative_prompt,

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from modules.ui.App import App
 
 PATH = "sampling.samples"
-SIZES = {"data.resolution", "data.frames", "family"}  # what sizes that samples don't have follow
+SIZES = {  # what sizes that samples don't have follow
+    "data.resolution", "data.bucketing", "data.width", "data.height", "data.frames", "family",
+}  # fmt: skip
 COLUMNS = {"on": ("", 32), "prompt": ("Prompt", 120), "seed": ("Seed", 56), "size": ("Size", 108), "count": ("No.", 44)}
 NUM_ROWS = 8
 
@@ -183,5 +185,5 @@ def _row_of(sample: SampleConfig, config: TrainConfig, captions: Iterator[int]) 
     if not prompt:
         prompt = f"(caption {next(captions)} of the dataset)" if sample.enabled else "(a caption of the dataset)"
     frames = sample_frames(sample, config)
-    size = *sample_size(sample, config.data.resolution), *([frames] if frames > 1 else [])
+    size = *sample_size(sample, config.data), *([frames] if frames > 1 else [])
     return enabled, prompt, str(sample.seed), " x ".join(map(str, size)), str(sample.count)
