@@ -339,7 +339,7 @@ def test_our_decoding_is_the_pipelines(case):
     with torch.no_grad():
         ours = (decode_latents(case.family, case.pipe.vae, latents) / 2 + 0.5).clamp(0, 1)
     assert ours.std() > 0.01  # not one colour, which any scale would give
-    assert largest_difference(ours, picture) <= 1e-6  # some pipelines multiply where we divide
+    assert largest_difference(ours, picture) <= 4e-6  # some pipelines multiply where we divide, in all latents
 
 
 def test_clips_are_predicted_decoded_and_encoded_as_the_pipeline_does_it(clip_case):
