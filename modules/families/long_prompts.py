@@ -120,12 +120,12 @@ class _ChunkTokenizer:
             rows.append([own.bos_token_id, *ids[chunk], own.eos_token_id])
             weights.append([1.0, *of_ids[chunk], 1.0])
         padding = [own.model_max_length - len(row) for row in rows]
-        ids = [[*row, *[own.pad_token_id] * count] for row, count in zip(rows, padding, strict=True)]
+        padded = [[*row, *[own.pad_token_id] * count] for row, count in zip(rows, padding, strict=True)]
         mask = [[1] * len(row) + [0] * count for row, count in zip(rows, padding, strict=True)]
         if options.get("padding") == "max_length":  # not where a pipeline only looks for what it cuts off
             filled = [[*row, *[1.0] * count] for row, count in zip(weights, padding, strict=True)]
             self.weights.append(torch.tensor(filled))
-        return BatchEncoding({"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)})
+        return BatchEncoding({"input_ids": torch.tensor(padded), "attention_mask": torch.tensor(mask)})
 
     def _ids(self, text: str) -> tuple[list[int], list[float]]:
         """The tokens of a whole text, and the weight of each."""
