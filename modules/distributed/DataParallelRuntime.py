@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 import torch.distributed as dist
@@ -194,6 +195,13 @@ class DataParallelRuntime(Runtime):
     def _beat_and_call_on_wait(self) -> None:
         self.heartbeat.beat()
         self.on_wait()
+
+    def post(self, topic: str, value: Any) -> None:
+        self._store.set(f"posted/{topic}/{self.rank}", json.dumps(value))
+
+    def posted(self, topic: str, rank: int) -> Any:
+        key = f"posted/{topic}/{rank}"
+        return json.loads(self._store.get(key)) if self._store.check([key]) else None
 
     def announce_stop(self) -> None:
         if not self._stop_announced:

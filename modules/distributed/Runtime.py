@@ -48,6 +48,7 @@ class Runtime:
         self.heartbeat = heartbeat or Heartbeat()
         self.on_wait: Callable[[], None] = lambda: None  # called while this rank waits; may raise
         self._stop_announced = False
+        self._posted: dict[str, Any] = {}
         self.start_decision = ""  # GO, STOP or REQUEUE, the same for all ranks; "" until this rank knows it
 
     @property
@@ -88,6 +89,13 @@ class Runtime:
     def full_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """The full `tensors` on rank 0, gathered from their shards; all ranks must call it."""
         return tensors
+
+    def parts(self, name: str, tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+        """What this rank has to save of `tensors`: name of a file without extension -> its tensors, plain ones.
+
+        A tensor that is in several files is divided among them by rows. name: of the file if there is only one.
+        """
+        return {name: tensors} if self.is_main else {}
 
     def full_copies(self, modules: Mapping[str, nn.Module], with_frozen: bool) -> dict[str, nn.Module]:
         """Copies on rank 0, in host memory, of those of the prepared `modules` that no rank has in full.
@@ -150,6 +158,17 @@ class Runtime:
     def loading_turn(self) -> Iterator[None]:
         """Limits how many ranks of a node load a model concurrently, to save host memory until it is on the GPU."""
         yield
+
+    def post(self, topic: str, value: Any) -> None:
+        """Tells the other ranks plain data, in place of what this rank has posted before; waits for none of them.
+
+        Like `posted`, it may be called by any thread.
+        """
+        self._posted[topic] = value
+
+    def posted(self, topic: str, rank: int) -> Any:
+        """What `rank` has posted last; None if nothing yet."""
+        return self._posted.get(topic)
 
     def announce_stop(self) -> None:
         """Tells all ranks of a stop request between steps, such as while sampling."""

@@ -27,6 +27,7 @@ from modules.distributed.gradient_sync import DTYPES
 from modules.distributed.Heartbeat import Heartbeat
 from modules.distributed.shards import full_tensor, is_sharded, local_part, sharing_group
 from modules.distributed.SharedBuffers import SharedBuffers
+from modules.session.backups import part_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -140,6 +141,14 @@ class ShardedRuntime(DataParallelRuntime):
             if self.is_main:
                 full[name] = values.cpu() if is_sharded(tensor) else values
         return full
+
+    def parts(self, name: str, tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+        assert self._mesh is not None  # something is prepared
+        sharing = sharing_group(self._mesh)
+        if self.rank >= sharing.size:  # another group has the same
+            return {}
+        own = {n: local_part(tensor) for n, tensor in tensors.items() if self.is_main or is_sharded(tensor)}
+        return {part_name(name, sharing.rank, sharing.size): own}
 
     def full_copies(self, modules: Mapping[str, nn.Module], with_frozen: bool) -> dict[str, nn.Module]:
         copies = {n: self._copies[module].gathered(with_frozen, self.is_main) for n, module in modules.items()}

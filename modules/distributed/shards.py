@@ -6,9 +6,9 @@ They are gathered with plain collectives: with those of DTensor itself, gloo ran
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Union, cast
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,27 @@ class SharingGroup:
     group: dist.ProcessGroup
     rank: int
     size: int
+
+
+class Rows:
+    """A tensor whose rows (dim 0) are divided among several, such as those of different files, without a copy."""
+
+    def __init__(self, parts: Sequence[Tensor]):
+        self._parts = parts
+        self.shape = torch.Size((sum(map(len, parts)), *parts[0].shape[1:]))
+        self.dtype = parts[0].dtype
+
+    def between(self, start: int, stop: int) -> Iterator[Tensor]:
+        """The rows from `start` to before `stop`, one part of the tensor after the other."""
+        for part in self._parts:
+            rows = part[max(start, 0) : max(stop, 0)]
+            if len(rows):
+                yield rows
+            start, stop = start - len(part), stop - len(part)
+
+
+Saved = Union["Tensor", Rows]
+"""A tensor of a backup."""
 
 
 def sharing_group(mesh: DeviceMesh) -> SharingGroup:
@@ -63,16 +84,26 @@ def local_part(tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def assign(target: Tensor, values: Tensor) -> None:
+def assign(target: Tensor, values: Saved) -> None:
     """Copies `values` into `target`. A sharded target takes its rows of full values, without communication."""
-    if is_sharded(target) and not is_sharded(values):
-        sharded = cast("DTensor", target)
-        sharing = sharing_group(sharded.device_mesh)
-        rows = values.chunk(sharing.size)  # as fully_shard divides them; the last ranks may get none
-        if sharing.rank < len(rows):
-            local_part(target).copy_(rows[sharing.rank])
-    else:
+    if isinstance(values, torch.Tensor) and (is_sharded(values) or not is_sharded(target)):
         target.copy_(values)
+        return
+    rows = values if isinstance(values, Rows) else Rows([values])
+    own, start = local_part(target), first_row(target)
+    done = 0
+    for part in rows.between(start, start + len(own)):
+        own[done : done + len(part)].copy_(part)
+        done += len(part)
+
+
+def first_row(tensor: Tensor) -> int:
+    """The number of the first row of `tensor` that this rank holds."""
+    if not is_sharded(tensor):
+        return 0
+    sharded = cast("DTensor", tensor)
+    sharing = sharing_group(sharded.device_mesh)
+    return sharing.rank * -(-len(sharded) // sharing.size)  # the last ranks may have fewer rows, or none
 
 
 @torch.no_grad()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from modules.distributed.shards import Saved
 from modules.trainer.LoopOptimizer import LoopOptimizer
 from modules.trainer.optimizers import load_parameter_state, parameter_state
 
@@ -42,7 +44,7 @@ class EngineOptimizer(LoopOptimizer):
         data["scheduler"] = _to_json(self.scheduler.state_dict()) if self.scheduler is not None else None
         return tensors, data
 
-    def load_state(self, names: dict[Tensor, str], tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
+    def load_state(self, names: dict[Tensor, str], tensors: Mapping[str, Saved], data: dict[str, Any]) -> None:
         load_parameter_state(self.torch, names, tensors, data)
         for group, saved in zip(self.torch.param_groups, data["groups"], strict=True):
             group.update(_restore_types(saved, group))

@@ -14,14 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from modules.config.atomic_file import rename
 from modules.config.errors import UserError
 from modules.session.atomic import remove_folder
-from modules.session.manifest import MANIFEST_NAME, check_manifest
+from modules.session.manifest import MANIFEST_NAME, check_manifest, listed_files
 from modules.session.RunFolder import RunFolder
 
 STATE_NAME = "state.json"
 ENGINE = "engine"  # the entry of a state.json that TrainingEngine has written
 
 _NAME = re.compile(r"(aside-)?step-(\d{1,18})")
-_ESSENTIAL = (STATE_NAME, "model.safetensors", "optimizer.safetensors")
+_TENSOR_FILE = re.compile(r"(\w+)(?:-(\d{5})-of-(\d{5}))?\.safetensors")
 _Count = Annotated[int, Field(ge=0)]
 
 
@@ -89,7 +89,7 @@ def damage(path: Path, contents: bool = True) -> str | None:
     """
     if path.is_symlink() and not path.exists():
         return f"it was saved to {os.readlink(path)}, which is gone"
-    problem = check_manifest(path, _ESSENTIAL, contents)
+    problem = check_manifest(path, [STATE_NAME], contents) or _missing(path, "model", "optimizer")
     if problem is not None:
         return problem
     try:
@@ -104,7 +104,30 @@ def damage(path: Path, contents: bool = True) -> str | None:
     name = _NAME.fullmatch(path.name)
     if name is not None and int(name[2]) != state.step:
         return f"{STATE_NAME} is of step {state.step}, not of the step in the folder's name"
-    return check_manifest(path, ["ema.safetensors"], contents=False) if state.ema else None
+    return _missing(path, "ema") if state.ema else None
+
+
+def part_name(tensors: str, number: int = 0, count: int = 1) -> str:
+    """The name, without extension, of file `number` (from 0) of `count` files that the tensors are divided among."""
+    return tensors if count == 1 else f"{tensors}-{number + 1:05d}-of-{count:05d}"
+
+
+def part_count(name: str) -> int:
+    """The number of files of which `part_name` has named one."""
+    match = _TENSOR_FILE.fullmatch(f"{name}.safetensors")
+    return int(match[3]) if match and match[3] else 1
+
+
+def tensor_files(path: Path) -> dict[str, list[str]]:
+    """What the tensors of a backup are ("model", "optimizer" ...) -> the names of their files, in order.
+
+    The backup must have passed `check_manifest`.
+    """
+    found: dict[str, list[str]] = {}
+    for name in sorted(listed_files(path)):
+        if match := _TENSOR_FILE.fullmatch(name):
+            found.setdefault(match[1], []).append(name)
+    return found
 
 
 def go_back_to(folder: RunFolder, step: int) -> None:
@@ -129,6 +152,21 @@ def go_back_to(folder: RunFolder, step: int) -> None:
         raise UserError(
             f"The backups in {folder.backup_dir} can't be renamed ({error.strerror}): check its disk."
         ) from error
+
+
+def _missing(path: Path, *needed: str) -> str | None:
+    """The first file that the manifest does not list of those that must hold the tensors in `needed`."""
+    try:
+        files = tensor_files(path)
+    except OSError as error:
+        return f"{MANIFEST_NAME} can't be read ({error.strerror})"
+    for tensors in needed:
+        found = files.get(tensors, [])
+        count = part_count(found[0].removesuffix(".safetensors")) if found else 1
+        for number in range(count):
+            if (name := f"{part_name(tensors, number, count)}.safetensors") not in found:
+                return f"{MANIFEST_NAME} does not list {name}"
+    return None
 
 
 class _Strict(BaseModel):

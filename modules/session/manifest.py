@@ -3,28 +3,35 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from modules.session.atomic import is_temporary, write_json
 
 MANIFEST_NAME = "manifest.json"
 
+Entry = dict[str, int | str]
+
 _CHUNK_BYTES = 1 << 20
 
 
-def write_manifest(folder: str | os.PathLike) -> None:
+def write_manifest(folder: str | os.PathLike, known: Mapping[str, Entry] | None = None) -> None:
     """Write `manifest.json` into `folder`: the size in bytes and SHA-256 of every file below it, by path with slashes.
 
-    Write it last: files added later are not covered.
+    Write it last: files added later are not covered. known: the entries of files that need not be read again.
     """
     folder = Path(folder)
-    files = {}
+    files = dict(known or {})
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if path.is_file() and name != MANIFEST_NAME and not is_temporary(name):
-            files[name] = {"size": path.stat().st_size, "sha256": _sha256(path)}
+        if path.is_file() and name != MANIFEST_NAME and name not in files and not is_temporary(name):
+            files[name] = manifest_entry(path)
     write_json(folder / MANIFEST_NAME, {"files": files})
+
+
+def manifest_entry(path: Path) -> Entry:
+    """What a manifest says of a file: its size in bytes and SHA-256."""
+    return {"size": path.stat().st_size, "sha256": _sha256(path)}
 
 
 def check_manifest(folder: str | os.PathLike, required: Iterable[str] = (), contents: bool = True) -> str | None:

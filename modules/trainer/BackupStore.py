@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,9 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from modules.distributed.shards import Rows, Saved
 from modules.session.atomic import new_folder, remove_folder, write_json
-from modules.session.backups import STATE_NAME, damage, find_backups
-from modules.session.manifest import listed_files, write_manifest
+from modules.session.backups import STATE_NAME, damage, find_backups, part_count, tensor_files
+from modules.session.manifest import Entry, manifest_entry, write_manifest
+from modules.trainer.BackupRanks import BackupRanks
 from modules.trainer.FinalSave import FinalSave, Written
 from modules.trainer.TrainingError import DamagedBackup, TrainingError
 from modules.weights.errors import WeightsError
@@ -26,8 +27,6 @@ from modules.weights.safe import load_tensors, save_tensors
 
 MAX_FAILURES = 3
 MAX_NAMED = 3  # damaged backups that a message lists
-
-_TENSOR_FILE = re.compile(r"(\w+)\.safetensors")
 
 # Loaded tensors are memory-mapped, and on the CPU the optimizer keeps using them. Windows neither deletes such a file
 # nor renames its folder, so the backup that a run was resumed from could not be pruned.
@@ -37,7 +36,7 @@ _LOCKS_MAPPED_FILES = os.name == "nt"
 @dataclass(frozen=True)
 class Backup:
     path: Path
-    tensors: dict[str, dict[str, Tensor]]
+    tensors: dict[str, dict[str, Saved]]
     data: dict[str, Any]
 
 
@@ -48,7 +47,11 @@ class BackupStore:
     there is a warning and training continues; MAX_FAILURES failures in a row are an error, because continuing would put
     too much work at risk.
     on_done(path, step) and on_warning(text) are called from the writing thread.
+    ranks: if each rank has a part of what is saved. All ranks then call `write`, `final_save` and `release`, each with
+    its own tensors, and rank 0 does the rest. None: only rank 0 writes.
     """
+
+    ranks: BackupRanks | None = None
 
     def __init__(
         self, folder: Path, keep: int, on_done: Callable[[Path, int], None], on_warning: Callable[[str], None]
@@ -58,6 +61,7 @@ class BackupStore:
         self._on_done = on_done
         self._on_warning = on_warning
         self._thread: threading.Thread | None = None
+        self._released = threading.Event()
         self._failures = 0
         self._damaged: set[str] = set()  # names of backups that a resume has found to be damaged
 
@@ -70,8 +74,11 @@ class BackupStore:
         # serialized immediately, too: training changes lists in the plain data
         text = json.dumps(data, allow_nan=False)
         copies = {file: {name: _copy(tensor) for name, tensor in group.items()} for file, group in tensors.items()}
-        self._thread = threading.Thread(target=self._write, args=(copies, json.loads(text)), name="backup")
-        self._thread.start()
+        if self._serves:
+            self._serve(copies)
+        else:
+            self._thread = threading.Thread(target=self._write, args=(copies, json.loads(text)), name="backup")
+            self._thread.start()
 
     def wait(self) -> None:
         """Waits for the last backup. Raises TrainingError if the last MAX_FAILURES backups have failed."""
@@ -86,8 +93,16 @@ class BackupStore:
             self._thread = None
 
     def final_save(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any], fails_run: bool) -> FinalSave:
-        """The final backup of a run, which may be saved to a fallback folder. The tensors must not change meanwhile."""
-        num_bytes = sum(tensor.nbytes for group in tensors.values() for tensor in group.values())
+        """The final backup of a run, which may be saved to a fallback folder. The tensors must not change meanwhile.
+
+        On other ranks than 0 it is not to be written: they write their parts when rank 0 does, until `release`.
+        """
+        if self._serves:
+            self.close()
+            self._serve(tensors)
+        num_bytes = sum(
+            part_count(file) * tensor.nbytes for file, group in tensors.items() for tensor in group.values()
+        )
         return FinalSave(
             f"backup of step {data['step']}",
             self.folder,
@@ -97,6 +112,23 @@ class BackupStore:
             fails_run=fails_run,
             is_resumed_from=True,
         )
+
+    def release(self) -> None:
+        """Ends what `final_save` has started on other ranks than 0."""
+        self._released.set()
+        self.close()
+
+    @property
+    def _serves(self) -> bool:
+        return self.ranks is not None and not self.ranks.is_main
+
+    def _serve(self, tensors: dict[str, dict[str, Tensor]]) -> None:
+        assert self.ranks is not None
+        self._released.clear()
+        arguments = (partial(_write_tensors, tensors=tensors), self._released)
+        # a daemon, because it would wait for ever for a rank 0 that has failed
+        self._thread = threading.Thread(target=self.ranks.serve, args=arguments, name="backup", daemon=True)
+        self._thread.start()
 
     def newest(self) -> Backup | None:
         """The newest good backup; damaged ones are skipped with a warning. None if there is no backup.
@@ -151,6 +183,8 @@ class BackupStore:
             self._failures += 1
             reason = error.strerror if isinstance(error, OSError) else None
             self._on_warning(f"The backup at step {data['step']} could not be written ({reason or error}).")
+        if self.ranks is not None:
+            self.ranks.finish()
 
     def _attempt(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any], folder: Path) -> Written:
         """Writes a backup into `folder`."""
@@ -159,11 +193,11 @@ class BackupStore:
             # A backup of this step may exist already, with equal content. A link leads to one in a fallback folder.
             if path.is_symlink() or not path.exists() or damage(path) is not None:
                 remove_folder(path)
+                write_part = partial(_write_tensors, tensors=tensors)
                 with new_folder(path) as temporary:
-                    for name, group in tensors.items():
-                        save_tensors(temporary / f"{name}.safetensors", group)
+                    files = self.ranks.write(temporary, write_part) if self.ranks else write_part(temporary)
                     write_json(temporary / STATE_NAME, data)
-                    write_manifest(temporary)
+                    write_manifest(temporary, files)
         except OSError as error:
             return [], error
         if folder == self.folder:
@@ -192,9 +226,31 @@ def _copy(tensor: Tensor) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
 
 
+def _write_tensors(folder: Path, tensors: dict[str, dict[str, Tensor]]) -> dict[str, Entry]:
+    """Writes the files of this rank; returns their entries in the manifest."""
+    entries = {}
+    for name, group in tensors.items():
+        path = folder / f"{name}.safetensors"
+        save_tensors(path, group)
+        entries[path.name] = manifest_entry(path)
+    return entries
+
+
 def _load(path: Path) -> Backup:
-    files = [match for name in listed_files(path) if (match := _TENSOR_FILE.fullmatch(name))]
-    tensors = {file[1]: load_tensors(path / file[0]) for file in files}
-    if _LOCKS_MAPPED_FILES:
-        tensors = {file: {name: tensor.clone() for name, tensor in group.items()} for file, group in tensors.items()}
+    files = {kind: [_load_file(path / name) for name in names] for kind, names in tensor_files(path).items()}
+    tensors = {kind: _joined(parts) for kind, parts in files.items()}
     return Backup(path, tensors, json.loads((path / STATE_NAME).read_text(encoding="utf-8")))
+
+
+def _load_file(path: Path) -> dict[str, Tensor]:
+    tensors = load_tensors(path)
+    return {name: tensor.clone() for name, tensor in tensors.items()} if _LOCKS_MAPPED_FILES else tensors
+
+
+def _joined(parts: list[dict[str, Tensor]]) -> dict[str, Saved]:
+    """The tensors of files that each may have some rows of them, without reading the rows."""
+    found: dict[str, list[Tensor]] = {}
+    for part in parts:
+        for name, tensor in part.items():
+            found.setdefault(name, []).append(tensor)
+    return {name: rows[0] if len(rows) == 1 else Rows(rows) for name, rows in found.items()}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from modules.distributed.shards import assign, swap_values
+from modules.distributed.shards import Saved, assign, swap_values
 from modules.trainer.stochastic_rounding import split_into_chunks
 
 
@@ -52,7 +52,7 @@ class Ema:
         with swap_weights({param: self.averages[name] for name, param in self.params.items()}):
             yield
 
-    def load(self, averages: dict[str, Tensor], step: int) -> None:
+    def load(self, averages: Mapping[str, Saved], step: int) -> None:
         """Restores the averages of a run after `step` steps."""
         self._step = step
         for name, value in averages.items():

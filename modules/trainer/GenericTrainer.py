@@ -30,6 +30,7 @@ from modules.session.names import safe_file_name
 from modules.session.RunFolder import RunFolder
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
+from modules.trainer.BackupRanks import BackupRanks
 from modules.trainer.BackupStore import BackupStore
 from modules.trainer.FallbackSaver import FallbackSaver
 from modules.trainer.FinalSave import FinalSave
@@ -39,7 +40,7 @@ from modules.trainer.ModelStore import AVERAGED_ENDING, ModelStore
 from modules.trainer.param_groups import param_groups
 from modules.trainer.prepare_run import compiles, prepare_run
 from modules.trainer.PreparedRun import PreparedRun
-from modules.trainer.rank_checks import check_same
+from modules.trainer.rank_checks import check_same, is_shared
 from modules.trainer.SampleRound import SampleRound
 from modules.trainer.sampling import autocast_denoiser
 from modules.trainer.StartProgress import StartProgress
@@ -132,6 +133,8 @@ class GenericTrainer:
         for text in run.step_warnings:
             progress.warn(text)
         self._prepared, self._loop = run, self._make_loop(run)
+        if self.runtime.shards and is_shared(self.runtime, self.run_folder.path):
+            self.backups.ranks = BackupRanks(self.runtime)
         if run.backup:
             self._loop.load_state(run.backup.tensors, run.backup.data)
             self.callbacks.on_status(f"Resumed at step {self.step} from {run.backup.path.name}")
@@ -177,13 +180,14 @@ class GenericTrainer:
         if self.config.sampling.at_end and not self.stopped:
             self.loop.run_on_all_ranks("sampling", self.sample)
         self.loop.run_on_all_ranks("saving", partial(self._finish_saving, waits=not requeues))
+        self.backups.release()
 
     # --- actions between steps ------------------------------------------------------------------------------------
 
     def backup(self) -> None:
         """Writes a backup in the background. After repeated failures, saves it elsewhere and ends the run."""
         content = self._backup_content()
-        if not self.runtime.is_main:
+        if not self.runtime.is_main and not self.backups.ranks:
             return
         try:
             self.backups.write(*content)
@@ -274,7 +278,10 @@ class GenericTrainer:
     def _save_final_backup(self) -> None:
         content = self._backup_content()
         # a stopped run can't be resumed without it
-        self._save_finally(lambda: self.backups.final_save(*content, fails_run=self.stopped))
+        make = partial(self.backups.final_save, *content, fails_run=self.stopped)
+        if self.backups.ranks and not self.runtime.is_main:
+            make()
+        self._save_finally(make)
 
     def _save_final_model(self) -> None:
         versions = self._full_versions()
@@ -393,7 +400,7 @@ class GenericTrainer:
     def _backup_content(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """(tensors, plain data) of a backup. All ranks must call it."""
         run = self.prepared
-        tensors, data = self.loop.state()
+        tensors, data = self.loop.state(in_parts=self.backups.ranks is not None)
         data["learning_rate_factor"] = run.learning_rate_factor
         data["run"] = {"global_batch": run.global_batch, "samples": run.data_digest}
         return tensors, data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from modules.trainer.optimizers import (
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from modules.config.OptimizerConfig import OptimizerConfig
     from modules.config.ScheduleConfig import ScheduleConfig
+    from modules.distributed.shards import Saved
 
 
 class LoopOptimizer:
@@ -59,7 +60,7 @@ class LoopOptimizer:
         """Raises TrainingError if the plain data of `state` belongs to another optimizer."""
         check_same_optimizer(self.torch, data)
 
-    def load_state(self, names: dict[Tensor, str], tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
+    def load_state(self, names: dict[Tensor, str], tensors: Mapping[str, Saved], data: dict[str, Any]) -> None:
         """Restores what `state` returned."""
         load_optimizer_state(self.torch, names, tensors, data)
 

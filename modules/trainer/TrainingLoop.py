@@ -20,7 +20,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from statistics import median
@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from modules.data.draws import torch_seed
 from modules.distributed.Heartbeat import PHASE_LIMITS, Phase
 from modules.distributed.Runtime import Runtime, default_device
-from modules.distributed.shards import assign
+from modules.distributed.shards import Saved, assign
 from modules.session.RunningMean import RunningMean
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import TrainCallbacks
@@ -172,11 +172,11 @@ class TrainingLoop:
         self._recent_seconds.append(seconds)
         self._beat()
 
-    def state(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    def state(self, in_parts: bool = False) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Everything needed to resume exactly: (tensors by file and name, plain data for JSON).
 
         All ranks must call it; only rank 0 is guaranteed to get full tensors. They may be the live tensors: copy them
-        before training continues.
+        before training continues. in_parts: each rank gets those that it holds itself, in files of its own.
         """
         names: dict[Tensor, str] = {param: name for name, param in self.trainable.items()}
         optimizer_tensors, optimizer_numbers = self.optimizer.state(names)
@@ -186,8 +186,10 @@ class TrainingLoop:
         tensors["optimizer"] = optimizer_tensors
         if self.ema:
             tensors["ema"] = self.ema.averages
-        whole = {file: self.runtime.full_tensors(group) for file, group in tensors.items()}
-        return whole, {
+        files: dict[str, dict[str, Tensor]] = {}
+        for file, group in tensors.items():
+            files |= self.runtime.parts(file, group) if in_parts else {file: self.runtime.full_tensors(group)}
+        return files, {
             "step": self.step,
             "epoch": self.epoch,
             "step_in_epoch": self.step_in_epoch,
@@ -199,7 +201,7 @@ class TrainingLoop:
         }
 
     @torch.no_grad()
-    def load_state(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any]) -> None:
+    def load_state(self, tensors: Mapping[str, Mapping[str, Saved]], data: dict[str, Any]) -> None:
         """Resumes from what `state` returned.
 
         Raises TrainingError, without changing anything, if the model, the trained parts or the optimizer differ.
@@ -433,7 +435,7 @@ class TrainingLoop:
                 "optimizer.learning_rate, or use model.mixed_precision bf16 or no."
             )
 
-    def _check_same_parameters(self, saved: dict[str, Tensor]) -> None:
+    def _check_same_parameters(self, saved: Mapping[str, Saved]) -> None:
         shapes = {name: value.shape for name, value in (*self.model.named_buffers(), *self.trainable.items())}
         missing = sorted(self.trainable.keys() - saved.keys())
         foreign = sorted(name for name, value in saved.items() if shapes.get(name) != value.shape)

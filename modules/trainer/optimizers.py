@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from modules.config.optimizers import OPTIMIZERS, OptimizerFacts, facts_of_optimizer
-from modules.distributed.shards import assign
+from modules.distributed.shards import Rows, assign
 from modules.trainer.packages import MATRICES, check_packages, optimizer_class
 from modules.trainer.stochastic_rounding import split_into_chunks
 from modules.trainer.TrainingError import TrainingError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from modules.config.OptimizerConfig import OptimizerConfig
+    from modules.distributed.shards import Saved
 
 AVERAGING_CLASSES = [facts.maker.rpartition(".")[2] for facts in OPTIMIZERS.values() if facts.averages_weights]
 
@@ -170,7 +171,7 @@ def check_same_optimizer(optimizer: torch.optim.Optimizer, numbers: dict) -> Non
 
 
 def load_optimizer_state(
-    optimizer: torch.optim.Optimizer, names: dict[Tensor, str], tensors: dict[str, Tensor], numbers: dict
+    optimizer: torch.optim.Optimizer, names: dict[Tensor, str], tensors: Mapping[str, Saved], numbers: dict
 ) -> None:
     """Restores what `optimizer_state` returned, for the same parameters."""
     tensors = dict(tensors)
@@ -180,7 +181,7 @@ def load_optimizer_state(
 
 
 def load_parameter_state(
-    optimizer: torch.optim.Optimizer, names: dict[Tensor, str], tensors: dict[str, Tensor], numbers: dict
+    optimizer: torch.optim.Optimizer, names: dict[Tensor, str], tensors: Mapping[str, Saved], numbers: dict
 ) -> None:
     """Restores what `parameter_state` returned, for the same parameters."""
     tensors = dict(tensors)
@@ -206,7 +207,7 @@ def without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     return value
 
 
-def with_tensors(value: Any, tensors: dict[str, Tensor], device: torch.device) -> Any:
+def with_tensors(value: Any, tensors: dict[str, Any], device: torch.device) -> Any:
     """The inverse of `without_tensors`, which takes the tensors out of `tensors`. Tuples have become lists."""
     if isinstance(value, dict):
         if value.keys() == {"tensor"}:
@@ -217,11 +218,12 @@ def with_tensors(value: Any, tensors: dict[str, Tensor], device: torch.device) -
     return value
 
 
-def _laid_out_like(param: Tensor, value: Tensor, fused: bool) -> Tensor:
+def _laid_out_like(param: Tensor, value: Saved, fused: bool) -> Tensor:
     # Fused kernels ignore strides: a channels-last parameter with a contiguous moment gives silently wrong results.
     if value.shape == param.shape:
         laid_out = torch.empty_like(param, dtype=value.dtype)
         assign(laid_out, value)
         return laid_out
+    assert not isinstance(value, Rows)  # only what is as large as its parameter is divided like it
     # fused kernels need their step counter on the device; for other optimizers, that would cause a sync in each step
     return value.to(param.device) if fused or value.dim() else value

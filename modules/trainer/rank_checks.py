@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
+from modules.config.atomic_file import remove, temporary_beside
 from modules.config.shared_settings import shared_values
 from modules.trainer.TrainingError import TrainingError
 from modules.weights.checksum import checksum
@@ -32,6 +34,19 @@ def check_same(runtime: Runtime, step: int, what: str, digest: Callable[[], str]
         raise TrainingError(
             f"The {what} of rank {others[0]} differ from those of rank 0 (step {step}): check {where} on its machine."
         )
+
+
+def is_shared(runtime: Runtime, folder: Path) -> bool:
+    """Whether the folder, which exists on rank 0, is the same on all ranks."""
+    path = temporary_beside(folder / "shared")
+    if runtime.is_main:
+        path.touch()
+    try:
+        path = path.with_name(runtime.broadcast(path.name, "looking at the run folder"))
+        return all(runtime.gather(path.exists(), "looking at the run folder"))
+    finally:
+        if runtime.is_main:
+            remove(path)
 
 
 def settings_digest(config: TrainConfig) -> str:

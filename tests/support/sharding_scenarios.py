@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
+import torch.distributed as dist
 from torch import nn
 
 from modules.config.errors import ConfigError
@@ -42,6 +44,23 @@ def held_bytes(
     found["optimizer state"] = counted(value for state in states for value in state.values() if value.dim())
     found["ema"] = counted(trainer.loop.ema.averages.values())
     return found
+
+
+def back_up(make_runtime: MakeRuntime, config: str, sync: dict[str, Any]) -> dict[str, Any]:
+    """What this rank writes in a backup, as name -> (bytes, bytes of the full tensors), and how often it gathers."""
+    trainer = WatchedTrainer(load_config(config), make_runtime(**sync))
+    trainer.start()
+    trainer.train()
+    gather = patch("torch.distributed.all_gather_into_tensor", side_effect=dist.all_gather_into_tensor)
+    with gather as gathers:
+        tensors, _ = trainer._backup_content()
+        trainer.backup()
+        trainer.backups.close()
+    own = {name.split("-")[0]: sum(one.nbytes for one in group.values()) for name, group in tensors.items()}
+    whole, _ = trainer.loop.state()
+    full = {name: sum(one.nbytes for one in group.values()) for name, group in whole.items()}
+    full = trainer.runtime.broadcast(full, "a test")
+    return {"files": {name: [size, full[name]] for name, size in own.items()}, "gathers": gathers.call_count}
 
 
 def counted(tensors: Iterable[Tensor]) -> list[int]:

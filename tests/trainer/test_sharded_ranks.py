@@ -201,6 +201,9 @@ def test_backups_resume_on_any_number_of_ranks_with_either_strategy(settings, tw
     first_half = ("max_steps=3", "backup.at_end=true")
     two_ranks.run(rank_scenarios.train, config=settings("sharded", *options, *first_half), sync=FSDP)
     run_alone(rank_scenarios.train, config=settings("replicated", *options, *first_half))
+    names = {path.name for path in (tmp_path / "sharded" / "backup" / "step-000000003").glob("*.safetensors")}
+    kinds = ("model", "optimizer", "ema")
+    assert names == {f"{kind}-0000{number}-of-00002.safetensors" for kind in kinds for number in (1, 2)}
     resumed = {
         "on 4": ("sharded", four_ranks, FSDP),
         "on 2 replicated": ("sharded", two_ranks, {}),
@@ -218,6 +221,30 @@ def test_backups_resume_on_any_number_of_ranks_with_either_strategy(settings, tw
             own = load_tensors(tmp_path / name / "models" / "model-2" / path.relative_to(path.parents[1]))
             for key, value in load_tensors(path).items():
                 torch.testing.assert_close(own[key], value, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(("pool", "sync"), [("two", FSDP), ("four", FSDP), ("four", HSDP)], ids=["2", "4", "groups"])
+def test_to_back_up_each_rank_writes_what_it_holds_and_gathers_nothing(pool, sync, settings, two_ranks, four_ranks):
+    config = settings("run", *FULL, "ema.enabled=true", "max_steps=1", "gradient_accumulation_steps=1")
+    ranks = {"two": two_ranks, "four": four_ranks}[pool]
+    found = ranks.run(sharding_scenarios.back_up, config=config, sync=sync)
+    sharing = sync.get("sharing_ranks", len(found))
+    assert [bool(rank["files"]) for rank in found] == [number < sharing for number in range(len(found))]
+    for rank in found:
+        assert rank["gathers"] == 0
+        for own, full in rank["files"].values():
+            assert own < full * 1.1 / sharing
+    for kind in ("model", "optimizer", "ema"):
+        sizes = [rank["files"][kind] for rank in found[:sharing]]
+        assert sum(own for own, _ in sizes) == sizes[0][1]
+
+
+def test_without_a_shared_folder_rank_0_writes_the_backup_alone(settings, two_ranks, tmp_path):
+    config = settings("run", *LORA, "max_steps=1", "backup.at_end=true")
+    two_ranks.run(rank_scenarios.train, config=config, sync=FSDP, own_workspace=True)
+    backup = tmp_path / "run" / "backup" / "step-000000001"
+    assert {path.name for path in backup.glob("*.safetensors")} == {"model.safetensors", "optimizer.safetensors"}
+    assert not (tmp_path / "run-rank-1" / "backup" / "step-000000001").exists()
 
 
 # --- passes without gradients -----------------------------------------------------------------------------------------
