@@ -4,11 +4,21 @@ from typing import Literal, get_args
 
 from pydantic.dataclasses import dataclass
 
-from modules.config.setting import STRICT, Float, Int, setting
+from modules.config.setting import STRICT, Float, Int, Str, setting
 
 ScheduleName = Literal[
-    "constant", "linear", "cosine", "cosine_restarts", "cosine_waves", "polynomial", "rex", "inverse_sqrt", "wsd"
+    "constant",
+    "linear",
+    "cosine",
+    "cosine_restarts",
+    "cosine_waves",
+    "polynomial",
+    "rex",
+    "inverse_sqrt",
+    "wsd",
+    "piecewise",
 ]
+KEEPS_FINAL_SHARE = [name for name in get_args(ScheduleName) if name not in ("constant", "piecewise")]
 
 
 @dataclass(config=STRICT)
@@ -19,7 +29,7 @@ class ScheduleConfig:
         also_called="lr_scheduler, learning_rate_scheduler, cosine_with_restarts, warmup_stable_decay",
         help="Course of the learning rate after the warm-up: it stays, or falls to its final share. REX stays high "
         "for longer than a line and falls at the end, the inverse square root never stops falling. WSD stays constant "
-        "and falls in the last part of the run.",
+        "and falls in the last part of the run. Piecewise constant has a factor for each part of the run.",
         group="optimizer",
         choice_labels={
             "constant": "Constant",
@@ -31,6 +41,7 @@ class ScheduleConfig:
             "rex": "REX",
             "inverse_sqrt": "Inverse square root",
             "wsd": "Warm-up, stable, decay (WSD)",
+            "piecewise": "Piecewise constant",
         },
     )
     warmup: Float = setting(
@@ -51,7 +62,7 @@ class ScheduleConfig:
         ge=0,
         le=1,
         importance="advanced",
-        visible_when={".name": [name for name in get_args(ScheduleName) if name != "constant"]},
+        visible_when={".name": KEEPS_FINAL_SHARE},
     )
     restarts: Int = setting(
         3,
@@ -97,4 +108,14 @@ class ScheduleConfig:
         gt=0,
         importance="advanced",
         visible_when={".name": ["wsd"]},
+    )
+    pieces: Str = setting(
+        "1: 0.5, 0.1: 0.8, 0.01",
+        label="Pieces",
+        also_called="piecewise_constant, step_rules, lr milestones, MultiStepLR",
+        help="Factors of the learning rate with the point where each ends, the last one without: here the whole rate "
+        "for half of the run, a tenth until 0.8 of it, then a hundredth. From 1, ends are optimizer steps.",
+        group="optimizer",
+        importance="advanced",
+        visible_when={".name": ["piecewise"]},
     )

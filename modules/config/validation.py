@@ -16,6 +16,7 @@ from modules.config.layer_ranks import read_layer_ranks
 from modules.config.methods import METHODS, facts_of
 from modules.config.optimizers import OPTIMIZERS, facts_of_optimizer
 from modules.config.problems import Problem, Remedy, set_to
+from modules.config.schedule_pieces import read_pieces
 from modules.config.show_value import show_value
 from modules.config.TrainConfig import TrainConfig
 
@@ -559,6 +560,11 @@ def _check_schedule(config: TrainConfig) -> Iterator[Problem]:
     if config.schedule.name == "wsd" and decay > 1 and not decay.is_integer():
         message = f"schedule.decay {decay:g}: from 1 it counts optimizer steps; use a whole number, or less than 1."
         yield Problem("schedule.decay", message)
+    if config.schedule.name == "piecewise":
+        try:
+            read_pieces(config.schedule.pieces)
+        except ValueError as error:
+            yield Problem("schedule.pieces", f"schedule.pieces: {error}.")
     if warmup < 1:
         return
     if not warmup.is_integer():

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.weights.BaseModel import BaseModel
 
-_SCHEDULES = {"cosine_restarts": "cosine_with_restarts", "wsd": "warmup_stable_decay"}  # others have the same name
+_SCHEDULES = {  # others have the same name
+    "cosine_restarts": "cosine_with_restarts",
+    "wsd": "warmup_stable_decay",
+    "piecewise": "piecewise_constant",
+}
 
 
 def kohya_metadata(base: BaseModel, config: TrainConfig, steps: str | None = None) -> dict[str, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from modules.config.schedule_pieces import Piece, read_pieces
+
 if TYPE_CHECKING:
     from modules.config.ScheduleConfig import ScheduleConfig
 
@@ -15,11 +17,14 @@ def schedule_factor(config: ScheduleConfig, step: int, total_steps: int) -> floa
     """The factor for the base learning rate in optimizer step `step` (from 0) of `total_steps`.
 
     The warm-up rises linearly to 1 in its last step. After it, the schedules decay towards `final_share`; all except
-    the inverse square root and the cosine that rises again would reach it after the last step of the run.
+    the inverse square root and the cosine that rises again would reach it after the last step of the run. Piecewise
+    constant has factors of its own.
     """
     warmup = warmup_steps(config, total_steps)
     if step < warmup:
         return (step + 1) / warmup
+    if config.name == "piecewise":
+        return _piecewise(read_pieces(config.pieces), step, total_steps)
     progress = min(1.0, (step - warmup) / max(1, total_steps - warmup))
     if config.name == "inverse_sqrt":
         decay = _inverse_sqrt(step - warmup, warmup or INVERSE_SQRT_STEPS)
@@ -71,6 +76,11 @@ def _cosine_restarts(progress: float, count: int) -> float:
 def _rex(progress: float, d: float) -> float:
     """Chen, Wolfe & Kyrillidis 2022, "REX: Revisiting Budgeted Training", arXiv 2107.04197, section 3. Its d is 0.5."""
     return (1.0 - progress) / ((1.0 - d) + d * (1.0 - progress))
+
+
+def _piecewise(pieces: list[Piece], step: int, total_steps: int) -> float:
+    """The factor of the piece that a step (from 0) lies in; an end is the first step of the next piece."""
+    return next(piece.factor for piece in pieces if step < piece.end * (total_steps if piece.end < 1 else 1))
 
 
 def _inverse_sqrt(steps: int, time_scale: int) -> float:

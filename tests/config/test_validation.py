@@ -105,6 +105,7 @@ MISTAKES = [
     (["data.bucketing=false", "data.width=512"], "data.height"),
     (["data.bucketing=false", "data.width=512", "data.height=100"], "data.height"),
     (["data.max_side=256"], "data.max_side"),
+    (["schedule.name=piecewise", "schedule.pieces=1, 0.1"], "schedule.pieces"),
     (["concepts.0.resolutions=[512, 516]"], "concepts.0.resolutions"),
     (["concepts.0.undropped_tags=a, (b"], "concepts.0.undropped_tags"),
     (["concepts.0.secondary_separator=;", "concepts.0.tag_separator="], "concepts.0.tag_separator"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import get_args
 
 import diffusers.optimization
@@ -8,7 +9,8 @@ import pytest
 import torch
 import transformers.optimization
 
-from modules.config.ScheduleConfig import ScheduleConfig, ScheduleName
+from modules.config.schedule_pieces import read_pieces
+from modules.config.ScheduleConfig import KEEPS_FINAL_SHARE, ScheduleConfig, ScheduleName
 from modules.trainer.schedules import schedule_factor, warmup_steps
 
 NAMES = get_args(ScheduleName)
@@ -62,7 +64,7 @@ def test_wsd_is_constant_until_its_decay(decay):
 
 
 def test_the_final_share_is_the_minimum():
-    for name in NAMES[1:]:
+    for name in KEEPS_FINAL_SHARE:
         values = shares(50, name=name, final_share=0.25)
         assert min(values) >= 0.25
         assert max(values) == 1.0
@@ -138,3 +140,30 @@ def test_the_factor_stays_between_zero_and_one_even_beyond_the_end(name, warmup)
 
 def test_a_run_of_one_step_uses_the_base_learning_rate():
     assert shares(1, name="cosine") == [1.0]
+
+
+def test_pieces_are_those_of_diffusers():
+    rules = "1:10,0.1:20,0.01:30,0.005"
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    scheduler = diffusers.optimization.get_piecewise_constant_schedule(optimizer, rules)
+    assert shares(40, name="piecewise", pieces=rules) == [scheduler.lr_lambdas[0](step) for step in range(40)]
+
+
+def test_pieces_may_end_at_shares_of_the_run():
+    assert shares(10, name="piecewise", pieces="1: 0.5, 0.1: 0.8, 0") == [1.0] * 5 + [0.1] * 3 + [0.0] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("1, 0.1", "'1' does not say where it ends"),
+        ("1: 0.5, 0.1: x, 0", "'x' is not a number"),
+        ("1: 5, 0.1: 5, 0", "5 is followed by 5"),
+        ("1: 0.5, 0.1: 20, 0", "0.5 is followed by 20; write all ends as shares below 1, or all as steps"),
+        ("", "'' is not a number"),
+        ("-1", "-1 is not possible"),
+    ],
+)
+def test_pieces_that_make_no_sense_are_refused(text, reason):
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        read_pieces(text)
