@@ -10,6 +10,7 @@ from modules.config.families import families_taking_clips, families_taking_refer
 from modules.config.setting import STRICT, Float, Int, Str, section, setting
 
 TABLE = {".captions": ["table"]}
+PRESERVED = {"loss.output_preservation": [True]}
 
 
 @dataclass(config=STRICT)
@@ -184,6 +185,25 @@ class ConceptConfig:
         help="Put behind every caption, with a space unless it begins with a comma or the like.",
         group="data",
         importance="advanced",
+    )
+    trigger_word: Str = setting(
+        "",
+        label="Trigger word",
+        also_called="trigger_word",
+        help="The word in the captions that stands for what is learned, for differential output preservation. Captions "
+        "without it preserve nothing.",
+        group="data",
+        importance="advanced",
+        visible_when=PRESERVED,
+    )
+    class_word: Str = setting(
+        "",
+        label="Class",
+        also_called="diff_output_preservation_class",
+        help="What takes the place of the trigger word in captions whose images shall stay as they are, such as woman.",
+        group="data",
+        importance="advanced",
+        visible_when=PRESERVED,
     )
     wildcards: bool = setting(
         False,

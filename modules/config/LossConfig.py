@@ -181,3 +181,23 @@ class LossConfig:
         importance="advanced",
         visible_when=KEEPS_OLD_MODEL,
     )
+    output_preservation: bool = setting(
+        False,
+        label="Differential output preservation",
+        also_called="diff_output_preservation, DOP, blank prompt preservation",
+        help="Holds the model to what it predicted before the training where a caption has the class in place of the "
+        "trigger word, so that only the trigger word changes its images. LoRA only; two further passes per batch.",
+        group="training",
+        importance="advanced",
+        visible_when=KEEPS_OLD_MODEL,
+    )
+    output_preservation_weight: Float = setting(
+        1.0,
+        label="Output preservation weight",
+        also_called="diff_output_preservation_multiplier",
+        help="How much this counts beside the images themselves. 1 is usual.",
+        group="training",
+        gt=0,
+        importance="advanced",
+        visible_when={".output_preservation": [True], **KEEPS_OLD_MODEL},
+    )

@@ -396,6 +396,7 @@ def _check_loss(config: TrainConfig) -> Iterator[Problem]:
         for name, is_on in (
             ("prior_by_frozen_model", loss.prior_by_frozen_model),
             ("masked_prior_preservation_weight", loss.masked_training and loss.masked_prior_preservation_weight),
+            ("output_preservation", loss.output_preservation),
         ):
             if is_on:
                 message = f"loss.{name} with method {config.method}: only {keeping} keeps the old model; switch it off."
@@ -409,12 +410,28 @@ def _check_loss(config: TrainConfig) -> Iterator[Problem]:
     elif loss.prior_by_frozen_model and not _has_priors(config):
         message = "loss.prior_by_frozen_model has no effect: mark a concept with regularization, or switch it off."
         yield Problem("loss.prior_by_frozen_model", message, blocking=False)
+    if loss.output_preservation and facts_of(config).keeps_old_model:
+        yield from _check_output_preservation(config)
+
+
+def _check_output_preservation(config: TrainConfig) -> Iterator[Problem]:
+    concepts = [(f"concepts.{i}", concept) for i, concept in enumerate(config.concepts) if concept.enabled]
+    for path, concept in concepts:
+        for given, missing in (("trigger_word", "class_word"), ("class_word", "trigger_word")):
+            if getattr(concept, given).strip() and not getattr(concept, missing).strip():
+                value = getattr(concept, given)
+                message = f"{path}.{given} {value!r} needs {path}.{missing}: fill in both, or neither."
+                yield Problem(f"{path}.{missing}", message)
+    if concepts and not any(concept.trigger_word.strip() for _, concept in concepts):
+        path = f"{concepts[0][0]}.trigger_word"
+        message = f"{path} is empty: loss.output_preservation has no effect; fill it in, or switch that off."
+        yield Problem(path, message, blocking=False)
 
 
 def _holds_to_the_base(config: TrainConfig) -> bool:
     loss = config.loss
     outside_masks = loss.masked_training and loss.masked_prior_preservation_weight
-    return bool(outside_masks or (loss.prior_by_frozen_model and _has_priors(config)))
+    return bool(loss.output_preservation or outside_masks or (loss.prior_by_frozen_model and _has_priors(config)))
 
 
 def _has_priors(config: TrainConfig) -> bool:

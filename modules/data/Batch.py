@@ -40,6 +40,9 @@ class Batch:
     references: of each sample, the normalized latents [C, H, W] of its reference images, whose sizes may differ; None
         if no sample has any.
     text: conditioning by name; None if the text encoder trains and encodes `prompts` in each step.
+    preserved: bool[B], samples whose caption has a class for output preservation, or None.
+    class_prompts, class_text: as `prompts` and `text`, with the class in place of the trigger word in the rows that are
+        `preserved`; None if `preserved` is.
     """
 
     weight: Tensor
@@ -60,6 +63,9 @@ class Batch:
     unconditional: Tensor | None = None
     references: list[list[Tensor]] | None = None
     text: Conditioning | None = None
+    preserved: Tensor | None = None
+    class_prompts: list[str] | None = None
+    class_text: Conditioning | None = None
     cpu_u: Tensor | None = None
 
     @property

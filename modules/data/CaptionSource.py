@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from modules.data.caption_edits import joined_tags, may_be_dropped, three_parts, varies, with_open_groups
+from modules.data.caption_edits import class_caption, joined_tags, may_be_dropped, three_parts, varies, with_open_groups
 from modules.data.draws import hash64, uniform
 
 if TYPE_CHECKING:
@@ -22,12 +23,18 @@ class CaptionSource:
     options: the alternative captions of each sample, at least one ("" for none).
     variants: number of tag orders per caption if its concept shuffles or drops tags, so that all can be cached.
         None draws a new order each time; the captions then can't be cached.
+    preserves: whether captions with the class in place of the trigger word are used, too (`class_of`).
     """
 
     dataset: Dataset
     options: Sequence[tuple[str, ...]]
     seed: int
     variants: int | None
+    preserves: bool = False
+
+    def class_of(self, caption: str, sample: int) -> str | None:
+        """What `draw` has returned for a sample with the class in place of its trigger word, if it contains that."""
+        return class_caption(caption, self.dataset.concepts[self.dataset.concept_index[sample]])
 
     def draw(self, sample: int, epoch: int, repeat: int) -> str:
         """The caption for one use of a sample."""
@@ -42,7 +49,7 @@ class CaptionSource:
         return self._variant(caption, concept, _below(self.variants, *parts, "tag variant"))
 
     def all_texts(self) -> list[str]:
-        """Every caption that `draw` can return, without duplicates, followed by "" for caption dropout.
+        """Every caption that is used, without duplicates, followed by "" for caption dropout.
 
         Raises ValueError if `variants` is None, because the captions are then unlimited.
         """
@@ -51,11 +58,14 @@ class CaptionSource:
         texts: dict[str, None] = {}
         for options, number in zip(self.options, self.dataset.concept_index.tolist(), strict=True):
             concept = self.dataset.concepts[number]
-            if not varies(concept):
-                texts.update(dict.fromkeys(options))
-                continue
-            for caption in options:
-                texts.update((self._variant(caption, concept, variant), None) for variant in range(self.variants))
+            drawn = options
+            if varies(concept):
+                variants = itertools.product(options, range(self.variants))
+                drawn = tuple(self._variant(caption, concept, variant) for caption, variant in variants)
+            texts.update(dict.fromkeys(drawn))
+            if self.preserves:
+                of_class = (class_caption(caption, concept) for caption in drawn)
+                texts.update((caption, None) for caption in of_class if caption is not None)
         texts.pop("", None)
         return [*texts, ""]
 

@@ -76,6 +76,7 @@ class SampleSource:
         samples = [draw[2] for draw in draws]
         dropped = [self._drops_caption(draw) for draw in draws]
         prompts = ["" if drop else self._caption(draw) for draw, drop in zip(draws, dropped, strict=True)]
+        has_class, of_class = self._of_class(prompts, samples)
         # weights and timesteps are at least float32: in bf16, neighboring timesteps collapse
         exact = torch.promote_types(self.dtype, torch.float32)
         weights = [self._loss_weight(sample) if micro_batch.real else 0.0 for sample in samples]
@@ -98,7 +99,7 @@ class SampleSource:
             u=torch.tensor(u, dtype=torch.float64).to(exact),
             prompts=prompts,
             sizes=torch.tensor([self._sizes(sample) for sample in samples]).float() if self.sizes else None,
-            text=self.collate([self.text.record(prompt) for prompt in prompts]) if self.text else None,
+            text=self._text(prompts),
             input_noise=self._input_noise(noise, draws, shape),
             offset=self._offset(draws, shape) if self.diffusion.offset_noise_by_timestep else None,
             mask=self._masks(records, draws, shape),
@@ -107,8 +108,22 @@ class SampleSource:
             first_given=_marked([self._gives_first(draw, shape) for draw in draws]),
             prior=_marked([self._is_prior(sample) for sample in samples]),
             unconditional=_marked(dropped) if self.zero_unconditional else None,
+            preserved=_marked(has_class),
+            class_prompts=of_class if any(has_class) else None,
+            class_text=self._text(of_class) if any(has_class) else None,
             **{name: value.to(self.dtype) for name, value in pictures.items()},
         )
+
+    def _text(self, prompts: list[str]) -> Conditioning | None:
+        return self.collate([self.text.record(prompt) for prompt in prompts]) if self.text else None
+
+    def _of_class(self, prompts: list[str], samples: list[int]) -> tuple[list[bool], list[str]]:
+        """`Batch.preserved` and `Batch.class_prompts`."""
+        if not self.loss.output_preservation:
+            return [False] * len(prompts), prompts
+        found = [self.captions.class_of(prompt, sample) for prompt, sample in zip(prompts, samples, strict=True)]
+        texts = [own if caption is None else caption for own, caption in zip(prompts, found, strict=True)]
+        return [caption is not None for caption in found], texts
 
     def _drops_caption(self, draw: Draw) -> bool:
         return bool(self.caption_dropout) and uniform(*draw, "caption dropout") < self.caption_dropout

@@ -81,6 +81,15 @@ def joined_tags(tags: list[str], concept: ConceptConfig) -> str:
     return separator.join(tags)
 
 
+def class_caption(caption: str, concept: ConceptConfig) -> str | None:
+    """`caption` with the class in place of the trigger word, or None if it is not in it."""
+    trigger = concept.trigger_word.strip()
+    if not trigger or not concept.class_word.strip():
+        return None
+    text, count = re.subn(rf"(?<!\w){re.escape(trigger)}(?!\w)", lambda match: concept.class_word.strip(), caption)
+    return text if count else None
+
+
 def alternatives(caption: str, concept: ConceptConfig) -> tuple[str, ...]:
     """What a caption with {red|blue} stands for, each once. Raises DataError if there are too many."""
     if not concept.wildcards or "|" not in caption:

@@ -102,7 +102,8 @@ def count_texts(config: TrainConfig, dataset: Dataset, options: Sequence[tuple[s
     """
     if facts_of(config).trains_text(config):
         return 0
-    return len(CaptionSource(dataset, options, config.seed, config.data.caption_variants).all_texts())
+    variants, preserves = config.data.caption_variants, config.loss.output_preservation
+    return len(CaptionSource(dataset, options, config.seed, variants, preserves).all_texts())
 
 
 def _step_lines(config: TrainConfig, dataset: Dataset, num_ranks: int) -> Iterator[tuple[str, str]]:

@@ -325,6 +325,8 @@ def _activations(config: TrainConfig, model: Architecture, num_ranks: int) -> fl
         precision = 2.0
     pixels = largest_area(config) * (2 if _sees_references(config) else 1) * _latent_frames(config, config.data.frames)
     each = pixels * (kept.part if config.model.gradient_checkpointing else kept.whole) * precision
+    if method.keeps_old_model and config.loss.output_preservation:
+        each *= 2  # of both predictions that get gradients
     chunks = config.model.text_chunks if load_families()[config.family].takes_chunks else 1
     each += chunks * sum(model.text_bytes[index] for index in _trained_text_encoders(config))
     return each * _micro_batch(config, num_ranks) + _composed_bytes(config, model)

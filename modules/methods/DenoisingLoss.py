@@ -60,7 +60,10 @@ class DenoisingLoss(Loss):
             assert frozen is not None  # predicted for batches with `prior`
             target = torch.where(per_sample(batch.prior, target), frozen.to(target.dtype), target)
         prediction = self._predict(batch, noised, timestep)
-        losses = self._losses(batch, prediction, target, frozen) * batch.weight
+        losses = self._losses(batch, prediction, target, frozen)
+        if (preservation := self._preservation(batch, noised, timestep)) is not None:
+            losses = losses + preservation
+        losses = losses * batch.weight
         return losses.sum(), batch.count, self._metrics(batch, losses, prediction, target)
 
     def _with_offset(self, batch: Batch) -> Batch:
@@ -97,6 +100,22 @@ class DenoisingLoss(Loss):
             return None
         with torch.no_grad(), without_adapters(self._adapted_layers):
             return self._predict(batch, noised, timestep)
+
+    def _preservation(self, batch: Batch, noised: Tensor, timestep: Tensor) -> Tensor | None:
+        """[B], how far the adapters move the predictions for captions of the class, weighted; None if it is off.
+
+        Source: differential output preservation of ai-toolkit (Ostris 2025), which compares by squared error.
+        """
+        preserved = batch.preserved
+        if preserved is None and not (self.same_passes and self._config.output_preservation):
+            return None
+        if batch.class_prompts is not None:
+            batch = replace(batch, text=batch.class_text, prompts=batch.class_prompts)
+        with torch.no_grad(), without_adapters(self._adapted_layers):
+            before = self._predict(batch, noised, timestep)
+        error = (self._predict(batch, noised, timestep) - before).square().flatten(1).mean(1)
+        weight = self._config.output_preservation_weight
+        return error * (0.0 if preserved is None else weight * preserved.to(error.dtype))
 
     @cached_property
     def _adapted_layers(self) -> list[AdaptedLayer]:

@@ -123,7 +123,8 @@ def prepare_run(
     for path, reason in {dataset.paths[sample]: reason for sample, reason in encoder.unusable.items()}.items():
         progress.warn(f"{path} is left out: {reason}.")
     caches_text = takes_latents and not _trains_text(base, parts)
-    caption_source = CaptionSource(dataset, texts, config.seed, config.data.caption_variants if caches_text else None)
+    variants = config.data.caption_variants if caches_text else None
+    caption_source = CaptionSource(dataset, texts, config.seed, variants, config.loss.output_preservation)
     source = SampleSource(
         dataset=dataset,
         buckets=buckets,

@@ -105,6 +105,8 @@ MISTAKES = [
     (["data.bucketing=false", "data.width=512"], "data.height"),
     (["data.bucketing=false", "data.width=512", "data.height=100"], "data.height"),
     (["data.max_side=256"], "data.max_side"),
+    (["loss.output_preservation=true", "concepts.0.trigger_word=sks"], "concepts.0.class_word"),
+    (["loss.output_preservation=true", "method=full"], "loss.output_preservation"),
     (["schedule.name=piecewise", "schedule.pieces=1, 0.1"], "schedule.pieces"),
     (["concepts.0.resolutions=[512, 516]"], "concepts.0.resolutions"),
     (["concepts.0.undropped_tags=a, (b"], "concepts.0.undropped_tags"),
@@ -139,6 +141,7 @@ MISTAKES = [
 """Overrides of a good config, and the setting at which each is a problem."""
 
 DOUBTS = [
+    (["loss.output_preservation=true"], "concepts.0.trigger_word"),
     (["optimizer.name=prodigy"], "optimizer.learning_rate"),
     (["optimizer.learning_rate=1.0"], "optimizer.learning_rate"),
     (["optimizer.name=lion", "optimizer.learning_rate=0.1"], "optimizer.learning_rate"),

@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -173,3 +174,14 @@ def test_any_capitalization_can_be_drawn_and_letters_can_be_capitals_at_random()
     assert {text.lower() for text in letters} == {"red hair"}
     anything = Counter(shown(source(("red hair",), capitalization="any", **options)))
     assert all(60 < anything[text] < 140 for text in ("RED HAIR", "Red Hair", "Red hair"))
+
+
+def test_captions_of_the_class_are_used_beside_those_with_the_trigger_word():
+    concept = {"trigger_word": "sks", "class_word": "a (red) cat", "shuffle_tags": True}
+    captions = replace(source(("sks, asks, sks", "a, b"), variants=3, **concept), preserves=True)
+    drawn = {*shown(captions)}
+    of_class = {captions.class_of(text, 0) for text in drawn} - {None}
+    expected = (text.replace("sks", "a (red) cat").replace("aa (red) cat", "asks") for text in drawn if "sks" in text)
+    assert of_class == {*expected}
+    assert {*captions.all_texts()} == drawn | of_class | {""}
+    assert captions.class_of("", 0) is captions.class_of("a", 0) is None

@@ -19,6 +19,7 @@ from modules.diffusion.objectives import Ddpm
 from modules.families.conditioning import encode_text, is_unconditional_zero
 from modules.families.sd3 import SD3
 from modules.methods.DenoisingLoss import DenoisingLoss
+from modules.methods.frozen import without_adapters
 from modules.methods.registry import METHODS
 from tests.support.prepared import prepared
 
@@ -456,6 +457,40 @@ def test_outside_masks_the_model_is_held_to_what_it_was(tiny_sd15):
     _, noise = noise_and_latents()
     expected = mask * (new - noise).square() + 0.5 * (1 - mask) * (new - old).square()
     assert loss_sum.item() == pytest.approx(expected.mean((1, 2, 3)).sum().item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("text_trains", [False, True])
+def test_captions_of_the_class_are_held_to_what_the_model_gave_before(tiny_sd15, text_trains):
+    settings = {"output_preservation": True, "output_preservation_weight": 0.5}
+    base, _, loss = trained_lora(tiny_sd15, text_trains, loss=settings)
+    batch, preserved = a_batch(base, text_trains), torch.tensor([True, False, True])
+    classes = {"preserved": preserved, "class_prompts": PROMPTS, "class_text": batch.text}
+    with torch.no_grad():
+        old, new = predictions(tiny_sd15, base, text_trains)
+        plain, with_term = loss(batch)[0], loss(replace(batch, **classes))[0]
+    assert (old - new).abs().max() > 0.01  # else nothing would be compared
+    term = (new - old).square().mean((1, 2, 3)) * preserved
+    assert (with_term - plain).item() == pytest.approx(0.5 * term.sum().item(), abs=1e-5)
+
+
+def test_the_held_predictions_are_those_of_the_class_and_train_the_adapters(tiny_sd15):
+    base, _, loss = trained_lora(tiny_sd15, loss={"output_preservation": True})
+    batch = a_batch(base)
+    other = {name: value.flip(0) for name, value in batch.text.items()}
+    classes = {"preserved": torch.ones(3, dtype=torch.bool), "class_prompts": PROMPTS[::-1], "class_text": other}
+    summed, own = loss(replace(batch, **classes))[0], loss(batch)[0]
+    with torch.no_grad():
+        new = loss._predict(replace(batch, text=other), *noised(loss, batch))
+        with without_adapters(loss._adapted_layers):
+            old = loss._predict(replace(batch, text=other), *noised(loss, batch))
+    assert (summed - own).item() == pytest.approx((new - old).square().mean((1, 2, 3)).sum().item(), abs=1e-5)
+    trained = [param for param in base.module("unet").parameters() if param.requires_grad]
+    gradients = torch.autograd.grad(summed - own, trained, allow_unused=True)
+    assert any(gradient is not None and gradient.abs().sum() > 0 for gradient in gradients)
+
+
+def noised(loss, batch):
+    return loss._objective.noise(batch.latents, batch.noise, batch.u)[:2]
 
 
 def test_a_look_at_the_frozen_model_leaves_the_adapters_as_they_were(tiny_sd15):

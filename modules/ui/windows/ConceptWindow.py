@@ -44,9 +44,10 @@ CARDS = {
     ),
     "Captions": (
         "captions", "caption_extension", "caption_per_line", "caption_table", "caption_column", "prompt",
-        "caption_fallback", "caption_prefix", "caption_suffix", "wildcards", "removed_tags", "shuffle_tags",
-        "tag_separator", "secondary_separator", "keep_tags", "kept_separator", "tag_dropout", "tag_dropout_mode",
-        "dropped_tags", "undropped_tags", "lower_case", "capitalization", "capitalization_share",
+        "caption_fallback", "caption_prefix", "caption_suffix", "trigger_word", "class_word", "wildcards",
+        "removed_tags", "shuffle_tags", "tag_separator", "secondary_separator", "keep_tags", "kept_separator",
+        "tag_dropout", "tag_dropout_mode", "dropped_tags", "undropped_tags", "lower_case", "capitalization",
+        "capitalization_share",
     ),
     "Augmentation": (),  # and all else that is named augmentation.*
     "Usage": (),  # and what has no other card
