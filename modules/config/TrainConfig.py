@@ -187,6 +187,16 @@ class TrainConfig:
         },
         visible_when=MULTI_GPU,
     )
+    ddp_shard_optimizer: bool = setting(
+        False,
+        label="Shard optimizer state (ZeRO-1)",
+        also_called="zero1, ZeroRedundancyOptimizer, distributed optimizer",
+        help="Each GPU holds the optimizer's state of a part of the weights, updates that part and sends it to the "
+        "others. Saves memory in full training, with the same results; exchanges half as much again in each step.",
+        group="multi_gpu",
+        in_crash_report=True,
+        visible_when=DDP,
+    )
     sharding_group_size: Int | None = setting(
         None,
         label="Sharding group size",

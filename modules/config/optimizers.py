@@ -34,6 +34,7 @@ class OptimizerFacts:
     makes_momentum_late: whether it creates its momentum in the first step, so that a skipped step leaves it without.
     shards: whether it works on weights of which each rank has a part. Not if it looks at whole matrices or at all
     weights together, or if its state depends on how the weights are laid out.
+    divides: whether it updates each parameter by itself, so that each rank can update some of them (ZeRO stage 1).
     """
 
     name: str
@@ -55,6 +56,7 @@ class OptimizerFacts:
     splits: bool = False
     makes_momentum_late: bool = False
     shards: bool = False
+    divides: bool = False
 
 
 def _betas(config: OptimizerConfig) -> tuple[float, float]:
@@ -76,6 +78,7 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             states=2,
             steps_in_place=True,
             shards=True,
+            divides=True,
         ),
         # Dettmers et al. 2022, arXiv 2110.02861
         OptimizerFacts(
@@ -90,6 +93,7 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             rounds=False,
             takes_float64=False,
             takes_channels_last=False,
+            divides=True,
         ),
         # Defazio et al. 2024, arXiv 2405.15682. Its average is weighted by the squared learning rates, so that our
         # warmup has the same effect as its own.
@@ -114,6 +118,7 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             settings=("beta1", "beta2"),
             states=1,
             shards=True,
+            divides=True,
         ),
         OptimizerFacts(
             name="lion_8bit",
@@ -127,6 +132,7 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             rounds=False,
             takes_float64=False,
             takes_channels_last=False,
+            divides=True,
         ),
         # Shazeer & Stern 2018, arXiv 1804.04235. torch multiplies the learning rate by the larger of eps[1] and the
         # weights' root mean square, which is almost 0 for adapters and zero-initialized blocks. With eps[1] = 1 the
@@ -142,6 +148,7 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
                 "d": config.adafactor_clip_threshold,
             },
             settings=("adafactor_beta2_decay", "adafactor_clip_threshold", "adafactor_scale_parameter"),
+            divides=True,
         ),
         # Luo et al. 2023, arXiv 2307.02047
         OptimizerFacts(
@@ -156,6 +163,7 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             settings=("beta1", "beta2", "came_beta3", "came_clip_threshold"),
             states=1,
             needs_warmup=True,
+            divides=True,
         ),
         # Pagliardini et al. 2024, arXiv 2409.03137
         OptimizerFacts(
@@ -173,6 +181,7 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             settings=(*ADAM, "ademamix_beta3", "ademamix_alpha", "ademamix_warmup"),
             states=3,
             shards=True,
+            divides=True,
         ),
         # Mishchenko & Defazio 2023, arXiv 2306.06101
         OptimizerFacts(
@@ -208,6 +217,7 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             steps_in_place=True,
             largest_rate=math.inf,
             makes_momentum_late=True,
+            divides=True,
         ),
         # any of LIBRARY_OPTIMIZERS; `facts_of_optimizer` has what depends on which
         OptimizerFacts(

@@ -640,6 +640,20 @@ def _check_machines(config: TrainConfig) -> Iterator[Problem]:
 def _check_sharding(config: TrainConfig) -> Iterator[Problem]:
     if config.enable_multi_gpu and config.distributed_strategy in ("fsdp", "hsdp"):
         yield from sharding_problems(config)
+    if config.enable_multi_gpu:
+        yield from divided_optimizer_problems(config)
+
+
+def divided_optimizer_problems(config: TrainConfig) -> Iterator[Problem]:
+    """The optimizer, if ranks that each hold the whole model can't divide its state."""
+    name = config.optimizer.name
+    if config.ddp_shard_optimizer and config.distributed_strategy in ("ddp", "auto") and not OPTIMIZERS[name].divides:
+        divided = [other for other, facts in OPTIMIZERS.items() if facts.divides]
+        message = (
+            f"optimizer.name {name} with ddp_shard_optimizer: it needs the state of all weights on each GPU; use "
+            f"{_either(divided)}, or switch ddp_shard_optimizer off."
+        )
+        yield Problem("optimizer.name", message, remedy=set_to("ddp_shard_optimizer", False, "Off"))
 
 
 def sharding_problems(config: TrainConfig) -> Iterator[Problem]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
+from modules.distributed.DividedUpdates import DividedUpdates
 from modules.distributed.errors import RanksError
 from modules.distributed.gradient_sync import compress_gradients
 from modules.distributed.Heartbeat import PHASE_LIMITS, Heartbeat
@@ -42,6 +43,8 @@ class DataParallelSettings:
     compute_precision: of sharded weights, cast to it before they are gathered; "no" keeps their own. Autocast alone
     would keep a full copy of the gathered weights for the backward pass.
     sharing_ranks: how many consecutive ranks share one copy of the sharded weights; None: all.
+    divides_updates: each rank updates some of the weights, and has the optimizer's state of these only. No effect on
+    sharded weights, whose state is sharded as well.
     """
 
     reduce_precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -51,6 +54,7 @@ class DataParallelSettings:
     sync_batch_norm: bool = True
     compute_precision: Literal["no", "bf16", "fp16"] = "no"
     sharing_ranks: int | None = None
+    divides_updates: bool = False
 
 
 class DataParallelRuntime(Runtime):
@@ -202,6 +206,11 @@ class DataParallelRuntime(Runtime):
     def posted(self, topic: str, rank: int) -> Any:
         key = f"posted/{topic}/{rank}"
         return json.loads(self._store.get(key)) if self._store.check([key]) else None
+
+    def divide_updates(self, params: Sequence[nn.Parameter]) -> DividedUpdates | None:
+        if self.shards or not self._settings.divides_updates:
+            return None
+        return DividedUpdates(params, self.rank, self.world_size, self.gather)
 
     def announce_stop(self) -> None:
         if not self._stop_announced:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from modules.distributed.DividedUpdates import DividedUpdates
+
 T = TypeVar("T")
 
 GO, STOP, REQUEUE = "go", "stop", "requeue"  # the decisions about starting to train
@@ -158,6 +160,10 @@ class Runtime:
     def loading_turn(self) -> Iterator[None]:
         """Limits how many ranks of a node load a model concurrently, to save host memory until it is on the GPU."""
         yield
+
+    def divide_updates(self, params: Sequence[nn.Parameter]) -> DividedUpdates | None:
+        """Which of the prepared parameters each rank is to update; None: every rank updates all of them."""
+        return None
 
     def post(self, topic: str, value: Any) -> None:
         """Tells the other ranks plain data, in place of what this rank has posted before; waits for none of them.

@@ -146,6 +146,7 @@ def create_runtime(config: TrainConfig, heartbeat: Heartbeat | None = None, *, s
         sync_batch_norm,
         config.model.mixed_precision,
         sharing_ranks if strategy == "hsdp" else None,
+        config.ddp_shard_optimizer,
     )
     # a separate prefix, because every runtime counts its exchanges from 0; all ranks create runtimes in the same order
     store = dist.PrefixStore(f"runtime-{len(membership.runtimes)}", membership.store)

@@ -152,6 +152,8 @@ def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> Memory
     held = trained / num_sharing  # by one rank
     process = _CUDA_BYTES + (_NCCL_BYTES if ranks > 1 else 0)
     optimizer = held * _optimizer_bytes(config, trained_bytes)
+    if num_sharing == 1 and config.ddp_shard_optimizer:
+        optimizer /= ranks
     average = held * max(4, trained_bytes) if config.ema.enabled else 0
     sampling = _sampling(config, model, ranks)
     if sampling:  # the gradients are freed by then

@@ -41,7 +41,7 @@ def memory_remedy(
 
 
 def _measures(config: TrainConfig, num_ranks: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(what it is, its values), the mildest first: the first two cost time only, the last some precision."""
+    """(what it is, its values), the mildest first: all cost time, only the last some precision."""
     if not config.model.gradient_checkpointing:
         yield "gradient checkpointing", {"model.gradient_checkpointing": True}
     steps = config.gradient_accumulation_steps
@@ -50,6 +50,8 @@ def _measures(config: TrainConfig, num_ranks: int) -> Iterator[tuple[str, dict[s
         yield "batch size 1 with accumulation", values
     elif config.batch_size_mode == "global" and config.batch_size // num_ranks > steps:
         yield "one image at a time", {"gradient_accumulation_steps": config.batch_size // num_ranks}
+    if config.distributed_strategy == "ddp" and num_ranks > 1 and facts_of(config).trains_weights:
+        yield "a sharded optimizer state", {"ddp_shard_optimizer": True}
     parts = [f"{part}_quantization" for part in ("denoiser", "text_encoder")]
     whole = {f"model.{part}": FORMATS[0] for part in parts if getattr(config.model, part) == "none"}
     if whole and not facts_of(config).trains_weights and config.model.weight_dtype != "float64":

@@ -133,7 +133,8 @@ class GenericTrainer:
         for text in run.step_warnings:
             progress.warn(text)
         self._prepared, self._loop = run, self._make_loop(run)
-        if self.runtime.shards and is_shared(self.runtime, self.run_folder.path):
+        in_parts = self.runtime.shards or self._loop.optimizer.divided is not None
+        if in_parts and is_shared(self.runtime, self.run_folder.path):
             self.backups.ranks = BackupRanks(self.runtime)
         if run.backup:
             self._loop.load_state(run.backup.tensors, run.backup.data)
@@ -325,7 +326,7 @@ class GenericTrainer:
     def _make_loop(self, run: PreparedRun) -> TrainingLoop:
         config = self.config
 
-        def make_optimizer(_) -> ScheduledOptimizer:
+        def make_optimizer(trainable: dict[str, torch.nn.Parameter]) -> ScheduledOptimizer:
             rate_factor = partial(self.method.rate_factor, config=config)
             groups = param_groups(run.base, run.parts, run.plan.steps_per_epoch, run.total_steps, rate_factor)
             limit = self.method.norm_limit(run.base, config)
@@ -337,6 +338,7 @@ class GenericTrainer:
                 config.seed,
                 run.learning_rate_factor,
                 partial(self._limit_norms, limit) if limit else None,
+                self.runtime.divide_updates(list(trainable.values())),
             )
 
         return TrainingLoop(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from modules.config.OptimizerConfig import OptimizerConfig
     from modules.config.ScheduleConfig import ScheduleConfig
+    from modules.distributed.DividedUpdates import DividedUpdates
     from modules.distributed.shards import Saved
 
 
@@ -53,8 +54,16 @@ class LoopOptimizer:
         return averaged_weights(self.torch)
 
     def state(self, names: dict[Tensor, str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """(tensors keyed "parameter/key", plain data for JSON). names: parameter -> name."""
+        """(tensors keyed "parameter/key", plain data for JSON). names: parameter -> name.
+
+        If the state is `divided`, the tensors that this rank has; all ranks must call it.
+        """
         return optimizer_state(self.torch, names)
+
+    @property
+    def divided(self) -> DividedUpdates | None:
+        """Which parameters each rank updates, and has the state of; None if all ranks update all of them."""
+        return None
 
     def check_state(self, data: dict[str, Any]) -> None:
         """Raises TrainingError if the plain data of `state` belongs to another optimizer."""
@@ -70,6 +79,7 @@ class ScheduledOptimizer(LoopOptimizer):
 
     total_steps: optimizer steps of the whole run. seed: for stochastic rounding. learning_rate_factor: multiplies the
     learning rate of every group, to scale it with the batch size. after_step: called after each update.
+    divided: None if this rank updates all parameters.
     Raises TrainingError if the optimizer's package is missing.
     """
 
@@ -82,8 +92,11 @@ class ScheduledOptimizer(LoopOptimizer):
         seed: int = 42,
         learning_rate_factor: float = 1.0,
         after_step: Callable[[], None] | None = None,
+        divided: DividedUpdates | None = None,
     ):
-        super().__init__(create_optimizer(config, groups, learning_rate_factor))
+        updates = divided.is_own if divided else lambda param: True
+        super().__init__(create_optimizer(config, groups, learning_rate_factor, updates))
+        self._divided = divided
         self._schedule = schedule
         self._total_steps = total_steps
         self._seed = seed
@@ -104,13 +117,34 @@ class ScheduledOptimizer(LoopOptimizer):
                 for param in group["params"]:
                     param.grad = None
 
+    @property
+    def divided(self) -> DividedUpdates | None:
+        return self._divided
+
     def step(self, step: int) -> None:
+        if self._divided:
+            self._divided.clear_other_gradients()
         if self._rounds:
             step_with_stochastic_rounding(self.torch, self._seed, step)
         else:
             self.torch.step()
+        if self._divided:
+            self._divided.exchange()
         if self._after_step:
             self._after_step()
+
+    def state(self, names: dict[Tensor, str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        tensors, data = super().state(names)
+        if self._divided:
+            data["state"] = self._divided.merged(data["state"])
+        return tensors, data
+
+    def load_state(self, names: dict[Tensor, str], tensors: Mapping[str, Saved], data: dict[str, Any]) -> None:
+        if self._divided:
+            others = {name for param, name in names.items() if not self._divided.is_own(param)}
+            tensors = {key: value for key, value in tensors.items() if key.rpartition("/")[0] not in others}
+            data = {**data, "state": {name: value for name, value in data["state"].items() if name not in others}}
+        super().load_state(names, tensors, data)
 
     def _has_stopped(self, group: dict[str, Any], step: int) -> bool:
         last = self._stops.get(group["name"])

@@ -188,7 +188,8 @@ class TrainingLoop:
             tensors["ema"] = self.ema.averages
         files: dict[str, dict[str, Tensor]] = {}
         for file, group in tensors.items():
-            files |= self.runtime.parts(file, group) if in_parts else {file: self.runtime.full_tensors(group)}
+            holder = self.optimizer.divided if file == "optimizer" and self.optimizer.divided else self.runtime
+            files |= holder.parts(file, group) if in_parts else {file: self.runtime.full_tensors(group)}
         return files, {
             "step": self.step,
             "epoch": self.epoch,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.errors import ConfigError
 from modules.config.methods import facts_of
-from modules.config.validation import check_batch, check_settings, sharding_problems
+from modules.config.validation import check_batch, check_settings, divided_optimizer_problems, sharding_problems
 from modules.data.prepare import check_sizes
 from modules.data.references import check_sample_references
 from modules.distributed.usable_gpus import supports_bf16
@@ -53,7 +53,9 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
     problems = check_settings(config)
     # also without enable_multi_gpu: a launcher may have started several ranks all the same
     shards = num_ranks > 1 and config.distributed_strategy in ("fsdp", "hsdp")
-    if shards and (unsupported := list(sharding_problems(config))):
+    unsupported = list(sharding_problems(config)) if shards else []
+    unsupported += divided_optimizer_problems(config) if num_ranks > 1 else []
+    if unsupported:
         raise ConfigError([problem.message for problem in unsupported])
     if not resume:
         check_batch_divides(config, num_ranks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -40,9 +40,15 @@ class ParamGroup:
     rate_factor: float = 1.0
 
 
-def create_optimizer(config: OptimizerConfig, groups: list[ParamGroup], learning_rate_factor: float = 1.0):
+def create_optimizer(
+    config: OptimizerConfig,
+    groups: list[ParamGroup],
+    learning_rate_factor: float = 1.0,
+    updates: Callable[[Tensor], bool] = lambda param: True,
+):
     """The optimizer of `config` over `groups`; each group stores its base learning rate as "initial_lr".
 
+    updates: whether this rank will update a parameter.
     Raises TrainingError if the optimizer's package is missing.
     """
     check_packages(config)
@@ -56,7 +62,7 @@ def create_optimizer(config: OptimizerConfig, groups: list[ParamGroup], learning
         param_groups.append(
             {"params": group.params, "lr": rate, "initial_lr": rate, "weight_decay": decay, "name": group.name}
         )
-    return _make(facts, config, _split(facts, config, param_groups) if facts.splits else param_groups)
+    return _make(facts, config, _split(facts, config, param_groups) if facts.splits else param_groups, updates)
 
 
 def _split(facts: OptimizerFacts, config: OptimizerConfig, groups: list[dict]) -> list[dict]:
@@ -80,19 +86,21 @@ def uses_stochastic_rounding(config: OptimizerConfig, groups: list[ParamGroup]) 
     return config.stochastic_rounding and any(bfloat16)
 
 
-def _make(facts: OptimizerFacts, config: OptimizerConfig, groups: list[dict]) -> torch.optim.Optimizer:
+def _make(
+    facts: OptimizerFacts, config: OptimizerConfig, groups: list[dict], updates: Callable[[Tensor], bool]
+) -> torch.optim.Optimizer:
     optimizer = optimizer_class(facts)(groups, weight_decay=config.weight_decay, **facts.arguments(config))
     if facts.averages_weights:
         optimizer.train()  # permanently: `averaged_weights` does not change the training weights
     if facts.makes_momentum_late:
-        _make_momentum(optimizer, config.stochastic_rounding)
+        _make_momentum(optimizer, config.stochastic_rounding, updates)
     return optimizer
 
 
-def _make_momentum(optimizer: torch.optim.Optimizer, rounds: bool) -> None:
+def _make_momentum(optimizer: torch.optim.Optimizer, rounds: bool, updates: Callable[[Tensor], bool]) -> None:
     """Creates momentum buffers up front: torch creates them in the first step, uninitialized if that is skipped."""
     for group in optimizer.param_groups:
-        for param in group["params"] if group["momentum"] else ():
+        for param in filter(updates, group["params"]) if group["momentum"] else ():
             dtype = torch.float32 if rounds and param.dtype == torch.bfloat16 else param.dtype
             optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param, dtype=dtype)
 

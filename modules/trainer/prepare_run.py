@@ -41,7 +41,7 @@ from modules.trainer.checks import check_batch_divides, check_parts, check_preci
 from modules.trainer.compiling import check_compiler, compile_blocks
 from modules.trainer.optimizers import make_layout_compatible
 from modules.trainer.PreparedRun import PreparedRun
-from modules.trainer.rank_checks import check_same, settings_digest, weights_digest
+from modules.trainer.rank_checks import check_same, check_shared_folder, settings_digest, weights_digest
 from modules.trainer.resuming import check_resumed_batch, newest_backup
 from modules.trainer.SamplePrompts import SamplePrompts
 from modules.trainer.SampleRound import SampleRound
@@ -96,6 +96,7 @@ def prepare_run(
     if runtime.is_main:
         run_folder.create()
     same("settings", lambda: settings_digest(config), "the files of its settings")
+    check_shared_folder(config, runtime, run_folder.path)
     same("images or captions", lambda: samples_digest(dataset, captions=texts), "the concepts")
     backup = _find_backup(config, runtime, progress, run_folder, backups, resume)
     for text in image_warnings(config, dataset, learns_captions=method.facts.uses_captions):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from modules.config.atomic_file import remove, temporary_beside
+from modules.config.errors import ConfigError
 from modules.config.shared_settings import shared_values
 from modules.trainer.TrainingError import TrainingError
 from modules.weights.checksum import checksum
@@ -47,6 +48,16 @@ def is_shared(runtime: Runtime, folder: Path) -> bool:
     finally:
         if runtime.is_main:
             remove(path)
+
+
+def check_shared_folder(config: TrainConfig, runtime: Runtime, folder: Path) -> None:
+    """Raises ConfigError, on all ranks, if their backups can't be written into the run folder, but must be."""
+    divides = config.ddp_shard_optimizer and runtime.world_size > 1 and not runtime.shards
+    if divides and not is_shared(runtime, folder):
+        raise ConfigError(
+            "ddp_shard_optimizer: each GPU writes its part of the optimizer's state into the backups, but the machines "
+            f"don't share the folder {folder}; choose a workspace_dir on a shared disk, or switch it off."
+        )
 
 
 def settings_digest(config: TrainConfig) -> str:

@@ -57,8 +57,9 @@ def _step_group(optimizer: torch.optim.Optimizer, group: dict, draw: tuple[int, 
     optimizer.step()
     group["params"] = params
     _move_state(optimizer, {copy: param for param, copy in copies.items()})
-    for index, (param, copy) in enumerate(copies.items()):
-        param.copy_(stochastic_round(copy, hash64(*draw, index, "rounding")))
+    for index, param in enumerate(params):
+        if param in copies:
+            param.copy_(stochastic_round(copies[param], hash64(*draw, index, "rounding")))
 
 
 def _is_rounded(param: nn.Parameter) -> bool:

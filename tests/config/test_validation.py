@@ -261,6 +261,20 @@ def test_what_ranks_that_share_a_model_do_not_support_is_refused(overrides, mess
     assert not any("fsdp" in problem.message for problem in find_problems(good_config(FSDP[1], *overrides)))
 
 
+@pytest.mark.parametrize("name", ["prodigy", "schedule_free", "other"])
+def test_optimizers_that_need_all_of_their_state_are_refused_where_it_is_divided(name):
+    divided = ("enable_multi_gpu=true", "ddp_shard_optimizer=true")
+    optimizer = (f"optimizer.name={name}", "optimizer.learning_rate=1")
+    problem = next(problem for problem in find_problems(good_config(*divided, *optimizer)) if problem.blocking)
+    assert problem.message == (
+        f"optimizer.name {name} with ddp_shard_optimizer: it needs the state of all weights on each GPU; use adamw, "
+        "adamw_8bit, lion, lion_8bit, adafactor, came, ademamix or sgd, or switch ddp_shard_optimizer off."
+    )
+    assert problem.remedy.values == {"ddp_shard_optimizer": False}
+    assert find_problems(good_config(*divided)) == []
+    assert not any(problem.blocking for problem in find_problems(good_config(divided[1], *optimizer)))
+
+
 def test_blocking_problems_come_first():
     config = good_config("optimizer.name=prodigy", "backup.unit=steps")
     assert [problem.blocking for problem in find_problems(config)] == [True, False]

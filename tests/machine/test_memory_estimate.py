@@ -1,5 +1,7 @@
 """The estimate of GPU memory against sums computed by hand, and the presets against their memory sizes."""
 
+from dataclasses import replace
+
 import pytest
 
 from modules.config.families import load_families
@@ -73,6 +75,14 @@ def test_ranks_that_share_a_model_each_hold_a_part_and_gather_a_fifth_at_a_time(
     assert memory.weights == pytest.approx(UNET * (4 / 4 + 0.2 * gathered_bytes))
     assert (memory.gradients, memory.optimizer, memory.average) == (UNET, UNET * 2, UNET)
     assert estimate(1, **values) == estimate(1, **{**values, "distributed_strategy": "ddp"})
+
+
+def test_ranks_that_divide_the_optimizer_hold_a_part_of_its_state_and_all_else():
+    whole = estimate(4, method="full", model={"weight_dtype": "float32"})
+    divided = estimate(4, method="full", model={"weight_dtype": "float32"}, ddp_shard_optimizer=True)
+    assert divided == replace(whole, optimizer=whole.optimizer / 4, sampling=divided.sampling)
+    sharded = {"method": "full", "distributed_strategy": "fsdp"}
+    assert estimate(4, **sharded, ddp_shard_optimizer=True) == estimate(4, **sharded)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ def make_loop(
     **settings: Any,
 ) -> TrainingLoop:
     """groups: by default a single one. settings: for LoopSettings. runtime: by default one rank on the CPU."""
+    loop_runtime = runtime or Runtime(torch.device("cpu"))
     settings = LoopSettings(max_grad_norm=optimizer.max_grad_norm, **settings)
 
     def make_optimizer(params: dict[str, nn.Parameter]) -> ScheduledOptimizer:
@@ -44,6 +45,7 @@ def make_loop(
             total_steps,
             settings.seed,
             learning_rate_factor,
+            divided=loop_runtime.divide_updates(list(params.values())),
         )
 
     return TrainingLoop(
@@ -52,7 +54,7 @@ def make_loop(
         make_optimizer,
         total_steps,
         settings,
-        runtime or Runtime(torch.device("cpu")),
+        loop_runtime,
         callbacks,
         unused_parameters=unused_parameters,
     )

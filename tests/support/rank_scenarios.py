@@ -161,7 +161,8 @@ def outcome(trainer: WatchedTrainer) -> dict[str, Any]:
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
     """A digest of all bits of the values."""
-    return hashlib.sha256(b"".join(t.numpy().tobytes() for t in copied(tensors).values())).hexdigest()
+    octets = (tensor.reshape(-1).view(torch.uint8).numpy() for tensor in copied(tensors).values())
+    return hashlib.sha256(b"".join(one.tobytes() for one in octets)).hexdigest()
 
 
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -71,14 +71,15 @@ def counted(tensors: Iterable[Tensor]) -> list[int]:
 
 
 def create_runtimes(make_runtime: MakeRuntime) -> dict[str, list]:
-    """Strategy -> the class of the runtime for it, its precisions, and how many ranks share a model."""
+    """Strategy -> the class of the runtime for it, its precisions, how many ranks share a model, and whether they
+    divide updates."""
     fsdp = {"model": {"mixed_precision": "bf16"}, "gradient_reduce_precision": "fp16"}
     found = {}
-    for strategy, values in {"ddp": {}, "auto": {}, "fsdp": fsdp, "hsdp": {}}.items():
+    for strategy, values in {"ddp": {"ddp_shard_optimizer": True}, "auto": {}, "fsdp": fsdp, "hsdp": {}}.items():
         runtime = create_runtime(config_from_values({"distributed_strategy": strategy, **values}))
         settings = runtime._settings
         precisions = [settings.compute_precision, settings.reduce_precision]
-        found[strategy] = [type(runtime).__name__, *precisions, settings.sharing_ranks]
+        found[strategy] = [type(runtime).__name__, *precisions, settings.sharing_ranks, settings.divides_updates]
         runtime.close()
     return found
 

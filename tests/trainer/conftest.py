@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,19 @@ from tests.support.Recorder import Recorder
 
 # Eleven images in three buckets: with a batch size of 4, an epoch has steps of 4, 4 and 3, one with mixed shapes.
 SIZES = ((32, 32),) * 5 + ((48, 32),) * 3 + ((32, 48),) * 3
+
+# Steps of 8 and 3 of `SIZES`, of mixed shapes; with four ranks one has no samples in the second.
+RANKS_RUN = (
+    "batch_size=8",
+    "batch_size_mode=global",
+    "gradient_accumulation_steps=2",
+    "data.bucket_step=16",
+    "data.caption_dropout=0.1",
+    "optimizer.max_grad_norm=0.05",
+    "backup.at_end=false",
+    "enable_multi_gpu=true",
+    "distributed_strategy=fsdp",  # so that what is tested here is not refused
+)
 
 
 @pytest.fixture
@@ -75,6 +89,26 @@ def config_file(tmp_path) -> Callable[..., str]:
 
     def write(config: TrainConfig) -> str:
         path = tmp_path / "settings.yaml"
+        save_config(config, path)
+        return str(path)
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def shared_cache(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def settings(make_config, tiny_model, shared_cache, tmp_path) -> Callable[..., str]:
+    """Returns a function that writes the settings of a run in the folder `name` and returns their file."""
+
+    def write(name: str, *overrides: str, family: str = "sd15") -> str:
+        model = (f"family={family}", f"model.base={tiny_model(family)}")
+        folders = (f"cache_dir={shared_cache}", f"workspace_dir={tmp_path / name}")
+        config = make_config(*RANKS_RUN, *model, *folders, *overrides)
+        path = tmp_path / f"{name}.yaml"
         save_config(config, path)
         return str(path)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,47 +10,14 @@ import pytest
 import torch
 from PIL import Image
 
-from modules.config.files import save_config
 from modules.weights.safe import load_tensors
 from tests.support import rank_scenarios, sharding_scenarios
 from tests.support.RankPool import run_alone
 
-# Eleven images in three shapes: steps of 8 and 3, of mixed shapes; with four ranks one has no samples in the second.
-RUN = (
-    "batch_size=8",
-    "batch_size_mode=global",
-    "gradient_accumulation_steps=2",
-    "data.bucket_step=16",
-    "data.caption_dropout=0.1",
-    "optimizer.max_grad_norm=0.05",
-    "backup.at_end=false",
-    "enable_multi_gpu=true",
-    "distributed_strategy=fsdp",  # so that what is tested here is not refused
-)
 FSDP = {"strategy": "fsdp"}
 HSDP = {"strategy": "hsdp", "sharing_ranks": 2}
 FULL, LORA = ("method=full", "optimizer.learning_rate=1e-4"), ("method=lora", "optimizer.learning_rate=1e-3")
 DOUBLE = "model.weight_dtype=float64"
-
-
-@pytest.fixture(scope="module")
-def shared_cache(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture
-def settings(make_config, tiny_model, shared_cache, tmp_path) -> Callable[..., str]:
-    """Returns a function that writes the settings of a run in the folder `name` and returns their file."""
-
-    def write(name: str, *overrides: str, family: str = "sd15") -> str:
-        model = (f"family={family}", f"model.base={tiny_model(family)}")
-        folders = (f"cache_dir={shared_cache}", f"workspace_dir={tmp_path / name}")
-        config = make_config(*RUN, *model, *folders, *overrides)
-        path = tmp_path / f"{name}.yaml"
-        save_config(config, path)
-        return str(path)
-
-    return write
 
 
 def model_tensors(run: Path) -> dict[str, torch.Tensor]:
@@ -303,12 +269,11 @@ def test_a_stop_during_sampling_ends_it_on_all_ranks_after_the_same_round(settin
 
 
 def test_the_setting_chooses_the_strategy_and_its_precisions(two_ranks):
-    ddp = ["DataParallelRuntime", "no", "fp32", None]
     expected = {
-        "ddp": ddp,
-        "auto": ddp,  # the ranks have no GPUs
-        "fsdp": ["ShardedRuntime", "bf16", "fp16", None],
-        "hsdp": ["ShardedRuntime", "no", "fp32", 2],  # both ranks are on this machine
+        "ddp": ["DataParallelRuntime", "no", "fp32", None, True],
+        "auto": ["DataParallelRuntime", "no", "fp32", None, False],  # the ranks have no GPUs
+        "fsdp": ["ShardedRuntime", "bf16", "fp16", None, False],
+        "hsdp": ["ShardedRuntime", "no", "fp32", 2, False],  # both ranks are on this machine
     }
     assert two_ranks.run(sharding_scenarios.create_runtimes) == [expected] * 2
 

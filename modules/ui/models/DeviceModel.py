@@ -124,8 +124,9 @@ class DeviceModel:
             return ""
         strategy, reason = strategy_of(config, shape)
         group = sharing_ranks(replace(config, distributed_strategy=strategy), shape.num_ranks)
+        divided = " and a part of the optimizer's state" if config.ddp_shard_optimizer else ""
         text = {
-            "ddp": "DDP, each device holds the whole model",
+            "ddp": f"DDP, each device holds the whole model{divided}",
             "fsdp": "FSDP, all devices share one copy of the model",
             "hsdp": f"HSDP, every {group} devices share a copy of the model",
         }[strategy]
