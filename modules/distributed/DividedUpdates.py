@@ -52,6 +52,7 @@ class DividedUpdates:
     def exchange(self) -> None:
         """After an update: sends the own parameters to all ranks and receives theirs. A collective."""
         group = dist.group.WORLD
+        assert group is not None  # the ranks have joined
         for rank, part in enumerate(self._params):
             if part:
                 dist._broadcast_coalesced(group, [param.detach() for param in part], BUCKET_BYTES, rank)
