@@ -177,6 +177,18 @@ class DiffusionConfig:
         group="training",
         importance="advanced",
     )
+    offset_noise_adaptive: Float = setting(
+        0.0,
+        label="Adaptive offset noise",
+        also_called="adaptive_noise_scale",
+        help="The strength of the offset noise of each channel grows by this, times the absolute mean of the image's "
+        "latents in that channel: more for images that are dark or bright. Below 0 it is less for them. 0 switches it "
+        "off; a tenth of the offset noise is usual.",
+        group="training",
+        ge=-1,
+        le=1,
+        importance="advanced",
+    )
     offset_noise_by_timestep: bool = setting(
         False,
         label="Generalised offset noise",

@@ -9,20 +9,21 @@ from modules.config.setting import STRICT, Float, Int, Str, setting
 
 PLAIN: dict[str, list] = {".adapter": ["lora"]}
 SCALED: dict[str, list] = {".adapter": ["lora", "loha", "lokr"]}
+COMPOSED: dict[str, list] = {".adapter": ["loha", "lokr"]}
 
 
 @dataclass(config=STRICT)
 class LoraConfig:
-    adapter: Literal["lora", "loha", "lokr", "oft"] = setting(
+    adapter: Literal["lora", "loha", "lokr", "oft", "ia3"] = setting(
         "lora",
         label="Adapter",
         also_called="network_module, lycoris, algo, peft_type, locon",
         help="LoRA suits most cases, and everything reads its files. LoHa learns more varied changes at the same size; "
         "LoKr makes the smallest files. Both compute whole weights in each pass, which takes memory: use gradient "
         "checkpointing. OFT rotates what layers give, which keeps more of the model. ComfyUI and Chorus read these "
-        "three, diffusers does not.",
+        "three, diffusers does not. IA3 only scales channels: the least to train, which only A1111 and Chorus read.",
         group="method",
-        choice_labels={"lora": "LoRA", "loha": "LoHa", "lokr": "LoKr", "oft": "OFT"},
+        choice_labels={"lora": "LoRA", "loha": "LoHa", "lokr": "LoKr", "oft": "OFT", "ia3": "IA3"},
         importance="advanced",
     )
     rank: Int = setting(
@@ -89,6 +90,46 @@ class LoraConfig:
         visible_when={".adapter": ["lokr"]},
         importance="advanced",
     )
+    lokr_decompose_both: bool = setting(
+        False,
+        label="LoKr: decompose both",
+        also_called="decompose_both",
+        help="The smaller matrix is a product of two of the given rank, too, where that makes it smaller.",
+        group="method",
+        visible_when={".adapter": ["lokr"]},
+        importance="advanced",
+    )
+    tucker: bool = setting(
+        False,
+        label="Tucker decomposition",
+        also_called="use_tucker, use_cp, use_effective_conv2d",
+        help="Adapters of convolutions larger than 1 x 1 have a small kernel of their own: fewer weights at a high "
+        "rank.",
+        group="method",
+        visible_when={".targets": ["linear_conv"], **COMPOSED},
+        importance="advanced",
+    )
+    ia3_on_input: bool = setting(
+        False,
+        label="Scale inputs",
+        also_called="train_on_input",
+        help="Scale the inputs of the layers and not their outputs.",
+        group="method",
+        visible_when={".adapter": ["ia3"]},
+        importance="advanced",
+    )
+    nested_unit: Int | None = setting(
+        None,
+        label="Nested ranks (DyLoRA)",
+        also_called="dylora, unit, block_size",
+        help="In training, only the first so many ranks take part, a multiple of this, drawn for each sample: the "
+        "adapter then also works if it is cut to a smaller rank. Empty: all ranks always do.",
+        group="method",
+        ge=1,
+        visible_when=PLAIN,
+        importance="advanced",
+        empty_means="all ranks",
+    )
     plus_ratio: Float = setting(
         1.0,
         label="LoRA+ ratio",
@@ -110,7 +151,7 @@ class LoraConfig:
         gt=0,
         importance="advanced",
         empty_means="no limit",
-        visible_when=SCALED,
+        visible_when={".adapter": ["lora", "loha", "lokr", "ia3"]},
     )
     targets: Literal["attention", "attention_mlp", "linear", "linear_conv"] = setting(
         "attention",
@@ -206,7 +247,7 @@ class LoraConfig:
     @property
     def is_lycoris(self) -> bool:
         """Whether the adapters are of another kind than LoRA, which is written in LyCORIS's format."""
-        return self.adapter in ("loha", "lokr", "oft")
+        return self.adapter in ("loha", "lokr", "oft", "ia3")
 
     @property
     def composes_weights(self) -> bool:

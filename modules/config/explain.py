@@ -47,6 +47,8 @@ FOREIGN_NAMES = {
     "lr_decay_steps": "schedule.decay",
     "min_snr_gamma": "loss.snr_gamma (with loss.weighting min_snr_gamma)",
     "noise_offset": "diffusion.offset_noise",
+    "adaptive_noise_scale": "diffusion.offset_noise_adaptive",
+    "max_bucket_reso": "data.max_side",
     "offset_noise_weight": "diffusion.offset_noise",
     "mixed_precision": "model.mixed_precision",
     "train_dtype": "model.mixed_precision",

@@ -302,6 +302,9 @@ def _check_adapter(config: TrainConfig) -> Iterator[Problem]:
     if lora.max_norm is not None and lora.adapter == "oft":
         message = f"lora.max_norm {lora.max_norm:g} with lora.adapter oft: it limits other adapters; leave it empty."
         yield Problem("lora.max_norm", message, remedy=Remedy("Leave empty", {"lora.max_norm": None}))
+    if lora.dora and lora.nested_unit:
+        message = f"lora.nested_unit {lora.nested_unit} with lora.dora: a cut DoRA is another one; leave it empty."
+        yield Problem("lora.nested_unit", message, remedy=Remedy("Leave empty", {"lora.nested_unit": None}))
     for name in DROPOUTS[1:]:
         if lora.dora and (share := getattr(lora, name)):
             message = f"lora.{name} {share:g} with lora.dora: it would change the direction's length; set it to 0."
@@ -309,12 +312,14 @@ def _check_adapter(config: TrainConfig) -> Iterator[Problem]:
 
 
 def _check_lycoris(config: TrainConfig) -> Iterator[Problem]:
-    """What LoHa, LoKr and OFT can't be combined with."""
+    """What LoHa, LoKr, OFT and IA3 can't be combined with."""
     lora = config.lora
     on = f"with lora.adapter {lora.adapter}"
-    for name, off in (("dora", False), ("rslora", False), ("plus_ratio", 1.0), *dict.fromkeys(DROPOUTS, 0.0).items()):
+    only_lora = {"dora": False, "rslora": False, "plus_ratio": 1.0, "nested_unit": None, **dict.fromkeys(DROPOUTS, 0.0)}
+    for name, off in only_lora.items():
         if (value := getattr(lora, name)) != off:
-            message = f"lora.{name} {show_value(value)} {on}: only lora has it; set it to {show_value(off)}."
+            undone = "leave it empty" if off is None else f"set it to {show_value(off)}"
+            message = f"lora.{name} {show_value(value)} {on}: only lora has it; {undone}."
             yield Problem(f"lora.{name}", message, remedy=set_to(f"lora.{name}", off))
     if config.model.compile != "off":
         message = f"model.compile {config.model.compile} {on}: its layers can't be compiled; set it to off."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -90,7 +90,7 @@ class SampleSource:
         shape = self.pictures.noise_shape(pictures)
         u = [self.timesteps.at(uniform(*draw, "timestep"), shape) for draw in draws]
         noise = torch.stack([self._noise(draw, shape) for draw in draws]).to(self.dtype)
-        if not self.diffusion.offset_noise_by_timestep and (offset := self._offset(draws, shape)) is not None:
+        if not self.diffusion.offset_noise_by_timestep and (offset := self._offset(draws, shape, pictures)) is not None:
             noise = noise + offset
         return Batch(
             weight=torch.tensor(weights, dtype=torch.float64).to(exact),
@@ -101,7 +101,7 @@ class SampleSource:
             sizes=torch.tensor([self._sizes(sample) for sample in samples]).float() if self.sizes else None,
             text=self._text(prompts),
             input_noise=self._input_noise(noise, draws, shape),
-            offset=self._offset(draws, shape) if self.diffusion.offset_noise_by_timestep else None,
+            offset=self._offset(draws, shape, pictures) if self.diffusion.offset_noise_by_timestep else None,
             mask=self._masks(records, draws, shape),
             references=self._references(records),
             last_given=_marked(last_given),
@@ -158,17 +158,21 @@ class SampleSource:
             noise = self._multires_noise(noise, draw)
         return noise
 
-    def _offset(self, draws: list[Draw], shape: tuple[int, ...]) -> Tensor | None:
-        """`Batch.offset`."""
+    def _offset(self, draws: list[Draw], shape: tuple[int, ...], pictures: Mapping[str, Tensor]) -> Tensor | None:
+        """`Batch.offset`. pictures: its latents or pixels."""
         import torch
 
         strength, is_random = self.diffusion.offset_noise, self.diffusion.offset_noise_random
         if not strength:
             return None
-        strengths = [strength * uniform(*draw, "offset noise strength") if is_random else strength for draw in draws]
         flat = (shape[0], *[1] * (len(shape) - 1))
-        offsets = [_normal(draw, "offset noise", flat) * own for draw, own in zip(draws, strengths, strict=True)]
-        return torch.stack(offsets).to(self.dtype)
+        strengths = torch.tensor(
+            [strength * uniform(*draw, "offset noise strength") if is_random else strength for draw in draws]
+        ).view(-1, *[1] * len(shape))
+        if (adaptive := self.diffusion.offset_noise_adaptive) and "latents" in pictures:
+            means = pictures["latents"].float().flatten(2).mean(2).abs()
+            strengths = (strengths + adaptive * means.view(len(draws), *flat)).clamp(min=0)
+        return (torch.stack([_normal(draw, "offset noise", flat) for draw in draws]) * strengths).to(self.dtype)
 
     def _multires_noise(self, noise: Tensor, draw: Draw) -> Tensor:
         """`noise`, [C, ..., H, W], with noise of coarser and coarser resolutions added, at its own variance.

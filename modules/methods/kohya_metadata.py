@@ -66,6 +66,14 @@ def _network(lora: LoraConfig) -> dict[str, Any]:
         args |= {"algo": "diag-oft" if lora.adapter == "oft" else lora.adapter}
     if lora.adapter == "lokr" and lora.lokr_factor is not None:
         args["factor"] = lora.lokr_factor
+    if lora.adapter == "lokr" and lora.lokr_decompose_both:
+        args["decompose_both"] = True
+    if lora.composes_weights and lora.tucker:
+        args["use_tucker"] = True
+    if lora.adapter == "ia3" and lora.ia3_on_input:
+        args["train_on_input"] = True
+    if lora.nested_unit:
+        args["unit"] = lora.nested_unit
     if lora.targets == "linear_conv":
         args["conv_dim"] = lora.rank if lora.conv_rank is None else lora.conv_rank
         alpha = lora.alpha if lora.conv_alpha is None else lora.conv_alpha

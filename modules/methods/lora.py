@@ -1,7 +1,7 @@
 """LoRA (Hu et al. 2021, arXiv 2106.09685), using PEFT: low-rank adapters for layers of the selected components.
 
 Also supports DoRA (Liu et al. 2024, arXiv 2402.09353), which trains the magnitude of the weights separately, the
-scaling of rsLoRA (Kalajdzievski 2023, arXiv 2312.03732), and three other adapters, LoHa, LoKr and OFT: see
+scaling of rsLoRA (Kalajdzievski 2023, arXiv 2312.03732), and four other adapters, LoHa, LoKr, OFT and IA3: see
 weights/lycoris_files.py.
 """
 
@@ -152,9 +152,16 @@ def _add_adapter(family: Family, component: str, module: Model, part: PartConfig
         sizes = _patterns(module, targets, settings).get("rank_pattern", {})
         add_oft(module, {name: sizes.get(name, settings.rank) for name in targets}, ADAPTER)
         return
+    if settings.adapter == "ia3":
+        from modules.weights.channel_scales import add_channel_scales
+
+        add_channel_scales(module, dict.fromkeys(targets, settings.ia3_on_input), ADAPTER)
+        return
     if settings.composes_weights:
         check_composable(module, targets, config)
-        own = {} if settings.adapter == "loha" else {"decompose_factor": settings.lokr_factor or -1}
+        own: dict[str, Any] = {"use_effective_conv2d": settings.tucker}
+        if settings.adapter == "lokr":
+            own |= {"decompose_factor": settings.lokr_factor or -1, "decompose_both": settings.lokr_decompose_both}
         own |= _patterns(module, targets, settings)
         module.add_adapter(peft_config(cast("Kind", settings.adapter), targets, settings.rank, settings.alpha, **own))
         return

@@ -1,4 +1,4 @@
-"""LoHa, LoKr and OFT: the adapters of a model's layers, and their files in LyCORIS's format, which ComfyUI reads.
+"""LoHa, LoKr, OFT and IA3: the adapters of a model's layers, and their files in LyCORIS's format, which ComfyUI reads.
 
 A layer of a file has tensors such as `<name>.hada_w1_a` or `<name>.lokr_w2`, and `<name>.alpha`. Its name is kohya's if
 the family has such names, else the path in diffusers, such as `transformer.transformer_blocks.0.attn.to_q`.
@@ -6,7 +6,7 @@ the family has such names, else the path in diffusers, such as `transformer.tran
 LoHa (Hyeon-Woo et al. 2021, arXiv 2108.06098) adds (w1_a @ w1_b) * (w2_a @ w2_b) to a weight. LoKr (Yeh et al. 2023,
 arXiv 2309.14859) adds the Kronecker product of w1 and w2, each of which may be the product of two matrices. Both are
 multiplied by alpha / rank. PEFT's layers compute them. For OFT see `orthogonal.py`; its alpha is a limit of the
-rotation, and 0 is none.
+rotation, and 0 is none. For IA3 see `channel_scales.py`; it has no alpha, and ComfyUI does not read it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,19 @@ if TYPE_CHECKING:
     from modules.families.Family import Family
     from modules.weights.libraries import Model
 
-Kind = Literal["loha", "lokr", "oft"]
+Kind = Literal["loha", "lokr", "oft", "ia3"]
 PARTS: dict[Kind, tuple[str, ...]] = {
     "loha": ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2"),
     "lokr": ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2"),
     "oft": ("oft_blocks",),
+    "ia3": ("on_input", "weight"),
 }
 _KIND_OF = {part: kind for kind, parts in PARTS.items() for part in parts}
+_MARKS = _KIND_OF.keys() - {"weight"}  # which tensors of other files are called, too
+_ADAPTER_KINDS: dict[str, Kind] = {**_KIND_OF, "ia3_weight": "ia3"}  # by the parts of the layers in a model
 _WITH_RANK = ("hada_w1_b", "lokr_w1_b", "lokr_t2", "lokr_w2_b")  # those whose first axis is the rank, first one first
 # a layer has one of these sets of parts, besides hada_t1 and hada_t2
-_WHOLE = (frozenset(PARTS["loha"][:4]), frozenset(PARTS["oft"]), *(
+_WHOLE = (frozenset(PARTS["loha"][:4]), frozenset(PARTS["oft"]), frozenset(PARTS["ia3"]), *(
     frozenset((*w1, *w2))
     for w1 in (("lokr_w1",), ("lokr_w1_a", "lokr_w1_b"))
     for w2 in (("lokr_w2",), ("lokr_w2_a", "lokr_w2_b"), ("lokr_t2", "lokr_w2_a", "lokr_w2_b"))
@@ -58,7 +61,7 @@ class LycorisLayer:
 
     @property
     def rank(self) -> int | None:
-        """None for a LoKr of two whole matrices, whose scale is 1 whatever its alpha is. Of OFT the size of a block."""
+        """Of OFT the size of a block. None for IA3, and for a LoKr of two whole matrices, whose scale is always 1."""
         if self.kind == "oft":
             return self.parts["oft_blocks"].shape[1]
         return next((self.parts[name].shape[0] for name in _WITH_RANK if name in self.parts), None)
@@ -73,8 +76,8 @@ LycorisLayers = dict[str, dict[str, LycorisLayer]]
 
 
 def is_lycoris(names: Iterable[str]) -> bool:
-    """Whether the tensors of a file, of these names, are a LoHa or LoKr."""
-    return any(name.rpartition(".")[2] in _KIND_OF for name in names)
+    """Whether the tensors of a file, of these names, are adapters of one of these kinds."""
+    return any(name.rpartition(".")[2] in _MARKS for name in names)
 
 
 def adapted_layers(module: Model, adapter: str) -> dict[str, LycorisLayer]:
@@ -82,7 +85,10 @@ def adapted_layers(module: Model, adapter: str) -> dict[str, LycorisLayer]:
     prefix = "text_model." if type(module).__name__ == "CLIPTextModel" and not hasattr(module, "text_model") else ""
     found = {}
     for path, layer in _peft_layers(module):
-        kind = _KIND_OF[layer.adapter_layer_names[0]]
+        kind = _ADAPTER_KINDS[layer.adapter_layer_names[0]]
+        if kind == "ia3":
+            found[prefix + path] = _of_scales(layer, adapter)
+            continue
         held = {name: getattr(layer, name) for name in PARTS[kind]}
         parts = {name: of_adapter[adapter].detach() for name, of_adapter in held.items() if adapter in of_adapter}
         found[prefix + path] = _with_scale(kind, parts, float(layer.scaling[adapter]))
@@ -99,8 +105,10 @@ def file_tensors(layers: LycorisLayers, family: Family, dtype: torch.dtype | Non
             has_name = component in family.kohya_prefixes
             name = kohya_name(family, component, path) if has_name else f"{component}.{path}"
             for part, tensor in layer.parts.items():
-                tensors[f"{name}.{part}"] = tensor if dtype is None else tensor.to(dtype)
-            tensors[f"{name}.alpha"] = torch.tensor(layer.alpha)
+                is_flag = not tensor.is_floating_point()
+                tensors[f"{name}.{part}"] = tensor if dtype is None or is_flag else tensor.to(dtype)
+            if layer.kind != "ia3":
+                tensors[f"{name}.alpha"] = torch.tensor(layer.alpha)
     return tensors
 
 
@@ -160,8 +168,8 @@ def read_lycoris(path: str | Path, family: Family) -> LycorisLayers:
         place = diffusers_name(family, stem) or (stem.partition(".")[0], stem.partition(".")[2])
         if (part not in _KIND_OF and part != "alpha") or place[0] not in family.lora_targets:
             raise WeightsError(
-                f"'{path}': its '{name}' does not belong to a LoHa or LoKr for {family.name}; choose one made for "
-                f"{family.name}."
+                f"'{path}': its '{name}' does not belong to such an adapter of {family.name}; choose one made "
+                f"for {family.name}."
             )
         component = expert if expert and place[0] in family.denoisers else place[0]
         found.setdefault((component, place[1]), {})[part] = tensor
@@ -196,6 +204,7 @@ def add_lycoris(
     import torch
     from torch import nn
 
+    from modules.weights.channel_scales import add_channel_scales
     from modules.weights.orthogonal import add_oft
 
     kind = next(iter(layers.values())).kind
@@ -207,6 +216,14 @@ def add_lycoris(
     rank = Counter(ranks.values()).most_common(1)[0][0]
     if kind == "oft":
         add_oft(module, ranks, adapter)
+    elif kind == "ia3":
+        add_channel_scales(module, {path: bool(layer.parts["on_input"]) for path, layer in layers.items()}, adapter)
+        for path, layer in layers.items():
+            scaled: Any = module.get_submodule(path)
+            values = layer.parts["weight"].flatten().to(scaled.ia3_weight[adapter].device, dtype)
+            scaled.ia3_weight[adapter] = nn.Parameter(values.clone())
+        module.set_adapter(adapter)
+        return
     else:
         module.add_adapter(peft_config(kind, list(layers), rank, rank), adapter_name=adapter)
     for path, layer in layers.items():
@@ -231,6 +248,17 @@ def peft_config(kind: Kind, targets: list[str], rank: int, alpha: float, **optio
     return LoHaConfig(**values) if kind == "loha" else LoKrConfig(init_weights="lycoris", **values)
 
 
+def _of_scales(layer: Any, adapter: str) -> LycorisLayer:
+    """The IA3 of a layer, with the shape of weights that LyCORIS gives it."""
+    import torch
+    from torch import nn
+
+    weight = (layer.ia3_weight[adapter] * layer.scaling[adapter]).detach()
+    if isinstance(layer.get_base_layer(), nn.Conv2d):
+        weight = weight.view(1, -1, 1, 1)
+    return LycorisLayer("ia3", {"weight": weight, "on_input": torch.tensor(int(layer.on_input[adapter]))}, 1.0)
+
+
 def _with_scale(kind: Kind, parts: dict[str, Tensor], scale: float) -> LycorisLayer:
     if kind == "oft":  # which trains with a scale of 1
         return LycorisLayer(kind, parts, 0.0)
@@ -245,6 +273,8 @@ def _fits(layer: LycorisLayer, module: nn.Module) -> bool:
     shape, parts = _shape(module), layer.parts
     if shape is None:
         return False
+    if layer.kind == "ia3":
+        return parts["weight"].numel() == shape[1 if parts["on_input"] else 0]
     if layer.kind == "oft":
         return parts["oft_blocks"].shape[:2].numel() == shape[0]
     if layer.kind == "loha":

@@ -93,6 +93,16 @@ def test_offset_noise_is_normal(make_source):
     assert abs(values.std() - 1) < 0.07
 
 
+def test_adaptive_offset_noise_grows_with_the_mean_of_the_latents(make_source):
+    plain = batch_of(make_source()).noise
+    fixed = batch_of(make_source({"offset_noise": 0.5})).noise - plain
+    batch = batch_of(make_source({"offset_noise": 0.5, "offset_noise_adaptive": 0.2}))
+    means = batch.latents.mean((2, 3), keepdim=True).abs()
+    torch.testing.assert_close(batch.noise - plain, fixed * (1 + 0.4 * means), rtol=1e-3, atol=1e-4)
+    none = batch_of(make_source({"offset_noise": 0.5, "offset_noise_adaptive": -1.0}))
+    assert torch.equal((none.noise == plain).flatten(2).all(2), (means[..., 0, 0] >= 0.5))  # never below 0
+
+
 def test_random_offset_noise_is_at_most_as_strong(make_source):
     plain = batch_of(make_source()).noise
     full = batch_of(make_source({"offset_noise": 0.5})).noise - plain

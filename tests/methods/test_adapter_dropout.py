@@ -57,8 +57,17 @@ def test_whole_adapters_are_left_out_without_a_scale(kind):
     assert (kept[:, 0] == 0).double().mean() == pytest.approx(0.25, abs=0.04)
 
 
+@pytest.mark.parametrize("kind", ["linear", "conv"])
+def test_nested_ranks_are_the_first_ones_without_a_scale(kind):
+    kept = ranks_kept(kind, nested_unit=3)  # of eight: three, six or all
+    counts = kept.sum(1)
+    assert torch.equal(kept, (torch.arange(RANK) < counts[:, None]).float())
+    shares = [(counts == count).double().mean().item() for count in (3, 6, 8)]
+    assert shares == pytest.approx([1 / 3] * 3, abs=0.04)
+
+
 def test_nothing_is_left_out_outside_training_or_without_the_settings():
-    module, inputs = adapted("linear", rank_dropout=0.5, module_dropout=0.5)
+    module, inputs = adapted("linear", rank_dropout=0.5, module_dropout=0.5, nested_unit=2)
     plain, _ = adapted("linear")
     state = torch.get_rng_state()
     assert torch.equal(module.eval()(inputs), plain.train()(inputs))
@@ -74,8 +83,8 @@ def test_the_settings_reach_every_adapter(tiny_sd15):
 
 def test_what_it_can_not_be_combined_with():
     for options in ({"dora": True}, {"adapter": "loha"}):
-        for name in ("rank_dropout", "module_dropout"):
-            config = TrainConfig(lora=LoraConfig(**options, **{name: 0.2}))
+        for name, value in (("rank_dropout", 0.2), ("module_dropout", 0.2), ("nested_unit", 2)):
+            config = TrainConfig(lora=LoraConfig(**options, **{name: value}))
             assert [problem.path for problem in find_problems(config) if problem.path.startswith("lora.")] == [
                 f"lora.{name}"
             ]

@@ -20,7 +20,8 @@ from tests.support.waiting import PATIENCE_SECONDS
 METHODS = {
     "lora": (
         *("method=lora", "text_encoder.train=true", "lora.dropout=0.1", "lora.targets=linear_conv"),
-        *("lora.rank_dropout=0.2", "lora.module_dropout=0.2", "lora.plus_ratio=4", "lora.max_norm=0.01"),
+        *("lora.rank_dropout=0.2", "lora.module_dropout=0.2", "lora.nested_unit=1", "lora.plus_ratio=4"),
+        "lora.max_norm=0.01",
     ),
     "lokr": ("method=lora", "text_encoder.train=true", "lora.adapter=lokr", "lora.rank=2", "lora.max_norm=0.01"),
     "full": ("method=full", "text_encoder.train=true", "optimizer.learning_rate=0.0001"),

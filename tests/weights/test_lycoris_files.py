@@ -1,4 +1,4 @@
-"""LoHa, LoKr, OFT: other programs see what was trained, training goes on from their files, and misfits are refused."""
+"""LoHa, LoKr, OFT, IA3: others see what was trained, training goes on from files, and misfits are refused."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 import torch
 from diffusers import DiffusionPipeline
 from lycoris.functional import diag_oft, loha, lokr
+from lycoris.modules.ia3 import _ia3_weight
 from peft.tuners.lycoris_utils import LycorisLayer
 
 from modules.config.errors import UserError
@@ -31,7 +32,12 @@ KINDS = [
     ("sdxl", {"adapter": "loha", "rank": 2, "alpha": 1.0}),
     ("flux1", {"adapter": "lokr", "rank": 1, "alpha": 1.0, "lokr_factor": 2, "targets": "linear"}),
     ("flux1", {"adapter": "oft", "rank": 8, "targets": "linear"}),
-]
+    ("sd15", {"adapter": "ia3", "targets": "linear_conv"}),
+    ("sd15", {"adapter": "ia3", "ia3_on_input": True, "targets": "linear_conv"}),
+    ("sd15", {"adapter": "loha", "rank": 3, "alpha": 2.0, "targets": "linear_conv", "tucker": True}),
+    ("sd15", {"adapter": "lokr", "rank": 1, "lokr_factor": 8, "lokr_decompose_both": True, "targets": "linear_conv",
+              "tucker": True}),
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -109,6 +115,9 @@ def by_reference(tensors, name, weight):
     if "oft_blocks" in parts:
         assert float(parts["alpha"]) == 0  # else ComfyUI would limit the rotation
         return diag_oft.diff_weight(weight.detach(), parts["oft_blocks"], None, constraint=0)
+    if "on_input" in parts:
+        assert "alpha" not in parts
+        return _ia3_weight(weight.detach(), parts["weight"], bool(parts["on_input"]), 1.0, diff=True)
     weights = [parts.get(f"lokr_{part}") for part in ("w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b", "t2")]
     rank = next((len(factor) for factor in (weights[2], weights[5]) if factor is not None), 1)
     return lokr.diff_weight(*weights, gamma=float(parts["alpha"]) / rank)
@@ -125,7 +134,9 @@ def test_the_strength_of_a_file_scales_what_it_adds(dtype, made, tiny_sd15):
         assert np.abs(our_picture(whole) - our_picture(base.pipe)).max() <= 1e-5
 
 
-@pytest.mark.parametrize(("family", "lora"), KINDS[:4], ids=["loha", "small lokr", "whole lokr", "oft"])
+@pytest.mark.parametrize(
+    ("family", "lora"), [*KINDS[:4], KINDS[8]], ids=["loha", "small lokr", "whole lokr", "oft", "ia3"]
+)
 def test_training_goes_on_from_a_file_with_its_own_rank(family, lora, made, tiny_model):
     before, _, file = made(family, lora)
     settings = {"adapter": lora["adapter"], "rank": 16, "start_from": str(file)}
@@ -193,8 +204,9 @@ def test_a_file_of_oft_with_a_limit_is_refused(made, tiny_sd15, tmp_path):
         load_lora(plain(tiny_sd15), tmp_path / "other.safetensors")
 
 
-def test_oft_is_added_to_weights_in_4_bits_too(tiny_model):
-    settings = {"lora": {"adapter": "oft", "rank": 4}, "model": {"denoiser_quantization": "nf4"}}
+@pytest.mark.parametrize("adapter", ["oft", "ia3"])
+def test_adapters_of_activations_are_added_to_weights_in_4_bits_too(adapter, tiny_model):
+    settings = {"lora": {"adapter": adapter, "rank": 4}, "model": {"denoiser_quantization": "nf4"}}
     base, _ = prepared(tiny_model("flux1"), "lora", "flux1", **settings)
     before = our_picture(base.pipe)
     move(base.module("transformer"))
