@@ -78,6 +78,7 @@ def count(family: Family) -> dict[str, Any]:
         "blocks": count_blocks(family),
         **({"clip": count_held_by_clips(family)} if family.frame_step else {}),
         **({"connectors": sum(num_weights(build(part, torch.bfloat16)) for part in connectors)} if connectors else {}),
+        **({"guidance_denoisers": len(family.guidance_denoisers)} if family.guidance_denoisers else {}),
     }
 
 

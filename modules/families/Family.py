@@ -71,6 +71,8 @@ class Family:
     output: (DenoiserCall, first output of the denoiser) -> prediction, packed like the latents.
     pack: latents -> the denoiser's input. unpack: (packed, shape of the latents) -> latents.
     adapt: corrects, once it is loaded, faults of a denoiser or of how its pipeline calls it.
+    guidance_denoisers: components of the denoisers' architecture that predict without the text, for guidance in
+        sampling. They are never trained.
     experts: pipeline config -> denoiser -> its half-open interval of timesteps [start, end); None if a single denoiser
         handles all timesteps. An expert that a step does not use is not updated.
     codec: how the VAE converts images to latents and back.
@@ -142,6 +144,7 @@ class Family:
     pack: Callable[[Tensor], Tensor] = lambda latents: latents
     unpack: Callable[[Tensor, tuple[int, ...]], Tensor] = lambda packed, shape: packed
     adapt: Callable[[ModelMixin], None] = lambda denoiser: None
+    guidance_denoisers: tuple[str, ...] = ()
     experts: Callable[[Mapping[str, Any]], Mapping[str, tuple[float, float]]] | None = None
     codec: Codec = field(default_factory=Codec)
     unquantized: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -96,7 +96,7 @@ QWEN_2_5_VL = Component(
     },
     "Qwen2_5_VLConfig",
 )
-# Qwen3-VL-4B
+# Qwen3-VL-4B and -8B
 _QWEN_3_VL_ROPE = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [24, 20, 20], "mrope_interleaved": True}
 QWEN_3_VL_4B = Component(
     "transformers.Qwen3VLModel",
@@ -110,6 +110,21 @@ QWEN_3_VL_4B = Component(
             "rope_parameters": _QWEN_3_VL_ROPE,
         },
         "vision_config": {"hidden_size": 1024, "intermediate_size": 4096, "depth": 24, "out_hidden_size": 2560},
+    },
+    "Qwen3VLConfig",
+)
+QWEN_3_VL_8B = Component(
+    "transformers.Qwen3VLModel",
+    {
+        "text_config": {
+            "hidden_size": 4096,
+            "intermediate_size": 12288,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "rope_parameters": _QWEN_3_VL_ROPE,
+        },
+        "vision_config": {"hidden_size": 1152, "intermediate_size": 4304, "depth": 27, "out_hidden_size": 4096},
     },
     "Qwen3VLConfig",
 )

@@ -68,6 +68,7 @@ class Architecture:
     lora, full: activations of the denoiser in mixed precision. vae_activations: in float32.
     held: bytes per pixel during sampling, by the "denoiser" in mixed precision and by the "vae" in float32.
     text_bytes: activations of each text encoder per caption.
+    guidance_denoisers: how many further networks of the denoiser's size sampling needs.
     clip: bytes per pixel of a frame that "encoder" and "decoder" of a VAE of videos hold for a clip, in float32, and
         those that each of its frames adds ("encoder_frame", "decoder_frame").
     """
@@ -87,6 +88,7 @@ class Architecture:
     blocks: Blocks
     clip: Mapping[str, int] = field(default_factory=dict)
     connectors: int = 0
+    guidance_denoisers: int = 0
 
 
 def _architecture(counted: Mapping[str, Any]) -> Architecture:
@@ -409,6 +411,8 @@ def _sampling(config: TrainConfig, model: Architecture, num_ranks: int) -> float
     own = BYTES_OF[config.model.weight_dtype]
     trains_denoiser = facts_of(config).uses_denoiser
     absent = 0 if trains_denoiser else _denoiser_bytes(config, model)
+    quantization = config.model.denoiser_quantization
+    absent += model.guidance_denoisers * _held_bytes(config, quantization, model.denoiser, model.quantizable_denoiser)
     vae = model.vae * own if trains_denoiser else 0
     pictures = min(settings.batch_size, math.ceil(sum(sample.count for sample in samples) / num_ranks))
     sizes = [math.prod(sample_size(sample, config.data)) for sample in samples]

@@ -50,9 +50,10 @@ class SamplePrompts:
         if not unknown or self.trains_text:
             return
         base, family = self.base, self.base.family
-        later = (*family.denoisers, family.vae, *family.text.connectors)
-        described = {name: _Description(base.meta_module(name), base.dtype) for name in later}
         encoding = family.text.encoders + family.text.tokenizers
+        later = {name: base.meta_module(name) for name in base.component_names if name not in encoding}
+        models = {name: model for name, model in later.items() if isinstance(model, nn.Module)}
+        described = {name: _Description(model, base.dtype) for name, model in models.items()}
         with base.using(*encoding), base.replaced(described), self._remembering(base.pipe):
             for batch in unknown:
                 known = tuple(batch)
@@ -69,7 +70,7 @@ class SamplePrompts:
         """The pipeline for batches that are encoded; its other models are on the device only while they are used."""
         base, family = self.base, self.base.family
         trains_text = self.trains_text
-        on_device = [*family.denoisers, *(family.text.encoders if trains_text else ())]
+        on_device = [*family.denoisers, *family.guidance_denoisers, *(family.text.encoders if trains_text else ())]
         absent = set() if trains_text else set(family.text.encoders)
         others = [name for name in base.component_names if name not in absent.union(on_device)]
         with base.using(*on_device), base.using(*others, on_device=False):

@@ -331,7 +331,7 @@ class BaseModel:
             raise self._component_error(name, str(error)) from error
         wanted = quantization_of(self.family, name, self.config)
         if stored != "none" and wanted not in ("none", stored):
-            part = "denoiser" if name in self.family.denoisers else "text_encoder"
+            part = "text_encoder" if name in self.family.text.encoders else "denoiser"
             raise WeightsError(
                 f"model.{part}_quantization {wanted!r}: the {name} of model.base {self.config.base!r} is stored in "
                 f"{stored}; set it to none, or choose a base model that is not quantized."

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def quantization_of(family: Family, component: str, config: ModelConfig) -> str:
     """The quantization that the settings choose for a component; "none" for those that are never quantized."""
-    if component in family.denoisers:
+    if component in (*family.denoisers, *family.guidance_denoisers):
         return config.denoiser_quantization
     return config.text_encoder_quantization if component in family.text.encoders else "none"
 
@@ -27,7 +27,8 @@ def quantizable_layers(family: Family, component: str, module: nn.Module) -> lis
     """
     from torch import nn
 
-    blocks = family.lora_blocks.get(component, ("",))
+    described = family.denoisers[0] if component in family.guidance_denoisers else component
+    blocks = family.lora_blocks.get(described, ("",))
     left_out = set(family.unquantized.get(component, ()))
     owners = Counter(id(part.weight) for part in module.modules() if hasattr(part, "weight"))
     return [

@@ -39,11 +39,13 @@ from tests.support.tiny_models import VARIANTS
 
 # Their pipelines fail without a prompt, take texts with another order of axes or before connectors, or want their
 # lengths, too, so that they can't be given a text as it is cached.
-NO_TEXT_IN_CALL = ("bria_fibo", "hidream", "kandinsky5_image", "kandinsky5_video", "longcat_image", "ltx2")
+NO_TEXT_IN_CALL = (
+    "bria_fibo", "hidream", "ideogram4", "kandinsky5_image", "kandinsky5_video", "longcat_image", "ltx2",
+)  # fmt: skip
 # Their VAEs normalize over several frames, so that the first latent frame of a clip depends on those after it.
 NORMALIZED_OVER_FRAMES = ("cogvideox", "hunyuan_video", "kandinsky5_video")
-# Their pipelines convert a prediction to clean latents and back.
-ROUNDING = {"ltx2": 3e-6}
+# Their pipelines convert a prediction to clean latents and back, or attend over a text with its padding.
+ROUNDING = {"ltx2": 3e-6, "ideogram4": 2e-6}
 PROMPTS = ["a photo of a cat", "the dog, moving below a red and blue sky"]
 
 
@@ -598,8 +600,9 @@ def without_sound(arguments):
 
 
 def unpadded(text):
-    """Without the zeros at its end, with which pipelines pad a text to the length of another."""
-    return text[: max([1, *(text.any(dim=-1).nonzero().flatten() + 1).tolist()])]
+    """Without the zeros at its ends, with which pipelines pad a text to the length of another."""
+    rows = text.any(dim=-1).nonzero().flatten().tolist()
+    return text[rows[0] : rows[-1] + 1] if rows else text[:1]
 
 
 def matrices_in(value):

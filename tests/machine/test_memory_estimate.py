@@ -276,6 +276,14 @@ def test_a_picture_of_full_size_takes_more_than_the_training_of_a_lora_in_small_
     assert memory.peak == memory.sampling > memory.training == without.peak
 
 
+@pytest.mark.parametrize(("quantization", "weight_bytes"), [("none", 2), ("int8", 1)])
+def test_a_network_for_guidance_is_counted_while_samples_are_made(quantization, weight_bytes):
+    model = {"weight_dtype": "bfloat16", "denoiser_quantization": quantization}
+    memory = with_samples(family="ideogram4", method="lora", model=model)
+    assert memory.weights > 9_279_000_000 * weight_bytes
+    assert memory.sampling > 2 * 9_279_000_000 * weight_bytes
+
+
 def test_samples_that_a_run_does_not_make_by_itself_are_not_counted():
     for sampling in ({"at_end": False}, {"samples": []}, {"samples": [{**PICTURE, "enabled": False}]}):
         assert with_samples(sampling=sampling).sampling == 0

@@ -101,6 +101,14 @@ def test_a_component_is_quantized_whenever_it_is_moved_to_the_device_and_not_bef
     assert base.module("unet") is None
 
 
+def test_a_network_for_guidance_is_quantized_as_the_denoiser_is(tiny_model):
+    base = open_base("ideogram4", tiny_model("ideogram4"), "int8")
+    with base.using("transformer", "unconditional_transformer"):
+        layers = quantized(base.module("unconditional_transformer"))
+        assert layers == quantized(base.module("transformer")) != []
+        assert all(name.startswith("layers.") for name in layers)
+
+
 def test_adapters_are_not_quantized_when_their_component_is_moved_again(tiny_sd15):
     from peft import LoraConfig
 

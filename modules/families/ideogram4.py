@@ -1,0 +1,104 @@
+"""Ideogram 4: a single-stream flow transformer over text and patches of FLUX.2's latents, with layers of Qwen 3 VL.
+
+Ideogram 2026. A second transformer, which sees no text, gives the unconditional predictions of guidance; it stays as it
+is. Time runs from 0 (noise) to 1 and the output is negated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from modules.families.Family import DenoiserCall, Family
+from modules.families.packing import token_positions
+from modules.families.patched_vae import pack_cells, patched_codec, unpack_cells
+from modules.families.PublishedModel import QWEN_3_VL_8B, Component, PublishedModel
+from modules.families.TextEncoding import TextEncoding
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_IMAGE, _TEXT = 2, 3  # the kinds of tokens; padding is of none
+_FIRST_POSITION = 65536  # of images, behind that of every text
+_MAX_LENGTH = 2048
+
+
+def _inputs(call: DenoiserCall) -> dict[str, Any]:
+    import torch
+
+    text, (height, width) = call.text_tensor("prompt_embeds"), call.shape[-2:]
+    batch, length = text.shape[:2]
+    words = torch.arange(length, device=text.device)[:, None].expand(length, 3)
+    cells = token_positions(height, width, like=words) + _FIRST_POSITION
+    spoken = call.text_tensor("mask").long() if "mask" in call.text else words.new_ones(batch, length)
+    drawn = words.new_ones(batch, len(cells))
+    return {
+        "hidden_states": torch.nn.functional.pad(call.latents, (0, 0, length, 0)),
+        "timestep": (1 - call.timestep / 1000).to(call.latents.dtype),
+        "encoder_hidden_states": torch.nn.functional.pad(text, (0, 0, 0, len(cells))),
+        "position_ids": torch.cat([words, cells]).expand(batch, -1, -1),
+        "segment_ids": torch.cat([spoken, drawn], dim=1),  # padding is a segment of its own
+        "indicator": torch.cat([_TEXT * spoken, _IMAGE * drawn], dim=1),
+    }
+
+
+def _without_padding(pipe: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tokens of one prompt, without the 436 MB with which the pipeline pads it."""
+    return {"prompt_embeds": outputs["prompt_embeds"][:, outputs["indicator"][0] == _TEXT]}
+
+
+def _patch(cells_BCHW: Tensor) -> Tensor:
+    """Returns [B, 4 C, H/2, W/2]: the channels of a patch are ordered row by row and then by channel."""
+    batch, channels, height, width = cells_BCHW.shape
+    cells = cells_BCHW.reshape(batch, channels, height // 2, 2, width // 2, 2)
+    return cells.permute(0, 3, 5, 1, 2, 4).reshape(batch, channels * 4, height // 2, width // 2)
+
+
+def _unpatch(patches_BCHW: Tensor) -> Tensor:
+    batch, channels, height, width = patches_BCHW.shape
+    cells = patches_BCHW.reshape(batch, 2, 2, channels // 4, height, width)
+    return cells.permute(0, 3, 4, 1, 5, 2).reshape(batch, channels // 4, height * 2, width * 2)
+
+
+IDEOGRAM_4 = Family(
+    name="ideogram4",
+    label="Ideogram 4",
+    pipeline="Ideogram4Pipeline",
+    denoisers=("transformer",),
+    guidance_denoisers=("unconditional_transformer",),
+    text=TextEncoding(
+        outputs=("prompt_embeds", None, None, "indicator"),
+        encoders=("text_encoder",),
+        tokenizers=("tokenizer",),
+        options={"max_sequence_length": _MAX_LENGTH, "grid_h": 0, "grid_w": 0},  # without positions of an image
+        select=_without_padding,
+        collate="pad",
+        padded=("prompt_embeds",),
+        mask="mask",
+    ),
+    objective="flow",
+    align=16,
+    codec=patched_codec(_patch, _unpatch),
+    inputs=_inputs,
+    output=lambda call, output: -output[:, -call.latents.shape[1] :],
+    pack=pack_cells,
+    unpack=unpack_cells,
+    patch_size=1,
+    call_options={"guidance_schedule": None},  # which would exclude a guidance scale
+    unused=("prompt_enhancer_head",),
+    can_train_vae=True,
+    lora_targets={"transformer": tuple(f"attention.{name}" for name in ("to_q", "to_k", "to_v", "to_out.0"))},
+    lora_mlp={"transformer": tuple(f"feed_forward.{name}" for name in ("w1", "w2", "w3"))},
+    lora_blocks={"transformer": ("layers",)},
+    latent_bytes_per_pixel=128 * 4 / 16**2,
+    caption_bytes=256 * 53248 * 4,  # for a caption of about 256 tokens
+    typical_bytes=109e9,
+    partly_unused=("text_encoder",),  # its vision tower and the norm behind the layers that the denoiser reads
+    published=PublishedModel(
+        denoiser=Component("diffusers.Ideogram4Transformer2DModel"),
+        vae=Component("diffusers.AutoencoderKLFlux2"),
+        text_encoders=((QWEN_3_VL_8B, _MAX_LENGTH),),
+        text={"prompt_embeds": (256, 53248)},
+        side=1024,
+    ),
+)
