@@ -410,6 +410,11 @@ def make_tiny_wan21(path: str | Path) -> Path:
     return _save_tiny_wan(path)
 
 
+def make_tiny_skyreels_v2(path: str | Path) -> Path:
+    """Save a tiny SkyReels-V2 pipeline below `path` and return the path."""
+    return _save_tiny_wan(path, pipeline="SkyReelsV2Pipeline", transformer="SkyReelsV2Transformer3DModel")
+
+
 def make_tiny_wan22_5b(path: str | Path) -> Path:
     """Save a tiny Wan 2.2 TI2V-5B pipeline below `path` and return the path: 16 pixels a cell, timesteps by token."""
     return _save_tiny_wan(path, channels=48, vae=WAN_22_VAE, expand_timesteps=True)
@@ -432,17 +437,18 @@ def _save_tiny_wan(
     vae: dict | None = None,
     further_channels: int = 0,
     pipeline: str = "WanPipeline",
+    transformer: str = "WanTransformer3DModel",
     heads: int = 2,
     **options,
 ) -> Path:
     import diffusers
     import torch
-    from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanTransformer3DModel
+    from diffusers import AutoencoderKLWan, UniPCMultistepScheduler
 
     torch.manual_seed(SEED)
     tokenizer = t5_tokenizer()
     transformers = [
-        WanTransformer3DModel(
+        getattr(diffusers, transformer)(
             num_attention_heads=heads,
             attention_head_dim=12,
             in_channels=channels + further_channels,
@@ -455,9 +461,10 @@ def _save_tiny_wan(
         )
         for _ in range(experts)
     ]
+    if experts > 1:
+        options["transformer_2"] = transformers[1]
     made = getattr(diffusers, pipeline)(
         transformer=transformers[0],
-        transformer_2=transformers[1] if experts > 1 else None,
         vae=AutoencoderKLWan(**_tiny_wan_vae(channels), **(vae or {})),
         scheduler=UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0),
         text_encoder=tiny_umt5(tokenizer, width=32),
