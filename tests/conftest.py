@@ -39,6 +39,7 @@ LONG_FILES = (
     "scripts/test_demo.py",
     "ui/test_as_a_person.py",
     "scripts/test_odd_folder.py",
+    "trainer/test_pretended_gpu.py",
     "scripts/test_train_on_ranks.py",
     "scripts/test_slurm.py",
     "ui/test_train_ui.py",

@@ -1,0 +1,309 @@
+"""A GPU that is not there: tensors claim to be on it and are held by the CPU, with their values.
+
+What a GPU would refuse or wait for raises an AssertionError with the line of our code: an operation on tensors of two
+devices, one that does not take their dtypes, and inside of `no_waits` everything for which the host waits until the GPU
+has computed. Where a library's own code waits, `waits_elsewhere` has its file instead. torch's autocast has no rules
+for such a device; it gets those of CUDA for the operations that our models use. A copy to the CPU with `non_blocking`
+arrives when its event has been waited for, and is NaN until then. Memory can't be measured here, because attention
+keeps its matrix on such a device, and there is one stream only (tests/weights/test_block_swap.py has a second).
+
+A process must import this before its first backward pass, after which autograd knows no further device, and is then no
+longer as it was for other tests. So it runs in a process of its own, see tests/trainer/test_pretended_gpu.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.utils._device
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+_setup_privateuseone_for_python_backend("pretended")
+GPU = torch.device("pretended", 0)
+ROOT = Path(__file__).resolve().parents[2]
+
+_aten = torch.ops.aten
+# The host needs a value of the result, or its size.
+_WAITING = {
+    _aten._local_scalar_dense.default,
+    _aten.equal.default,
+    _aten.is_nonzero.default,
+    _aten.nonzero.default,
+    _aten.masked_select.default,
+    _aten.bincount.default,
+    _aten._unique2.default,
+    _aten.unique_dim.default,
+    _aten.unique_consecutive.default,
+}
+_INDEXING = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default}
+_TORCH = str(Path(torch.__file__).parent)
+_COPIES = {_aten.copy_.default, _aten._to_copy.default}
+
+_waits_forbidden = False  # of all threads: autograd has its own
+_step = 0  # the number of the last one
+waits_elsewhere: set[str] = set()  # files of libraries, as "diffusers/models/embeddings.py", that waited in `no_waits`
+_arriving: list[tuple[Tensor, Tensor]] = []  # (on the CPU, on the GPU) of copies that no event has been recorded after
+
+# Code of ours that has to know values: which experts a token goes to decides on the sizes of tensors.
+_MAY_WAIT = ("modules/families/hidream.py",)
+
+
+class OnGpu(Tensor):
+    """A tensor on the pretended GPU. held: its values, a tensor on the CPU that only this one refers to."""
+
+    held: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, held: Tensor) -> OnGpu:
+        layout = {"strides": held.stride(), "storage_offset": held.storage_offset()}
+        return Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, device=GPU, **layout)
+
+    def __init__(self, held: Tensor):
+        self.held = held
+
+    @property
+    def data(self) -> Tensor:
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        Tensor.data.__set__(self, value)
+        self.held = value.held
+
+    def __getitem__(self, index: Any) -> Tensor:
+        parts = index if isinstance(index, tuple) else (index,)
+        return super().__getitem__(tuple(torch.tensor(part) if isinstance(part, list) else part for part in parts))
+
+    is_cuda = True  # for code that has another way for a CPU
+
+    def new_tensor(self, values: Any, dtype: torch.dtype | None = None) -> Tensor:
+        return torch.tensor(values, dtype=dtype or self.dtype, device=GPU)
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
+    def __repr__(self, **_: Any) -> str:  # torch prints values, which are read from the GPU
+        return f"OnGpu({self.tolist()})"
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _run(function, args, kwargs or {})
+
+
+@contextmanager
+def no_waits() -> Iterator[None]:
+    """Inside, which is a step, it is an error to wait for the GPU. Events of earlier steps have long come."""
+    global _waits_forbidden, _step
+    _waits_forbidden, _step = True, _step + 1
+    try:
+        yield
+    finally:
+        _waits_forbidden = False
+
+
+class Event:
+    """In place of torch.cuda.Event."""
+
+    def record(self, stream: None = None) -> None:
+        self._copies = list(_arriving)
+        self._step = _step
+        _arriving.clear()
+
+    def synchronize(self) -> None:
+        if _waits_forbidden and self._step == _step:
+            _refuse_to_wait("an event of this very step")
+        for target, source in self._copies:
+            target.copy_(source.held)
+
+
+def _run(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Runs an operation with the values of its tensors, and pretends that the result is on the GPU."""
+    given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+    target = kwargs.get("device")
+    to_host = (target is not None and not _is_gpu(target)) or (
+        function is _aten.copy_.default and not isinstance(args[0], OnGpu)
+    )
+    if to_host and function is _aten.copy_.default and _is_non_blocking(args, kwargs):
+        _arriving.append((args[0], args[1]))
+        return args[0].fill_(math.nan)
+    if function not in _COPIES:
+        _check_devices(function, given)
+    if _waits_forbidden and (reason := _why_it_waits(function, args, kwargs, to_host)):
+        _refuse_to_wait(reason)
+    if target is not None and not to_host:
+        kwargs = {**kwargs, "device": "cpu"}
+    own = {id(value.held): value for value in given if isinstance(value, OnGpu)}
+    try:
+        result = function(*_held(args), **_held(kwargs))
+    except (RuntimeError, TypeError) as error:
+        raise AssertionError(f"A GPU would refuse {function}: {error}{_line_of_ours()}") from error
+
+    def on_gpu(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        known = own.get(id(value))  # the argument of an operation in place
+        if known is not None and known.shape != value.shape:  # as torch.arange resizes what it is to fill
+            known.data = OnGpu(value)
+        return OnGpu(value) if known is None else known
+
+    return result if to_host else tree_map(on_gpu, result)
+
+
+def _held(values: Any) -> Any:
+    return tree_map(lambda value: value.held if isinstance(value, OnGpu) else value, values)
+
+
+def _is_gpu(device: torch.device | str) -> bool:
+    return torch.device(device).type == GPU.type
+
+
+def _check_devices(function: Any, given: list[Tensor]) -> None:
+    # CUDA takes a scalar from the CPU, and indexes by a tensor there, which it copies and so waits for
+    left = [value for value in given if not isinstance(value, OnGpu) and value.dim()]
+    if left and function not in _INDEXING:
+        shapes = ", ".join(f"{value.dtype}{list(value.shape)}" for value in left)
+        raise AssertionError(f"Left on the CPU: {shapes}, which meets the GPU in {function}{_line_of_ours()}")
+
+
+def _why_it_waits(function: Any, args: tuple, kwargs: dict[str, Any], to_host: bool) -> str:
+    """What the host waits for; "" if it does not."""
+    if function in _WAITING:
+        return f"{function} reads a value"
+    if function in _INDEXING:
+        by = [index for index in args[1] if index is not None]
+        if any(index.dtype == torch.bool for index in by):
+            return "an index by a mask has to know how many are true"
+        if any(not isinstance(index, OnGpu) for index in by):
+            return "an index on the CPU is copied"
+    if function is _aten.repeat_interleave.Tensor and kwargs.get("output_size") is None:
+        return "repeat_interleave needs output_size, or it reads the size of its result"
+    if function in _COPIES:
+        source = args[1] if function is _aten.copy_.default else args[0]
+        is_blocking = not _is_non_blocking(args, kwargs)
+        if to_host and isinstance(source, OnGpu) and is_blocking:
+            return "a copy to the CPU"
+        if not to_host and not isinstance(source, OnGpu) and source.dim() and is_blocking:
+            return "a copy from the CPU without non_blocking"
+    return ""
+
+
+def _is_non_blocking(args: tuple, kwargs: dict[str, Any]) -> bool:
+    return kwargs.get("non_blocking", False) or args[2:3] == (True,)
+
+
+def _refuse_to_wait(reason: str) -> None:
+    frame = next((frame for frame in _frames() if not frame.f_code.co_filename.startswith(_TORCH)), None)
+    if frame is None or (_is_ours(frame) and _name(frame) not in _MAY_WAIT):
+        raise AssertionError(f"The step waits for the GPU: {reason}{_line_of_ours()}")
+    waits_elsewhere.add(_name(frame))
+
+
+def _line_of_ours() -> str:
+    """Where in our code this is, innermost; "" for a backward pass, which autograd runs in a thread of its own."""
+    frame = next(filter(_is_ours, _frames()), None)
+    if frame is None:
+        return ", in a backward pass" if torch._C._current_graph_task_id() != -1 else ""
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    return f", at {_name(frame)}:{frame.f_lineno}: {line}"
+
+
+def _name(frame: FrameType) -> str:
+    file = frame.f_code.co_filename
+    return Path(file).relative_to(ROOT).as_posix() if _is_ours(frame) else file.rpartition("site-packages/")[2]
+
+
+def _frames() -> Iterator[FrameType]:
+    """Those of the callers outside of this file, innermost first."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_filename != __file__:
+            yield frame
+        frame = frame.f_back
+
+
+def _is_ours(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    return file.startswith(str(ROOT)) and "site-packages" not in file
+
+
+# --- autocast, as on CUDA ---------------------------------------------------------------------------------------------
+
+# https://docs.pytorch.org/docs/stable/amp.html#cuda-op-specific-behavior
+_IN_LOW_PRECISION = (
+    "linear addmm mm bmm matmul baddbmm einsum conv1d conv2d conv3d conv_transpose1d conv_transpose2d.input "
+    "conv_transpose3d.input convolution scaled_dot_product_attention"
+)
+_IN_FLOAT32 = "layer_norm group_norm rms_norm softmax.int log_softmax.int exp log pow.Tensor_Scalar rsqrt sum mean.dim "
+_IN_FLOAT32 += "mse_loss l1_loss smooth_l1_loss huber_loss norm.ScalarOpt_dim cumsum prod"
+
+
+def _cast_as(operation: Any, dtype: Callable[[], torch.dtype]) -> Callable[..., Any]:
+    def cast(value: Any) -> Any:
+        lowers = isinstance(value, OnGpu) and value.is_floating_point() and value.dtype != torch.float64
+        return value.to(dtype()) if lowers else value
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tree_map(cast, (args, kwargs))
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
+            return operation(*args, **kwargs)
+
+    return run
+
+
+def _register() -> list[torch.library.Library]:
+    torch.pretended.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
+    everything = torch.library.Library("_", "IMPL")
+    everything.fallback(lambda function, *args, **kwargs: _run(function, args, kwargs), "PrivateUse1")
+    everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    autocast = torch.library.Library("aten", "IMPL")
+    for names, dtype in (
+        (_IN_LOW_PRECISION, lambda: torch.get_autocast_dtype(GPU.type)),
+        (_IN_FLOAT32, lambda: torch.float32),
+    ):
+        for name in names.split():
+            operation = getattr(_aten, name.split(".")[0])
+            overload = name.split(".")[1] if "." in name else "default"
+            autocast.impl(name, _cast_as(getattr(operation, overload), dtype), "AutocastPrivateUse1")
+    return [everything, autocast]
+
+
+def _in_any_memory(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """torch.empty, which can't pin memory here."""
+
+    @functools.wraps(make)
+    def made(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Tensor:
+        return make(*args, **kwargs)
+
+    return made
+
+
+def _made_on_host(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """torch.tensor, whose own copy to a device written in Python fails an assertion."""
+
+    @functools.wraps(make)
+    def made(*args: Any, device: torch.device | str | int | None = None, **kwargs: Any) -> Tensor:
+        args, kwargs = tree_map(lambda value: value.item() if isinstance(value, OnGpu) else value, (args, kwargs))
+        if device is None or not _is_gpu(device):
+            return make(*args, device=device, **kwargs)
+        return make(*args, **kwargs).to(device)
+
+    return made
+
+
+torch.utils._device._device_constructors()  # remembered, so that torch.device as a context knows the own functions
+torch.tensor, torch.as_tensor = _made_on_host(torch.tensor), _made_on_host(torch.as_tensor)
+torch.empty = _in_any_memory(torch.empty)
+torch.cuda.Event, torch.cuda.current_stream = Event, lambda device=None: None
+_libraries = _register()  # which end when they are no longer referred to

@@ -1,0 +1,126 @@
+"""A run on the pretended GPU, with a mistake planted in it if wanted, for tests/trainer/test_pretended_gpu.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+from unittest import mock
+
+import torch
+
+from modules.config.files import load_config
+from modules.data.Batch import Batch
+from modules.distributed.Runtime import Runtime
+from modules.families import latents
+from modules.methods.DenoisingLoss import DenoisingLoss
+from modules.session.TrainCommands import TrainCommands
+from modules.trainer import SamplePrompts
+from modules.trainer.Ema import Ema
+from modules.trainer.GenericTrainer import GenericTrainer
+from modules.trainer.LateReport import LateReport
+from modules.trainer.TrainingLoop import TrainingLoop
+from tests.support.Recorder import Recorder
+
+
+def run(_: Any, config: str, mistake: str = "", on_cpu: bool = False) -> dict[str, Any]:
+    """Trains by the settings in the file `config`, from start to end; every step must not wait for the GPU.
+
+    mistake: the name of one in MISTAKES. on_cpu: the same run without the GPU, to compare.
+    """
+    from tests.support import pretended_gpu  # not in the process of the tests, which this module is imported in, too
+
+    settings = load_config(config)
+    pretended_gpu.waits_elsewhere.clear()
+    device = torch.device("cpu") if on_cpu else pretended_gpu.GPU
+    trainer = GenericTrainer(settings, Recorder(), TrainCommands(), Runtime(device))
+    error = ""
+    with (
+        mock.patch.object(TrainingLoop, "train_step", _unwaiting(TrainingLoop.train_step, pretended_gpu.no_waits)),
+        MISTAKES[mistake]() if mistake else nullcontext(),
+    ):
+        try:
+            trainer.start()
+            trainer.train()
+            trainer.end()
+        except (AssertionError, ValueError) as found:
+            if not mistake:
+                raise
+            error = str(found)
+    recorder = trainer.callbacks
+    return {
+        "error": error,
+        "losses": [step.loss for step in recorder.steps],
+        "samples": len(recorder.samples),
+        "warnings": recorder.warnings,
+        "waits": sorted(pretended_gpu.waits_elsewhere),
+    }
+
+
+def _unwaiting(train_step: Callable[..., None], no_waits: Callable[[], Any]) -> Callable[..., None]:
+    def unwaiting(*args: Any) -> None:
+        with no_waits():
+            train_step(*args)
+
+    return unwaiting
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+def _in_the_loss(mistake: Callable[[Batch, torch.Tensor], Any]) -> Callable[[], Any]:
+    """A mistake made with the batch and the losses of its samples; what it returns replaces the losses."""
+    own = DenoisingLoss._losses
+
+    def losses(self: DenoisingLoss, batch: Batch, *args: Any) -> torch.Tensor:
+        values = own(self, batch, *args)
+        changed = mistake(batch, values)
+        return values if changed is None else changed
+
+    return lambda: mock.patch.object(DenoisingLoss, "_losses", losses)
+
+
+def _ema_on_the_cpu() -> Any:
+    own = Ema.__init__
+
+    def init(self: Ema, params: dict[str, Any], *args: Any) -> None:
+        own(self, {name: param.cpu() for name, param in params.items()}, *args)
+        self._parts = [(list(params.values()), list(self.averages.values()))]
+
+    return mock.patch.object(Ema, "__init__", init)
+
+
+def _statistics_on_the_cpu() -> Any:
+    statistics = torch.zeros(1, 4, 1, 1), torch.ones(1, 4, 1, 1)
+    return mock.patch.object(latents, "_stats", return_value=statistics)
+
+
+def _prompts_on_the_cpu() -> Any:
+    own = SamplePrompts._moved
+    return mock.patch.object(SamplePrompts, "_moved", lambda values, device: own(values, torch.device("cpu")))
+
+
+def _report_read_too_soon() -> Any:
+    def late_report(*args: Any) -> LateReport:
+        report = LateReport(*args)
+        report.read()
+        return report
+
+    return mock.patch("modules.trainer.TrainingLoop.LateReport", late_report)
+
+
+MISTAKES: dict[str, Callable[[], Any]] = {
+    "CPU in the step": _in_the_loss(lambda batch, losses: losses * torch.ones(len(losses))),
+    "CPU in the EMA": _ema_on_the_cpu,
+    "CPU in caching": _statistics_on_the_cpu,
+    "CPU in sampling": _prompts_on_the_cpu,
+    "dtype": _in_the_loss(lambda batch, losses: losses @ torch.ones_like(losses).double()),
+    "item": _in_the_loss(lambda batch, losses: losses * losses[0].item()),
+    "cpu": _in_the_loss(lambda batch, losses: losses.cpu().to(losses.device)),
+    "bool": _in_the_loss(lambda batch, losses: losses if losses[0] > 0 else -losses),
+    "print": _in_the_loss(lambda batch, losses: print(losses)),
+    "mask": _in_the_loss(lambda batch, losses: losses[losses > 0]),
+    "blocking copy": _in_the_loss(lambda batch, losses: losses * torch.ones(len(losses)).to(losses.device)),
+    "event of the step": _report_read_too_soon,
+    "no event": lambda: mock.patch("tests.support.pretended_gpu.Event.synchronize"),
+}
