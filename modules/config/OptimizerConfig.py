@@ -227,3 +227,17 @@ class OptimizerConfig:
             ".name": optimizers_that(lambda facts: facts.rounds),
         },
     )
+    fused_backward: bool = setting(
+        False,
+        label="Fused backward pass",
+        also_called="fused_backward_pass, fused_optimizer_groups, optimizer in backward, vram",
+        help="Updates each weight matrix during the backward pass and frees its gradient at once: saves the memory of "
+        "the gradients and changes no result. Without gradient clipping and accumulation, on one GPU.",
+        group="optimizer",
+        in_crash_report=True,
+        importance="advanced",
+        visible_when={
+            "method": methods_that(lambda method: method.trains_weights),
+            ".name": optimizers_that(lambda facts: facts.steps_alone),
+        },
+    )

@@ -32,6 +32,7 @@ class OptimizerFacts:
     takes_float64: whether weights may be in float64. takes_channels_last: whether they may be in any memory format.
     splits: whether it has to be told which weights are matrices, and trains all others with its argument adamw_lr.
     makes_momentum_late: whether it creates its momentum in the first step, so that a skipped step leaves it without.
+    steps_alone: whether its state is of each weight matrix alone, so that they can be stepped one after the other.
     shards: whether it works on weights of which each rank has a part. Not if it looks at whole matrices or at all
     weights together, or if its state depends on how the weights are laid out.
     divides: whether it updates each parameter by itself, so that each rank can update some of them (ZeRO stage 1).
@@ -55,6 +56,7 @@ class OptimizerFacts:
     takes_channels_last: bool = True
     splits: bool = False
     makes_momentum_late: bool = False
+    steps_alone: bool = False
     shards: bool = False
     divides: bool = False
 
@@ -79,6 +81,7 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             steps_in_place=True,
             shards=True,
             divides=True,
+            steps_alone=True,
         ),
         # Dettmers et al. 2022, arXiv 2110.02861
         OptimizerFacts(
@@ -94,6 +97,7 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             takes_float64=False,
             takes_channels_last=False,
             divides=True,
+            steps_alone=True,
         ),
         # Defazio et al. 2024, arXiv 2405.15682. Its average is weighted by the squared learning rates, so that our
         # warmup has the same effect as its own.
@@ -133,6 +137,7 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             takes_float64=False,
             takes_channels_last=False,
             divides=True,
+            steps_alone=True,
         ),
         # Shazeer & Stern 2018, arXiv 1804.04235. torch multiplies the learning rate by the larger of eps[1] and the
         # weights' root mean square, which is almost 0 for adapters and zero-initialized blocks. With eps[1] = 1 the
@@ -149,6 +154,7 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             },
             settings=("adafactor_beta2_decay", "adafactor_clip_threshold", "adafactor_scale_parameter"),
             divides=True,
+            steps_alone=True,
         ),
         # Luo et al. 2023, arXiv 2307.02047
         OptimizerFacts(
@@ -218,6 +224,7 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
             largest_rate=math.inf,
             makes_momentum_late=True,
             divides=True,
+            steps_alone=True,
         ),
         # any of LIBRARY_OPTIMIZERS; `facts_of_optimizer` has what depends on which
         OptimizerFacts(

@@ -14,7 +14,7 @@ from modules.config.families import families_with, load_families
 from modules.config.image_sizes import size_problems
 from modules.config.layer_ranks import read_layer_ranks
 from modules.config.methods import METHODS, facts_of
-from modules.config.optimizers import OPTIMIZERS, facts_of_optimizer
+from modules.config.optimizers import OPTIMIZERS, facts_of_optimizer, optimizers_that
 from modules.config.problems import Problem, Remedy, set_to
 from modules.config.schedule_pieces import read_pieces
 from modules.config.show_value import show_value
@@ -46,6 +46,7 @@ def find_problems(config: TrainConfig) -> list[Problem]:
         _check_optimizer,
         _check_own_step,
         _check_optimizer_options,
+        _check_fused_backward,
         _check_validation,
         _check_schedule,
         _check_intervals,
@@ -540,6 +541,37 @@ def _check_optimizer_options(config: TrainConfig) -> Iterator[Problem]:
             "at a time; choose another optimizer, such as adamw or adafactor, or switch it off."
         )
         yield Problem("optimizer.stochastic_rounding", message)
+
+
+def _check_fused_backward(config: TrainConfig) -> Iterator[Problem]:
+    """What can't be known or done while the gradients of a step come one after the other, or never are all there."""
+    optimizer, path = config.optimizer, "optimizer.fused_backward"
+    if not optimizer.fused_backward:
+        return
+    on, off = f"with {path}", _switch_off(path)
+    if not facts_of(config).trains_weights:
+        message = f"{path} has no effect with method {config.method}, whose gradients are small; switch it off."
+        yield Problem(path, message, blocking=False, remedy=off)
+        return
+    if not OPTIMIZERS[optimizer.name].steps_alone:
+        able = optimizers_that(lambda facts: facts.steps_alone)
+        message = f"optimizer.name {optimizer.name} {on}: it steps all weights together; use {_either(able)}."
+        yield Problem("optimizer.name", message)
+    if optimizer.max_grad_norm:
+        clip = "optimizer.max_grad_norm"
+        message = f"{clip} {optimizer.max_grad_norm:g} {on}: no gradient is left when their norm is known; set it to 0."
+        yield Problem(clip, message, remedy=set_to(clip, 0.0, "0"))
+    if config.gradient_accumulation_steps > 1:
+        steps = "gradient_accumulation_steps"
+        count = config.gradient_accumulation_steps
+        message = f"{steps} {count} {on}: gradients that add up have to be kept; set it to 1."
+        yield Problem(steps, message, remedy=set_to(steps, 1))
+    if config.model.mixed_precision == "fp16":
+        message = f"model.mixed_precision fp16 {on}: steps that overflow can't be taken back; use bf16."
+        yield Problem("model.mixed_precision", message, remedy=set_to("model.mixed_precision", "bf16"))
+    if config.enable_multi_gpu and _known_num_ranks(config) != 1:
+        message = f"{path} with enable_multi_gpu: GPUs add up the gradients of whole steps; switch one of the two off."
+        yield Problem(path, message, remedy=off)
 
 
 def _check_averaging(config: TrainConfig) -> Iterator[Problem]:

@@ -27,6 +27,8 @@ SYSTEM_BYTES = GIB
 
 _ROUNDED_WEIGHTS = 2**26  # that stochastic rounding holds in float32 at a time, in about four copies
 
+_VOCABULARY = 152_064 * 3584  # of Qwen2.5-VL-7B, the largest vocabulary of the text encoders
+
 _GATHERED = 0.2  # of the denoiser's weights under FSDP: up to two blocks and the gradients of one, see ShardedRuntime
 
 _ALLOCATOR = 1.1  # fragmentation: activations of many sizes are allocated and freed
@@ -164,11 +166,11 @@ def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> Memory
             sampling += held * trained_bytes  # the EMA in the weights' precision, or the shards that it replaces
     return MemoryEstimate(
         weights=weights,
-        gradients=held * trained_bytes,
+        gradients=_gradients_at_once(config, model, held) * trained_bytes,
         optimizer=optimizer,
         average=average,
         activations=_activations(config, model, ranks) * _ALLOCATOR,
-        stepping=_stepping(config, held, trained_bytes),
+        stepping=_stepping(config, _gradients_at_once(config, model, held), held, trained_bytes),
         caching=_caching(config, model) + process,
         sampling=sampling,
         process=process,
@@ -228,7 +230,9 @@ def least_rank_bytes(config: TrainConfig, base_bytes: int | None = None) -> floa
     share = min(1.0, base_bytes / published_bytes)
     memory = estimate_memory(config)
     assert memory is not None  # None only for families of unknown size
-    weights = memory.gradients  # same number and dtype
+    whole = estimate_memory(replace(config, optimizer=replace(config.optimizer, fused_backward=False)))
+    assert whole is not None  # as above
+    weights = whole.gradients  # same number and dtype
     return _LIBRARY_BYTES + share * (weights + memory.gradients + memory.optimizer)
 
 
@@ -371,11 +375,22 @@ def _named_ranks(config: TrainConfig) -> int:
     return (config.world_size or len(config.device_indexes) or 1) * config.num_nodes
 
 
-def _stepping(config: TrainConfig, trained: float, weight_bytes: int) -> float:
+def _gradients_at_once(config: TrainConfig, model: Architecture, trained: float) -> float:
+    """The number of `trained` weights that have a gradient at once: those of the largest matrix, with an allowance, if
+    the backward pass updates each of them."""
+    if not (config.optimizer.fused_backward and facts_of(config).trains_weights):
+        return trained
+    # a block is larger than any matrix of a denoiser, and vocabularies are the largest ones of text encoders
+    texts = [min(_VOCABULARY, model.text_encoders[index] / 2) for index in _trained_text_encoders(config)]
+    return min(trained, max([model.blocks.largest, *texts]))
+
+
+def _stepping(config: TrainConfig, stepped: float, trained: float, weight_bytes: int) -> float:
+    """stepped: the number of weights that are updated at once."""
     if _rounds_by_chance(config):
-        working = 4 * 4 * min(trained, _ROUNDED_WEIGHTS)
+        working = 4 * 4 * min(stepped, _ROUNDED_WEIGHTS)
     else:
-        working = 0 if facts_of_optimizer(config.optimizer).steps_in_place else trained * weight_bytes
+        working = 0 if facts_of_optimizer(config.optimizer).steps_in_place else stepped * weight_bytes
     averaging = 4 * min(trained, _ROUNDED_WEIGHTS) if config.ema.enabled and weight_bytes < 4 else 0  # in float32
     return max(working, averaging)
 

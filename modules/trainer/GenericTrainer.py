@@ -351,6 +351,7 @@ class GenericTrainer:
                 ema=config.ema,
                 mixed_precision=config.model.mixed_precision,
                 seed=config.seed,
+                fused_backward=config.optimizer.fused_backward and self.method.facts.trains_weights,
                 slowest_step_seconds=COMPILING_SECONDS if compiles(config) else SLOWEST_STEP_SECONDS,
             ),
             self.runtime,

@@ -17,12 +17,14 @@ LOSS, COUNT, NOT_FINITE = 0, 1, 2  # positions in the totals of a step
 class StepFigures:
     """One step over all ranks. loss: mean over its samples; None if the step was skipped because it was not finite.
 
+    has_bad_gradient: whether the loss was finite and a gradient was not.
     requests: names of the requested actions. metrics: means over the samples, like `loss`.
     """
 
     loss: float | None
     samples: int
     grad_norm: float | None
+    has_bad_gradient: bool
     requests: frozenset[str]
     metrics: dict[str, float]
 
@@ -74,6 +76,7 @@ class LateReport:
             loss=None if not_finite else loss_sum / count,
             samples=int(count),
             grad_norm=norm if math.isfinite(norm) else None,
+            has_bad_gradient=bool(not_finite) and math.isfinite(loss_sum),
             requests=requests,
             metrics=metrics,
         )

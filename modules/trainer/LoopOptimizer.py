@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from modules.trainer.optimizers import (
     uses_stochastic_rounding,
 )
 from modules.trainer.schedules import schedule_factor
-from modules.trainer.stochastic_rounding import step_with_stochastic_rounding
+from modules.trainer.stochastic_rounding import step_part, step_with_stochastic_rounding
 
 if TYPE_CHECKING:
     import torch
@@ -43,6 +44,24 @@ class LoopOptimizer:
     def step(self, step: int) -> None:
         """Updates the parameters from their gradients; `step` counts from 0."""
         self.torch.step()
+
+    def step_alone(self, step: int, param: Tensor) -> bool:
+        """Updates a single parameter, as `step` would, unless its group has stopped; returns whether it has not.
+
+        Only for optimizers whose state is of each parameter alone.
+        """
+        number, position = self._places[param]
+        step_part(self.torch, self.torch.param_groups[number], [position], None)
+        return True
+
+    @functools.cached_property
+    def _places(self) -> dict[Tensor, tuple[int, int]]:
+        """Parameter -> (number of its group, its position there)."""
+        return {
+            param: (number, position)
+            for number, group in enumerate(self.torch.param_groups)
+            for position, param in enumerate(group["params"])
+        }
 
     @property
     def supports_grad_scale(self) -> bool:
@@ -132,6 +151,14 @@ class ScheduledOptimizer(LoopOptimizer):
             self._divided.exchange()
         if self._after_step:
             self._after_step()
+
+    def step_alone(self, step: int, param: Tensor) -> bool:
+        number, position = self._places[param]
+        group = self.torch.param_groups[number]
+        if self._has_stopped(group, step):
+            return False
+        step_part(self.torch, group, [position], (self._seed, step, number) if self._rounds else None)
+        return True
 
     def state(self, names: dict[Tensor, str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors, data = super().state(names)

@@ -14,6 +14,8 @@ SLOWEST_STEP_SECONDS = 60.0
 class LoopSettings:
     """max_grad_norm: gradients are clipped to this norm; 0 disables clipping.
 
+    fused_backward: each parameter is updated within the backward pass, and its gradient freed. A step whose loss is not
+        finite is skipped; a gradient that is not finite ends the run, because other parameters are updated by then.
     slowest_step_seconds: a rank never counts as hung before a step has taken this long.
     """
 
@@ -21,4 +23,5 @@ class LoopSettings:
     ema: EmaConfig = field(default_factory=EmaConfig)
     mixed_precision: Literal["no", "bf16", "fp16"] = "no"
     seed: int = 42
+    fused_backward: bool = False
     slowest_step_seconds: float = SLOWEST_STEP_SECONDS

@@ -39,6 +39,7 @@ from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.Ema import Ema, swap_weights
 from modules.trainer.faults import Fault
+from modules.trainer.FusedBackward import FusedBackward
 from modules.trainer.LateReport import COUNT, LOSS, NOT_FINITE, LateReport, Names
 from modules.trainer.LoopOptimizer import LoopOptimizer
 from modules.trainer.LoopSettings import LoopSettings
@@ -122,10 +123,22 @@ class TrainingLoop:
         ema = self.settings.ema
         self.ema = Ema(self.trainable, ema.decay, ema.update_every, ema.start_after) if ema.enabled else None
         self.loss_scaler = LossScaler(self.settings.mixed_precision == "fp16", self.runtime.device)
+        if self.settings.fused_backward:
+            self._check_fused()
+        self._fused = FusedBackward(self.trainable.values()) if self.settings.fused_backward else None
         # grad_scale is float32, too coarse for a float64 run
         self._divides_gradients = self.optimizer.supports_grad_scale and all(
             param.dtype != torch.float64 for param in self.trainable.values()
         )
+
+    def _check_fused(self) -> None:
+        conflicts = {
+            "several ranks": self.runtime.world_size > 1,
+            "gradient clipping": self.settings.max_grad_norm > 0,
+            "fp16": self.settings.mixed_precision == "fp16",
+        }
+        if found := [name for name, is_there in conflicts.items() if is_there]:
+            raise TrainingError(f"A fused backward pass is impossible with {found[0]}: switch one of the two off.")
 
     def fit(self, steps: Iterable[Step]) -> None:
         """Trains on `steps` until they are exhausted or the ranks agree to stop; `stopped` says which."""
@@ -147,17 +160,7 @@ class TrainingLoop:
         rates = self.optimizer.set_learning_rates(self.step)
         if self._needs_warm_up:
             self._warm_up(step)
-        totals, names = self._accumulate(step)
-        self.optimizer.clear_stopped_gradients(self.step)
-        norm = self.runtime.gradient_norm(self._gradients())
-        totals[NOT_FINITE] = ~(torch.isfinite(norm) & torch.isfinite(totals[LOSS]))
-        # All ranks use rank 0's norm: on another GPU model, the same gradients may give a norm that differs in the last
-        # bit, and the weights of the ranks would drift apart.
-        totals, norm = self.runtime.sum(totals, norm)
-        skipped = totals[NOT_FINITE] > 0
-        norm = norm.to(torch.promote_types(norm.dtype, torch.float32)) * self._gradient_unit(totals)
-        self._apply_gradients(totals, norm, skipped)
-        self.loss_scaler.update(skipped)
+        totals, norm, names = self._fused_update(step) if self._fused else self._update(step)
         self.optimizer.torch.zero_grad(set_to_none=True)
         self.step += 1
         self.step_in_epoch = 0 if step.ends_epoch else step.index + 1
@@ -246,8 +249,57 @@ class TrainingLoop:
 
     # --- one step -------------------------------------------------------------------------------------------------
 
-    def _accumulate(self, step: Step) -> tuple[Tensor, Names]:
-        """Runs forward and backward for every micro-batch; returns this rank's totals as LateReport expects them."""
+    def _update(self, step: Step) -> tuple[Tensor, Tensor, Names]:
+        """Updates the parameters; returns (totals as LateReport expects them, norm of the gradient, names)."""
+        totals, names = self._accumulate(step, self._backward)
+        self.optimizer.clear_stopped_gradients(self.step)
+        norm = self.runtime.gradient_norm(self._gradients())
+        totals[NOT_FINITE] = ~(torch.isfinite(norm) & torch.isfinite(totals[LOSS]))
+        # All ranks use rank 0's norm: on another GPU model, the same gradients may give a norm that differs in the last
+        # bit, and the weights of the ranks would drift apart.
+        totals, norm = self.runtime.sum(totals, norm)
+        skipped = totals[NOT_FINITE] > 0
+        norm = norm.to(torch.promote_types(norm.dtype, torch.float32)) * self._gradient_unit(totals)
+        self._apply_gradients(totals, norm, skipped)
+        self.loss_scaler.update(skipped)
+        return totals, norm, names
+
+    def _fused_update(self, step: Step) -> tuple[Tensor, Tensor, Names]:
+        """As `_update`, within a single backward pass over all micro-batches. One rank only.
+
+        Together they are as large as one micro-batch, because without accumulation only images of several shapes
+        divide a step.
+        """
+        assert self._fused is not None
+        losses: list[Tensor] = []
+        totals, names = self._accumulate(step, losses.append)
+        factor = self._gradient_unit(totals)
+        skipped = ~torch.isfinite(totals[LOSS])
+        if self._divides_gradients:
+            self._scale_in_kernel(factor, skipped)
+        elif skipped.item():
+            losses.clear()
+
+        def update(param: nn.Parameter) -> bool:
+            if param.grad is not None and not self._divides_gradients:
+                self._scale([param.grad], factor)
+            return self.optimizer.step_alone(self.step, param)
+
+        with self._fused.updating(update):
+            for loss in [sum(losses[1:], losses[0])] if losses else []:
+                loss.backward()
+        norm = self._fused.gradient_norm() if losses else totals[LOSS]
+        totals[NOT_FINITE] = ~torch.isfinite(norm) | skipped
+        return totals, norm.to(torch.promote_types(norm.dtype, torch.float32)) * factor, names
+
+    def _backward(self, loss_sum: Tensor) -> None:
+        self.loss_scaler.scale(loss_sum).backward()
+
+    def _accumulate(self, step: Step, backward: Callable[[Tensor], None]) -> tuple[Tensor, Names]:
+        """Runs every micro-batch; returns this rank's totals as LateReport expects them.
+
+        backward: called with the summed loss of each.
+        """
         sums: list[Tensor] = []
         metric_names: tuple[str, ...] = ()
         count = 0
@@ -267,7 +319,7 @@ class TrainingLoop:
                     loss_sum = loss_sum * float("nan")
                 if index == last:
                     self._beat()  # the following backward pass waits for slower ranks
-                self.loss_scaler.scale(loss_sum).backward()
+                backward(loss_sum)
             metric_names = tuple(sorted(metrics))
             values = (loss_sum, *(metrics[name] for name in metric_names))
             sums.append(torch.stack([value.detach().double() for value in values]))
@@ -308,17 +360,22 @@ class TrainingLoop:
         if max_norm:
             factor = factor * (max_norm / (norm + 1e-6)).clamp(max=1.0)
         if self._divides_gradients:
-            # Fused optimizers divide by grad_scale and honor found_inf inside their kernel (torch.amp.GradScaler passes
-            # them the same way). This saves a pass over the gradients, and the sync to decide whether to skip.
-            fused: Any = self.optimizer.torch  # torch declares neither attribute
-            fused.grad_scale = (1.0 / factor).float()
-            fused.found_inf = skipped.float()
+            self._scale_in_kernel(factor, skipped)
             self.optimizer.step(self.step)
         elif not skipped.item():  # a sync, but non-fused optimizers make several anyway
-            gradients = self._gradients()
-            # at least float32: rounding the factor to bf16 would be off by up to 0.2 %
-            torch._foreach_mul_(gradients, factor.to(torch.promote_types(gradients[0].dtype, torch.float32)))
+            self._scale(self._gradients(), factor)
             self.optimizer.step(self.step)
+
+    def _scale_in_kernel(self, factor: Tensor, skipped: Tensor) -> None:
+        # Fused optimizers divide by grad_scale and honor found_inf inside their kernel (torch.amp.GradScaler passes
+        # them the same way). This saves a pass over the gradients, and the sync to decide whether to skip.
+        fused: Any = self.optimizer.torch  # torch declares neither attribute
+        fused.grad_scale = (1.0 / factor).float()
+        fused.found_inf = skipped.float()
+
+    def _scale(self, gradients: list[Tensor], factor: Tensor) -> None:
+        # at least float32: rounding the factor to bf16 would be off by up to 0.2 %
+        torch._foreach_mul_(gradients, factor.to(torch.promote_types(gradients[0].dtype, torch.float32)))
 
     # --- between steps --------------------------------------------------------------------------------------------
 
@@ -363,6 +420,12 @@ class TrainingLoop:
         self._agreed |= figures.requests
         if figures.loss is not None:
             self._smooth_loss.add(figures.loss)
+        if self._fused and figures.has_bad_gradient:
+            raise TrainingError(
+                f"A gradient of step {report.number} was not finite, and with optimizer.fused_backward other weights "
+                "were updated already: resume from the last backup with a lower optimizer.learning_rate, or without "
+                "optimizer.fused_backward, which skips such steps."
+            )
         self._note_skipped(figures.loss is None, report.number)
         memory_bytes, peak_memory_bytes = self._device_memory()
         self.callbacks.on_step(

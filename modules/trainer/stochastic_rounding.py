@@ -8,6 +8,7 @@ saves; the optimizer's state is in float32.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,12 +21,16 @@ if TYPE_CHECKING:
 CHUNK_ELEMENTS = 2**26  # 256 MiB in float32, and the same for the gradients
 
 
-def split_into_chunks(params: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """`params` in order, in chunks of one dtype and at most CHUNK_ELEMENTS; a larger parameter is its own chunk."""
+def split_into_chunks(params: list[nn.Parameter], most: int | None = None) -> list[list[nn.Parameter]]:
+    """`params` in order, in chunks of one dtype and at most `most` elements; a larger parameter is its own chunk.
+
+    most: CHUNK_ELEMENTS by default.
+    """
+    most = CHUNK_ELEMENTS if most is None else most
     chunks: list[list[nn.Parameter]] = []
     size = 0
     for param in params:
-        if not chunks or size + param.numel() > CHUNK_ELEMENTS or chunks[-1][0].dtype != param.dtype:
+        if not chunks or size + param.numel() > most or chunks[-1][0].dtype != param.dtype:
             chunks.append([])
             size = 0
         chunks[-1].append(param)
@@ -40,26 +45,33 @@ def step_with_stochastic_rounding(optimizer: torch.optim.Optimizer, seed: int, s
     Removes the gradients of these weights. seed, step: seed the rounding, which is the same on every rank and after a
     resume.
     """
-    groups = optimizer.param_groups
-    try:
-        for number, group in enumerate(groups):
-            optimizer.param_groups = [group]
-            _step_group(optimizer, group, (seed, step, number))  # a function, to free its copies
-    finally:
-        optimizer.param_groups = groups
+    for number, group in enumerate(optimizer.param_groups):
+        step_part(optimizer, group, range(len(group["params"])), (seed, step, number))
 
 
-def _step_group(optimizer: torch.optim.Optimizer, group: dict, draw: tuple[int, ...]) -> None:
-    params = group["params"]
-    copies = {param: _precise_copy(param) for param in params if _is_rounded(param)}
+@torch.no_grad()
+def step_part(
+    optimizer: torch.optim.Optimizer, group: dict, positions: Sequence[int], draw: tuple[int, ...] | None
+) -> None:
+    """Calls `optimizer.step()` for some parameters of one of its groups only.
+
+    positions: of these parameters in the group. draw: seeds the rounding of bfloat16 weights, which are stepped and
+        lose their gradients as in `step_with_stochastic_rounding`, by their positions, so that it does not matter what
+        is stepped together. None: without rounding.
+    """
+    groups, own = optimizer.param_groups, group["params"]
+    params = [own[position] for position in positions]
+    copies = {param: _precise_copy(param) for param in params if _is_rounded(param)} if draw is not None else {}
     _move_state(optimizer, copies)
-    group["params"] = [copies.get(param, param) for param in params]
-    optimizer.step()
-    group["params"] = params
+    try:
+        optimizer.param_groups, group["params"] = [group], [copies.get(param, param) for param in params]
+        optimizer.step()
+    finally:
+        optimizer.param_groups, group["params"] = groups, own
     _move_state(optimizer, {copy: param for param, copy in copies.items()})
-    for index, param in enumerate(params):
-        if param in copies:
-            param.copy_(stochastic_round(copies[param], hash64(*draw, index, "rounding")))
+    for position, param in zip(positions, params, strict=True):
+        if draw is not None and param in copies:
+            param.copy_(stochastic_round(copies[param], hash64(*draw, position, "rounding")))
 
 
 def _is_rounded(param: nn.Parameter) -> bool:

@@ -31,6 +31,8 @@ def test_an_untouched_config_lacks_only_model_and_pictures():
     assert paths(TrainConfig(), blocking=False) == []
 
 
+FUSED = ("method=full", "optimizer.fused_backward=true", "optimizer.max_grad_norm=0")
+
 MISTAKES = [
     (["model.base= "], "model.base"),
     (["workspace_dir="], "workspace_dir"),
@@ -63,6 +65,11 @@ MISTAKES = [
     (["model.blocks_to_swap=4"], "model.gradient_checkpointing"),
     (["model.blocks_to_swap="], "model.gradient_checkpointing"),
     (["model.blocks_to_swap=4", "model.gradient_checkpointing=true", "model.compile=blocks"], "model.compile"),
+    (["method=full", "optimizer.fused_backward=true"], "optimizer.max_grad_norm"),
+    ([*FUSED, "optimizer.name=prodigy", "optimizer.learning_rate=1"], "optimizer.name"),
+    ([*FUSED, "gradient_accumulation_steps=2"], "gradient_accumulation_steps"),
+    ([*FUSED, "model.mixed_precision=fp16"], "model.mixed_precision"),
+    ([*FUSED, "enable_multi_gpu=true"], "optimizer.fused_backward"),
     (["denoiser.stop_unit=steps"], "denoiser.stop_after"),
     (["denoiser.stop_unit=steps", "denoiser.stop_after=1.5"], "denoiser.stop_after"),
     (["method=embedding"], "embeddings"),
@@ -156,6 +163,7 @@ DOUBTS = [
     (["optimizer.beta1=0.99", "optimizer.beta2=0.9"], "optimizer.beta1"),
     (["optimizer.name=adafactor", "optimizer.learning_rate=0.1"], "optimizer.learning_rate"),
     (["optimizer.name=came"], "schedule.warmup"),
+    (["optimizer.fused_backward=true"], "optimizer.fused_backward"),
     (["optimizer.stochastic_rounding=true"], "optimizer.stochastic_rounding"),
     (["optimizer.stochastic_rounding=true", "model.weight_dtype=bfloat16"], "optimizer.stochastic_rounding"),
     (["method=full", "optimizer.stochastic_rounding=true"], "optimizer.stochastic_rounding"),

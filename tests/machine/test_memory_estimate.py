@@ -63,6 +63,17 @@ def test_full_training_in_float32_keeps_weights_gradients_moments_average_and_au
     assert (memory.gradients, memory.optimizer, memory.average) == (UNET * 4, UNET * 8, UNET * 4)
 
 
+def test_a_fused_backward_pass_keeps_the_gradient_of_one_matrix_instead_of_all():
+    values = {"method": "full", "model": {"weight_dtype": "bfloat16"}}
+    options = {"name": "adafactor", "max_grad_norm": 0, "stochastic_rounding": True}
+    plain = estimate(**values, optimizer=options)
+    fused = estimate(**values, optimizer={**options, "fused_backward": True})
+    largest = ARCHITECTURES["sd15"].blocks.largest
+    assert (plain.gradients, fused.gradients) == (UNET * 2, largest * 2)
+    assert fused.stepping == 4 * 4 * largest
+    assert (fused.weights, fused.optimizer) == (plain.weights, plain.optimizer)
+
+
 @pytest.mark.parametrize(("mixed", "gathered_bytes"), [("bf16", 2), ("no", 4)])
 def test_ranks_that_share_a_model_each_hold_a_part_and_gather_a_fifth_at_a_time(mixed, gathered_bytes):
     values = {
