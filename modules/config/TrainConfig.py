@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass
 from modules.config.BackupConfig import BackupConfig
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.DataConfig import DataConfig
+from modules.config.DenoiserConfig import DenoiserConfig
 from modules.config.DiffusionConfig import DiffusionConfig
 from modules.config.EmaConfig import EmaConfig
 from modules.config.EmbeddingConfig import EmbeddingConfig
@@ -20,7 +21,6 @@ from modules.config.migrations import CURRENT_VERSION
 from modules.config.ModelConfig import ModelConfig
 from modules.config.OptimizerConfig import OptimizerConfig
 from modules.config.OutputConfig import OutputConfig
-from modules.config.PartConfig import PartConfig
 from modules.config.SamplingConfig import SamplingConfig
 from modules.config.ScheduleConfig import ScheduleConfig
 from modules.config.setting import STRICT, Int, Str, section, setting
@@ -347,7 +347,9 @@ class TrainConfig:
         visible_when=MULTI_GPU,
     )
     model: ModelConfig = section(ModelConfig, label="Model")
-    denoiser: PartConfig = section(lambda: PartConfig(train=True), label="U-Net or transformer", visible_when=PARTS)
+    denoiser: DenoiserConfig = section(
+        lambda: DenoiserConfig(train=True), label="U-Net or transformer", visible_when=PARTS
+    )
     text_encoder: TextEncoderConfig = section(
         lambda: TextEncoderConfig(train=False), label="Text encoder", visible_when=PARTS
     )

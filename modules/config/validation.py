@@ -112,7 +112,8 @@ def _check_family(config: TrainConfig) -> Iterator[Problem]:
     if config.method not in family.methods:
         message = f"method {config.method!r} can't train {family.label}: use {' or '.join(family.methods)}."
         yield Problem("method", message)
-    if family.experts and config.enable_multi_gpu and config.ddp_static_graph:
+    trains_both = family.experts and (config.denoiser.expert == "both" or not facts_of(config).chooses_parts)
+    if trains_both and config.enable_multi_gpu and config.ddp_static_graph:
         message = f"ddp_static_graph: a step of {family.label} may train one of its denoisers alone; switch it off."
         yield Problem("ddp_static_graph", message, remedy=_switch_off("ddp_static_graph"))
 

@@ -64,7 +64,8 @@ class Family:
 
     name: as in the settings. label: as shown to users.
     pipeline: the diffusers class. other_pipelines: further class names whose folders have the same architecture.
-    denoisers: the pipeline's components that predict. vae: the component that encodes images.
+    denoisers: the pipeline's components that predict; experts from high to low noise.
+    vae: the component that encodes images.
     objective: "ddpm" (epsilon or v, by the scheduler config of the base model) or "flow".
     align: image sizes must be multiples of this many pixels.
     inputs: DenoiserCall -> keyword arguments for the denoiser's forward.
@@ -234,6 +235,12 @@ class Family:
         """The same family, with prompts encoded as the settings of the model say."""
         family = self.with_clip_skip(model.clip_skip).with_text_chunks(model.text_chunks)
         return family.with_word_weights(model.word_weights)
+
+    def denoisers_of(self, expert: str) -> tuple[str, ...]:
+        """The denoisers that a setting means. expert: as in DenoiserConfig; of families without experts all."""
+        if self.experts is None or expert == "both":
+            return self.denoisers
+        return (self.denoisers[0 if expert == "high" else 1],)
 
     def tokenizer_of(self, encoder: str) -> str:
         return self.text.tokenizers[self.text.encoders.index(encoder)]

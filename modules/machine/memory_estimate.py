@@ -271,9 +271,22 @@ def _trained_weights(config: TrainConfig, model: Architecture) -> int:
         if lora.targets == "linear_conv" and lora.conv_rank is not None:
             convolutions = model.adapter["linear_conv"] - model.adapter["linear"]
             denoiser += (lora.conv_rank - rank) * convolutions
-        return factor * (texts + (denoiser if config.denoiser.train else 0))
-    denoiser = model.denoiser if config.denoiser.train else 0
+        return factor * (texts + (round(denoiser * _trained_share(config)) if config.denoiser.train else 0))
+    denoiser = round(model.denoiser * _trained_share(config)) if config.denoiser.train else 0
     return denoiser + sum(model.text_encoders[index] for index in encoders)
+
+
+def _trained_share(config: TrainConfig) -> float:
+    """Of all denoisers, those that train: one of two experts is half of them."""
+    family = load_families()[config.family]
+    return 1 / len(family.denoisers) if family.experts and config.denoiser.expert != "both" else 1.0
+
+
+def _loaded_share(config: TrainConfig) -> float:
+    """Of all denoisers, those that are loaded: the other expert only for samples, or to be saved with the model."""
+    facts = facts_of(config)
+    trains_one = facts.trains_adapters and config.denoiser.train and not config.sampling.makes_samples
+    return _trained_share(config) if trains_one else 1.0
 
 
 def _loaded_bytes(config: TrainConfig, model: Architecture) -> float:
@@ -286,6 +299,9 @@ def _loaded_bytes(config: TrainConfig, model: Architecture) -> float:
 def _denoiser_bytes(config: TrainConfig, model: Architecture) -> float:
     """The denoiser's weights on the GPU: without the swapped blocks, but with room for two of them."""
     quantization, blocks = config.model.denoiser_quantization, model.blocks
+    share = _loaded_share(config)
+    if share < 1:
+        return share * _denoiser_bytes(replace(config, denoiser=replace(config.denoiser, expert="both")), model)
     whole = _held_bytes(config, quantization, model.denoiser, model.quantizable_denoiser)
     swapped = blocks.count if config.model.blocks_to_swap is None else min(config.model.blocks_to_swap, blocks.count)
     if not swapped:

@@ -42,7 +42,7 @@ class DenoisingLoss(Loss):
         self._mix = LossMix(loss.mse, loss.mae, loss.huber, loss.smooth_l1, loss.log_cosh)
         self._objective = objective_of(base.family, base.pipe.scheduler.config, base.device)
         if base.config.gradient_checkpointing:  # even a frozen denoiser passes gradients on to the text
-            for name in base.family.denoisers:
+            for name in filter(base.is_loaded, base.family.denoisers):
                 base.denoiser(name).enable_gradient_checkpointing()
 
     def forward(self, batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:

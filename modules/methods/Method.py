@@ -97,8 +97,9 @@ class Loss(nn.Module):
         for name in trained:
             self.add_module(name, base.module(name))
         family = base.family
-        unused = family.partly_unused if family.experts is None else (*family.partly_unused, *family.denoisers)
-        self.unused_parameters = any(name in unused for name in trained)
+        # one of several experts may have no timestep in a step; a single one that trains has all of them
+        experts = [name for name in trained if family.experts and name in family.denoisers]
+        self.unused_parameters = len(experts) > 1 or any(name in family.partly_unused for name in trained)
 
     def forward(self, batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
         """Returns (loss summed over the batch, number of samples, sums of metrics by name)."""

@@ -38,7 +38,8 @@ def trained_parts(family: Family, config: TrainConfig, trainable: set[str]) -> d
                 f"{' or '.join(others)}."
             )
     chosen = [encoders[number - 1] for number in config.text_encoder.only] or encoders
-    parts = {name: getattr(config, part_path(family, name)) for name in (*family.denoisers, *encoders)}
+    denoisers = family.denoisers_of(config.denoiser.expert)
+    parts = {name: getattr(config, part_path(family, name)) for name in (*denoisers, *encoders)}
     for setting, own in (("learning_rate", "learning_rates"), ("stop_after", "stops_after")):
         values = getattr(config.text_encoder, own) if config.text_encoder.train else []
         if len(values) > len(encoders):

@@ -270,6 +270,7 @@ class GenericTrainer:
         base = self.prepared.base
         with ExitStack() as stack:
             stack.enter_context(self.loop.inference_weights(averaged=self.config.ema.sample))
+            base.require(*base.family.denoisers)  # the expert that does not train may not be loaded yet
             for name in base.family.denoisers:
                 stack.enter_context(autocast_denoiser(base.module(name), self.loop.autocast))
             yield

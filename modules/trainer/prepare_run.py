@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import torch
 from modules.config.batch_size import accumulation_steps, describe_scaling, global_batch, learning_rate_factor
 from modules.config.counted import counted
 from modules.config.errors import ConfigError
+from modules.config.methods import facts_of
 from modules.data.caching import check_unusable
 from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
@@ -52,7 +54,9 @@ from modules.weights.device_memory import free_bytes
 if TYPE_CHECKING:
     from modules.config.PartConfig import PartConfig
     from modules.config.TrainConfig import TrainConfig
+    from modules.diffusion.timesteps import TimestepDistribution
     from modules.distributed.Runtime import Runtime
+    from modules.families.Family import Family
     from modules.methods.Method import Method
     from modules.session.TrainCallbacks import TrainCallbacks
     from modules.trainer.BackupStore import Backup, BackupStore
@@ -251,10 +255,29 @@ def _noise_options(config: TrainConfig, base: BaseModel) -> dict[str, Any]:
     return {
         "diffusion": config.diffusion,
         "loss": config.loss,
-        "timesteps": timestep_distribution(base.family, base.pipe.scheduler.config, config.diffusion),
+        "timesteps": _of_the_expert(
+            timestep_distribution(base.family, base.pipe.scheduler.config, config.diffusion), config, base
+        ),
         "zero_unconditional": is_unconditional_zero(base.family, base.pipe),
         "collate": partial(collate_text, base.family.text),
     }
+
+
+def _of_the_expert(timesteps: TimestepDistribution, config: TrainConfig, base: BaseModel) -> TimestepDistribution:
+    """The distribution within the range of the expert that trains, if it is only one."""
+    chosen = base.family.denoisers_of(config.denoiser.expert)
+    if not facts_of(config).chooses_parts or len(chosen) == len(base.family.denoisers):
+        return timesteps
+    assert base.family.experts is not None  # else all denoisers are chosen
+    low, high = base.family.experts(base.pipe.config)[chosen[0]]
+    # the upper border belongs to the other expert, also where float32 rounds up to it
+    limits = max(timesteps.low, low / 1000), min(timesteps.high, high / 1000 - 1e-6)
+    if limits[0] >= limits[1]:
+        raise ConfigError(
+            f"denoiser.expert {config.denoiser.expert}: it has the timesteps {max(0, low):g} to {min(1000, high):g}, "
+            "and diffusion.min_timestep and max_timestep leave none of them; widen those, or train the other expert."
+        )
+    return replace(timesteps, low=limits[0], high=limits[1])
 
 
 def attach_method(
@@ -269,7 +292,7 @@ def attach_method(
 
     on_device: else they stay on the CPU, to be sharded from there. report: takes a line for the log.
     """
-    denoisers = base.family.denoisers if method.facts.uses_denoiser else ()
+    denoisers = _needed_denoisers(config, method, base.family)
     encoders = base.family.text_components if _trains_text(base, parts) else ()
     present = [name for name in (*denoisers, *encoders) if name in base.component_names]
     with must_fit("the model", "model.denoiser_quantization"):
@@ -282,6 +305,16 @@ def attach_method(
     make_layout_compatible(config.optimizer, (p for name in parts for p in base.module(name).parameters()))
     for name in set(denoisers).intersection(present) if compiles(config) else ():
         compile_blocks(base.module(name))
+
+
+def _needed_denoisers(config: TrainConfig, method: Method, family: Family) -> tuple[str, ...]:
+    """The denoisers that a run has to load: an expert that does not train only for samples, or to save the model."""
+    facts = method.facts
+    if not facts.uses_denoiser:
+        return ()
+    if config.sampling.makes_samples or facts.trains_weights or not facts.chooses_parts or not config.denoiser.train:
+        return family.denoisers
+    return family.denoisers_of(config.denoiser.expert)
 
 
 def _global_batch(config: TrainConfig, runtime: Runtime, progress: StartProgress, backup: Backup | None) -> int:

@@ -256,6 +256,9 @@ class BaseModel:
     def module(self, name: str) -> Model:
         return getattr(self.pipe, name)
 
+    def is_loaded(self, name: str) -> bool:
+        return getattr(self.pipe, name) is not None
+
     @property
     def vae(self) -> ModelMixin:
         return getattr(self.pipe, self.family.vae)

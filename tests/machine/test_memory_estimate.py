@@ -356,3 +356,11 @@ def test_a_vae_that_trains_alone_is_joined_by_the_denoiser():
     vae = 83_653_863
     decoding = 1024 * 1024 * 256 * 12
     assert memory.sampling == pytest.approx((UNET + 2 * vae) * 4 + decoding * 1.1 + 0.5 * GIB)  # and momentum
+
+
+def test_one_of_two_experts_takes_half_unless_samples_need_both():
+    both, one = (estimate(family="wan22_a14b", denoiser={"expert": expert}) for expert in ("both", "low"))
+    assert one.weights == pytest.approx(both.weights / 2)
+    assert one.optimizer == pytest.approx(both.optimizer / 2, rel=1e-6)
+    sampling = {"at_end": True, "samples": [{"prompt": "a cat"}]}
+    assert estimate(family="wan22_a14b", denoiser={"expert": "low"}, sampling=sampling).weights == both.weights

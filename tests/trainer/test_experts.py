@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from modules.config.errors import ConfigError
 from modules.config.files import save_config
 from modules.weights.safe import load_tensors
 from tests.support import rank_scenarios
@@ -57,3 +58,38 @@ def test_an_unused_expert_does_not_change(settings, two_ranks, tmp_path):
     two_ranks.run(rank_scenarios.train, **settings("noisy", *noisy))
     # neither by a gradient nor by weight decay
     assert changed(tmp_path / "weights-noisy") == {"transformer": True, "transformer_2": False}
+
+
+@pytest.mark.parametrize(
+    ("expert", "name", "timesteps"), [("high", "transformer", (500, 1000)), ("low", "transformer_2", (0, 500))]
+)
+def test_a_lora_of_one_expert_trains_on_its_timesteps_without_loading_the_other(
+    expert, name, timesteps, make_config, tiny_model, train
+):
+    options = (f"model.base={tiny_model('wan22_a14b')}", f"denoiser.expert={expert}", "max_steps=4")
+    trainer = train(make_config(*RUN, *options))
+    base = trainer.prepared.base
+    other = {"transformer": "transformer_2", "transformer_2": "transformer"}[name]
+    assert (base.is_loaded(name), base.is_loaded(other)) == (True, False)
+    low, high = timesteps
+    drawn = [1000 * trainer.prepared.source.timesteps.at(u / 100, (16, 1, 4, 4)) for u in range(100)]
+    assert low <= min(drawn) < low + 10
+    assert high - 20 < max(drawn) < high
+    assert not trainer.prepared.loss.unused_parameters
+    files = sorted(path.name for path in trainer.run_folder.models_dir.glob("*.safetensors"))
+    assert files == [f"model{'' if expert == 'high' else '_transformer_2'}.safetensors"]
+
+
+def test_one_expert_is_sampled_with_the_other_as_it_was(make_config, tiny_model, train):
+    sample = {"prompt": "a cat", "width": 32, "height": 32, "steps": 2, "guidance": 2}
+    samples = [f"sampling.samples.0.{key}={value}" for key, value in sample.items()]
+    options = (f"model.base={tiny_model('wan22_a14b')}", "denoiser.expert=low", "max_steps=2", "sampling.at_end=true")
+    trainer = train(make_config(*RUN, *options, *samples))
+    assert len(trainer.callbacks.samples) == 1
+    assert {key.split(".")[0] for key in trainer.loop.trainable} == {"transformer_2"}
+
+
+def test_timesteps_that_an_expert_does_not_have_are_refused(make_config, tiny_model, train):
+    options = (f"model.base={tiny_model('wan22_a14b')}", "denoiser.expert=high", "diffusion.max_timestep=500")
+    with pytest.raises(ConfigError, match=r"denoiser\.expert high: it has the timesteps 500 to 1000, and diffusion"):
+        train(make_config(*RUN, *options))
