@@ -25,7 +25,8 @@ from modules.distributed.errors import RanksError
 from modules.distributed.FullCopy import FullCopy
 from modules.distributed.gradient_sync import DTYPES
 from modules.distributed.Heartbeat import Heartbeat
-from modules.distributed.shards import full_tensor, is_sharded, local_part, sharing_group
+from modules.distributed.placeholders import ReadRows, move_to_meta
+from modules.distributed.shards import first_row, full_tensor, is_sharded, local_part, sharing_group
 from modules.distributed.SharedBuffers import SharedBuffers
 from modules.session.backups import part_name
 
@@ -58,7 +59,8 @@ class ShardedRuntime(DataParallelRuntime):
     def prepare(self, module: nn.Module, unused_parameters: bool = False) -> nn.Module:
         """Shards the components of `module` in place, frozen weights included. Their values must agree on all ranks.
 
-        They are moved to the device a block at a time, because all of them might not fit.
+        They are moved to the device a block at a time, because all of them might not fit; of placeholders, only the
+        rows that this rank holds are read.
         A module without own parameters consists of its children, which may also be called one by one. unused_parameters
         are the same ones on all ranks.
         Raises RanksError for what can't be sharded.
@@ -98,6 +100,7 @@ class ShardedRuntime(DataParallelRuntime):
 
     def _shard(self, component: nn.Module) -> None:
         self._copies[component] = FullCopy(component)
+        readers = move_to_meta(component)
         for param in component.parameters():
             param.data = param.data.contiguous()  # rows of channels-last weights are not contiguous
         param_dtype = DTYPES.get(self._settings.compute_precision)
@@ -108,6 +111,17 @@ class ShardedRuntime(DataParallelRuntime):
             sharded = fully_shard(part, mesh=self._mesh, reshard_after_forward=True, mp_policy=policy)
             sharded.set_force_sum_reduction_for_comms(True)  # then divided by the number of ranks; gloo has no mean
         self._roots.append(sharded)
+        if readers:
+            self._read(component, readers)
+
+    @torch.no_grad()
+    def _read(self, component: nn.Module, readers: Mapping[str, ReadRows]) -> None:
+        """Gives the parameters on the meta device their values: each rank reads only the rows that it holds."""
+        component._apply(lambda tensor: torch.empty_like(tensor, device=self.device) if tensor.is_meta else tensor)
+        for name, param in component.named_parameters():
+            if name in readers and len(rows := local_part(param)):
+                start = first_row(param)
+                rows.copy_(readers[name](start, start + len(rows)))
 
     @property
     def shards(self) -> bool:

@@ -52,6 +52,10 @@ class Method(ABC):
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
         """Prepares the loaded components for training; afterwards exactly what trains requires gradients."""
 
+    def reads_weights(self, config: TrainConfig) -> bool:
+        """Whether `attach` needs the values of the components' weights."""
+        return True
+
     @abstractmethod
     def loss(self, base: BaseModel, config: TrainConfig) -> Loss:
         """The module whose forward computes the loss, with the trained components as submodules."""

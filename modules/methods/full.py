@@ -51,6 +51,9 @@ class Full(Method):
                 cast("Callable[..., nn.Module]", module.to)(memory_format=torch.contiguous_format)
             prepare_for_training(module, config.model.gradient_checkpointing)
 
+    def reads_weights(self, config: TrainConfig) -> bool:
+        return False
+
     def loss(self, base: BaseModel, config: TrainConfig) -> DenoisingLoss:
         return DenoisingLoss(base, list(trained_in(self, base, config)), config)
 

@@ -68,6 +68,9 @@ class Lora(Method):
                 add_dropout(module, config.lora)
             prepare_for_training(module, config.model.gradient_checkpointing)
 
+    def reads_weights(self, config: TrainConfig) -> bool:
+        return config.lora.dora or bool(config.lora.start_from)  # magnitudes start at the norms of the weights
+
     def loss(self, base: BaseModel, config: TrainConfig) -> DenoisingLoss:
         return DenoisingLoss(base, list(trained_in(self, base, config)), config)
 

@@ -152,7 +152,7 @@ def prepare_run(
         with must_fit("the text encoders", "model.text_encoder_quantization"):
             SampleRound(sampling, sample_prompts, runtime, callbacks, progress.commands).encode_prompts()
     callbacks.on_status("Loading model")
-    attach_method(config, method, base, parts, on_device=not runtime.shards, report=callbacks.on_status)
+    attach_method(config, method, base, parts, shards=runtime.shards, report=callbacks.on_status)
     same("weights", lambda: weights_digest(base, runtime), "model.base")
 
     size = _global_batch(config, runtime, progress, backup)
@@ -285,18 +285,20 @@ def attach_method(
     method: Method,
     base: BaseModel,
     parts: dict[str, PartConfig],
-    on_device: bool = True,
+    shards: bool = False,
     report: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Loads the components that a step needs; after caching, so that encoders and denoiser don't share memory.
 
-    on_device: else they stay on the CPU, to be sharded from there. report: takes a line for the log.
+    shards: they are to be sharded, so they stay on the CPU, or in their files if nothing needs the weights before.
+    report: takes a line for the log.
     """
     denoisers = _needed_denoisers(config, method, base.family)
     encoders = base.family.text_components if _trains_text(base, parts) else ()
     present = [name for name in (*denoisers, *encoders) if name in base.component_names]
     with must_fit("the model", "model.denoiser_quantization"):
-        base.require(*parts, *present, on_device=on_device)
+        lazily = shards and not method.reads_weights(config)
+        base.require(*parts, *present, on_device=not shards, lazily=lazily)
     torch.manual_seed(torch_seed(config.seed, "initialisation"))
     method.attach(base, config)
     method.check_output(base, config)

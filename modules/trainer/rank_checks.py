@@ -13,6 +13,7 @@ import torch
 from modules.config.atomic_file import remove, temporary_beside
 from modules.config.errors import ConfigError
 from modules.config.shared_settings import shared_values
+from modules.distributed.placeholders import reader_of
 from modules.trainer.TrainingError import TrainingError
 from modules.weights.checksum import checksum
 
@@ -66,7 +67,11 @@ def settings_digest(config: TrainConfig) -> str:
 
 
 def weights_digest(base: BaseModel, runtime: Runtime) -> str:
-    """A digest of all weights in memory that every rank holds in full."""
+    """A digest of all weights in memory that every rank holds in full, and of those that are still in their files."""
     modules = {name: part for name, part in base.pipe.components.items() if isinstance(part, torch.nn.Module)}
-    tensors = {f"{name}.{key}": v for name, part in modules.items() for key, v in part.state_dict().items()}
-    return checksum(runtime.replicated(tensors))
+    states = {name: part.state_dict(keep_vars=True) for name, part in modules.items()}
+    tensors = {f"{name}.{key}": value for name, state in states.items() for key, value in state.items()}
+    readers = {name: reader for name, value in tensors.items() if (reader := reader_of(value))}
+    loaded = {name: value for name, value in tensors.items() if name not in readers}
+    stored = [checksum({name: reader(0, len(tensors[name]))}) for name, reader in readers.items()]
+    return "".join([checksum(runtime.replicated(loaded)), *stored])

@@ -123,16 +123,17 @@ class BaseModel:
         names = self._classes.keys() - self._own_parts.keys()
         return [name for name in sorted(names) if stored_quantization(self.path / name) != "none"]
 
-    def require(self, *names: str, on_device: bool = True) -> None:
+    def require(self, *names: str, on_device: bool = True, lazily: bool = False) -> None:
         """Loads missing components, frozen and in evaluation mode, and by default moves modules to the device.
 
-        Components that this model lacks are ignored.
+        Components that this model lacks are ignored. lazily: leaves the weights of denoisers in their files as
+        `placeholders`, where possible.
         """
         with self._lock:
             missing = [name for name in names if name in self._classes and getattr(self.pipe, name) is None]
             with self._loading_turn() if missing else contextlib.nullcontext():
                 for name in missing:
-                    self._components[name] = self._load_component(name)
+                    self._components[name] = (lazily and self._lazy_denoiser(name)) or self._load_component(name)
                 if missing:
                     self.pipe = self._new_pipe()
                 for name in names if on_device else ():
@@ -218,9 +219,12 @@ class BaseModel:
             self.pipe = self._new_pipe()
 
     def meta_module(self, name: str):
-        """The component if it is loaded; otherwise, for modules, one on the meta device: shapes without weights."""
-        if self.module(name) is not None or name not in self._classes:
-            return self.module(name)
+        """The component if its weights are loaded; otherwise, for modules, one on the meta device: without weights."""
+        from modules.distributed.placeholders import has_placeholders
+
+        module = self.module(name)
+        if name not in self._classes or not (module is None or has_placeholders(module)):
+            return module
         return self._on_meta(name)
 
     def _on_meta(self, name: str):
@@ -318,6 +322,18 @@ class BaseModel:
             # the libraries would initialize them at random
             raise self._component_error(name, f"its weights lack {min(report['missing_keys'])}")
         return self._ready(name, component)
+
+    def _lazy_denoiser(self, name: str) -> Model | None:
+        """A denoiser whose weights are left in the files of its folder; None if they are elsewhere, or need changes."""
+        from modules.weights.lazy_loading import load_lazily
+
+        folder = self.path / name
+        if name not in self.family.denoisers or name in self._own_parts or stored_quantization(folder) != "none":
+            return None
+        denoiser = load_lazily(self._component_class(name), folder, self.dtype)
+        if denoiser is not None:
+            self.family.adapt(denoiser)
+        return denoiser
 
     def _ready(self, name: str, component: Any) -> Model:
         if name in self.family.denoisers:

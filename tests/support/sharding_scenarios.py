@@ -13,8 +13,11 @@ from torch import nn
 from modules.config.errors import ConfigError
 from modules.config.files import config_from_values, load_config
 from modules.distributed.errors import RanksError
+from modules.distributed.placeholders import reader_of
 from modules.distributed.setup_distributed import create_runtime
+from modules.distributed.ShardedRuntime import ShardedRuntime
 from modules.distributed.shards import local_part
+from modules.weights.lazy_loading import _read_rows
 from tests.support.rank_scenarios import WatchedTrainer
 
 if TYPE_CHECKING:
@@ -24,9 +27,7 @@ if TYPE_CHECKING:
     from tests.support.RankPool import MakeRuntime
 
 
-def held_bytes(
-    make_runtime: MakeRuntime, config: str, sync: dict[str, Any] | None = None
-) -> dict[str, list[int]]:
+def held_bytes(make_runtime: MakeRuntime, config: str, sync: dict[str, Any] | None = None) -> dict[str, list[int]]:
     """What -> (bytes in this rank's storages, bytes of the full tensors), in the second step and after it."""
     trainer = WatchedTrainer(load_config(config), make_runtime(**(sync or {"strategy": "fsdp"})))
     trainer.start()
@@ -44,6 +45,32 @@ def held_bytes(
     found["optimizer state"] = counted(value for state in states for value in state.values() if value.dim())
     found["ema"] = counted(trainer.loop.ema.averages.values())
     return found
+
+
+def load(make_runtime: MakeRuntime, config: str, sync: dict[str, Any]) -> dict[str, int]:
+    """Of the base's weights, the bytes in memory before they are sharded, those of the largest read until then, those
+    that are read while they are sharded, and those of the full weights."""
+    reads: list[int] = []
+    found: dict[str, int] = {}
+
+    def counting_read(*arguments: Any) -> Tensor:
+        rows = _read_rows(*arguments)
+        reads.append(rows.nbytes)
+        return rows
+
+    def watched_prepare(runtime: ShardedRuntime, module: nn.Module, unused_parameters: bool = False) -> nn.Module:
+        found["held"], found["full"] = counted(param for param in module.parameters() if reader_of(param))
+        found["largest"] = max(reads)
+        reads.clear()
+        return prepare(runtime, module, unused_parameters)
+
+    prepare = ShardedRuntime.prepare
+    with (
+        patch("modules.weights.lazy_loading._read_rows", counting_read),
+        patch.object(ShardedRuntime, "prepare", watched_prepare),
+    ):
+        WatchedTrainer(load_config(config), make_runtime(**sync)).start()
+    return {**found, "read": sum(reads)}
 
 
 def back_up(make_runtime: MakeRuntime, config: str, sync: dict[str, Any]) -> dict[str, Any]:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 from torch import nn
 
 from modules.config.EmaConfig import EmaConfig
 from modules.config.OptimizerConfig import OptimizerConfig
+from modules.distributed.placeholders import has_placeholders
 from modules.distributed.Runtime import Runtime
+from modules.families.registry import FAMILIES
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.GenericTrainer import GenericTrainer
+from modules.trainer.rank_checks import weights_digest
 from modules.trainer.Step import Step
 from modules.weights.BaseModel import BaseModel
+from modules.weights.safe import load_tensors, save_tensors
 from tests.support.make_loop import make_loop
 from tests.support.Recorder import Recorder
 
@@ -88,9 +94,9 @@ def test_a_model_to_be_sharded_stays_on_the_cpu_until_then(make_config, monkeypa
     loaded = {}
     require = BaseModel.require
 
-    def watched(base, *names, on_device=True):
+    def watched(base, *names, on_device=True, **options):
         loaded.update(dict.fromkeys(names, on_device))
-        require(base, *names, on_device=on_device)
+        require(base, *names, on_device=on_device, **options)
 
     monkeypatch.setattr(BaseModel, "require", watched)
     runtime = RecordingRuntime(0)
@@ -98,6 +104,21 @@ def test_a_model_to_be_sharded_stays_on_the_cpu_until_then(make_config, monkeypa
     GenericTrainer(make_config(), Recorder(), TrainCommands(), runtime).start()
     assert loaded["unet"] is False
     assert loaded["vae"] is True  # for caching
+
+
+def test_a_digest_covers_weights_that_are_still_in_their_files(make_config, tiny_sd15, tmp_path):
+    folder = shutil.copytree(tiny_sd15, tmp_path / "other")
+    file = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    tensors = {name: value.clone() for name, value in load_tensors(file).items()}
+    tensors["conv_out.bias"][0] += 1
+    save_tensors(file, tensors)
+    digests = []
+    for path in (tiny_sd15, tiny_sd15, folder):
+        base = BaseModel(FAMILIES["sd15"], make_config(f"model.base={path}").model, CPU)
+        base.require("unet", on_device=False, lazily=True)
+        assert has_placeholders(base.module("unet"))
+        digests.append(weights_digest(base, Runtime(CPU)))
+    assert digests[0] == digests[1] != digests[2]
 
 
 CALLS = {  # action -> the calls that every rank makes in it

@@ -135,13 +135,29 @@ def test_in_float32_nothing_is_rounded_lower_and_a_step_that_fails_on_one_rank_i
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", ["sd15", "flux1"])
-def test_each_rank_holds_its_share_of_parameters_gradients_and_states(family, settings, two_ranks):
-    config = settings("run", *FULL, "ema.enabled=true", "max_steps=2", family=family)
-    for found in two_ranks.run(sharding_scenarios.held_bytes, config=config):
+@pytest.mark.parametrize(("family", "pool"), [("sd15", "two"), ("flux1", "two"), ("flux1", "four")])
+def test_each_rank_holds_its_share_of_parameters_gradients_and_states(family, pool, settings, two_ranks, four_ranks):
+    options = (*FULL, "ema.enabled=true", "max_steps=2", "gradient_accumulation_steps=1")
+    ranks = {"two": two_ranks, "four": four_ranks}[pool]
+    for found in ranks.run(sharding_scenarios.held_bytes, config=settings("run", *options, family=family)):
         assert found.keys() == {"parameters", "gradients", "optimizer state", "ema"}
         for held, full in found.values():
-            assert 0.4 * full < held < 0.55 * full
+            assert 0.8 * full < held * ranks.world_size < 1.1 * full
+
+
+@pytest.mark.parametrize(
+    ("options", "pool", "sync"),
+    [(FULL, "two", FSDP), (FULL, "four", FSDP), (FULL, "four", HSDP), (LORA, "two", FSDP)],
+    ids=["full on 2", "full on 4", "groups", "lora"],
+)
+def test_no_rank_ever_holds_the_whole_model_to_load_it(options, pool, sync, settings, two_ranks, four_ranks):
+    options = (*options, "gradient_accumulation_steps=1", "model.weight_dtype=bfloat16")  # not that of the files
+    ranks = {"two": two_ranks, "four": four_ranks}[pool]
+    sharing = sync.get("sharing_ranks", ranks.world_size)
+    for found in ranks.run(sharding_scenarios.load, config=settings("run", *options, family="flux1"), sync=sync):
+        assert found["held"] < 0.01 * found["full"]  # until it is sharded
+        assert found["largest"] < 0.2 * found["full"]  # of the tensors that are compared one at a time
+        assert 0.8 * found["full"] < found["read"] * sharing < 1.1 * found["full"]  # to be sharded
 
 
 def test_in_groups_each_rank_holds_its_share_of_the_copy_of_its_group(settings, four_ranks):
