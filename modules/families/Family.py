@@ -87,7 +87,7 @@ class Family:
     typical_bytes: size of a whole model in float32, for estimating disk space before the base model is downloaded.
     is_default: whether this is the default of the setting `family`.
     unused: components that training never needs, which are not loaded.
-    read_when_built: components whose config the pipeline reads when it is created, loaded or not.
+    read_when_built: components that the pipeline looks at when it is created, loaded or not.
     optional: components that a model may lack -> prefix of their tensors in a single-file checkpoint.
     takes_sizes: whether the denoiser takes the original size, crop and bucket of each image (`Batch.sizes`).
     takes_guidance: whether the denoiser takes a guidance scale, as guidance-distilled models do.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def _inputs(call: DenoiserCall) -> dict[str, Any]:
+def flux2_inputs(call: DenoiserCall) -> dict[str, Any]:
     import torch
 
     text = call.text_tensor("prompt_embeds")
@@ -70,7 +70,7 @@ FLUX2_DEV = Family(
     objective="flow",
     align=16,
     codec=patched_codec(patch_2x2, unpatch_2x2),
-    inputs=_inputs,
+    inputs=flux2_inputs,
     pack=pack_cells,
     unpack=unpack_cells,
     patch_size=1,

@@ -336,6 +336,24 @@ def test_rows_with_other_references_or_none_equal_single_predictions(case):
             assert largest_difference(together[one], alone) <= 2e-6
 
 
+def test_gradient_checkpointing_changes_no_gradient_where_there_are_reference_images(case):
+    if not case.family.max_references:
+        pytest.skip("takes no reference images")
+    noised, timestep, _ = noised_pair(case)
+    gradients = []
+    for checkpointing in (True, False):
+        pipe = case.copied_pipe()
+        denoiser = getattr(pipe, case.family.denoisers[0]).requires_grad_(True)
+        prepare_for_training(denoiser, gradient_checkpointing=checkpointing)
+        references = [case.reference_latents()] * 2
+        predict(case.family, pipe, noised, timestep, case.text(), references=references).square().mean().backward()
+        gradients.append({name: value.grad for name, value in denoiser.named_parameters() if value.grad is not None})
+    with_it, without = gradients
+    assert with_it.keys() == without.keys()
+    assert all(largest_difference(with_it[name], gradient) <= 1e-6 for name, gradient in without.items())
+    assert any(gradient.abs().max() > 1e-3 for gradient in without.values())
+
+
 def test_our_decoding_is_the_pipelines(case):
     picture, latents, _ = case.sampled
     with torch.no_grad():

@@ -1034,10 +1034,10 @@ def make_tiny_flux2_dev(path: str | Path) -> Path:
     return randomize_and_save(pipeline, path)
 
 
-def make_tiny_flux2_klein(path: str | Path) -> Path:
-    """Save a tiny FLUX.2 klein pipeline below `path` and return the path."""
+def make_tiny_flux2_klein(path: str | Path, pipeline: str = "Flux2KleinPipeline") -> Path:
+    """Save a tiny FLUX.2 klein pipeline below `path` and return the path. pipeline: of a klein, a class of diffusers."""
+    import diffusers
     import torch
-    from diffusers import Flux2KleinPipeline
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(SEED)
@@ -1052,12 +1052,17 @@ def make_tiny_flux2_klein(path: str | Path) -> Path:
         head_dim=4,
         max_position_embeddings=512,
     )
-    pipeline = Flux2KleinPipeline(
+    made = getattr(diffusers, pipeline)(
         text_encoder=Qwen3ForCausalLM(config),
         tokenizer=tokenizer,
         **_tiny_flux2_parts(guidance_embeds=False),
     )
-    return randomize_and_save(pipeline, path)
+    return randomize_and_save(made, path)
+
+
+def make_tiny_flux2_klein_kv(path: str | Path) -> Path:
+    """Save a tiny FLUX.2 klein KV pipeline below `path` and return the path."""
+    return make_tiny_flux2_klein(path, "Flux2KleinKVPipeline")
 
 
 def _tiny_flux2_parts(guidance_embeds: bool) -> dict:
