@@ -1035,7 +1035,7 @@ def make_tiny_flux2_dev(path: str | Path) -> Path:
 
 
 def make_tiny_flux2_klein(path: str | Path, pipeline: str = "Flux2KleinPipeline") -> Path:
-    """Save a tiny FLUX.2 klein pipeline below `path` and return the path. pipeline: of a klein, a class of diffusers."""
+    """Save a tiny FLUX.2 klein pipeline below `path` and return the path. pipeline: a class of diffusers."""
     import diffusers
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
