@@ -107,7 +107,7 @@ def test_a_preset_samples_by_itself_at_the_size_it_trains_at_with_prompts_from_c
         assert [(sample.prompt, sample.steps) for sample in smaller.sampling.samples] == [
             (sample.prompt, sample.steps) for sample in sampling.samples
         ]
-        sizes = [sample_size(sample, smaller.data.resolution) for sample in smaller.sampling.samples]
+        sizes = [sample_size(sample, smaller.data) for sample in smaller.sampling.samples]
         assert min(map(min, sizes)) >= config.data.resolution / 2
 
 
