@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from modules.config.describe import SettingInfo, range_text, walk_settings  # noqa: E402
+from modules.config.describe import SettingInfo, alternatives, range_text, walk_settings  # noqa: E402
 from scripts.generated_file import write_or_check  # noqa: E402
 
 PAGE = ROOT / "docs" / "settings.md"
@@ -87,7 +87,8 @@ def _visibility(info: SettingInfo) -> str:
     conditions = []
     for path, values in info.visible_when.items():
         allowed = " or ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in values)
-        conditions.append(f"`{path}` is {allowed}")
+        names = " or ".join(f"`{one}`" for one in alternatives(path))
+        conditions.append(f"{names} is {allowed}")
     return f" *Used if {' and '.join(conditions)}.*"
 
 

@@ -26,7 +26,8 @@ class SettingInfo:
     choices: the allowed values, as written in files. choice_labels: their labels.
     ge, gt, le, lt: the range; of each entry, if the setting is a list of numbers.
     section: label of the section it belongs to, empty at the top level.
-    visible_when: path -> values for which the setting matters; all conditions have to hold.
+    visible_when: path, or several paths as from `alternatives`, -> values for which the setting matters; all conditions
+        have to hold.
     also_called, format, empty_means, part_name, scope, kept_as, kept_while, in_crash_report: as declared with
     `setting`.
     """
@@ -92,12 +93,20 @@ def is_visible(info: SettingInfo, config: Any, item: Any = None) -> bool:
 
     item: the part in question, for a setting of the parts in a list ("concepts[].path").
     """
-    for path, allowed in info.visible_when.items():
-        _, in_list, name = path.partition("[].")
-        value = value_at(item, name) if in_list else value_at(config, path)
-        if value not in allowed:
+    for paths, allowed in info.visible_when.items():
+        if not any(_value_of(path, config, item) in allowed for path in alternatives(paths)):
             return False
     return True
+
+
+def alternatives(paths: str) -> list[str]:
+    """The paths of a condition in `visible_when`, of which one has to have one of the values."""
+    return paths.split(" or ")
+
+
+def _value_of(path: str, config: Any, item: Any) -> Any:
+    _, in_list, name = path.partition("[].")
+    return value_at(item, name) if in_list else value_at(config, path)
 
 
 def range_text(info: SettingInfo) -> str:
@@ -195,7 +204,7 @@ def _limit(metadata: list[Any], name: str) -> float | None:
 
 
 def _absolute(path: str, prefix: str) -> str:
-    return prefix + path[1:] if path.startswith(".") else path
+    return " or ".join(prefix + one[1:] if one.startswith(".") else one for one in alternatives(path))
 
 
 def _require(shown: dict, text: str, path: str) -> None:

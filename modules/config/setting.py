@@ -54,7 +54,8 @@ def setting(
     choice_labels: labels of the values of a Literal; a value without one is shown as it is.
     ge, gt, le, lt: the range.
     visible_when: path of another setting -> the values of it for which this one matters. All have to hold.
-        A path that starts with a dot is relative to the same section (".unit").
+        A path that starts with a dot is relative to the same section (".unit"). Of "path or path" one has to have one
+        of the values.
     format: of a text: a path to a file or folder, or a "long" text that takes several lines; "" for a short text.
     empty_means: the effect of leaving the setting empty, in one or two words, where "empty" does not say it.
     part_name: for a list of parts, what one part is called, such as "concept".
