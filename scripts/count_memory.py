@@ -32,6 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from modules.families.Family import DenoiserCall, Family
+from modules.families.inpainting import num_mask_channels
 from modules.families.PublishedModel import Component
 from modules.families.registry import FAMILIES
 from modules.methods.layers import preset_layers
@@ -272,6 +273,9 @@ def denoiser_call(family: Family, side: int) -> Callable[[nn.Module], object]:
         timestep, sizes, guidance = torch.empty(1), torch.empty(1, 6), torch.empty(1)
     packed, shape = family.pack(latents), tuple(latents.shape)
     others = {"first_frame": latents} if family.needs_first_frame else {}
+    if family.inpainting:
+        channels = num_mask_channels(family.inpainting, side // shape[-1]) + shape[1]
+        others["inpainting"] = torch.empty(1, channels, *shape[2:], device="meta")
 
     def call(model: nn.Module) -> object:
         inputs = DenoiserCall(model, packed, timestep, text, shape, sizes, guidance, **others)

@@ -50,6 +50,7 @@ def _entry(family: Family, counted: dict | None) -> dict:
         "embedding_keys": list(family.embedding_keys),
         "takes_guidance": family.takes_guidance,
         "max_references": family.max_references,
+        "inpainting": family.inpainting,
         "frame_step": family.frame_step,
         "fps": family.fps,
         "takes_first_frame": bool(family.image_pipeline),

@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
     sys.stdout.reconfigure(errors="backslashreplace")  # a prompt that the terminal can't show ends nothing
     try:
-        from modules.data.references import check_references, image_files
+        from modules.data.references import check_mask, check_references, image_files
         from modules.distributed.Runtime import default_device
         from modules.families.registry import family_of_pipeline
         from modules.session.names import safe_file_name
@@ -54,10 +54,11 @@ def main(argv: list[str] | None = None) -> int:
         references = tuple(file for path in args.reference for file in image_files(path))
         family = family_of_pipeline(pipe)
         check_references(references, family)
+        check_mask(args.mask, "".join(references[:1]), family, "--mask", "--reference")
         check_frames(args.frames, family)
         check_steps(args.steps, family)
         options = (args.seed, args.width, args.height, args.steps, args.guidance, references)
-        others = (args.clip_skip, args.frames)
+        others = (args.clip_skip, args.frames, args.mask)
         first = [ImageRequest(prompt, args.negative_prompt, *options, *others) for prompt in args.prompt]
         requests = [request for one in first for request in repeated(one, args.count)]
         pictures = generate_images(pipe, requests, args.batch_size, args.sampler)
@@ -108,7 +109,13 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         action="append",
         default=[],
         metavar="PATH",
-        help="image that the model sees, or a folder of them; may be repeated",
+        help="image that the model sees, or a folder of them; may be repeated; for inpainting, the image to paint in",
+    )
+    parser.add_argument(
+        "--mask",
+        default="",
+        metavar="FILE",
+        help="for inpainting: white where the model paints; default: the mask beside the image, else its middle",
     )
     parser.add_argument("--count", type=positive, default=1, metavar="N", help="images per prompt; seeds count up")
     parser.add_argument("--seed", type=int, default=42, metavar="S")
@@ -130,8 +137,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--word-weights", action="store_true", help="read (word:1.2) as a weight, as model.word_weights does"
     )
-    parser.add_argument("--width", type=side, metavar="PIXELS", help="default: native resolution of the model")
-    parser.add_argument("--height", type=side, metavar="PIXELS", help="default: native resolution of the model")
+    parser.add_argument("--width", type=side, metavar="PIXELS", help="default: the model's, or the painted image's")
+    parser.add_argument("--height", type=side, metavar="PIXELS", help="default: the model's, or the painted image's")
     parser.add_argument("--frames", type=positive, default=1, metavar="N", help="of a video; 1, the default: an image")
     parser.add_argument("--fps", type=rate, metavar="F", help="frames per second; default: the model's own")
     parser.add_argument("--batch-size", type=positive, default=4, metavar="N", help="images generated at once")

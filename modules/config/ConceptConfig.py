@@ -6,11 +6,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from modules.config.AugmentationConfig import AugmentationConfig
-from modules.config.families import families_taking_clips, families_taking_references
+from modules.config.families import families_inpainting, families_taking_clips, families_taking_references
 from modules.config.setting import STRICT, Float, Int, Str, section, setting
 
 TABLE = {".captions": ["table"]}
 PRESERVED = {"loss.output_preservation": [True]}
+USES_MASKS = {"loss.masked_training or family": [True, *families_inpainting()]}
 
 
 @dataclass(config=STRICT)
@@ -87,22 +88,22 @@ class ConceptConfig:
         "",
         label="Mask folder",
         also_called="conditioning_data_dir, mask_path, masks",
-        help="Masks for masked training, named like the images, in the same subfolder: cat.png here is the mask of "
-        "cat.jpg. Empty: masks lie beside the images, as cat-masklabel.png.",
+        help="Masks for masked training or inpainting, named like the images, in the same subfolder: cat.png here is "
+        "the mask of cat.jpg. Empty: masks lie beside the images, as cat-masklabel.png.",
         empty_means="beside the images",
         group="data",
         format="folder",
         scope="machine",
-        visible_when={"loss.masked_training": [True]},
+        visible_when=USES_MASKS,
     )
     alpha_mask: bool = setting(
         False,
         label="Alpha channel as mask",
         also_called="alpha_mask, transparency",
-        help="In masked training, the transparency of an image without a mask is its mask: transparent parts are not "
-        "learned.",
+        help="The transparency of an image without a mask is its mask: transparent parts are not learned in masked "
+        "training, and are kept in inpainting.",
         group="data",
-        visible_when={"loss.masked_training": [True]},
+        visible_when=USES_MASKS,
     )
     captions: Literal["txt", "table", "file_name", "prompt"] = setting(
         "txt",

@@ -5,9 +5,19 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from modules.config.families import families_choosing_first_frames, families_taking_clips, families_with
+from modules.config.families import (
+    families_choosing_first_frames,
+    families_inpainting,
+    families_taking_clips,
+    families_with,
+)
 from modules.config.methods import methods_that
-from modules.config.setting import STRICT, Float, Int, setting
+from modules.config.setting import STRICT, Float, Int, VisibleWhen, setting
+
+INPAINTING: VisibleWhen = {
+    "family": families_inpainting(),
+    "method": methods_that(lambda method: method.uses_denoiser),
+}
 
 
 @dataclass(config=STRICT)
@@ -91,6 +101,43 @@ class DataConfig:
         ge=0,
         le=1,
         visible_when={"family": families_with(takes_last_frame=True)},
+    )
+    inpainting_shapes: Literal["mixed", "rectangles", "ellipses", "strokes"] = setting(
+        "mixed",
+        label="Drawn masks",
+        also_called="random mask, mask shapes, inpainting mask",
+        help="What the masks of images without a mask file look like: one to three rectangles, ellipses or brush "
+        "strokes. Mixed: one of these kinds for each mask.",
+        group="data",
+        choice_labels={
+            "mixed": "Mixed",
+            "rectangles": "Rectangles",
+            "ellipses": "Ellipses",
+            "strokes": "Brush strokes",
+        },
+        visible_when=INPAINTING,
+    )
+    inpainting_whole: Float = setting(
+        0.25,
+        label="Whole image masked",
+        also_called="mask everything, full mask probability",
+        help="Fraction of the samples without a mask file whose mask is the whole image, so that the model also paints "
+        "images from text alone. Stable Diffusion's inpainting models were made with 0.25.",
+        group="data",
+        ge=0,
+        le=1,
+        visible_when=INPAINTING,
+    )
+    inpainting_variants: Int = setting(
+        4,
+        label="Cached masks per image",
+        also_called="mask variations",
+        help="How many masks are drawn for each image without a mask file; for each, the masked image is encoded and "
+        "cached. Each time the image is used, one of them is drawn. 4 to 16; few images need more of them.",
+        group="data",
+        ge=1,
+        importance="advanced",
+        visible_when=INPAINTING,
     )
     bucketing: bool = setting(
         True,

@@ -2,7 +2,7 @@
 
 from pydantic.dataclasses import dataclass
 
-from modules.config.families import families_taking_clips, families_taking_images
+from modules.config.families import families_inpainting, families_taking_clips, families_taking_images
 from modules.config.setting import STRICT, Float, Int, Str, setting
 
 MAX_SIDE = 16384  # pixels; no model generates images this large, so a larger value is a typing error
@@ -32,11 +32,24 @@ class SampleConfig:
         label="Reference image",
         also_called="control image, init image, ctrl_img",
         help="The image that the model sees beside the prompt, or a folder with several of them. Models of videos "
-        "start with it; the second image of a folder is the last frame, where the model takes one.",
+        "start with it; the second image of a folder is the last frame, where the model takes one. Inpainting models "
+        "paint in it; without one they make a whole image.",
         group="sampling",
         format="file",
         scope="machine",
         visible_when={"family": families_taking_images()},
+    )
+    mask: Str = setting(
+        "",
+        label="Mask",
+        also_called="mask_image, inpainting mask",
+        help="White where the model paints in the reference image. Empty: the mask beside that image, "
+        "such as cat-mask.png beside cat.png; without one, the middle of the image.",
+        empty_means="beside the image",
+        group="sampling",
+        format="file",
+        scope="machine",
+        visible_when={"family": families_inpainting()},
     )
     seed: Int = setting(
         42,

@@ -28,6 +28,7 @@ class FamilyInfo:
     can_train_vae, lora_targets, embedding_keys: as in Family; of the mappings only the keys, which are components.
     takes_guidance: whether its denoiser takes a guidance scale as input.
     max_references: number of reference images that its denoiser can see.
+    inpainting: as in Family; "" for models that see no mask.
     frame_step, fps: as in Family; 0 for models of images.
     takes_first_frame: whether it can generate a video from its first frame.
     needs_first_frame, takes_last_frame, min_sample_steps: as in Family.
@@ -58,6 +59,7 @@ class FamilyInfo:
     memory: Mapping[str, Any] | None = field(hash=False)
     text_trainable: bool = True
     max_references: int = 0
+    inpainting: Literal["", "latents", "pixels"] = ""
     frame_step: int = 0
     fps: float = 16.0
     takes_first_frame: bool = False
@@ -119,10 +121,15 @@ def families_choosing_first_frames() -> tuple[str, ...]:
 
 
 def families_taking_images() -> tuple[str, ...]:
-    """The names of the families whose samples can start from images: references, or the first frame of a video."""
-    return families_taking_references() + families_with(takes_first_frame=True)
+    """The names of the families whose samples can start from images: references, first frames, images to paint in."""
+    return families_taking_references() + families_with(takes_first_frame=True) + families_inpainting()
 
 
 def families_taking_references() -> tuple[str, ...]:
     """The names of the families whose denoisers can see reference images."""
     return tuple(name for name, info in load_families().items() if info.max_references)
+
+
+def families_inpainting() -> tuple[str, ...]:
+    """The names of the families that paint a part of an image, which a mask shows."""
+    return tuple(name for name, info in load_families().items() if info.inpainting)

@@ -33,6 +33,8 @@ class Batch:
     prior: bool[B], samples whose target is the prediction of the base model before training, or None.
     first_frame: [B, C, F, H, W], normalized latents of the clips with gray in place of all frames but the first (and
         the last, see `last_given`), for families that need it.
+    inpainting: [B, M + C, h, w], for families that paint a part of an image: the mask as they see it, 1 where they
+        paint, and normalized latents of the image with gray in place of that part; None for others.
     last_given: bool[B], clips whose `first_frame` shows the last frame, too, or None.
     first_given: bool[B], clips whose first latent frame gets no noise and is no part of the loss, or None.
     unconditional: bool[B], samples whose conditioning is all zeros, or None.
@@ -58,6 +60,7 @@ class Batch:
     mask: Tensor | None = None
     prior: Tensor | None = None
     first_frame: Tensor | None = None
+    inpainting: Tensor | None = None
     last_given: Tensor | None = None
     first_given: Tensor | None = None
     unconditional: Tensor | None = None

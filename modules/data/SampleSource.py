@@ -12,6 +12,7 @@ from modules.data.Batch import Batch
 from modules.data.clips import BOTH_ENDS
 from modules.data.draws import torch_seed, uniform
 from modules.data.image_views import crop_of
+from modules.data.inpainting import MASKS, chosen_inpainting
 from modules.data.references import references_in
 from modules.diffusion.timesteps import TimestepDistribution
 
@@ -45,6 +46,7 @@ class SampleSource:
     collate: combines the conditioning of several captions into a batch.
     dtype: of the tensors in a batch.
     image_to_video, last_frame: the shares of clips whose first and whose last frame is given.
+    whole_mask: the share of drawn masks for inpainting that are the whole image.
     sizes: whether batches include `Batch.sizes`.
     diffusion, loss: settings of the noise, of masks and of prior preservation.
     timesteps: the distribution of timesteps.
@@ -61,6 +63,7 @@ class SampleSource:
     dtype: torch.dtype
     image_to_video: float = 0.0
     last_frame: float = 0.0
+    whole_mask: float = 0.0
     sizes: bool = False
     diffusion: DiffusionConfig = field(default_factory=DiffusionConfig)
     loss: LossConfig = field(default_factory=LossConfig)
@@ -104,6 +107,7 @@ class SampleSource:
             offset=self._offset(draws, shape, pictures) if self.diffusion.offset_noise_by_timestep else None,
             mask=self._masks(records, draws, shape),
             references=self._references(records),
+            inpainting=self._inpainting(records, draws),
             last_given=_marked(last_given),
             first_given=_marked([self._gives_first(draw, shape) for draw in draws]),
             prior=_marked([self._is_prior(sample) for sample in samples]),
@@ -224,6 +228,15 @@ class SampleSource:
         """`Batch.references`."""
         found = [[value.to(self.dtype) for value in references_in(record)] for record in records]
         return found if any(found) else None
+
+    def _inpainting(self, records: list[dict[str, Tensor]], draws: list[Draw]) -> Tensor | None:
+        """`Batch.inpainting`."""
+        import torch
+
+        if MASKS not in records[0]:
+            return None
+        pairs = zip(records, draws, strict=True)
+        return torch.stack([chosen_inpainting(record, draw, self.whole_mask) for record, draw in pairs]).to(self.dtype)
 
 
 def _with_last_frame(record: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -23,6 +23,7 @@ from modules.data.errors import DataError, ImageError
 from modules.data.FileHashes import FileHashes
 from modules.data.image_views import augmentation_of
 from modules.data.images import adjust_colors, fit_image, load_image, to_array
+from modules.data.inpainting import add_inpainting, inpainting_key, inpainting_masks
 from modules.data.LatentEncoder import LatentEncoder
 from modules.data.masks import load_mask
 from modules.data.references import RECORD, load_references
@@ -70,6 +71,8 @@ def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: Fil
             parts.append({"first_frame": True})
         if clip and clip.last_given:
             parts.append({"last_frame": True})
+        if inpainting := inpainting_key(dataset, sample):
+            parts.append(inpainting)
         if references:
             parts.append({"references": [[others[one.path], one.width, one.height] for one in references]})
         needed = [*([mask] if mask else []), *(one.path for one in references)]
@@ -276,6 +279,8 @@ def _record(latents: Tensor, others: _Others, encoder: LatentEncoder) -> dict[st
         record["mask"] = _mask_of_latents(others.mask, latents)
     for number, reference in enumerate(others.references):
         record[f"{RECORD}{number}"] = encoder.encode(torch.from_numpy(reference)[None])[0]
+    if isinstance(others, _DecodedImage) and others.painted is not None:
+        add_inpainting(record, others.pixels, others.painted, encoder)
     return record
 
 
@@ -310,9 +315,10 @@ class _Others:
 
 @dataclass(frozen=True, eq=False)
 class _DecodedImage(_Others):
-    """An image with what belongs to it."""
+    """An image with what belongs to it. painted: as from `inpainting_masks`; None if the model paints no part of it."""
 
     pixels: np.ndarray
+    painted: np.ndarray | None
 
 
 def _image_or_reason(dataset: Dataset, buckets: Buckets, sample: int, align: int) -> _DecodedImage | str:
@@ -321,7 +327,12 @@ def _image_or_reason(dataset: Dataset, buckets: Buckets, sample: int, align: int
     if isinstance(pixels, str):
         return pixels
     others = _others_or_reason(dataset, buckets, sample, align)
-    return others if isinstance(others, str) else _DecodedImage(others.mask, others.references, pixels)
+    if isinstance(others, str):
+        return others
+    painted = None
+    if dataset.inpainting is not None:
+        painted = inpainting_masks(dataset, sample, buckets.shape_of(sample), others.mask)
+    return _DecodedImage(others.mask, others.references, pixels, painted)
 
 
 def _others_or_reason(dataset: Dataset, buckets: Buckets, sample: int, align: int) -> _Others | str:

@@ -32,6 +32,7 @@ from modules.data.videos import VideoInfo, info_or_reason, is_video
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
     from modules.data.clips import Clip
+    from modules.data.inpainting import MaskRule
     from modules.data.references import Reference
 
 NUM_READERS = 8
@@ -63,8 +64,9 @@ class Dataset:
     missing_captions: number of images without a caption although their concept reads captions from files or a table.
     views: None if each image is one sample.
     held_out: bool[N], validation samples, which are never trained on; None if there are none.
-    masks: path of each sample's mask, or None for an image without one; None without masked training.
+    masks: path of each sample's mask, or None for an image without one; None in a run that uses no masks.
     references: the reference images of each sample; None if no concept has a reference folder.
+    inpainting: how masks are drawn for models that paint a part of an image; None for others.
     videos: path of each video -> its size and duration; empty unless the run trains on clips.
     clips: the clip of each sample, None for an image; None without clips.
     num_masks: number of files skipped because their names mark them as masks.
@@ -82,6 +84,7 @@ class Dataset:
     held_out: np.ndarray | None = None
     masks: Sequence[str | None] | None = None
     references: Sequence[tuple[Reference, ...]] | None = None
+    inpainting: MaskRule | None = None
     videos: Mapping[str, VideoInfo] = field(default_factory=dict)
     clips: Sequence[Clip | None] | None = None
     num_masks: int = 0

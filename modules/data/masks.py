@@ -1,4 +1,4 @@
-"""Mask images: white marks what is learned of an image, black what is not. Uses Pillow only.
+"""Mask images: white marks what is learned of an image, or painted by a model for inpainting. Uses Pillow only.
 
 The mask of `cat.jpg` is an image next to it named `cat-masklabel`, `cat-mask`, `cat_mask` or `cat.mask`, with any image
 extension, ignoring case. Masks are never trained on as images.
@@ -15,6 +15,8 @@ import numpy as np
 from PIL import Image
 
 from modules.config.counted import counted
+from modules.config.families import load_families
+from modules.config.methods import facts_of
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.captions import path_in_concept
 from modules.data.errors import DataError
@@ -28,6 +30,12 @@ if TYPE_CHECKING:
 
 SUFFIXES = ("-masklabel", "-mask", "_mask", ".mask")
 NUM_READERS = 8
+
+
+def uses_masks(config: TrainConfig) -> bool:
+    """Whether a run reads masks: for masked training, or because its model paints a part of an image."""
+    inpaints = bool(load_families()[config.family].inpainting)
+    return (config.loss.masked_training or inpaints) and facts_of(config).uses_denoiser
 
 
 def is_mask(name: str, names: Collection[str]) -> bool:
@@ -86,9 +94,17 @@ def find_masks(dataset: Dataset) -> list[str | None]:
     return masks
 
 
+def mask_beside(path: str) -> str:
+    """The mask next to the image at `path`; "" if there is none."""
+    folder, name = os.path.split(path)
+    stem = os.path.splitext(name)[0]
+    found = _masks_in(folder or ".")
+    return found.get(stem) or found.get(stem.lower()) or ""
+
+
 def unused_masks_warning(config: TrainConfig, dataset: Dataset) -> str | None:
     """A warning if masks are skipped or named although masked training is off."""
-    if config.loss.masked_training:
+    if uses_masks(config):
         return None
     for number, concept in enumerate(dataset.concepts):
         if concept.enabled and (concept.mask_folder or concept.alpha_mask):

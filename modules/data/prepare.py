@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from modules.config.clips import clip_rule
@@ -14,7 +15,8 @@ from modules.data.errors import DataError
 from modules.data.folder_walk import Outputs
 from modules.data.holdout import hold_out
 from modules.data.image_views import with_views
-from modules.data.masks import with_masks
+from modules.data.inpainting import mask_rule
+from modules.data.masks import uses_masks, with_masks
 from modules.data.references import with_references
 
 if TYPE_CHECKING:
@@ -34,8 +36,9 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
     data = config.data
     rule = clip_rule(config)
     dataset = scan(config.concepts, outputs=Outputs.of(config), videos=rule is not None)
-    if config.loss.masked_training and facts_of(config).uses_denoiser:
+    if uses_masks(config):
         dataset = with_masks(dataset)
+    dataset = replace(dataset, inpainting=mask_rule(config))
     if family.max_references and facts_of(config).uses_denoiser:
         dataset = with_references(dataset, family)
     dataset = with_clips(dataset, rule)

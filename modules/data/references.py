@@ -110,18 +110,25 @@ def reference_size(
     return width, height
 
 
-def of_captions(dataset: Dataset, texts: Sequence[tuple[str, ...]], family: Family) -> dict[str, str]:
-    """First caption of an image -> its references, as `image_files` takes them. texts: as from `captions`.
+def of_captions(
+    dataset: Dataset, texts: Sequence[tuple[str, ...]], family: Family
+) -> tuple[dict[str, str], dict[str, str]]:
+    """First caption of an image -> its references, as `image_files` takes them, and -> its mask, for inpainting.
 
-    For families that need a first frame: caption -> the video.
+    For families that need a first frame: caption -> the video; for inpainting: caption -> the image itself.
+    texts: as from `captions`.
     """
     found: dict[str, str] = {}
+    masks: dict[str, str] = {}
     for sample, options in enumerate(texts):
         if family.needs_first_frame:
             found.setdefault(options[0], files_of(dataset.paths[sample])[0])
+        elif family.inpainting and options[0] not in found:
+            found[options[0]] = dataset.paths[sample]
+            masks[options[0]] = dataset.mask_of(sample) or ""
         elif references := dataset.references_of(sample):
             found.setdefault(options[0], "\n".join(one.path for one in references))
-    return found
+    return found, masks
 
 
 def image_files(path: str) -> list[str]:
@@ -146,6 +153,8 @@ def check_sample_references(sampling: SamplingConfig, family: Family) -> None:
         if sample.enabled and sample.reference:
             setting = f"sampling.samples.{number}.reference {sample.reference}"
             check_references(image_files(sample.reference), family, setting)
+        if sample.enabled and family.inpainting:
+            check_mask(sample.mask, sample.reference, family, f"sampling.samples.{number}.mask", "reference")
 
 
 def check_references(files: Sequence[str], family: Family | None, setting: str = "--reference") -> None:
@@ -165,6 +174,21 @@ def check_references(files: Sequence[str], family: Family | None, setting: str =
         reason = info_or_reason(path) if is_video(path) else size_or_reason(path)
         if isinstance(reason, str):
             raise DataError(f"{setting}: {path} can't be read ({reason}); choose another image.")
+
+
+def check_mask(mask: str, reference: str, family: Family | None, setting: str, image_setting: str) -> None:
+    """Raises DataError if a model of `family` can't paint what `mask` shows.
+
+    setting, image_setting: of the mask and of the image, as named in messages.
+    """
+    if not mask:
+        return
+    if family is None or not family.inpainting:
+        raise DataError(f"{setting} {mask}: {family.label if family else 'this model'} takes no mask; leave it out.")
+    if not reference:
+        raise DataError(f"{setting} {mask}: there is no image to paint in; set {image_setting}, or leave the mask out.")
+    if isinstance(reason := size_or_reason(os.path.expanduser(mask)), str):
+        raise DataError(f"{setting} {mask}: it can't be read ({reason}); choose another mask.")
 
 
 def references_in(record: Mapping[str, Tensor]) -> list[Tensor]:

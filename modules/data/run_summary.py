@@ -21,6 +21,7 @@ from modules.data.clips import describe_clips, num_clips
 from modules.data.concepts import captions
 from modules.data.epoch_plan import count_samples, count_steps, few_samples_warning
 from modules.data.holdout import no_validation_warning
+from modules.data.inpainting import describe_inpainting, num_masks
 from modules.data.masks import unused_masks_warning
 from modules.data.prepare import prepare_data
 from modules.data.references import describe_references
@@ -79,6 +80,8 @@ def _image_lines(dataset: Dataset, buckets: Buckets) -> Iterator[tuple[str, str]
         yield "Validation", f"{int(dataset.held_out.sum())} of the images are never trained on"
     if text := describe_references(dataset):
         yield "References", text
+    if text := describe_inpainting(dataset):
+        yield "Masks", text
     if text := describe_clips(dataset):
         yield "Clips", text
     counts = np.bincount(buckets.index, minlength=len(buckets.shapes))
@@ -153,7 +156,7 @@ def image_warnings(config: TrainConfig, dataset: Dataset, learns_captions: bool)
         yield f"{counted(dataset.missing_captions, 'image has', 'images have')} no caption (trained without one)."
     if text := unused_masks_warning(config, dataset):
         yield text
-    if masks := dataset.masks:
+    if (masks := dataset.masks) and dataset.inpainting is None:
         without_mask = sum(masks[image] is None for image in dataset.images_of(range(len(dataset))))
         if without_mask:
             yield f"{counted(without_mask, 'image has', 'images have')} no mask (trained unmasked)."
@@ -183,7 +186,7 @@ def disk_needs(
     num_texts: int | None = None,
 ) -> list[DiskNeed]:
     """A rough estimate of what the run will write to each folder. num_texts: cached captions; None: one per sample."""
-    encoded = np.array([_num_encoded(dataset, sample) for sample in range(len(dataset))])
+    encoded = np.array([_num_encoded(dataset, sample, family) for sample in range(len(dataset))])
     latent_frames = [(count - 1) // (family.frame_step or 1) + 1 for count in buckets.frames]
     sizes = [width * height * count for (width, height), count in zip(buckets.shapes, latent_frames, strict=True)]
     pixels = (np.array(sizes, np.int64)[buckets.index] * encoded).sum()
@@ -200,11 +203,13 @@ def disk_needs(
     return [DiskNeed(setting, getattr(config, setting), size) for setting, size in needed.items()]
 
 
-def _num_encoded(dataset: Dataset, sample: int) -> float:
+def _num_encoded(dataset: Dataset, sample: int, family: Family) -> float:
     """How many times the size of one image's or clip's cache entry a sample takes."""
     clip = dataset.clip_of(sample)
+    mask_bytes = 1 / family.latent_bytes_per_pixel if family.inpainting == "pixels" else 0.0  # one for each pixel
+    masked = num_masks(dataset, sample) * (1 + mask_bytes)
     # the entry of such a clip is half latents, half first frame; with the last frame, the second half is there twice
-    return 1 + len(dataset.references_of(sample)) + (0.5 if clip and clip.last_given else 0)
+    return 1 + masked + len(dataset.references_of(sample)) + (0.5 if clip and clip.last_given else 0)
 
 
 @dataclass(frozen=True)

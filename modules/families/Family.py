@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from modules.config.methods import methods_for
 from modules.diffusion.timesteps import ShiftLaw
 from modules.families.Codec import Codec
+from modules.families.inpainting import MaskResolution
 from modules.families.PublishedModel import PublishedModel
 from modules.families.TextEncoding import Conditioning, TextEncoding
 
@@ -41,6 +42,7 @@ class DenoiserCall:
     first_frame: Tensor | None = None  # as in Batch; None unless the family `needs_first_frame`
     first_given: Tensor | None = None  # bool[B], rows whose first latent frame has no noise; None if there are none
     last_given: Tensor | None = None  # as in Batch
+    inpainting: Tensor | None = None  # as in Batch; None unless the family has `inpainting`
 
     def token_timesteps(self, patch_size: int) -> Tensor:
         """[B, N], the timestep of each token: 0 in a first frame that is given. patch_size: as in Family."""
@@ -93,6 +95,9 @@ class Family:
     takes_guidance: whether the denoiser takes a guidance scale, as guidance-distilled models do.
     max_references: number of reference images that the denoiser can see beside the noised latents; the pipeline's
         `__call__` takes them as `image`.
+    inpainting: for models that paint a part of an image, how the denoiser sees the mask (`Batch.inpainting`): as one
+        channel in the resolution of the latents, or with a channel for each pixel of a latent cell; "" for others. The
+        pipeline's `__call__` takes `image` and `mask_image`.
     frame_step: a clip of a video model has a multiple of this many frames, and one more; 0 for models of images.
     fps: frames per second of the videos that a video model was trained on.
     image_pipeline: the diffusers class for videos whose first frame is given as an image; empty if the denoiser can't
@@ -109,6 +114,7 @@ class Family:
     accepts: whether a model_index.json with one of the pipelines belongs to this family and not to a variant.
     unsupported: config of the first denoiser -> the name of its version, if it is one that can't be trained, else "".
     matches_lora: whether tensor names and shapes of a LoRA file belong to this family and to no other.
+    takes_loras_of: the family whose LoRA files also fit this one, because both have the same layers; "" for none.
     published: the model that the memory estimate is for; None if its architecture is unknown.
     can_train_vae: whether the method "vae" can train its VAE, which has to encode to a distribution.
     call_options: further arguments for the pipeline's `__call__`, besides `text.options`.
@@ -158,6 +164,7 @@ class Family:
     takes_sizes: bool = False
     takes_guidance: bool = False
     max_references: int = 0
+    inpainting: MaskResolution = ""
     frame_step: int = 0
     fps: float = 16.0
     image_pipeline: str = ""
@@ -171,6 +178,7 @@ class Family:
     accepts: Callable[[Mapping[str, Any]], bool] = lambda index: True
     unsupported: Callable[[Mapping[str, Any]], str] | None = None
     matches_lora: Callable[[Mapping[str, tuple[int, ...]]], bool] = lambda shapes: False
+    takes_loras_of: str = ""
     published: PublishedModel | None = None
     can_train_vae: bool = False
     call_options: Mapping[str, Any] = field(default_factory=dict)
@@ -190,7 +198,9 @@ class Family:
 
     @property
     def max_input_images(self) -> int:
-        """How many images a sample can start from: references, or the first and last frame of a video."""
+        """How many images a sample can start from: references, first and last frame of a video, or one to paint in."""
+        if self.inpainting:
+            return 1
         return 1 + self.takes_last_frame if self.image_pipeline else self.max_references
 
     @property

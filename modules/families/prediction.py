@@ -34,6 +34,7 @@ def predict(
     first_frame: Tensor | None = None,
     first_given: Tensor | None = None,
     last_given: Tensor | None = None,
+    inpainting: Tensor | None = None,
 ) -> Tensor:
     """The prediction for noised latents [B, C, H, W] (video models: [B, C, F, H, W]), in the same shape.
 
@@ -46,6 +47,7 @@ def predict(
     references: of each row, the normalized latents [C, H, W] of its reference images; None if no row has any.
     first_frame, last_given: as in Batch, for families that need the first frame.
     first_given: bool[B], rows whose first latent frame has no noise; None if there are none.
+    inpainting: as in Batch, for families that need it.
     """
     import torch
 
@@ -62,6 +64,7 @@ def predict(
         first_frame=first_frame,
         first_given=first_given,
         last_given=last_given,
+        inpainting=inpainting,
     )
     if family.experts is None:
         return _call_alike(family, call, references)
@@ -107,6 +110,7 @@ def _call(family: Family, call: DenoiserCall) -> Tensor:
         text={name: _cast(value, dtype) for name, value in call.text.items()},
         references=tuple(latents.to(dtype) for latents in call.references),
         first_frame=None if call.first_frame is None else call.first_frame.to(dtype),
+        inpainting=None if call.inpainting is None else call.inpainting.to(dtype),
     )
     output = family.output(call, call.denoiser(**family.inputs(call), return_dict=False)[0])
     return family.unpack(output, call.shape)
@@ -143,6 +147,7 @@ def _rows_of(call: DenoiserCall, rows: list[int]) -> DenoiserCall:
         first_frame=take(call.first_frame),
         first_given=take(call.first_given),
         last_given=take(call.last_given),
+        inpainting=take(call.inpainting),
     )
 
 

@@ -84,7 +84,7 @@ def read_start(family: Family, config: TrainConfig, trained: Collection[str]) ->
     wanted = config.lora.adapter
     try:
         made_for = lora_family(path)
-        if made_for not in (None, family.name):
+        if made_for not in (None, family.name, family.takes_loras_of):
             raise UserError(
                 f"lora.start_from '{path}' is a LoRA for {made_for}: set family to {made_for}, or choose one for "
                 f"{family.name}."

@@ -139,13 +139,14 @@ def prepare_run(
         caption_dropout=config.data.caption_dropout,
         image_to_video=config.data.image_to_video if family.image_pipeline else 0.0,
         last_frame=config.data.last_frame if family.takes_last_frame else 0.0,
+        whole_mask=config.data.inpainting_whole,
         seed=config.seed,
         dtype=torch.promote_types(base.dtype, torch.float32),
         sizes=takes_latents and family.takes_sizes,
         **(_noise_options(config, base) if takes_latents else {}),
     )
     prompts = caption_prompts(texts, dataset.concepts, len(config.sampling.samples))
-    sampling = with_prompts(config.sampling, prompts, of_captions(dataset, texts, family))
+    sampling = with_prompts(config.sampling, prompts, *of_captions(dataset, texts, family))
     sampling = with_sizes(sampling, config)
     sample_prompts = SamplePrompts(base)
     if sampling.makes_samples and not _trains_text(base, parts):

@@ -6,12 +6,14 @@ import contextlib
 import functools
 import inspect
 import itertools
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
@@ -22,6 +24,7 @@ from modules.config.atomic_file import new_file, write_bytes
 from modules.config.clips import sample_frames
 from modules.config.image_sizes import sample_size
 from modules.data.images import fit_image
+from modules.data.masks import load_mask, mask_beside
 from modules.data.references import image_files, reference_size
 from modules.data.videos import load_still, to_mp4
 from modules.families.conditioning import clip_by_its_former_name, expand_textual_inversion
@@ -46,6 +49,8 @@ class ImageRequest:
     seed: of its initial noise, independent of the batch. width, height: in pixels; None for the model's default.
     references: paths of the images that the model sees. clip_skip: as in ModelConfig, for models that have it.
     frames: of the video; 1 for an image. Models of images ignore it.
+    mask: path of the mask, for models that paint in the reference; the reference itself if its alpha channel is the
+        mask; "" as in SampleConfig.
     """
 
     prompt: str
@@ -58,28 +63,32 @@ class ImageRequest:
     references: tuple[str, ...] = ()
     clip_skip: int = 1
     frames: int = 1
+    mask: str = ""
 
     def batch_key(self) -> tuple:
         """Images of one batch must have the same key."""
-        shared = self.width, self.height, self.steps, self.guidance, self.references, self.clip_skip, self.frames
+        size = self.width, self.height, self.frames
+        shared = *size, self.steps, self.guidance, self.references, self.mask, self.clip_skip
         # videos from an image are made one at a time: pipelines differ in how they take several
         apart = (self.prompt, self.seed) if self.frames > 1 and self.references else None
         return *shared, bool(self.negative_prompt), apart
 
 
 def with_prompts(
-    sampling: SamplingConfig, prompts: Sequence[str], references: Mapping[str, str] = {}
+    sampling: SamplingConfig, prompts: Sequence[str], references: Mapping[str, str] = {}, masks: Mapping[str, str] = {}
 ) -> SamplingConfig:
     """The settings with samples that have no prompt given one of `prompts` each, in turn.
 
-    references: prompt -> the reference images that belong to it, as in SampleConfig.
+    references: prompt -> the reference images that belong to it, as in SampleConfig. masks: prompt -> their mask.
     """
     turns = itertools.cycle(prompts or [""])
     samples = []
     for sample in sampling.samples:
         if sample.enabled and not sample.prompt:
             prompt = next(turns)
-            sample = replace(sample, prompt=prompt, reference=sample.reference or references.get(prompt, ""))
+            if not sample.reference:
+                sample = replace(sample, reference=references.get(prompt, ""), mask=masks.get(prompt, ""))
+            sample = replace(sample, prompt=prompt)
         samples.append(sample)
     return replace(sampling, samples=samples)
 
@@ -106,6 +115,7 @@ def image_requests(sample: SampleConfig, clip_skip: int = 1) -> list[ImageReques
         tuple(image_files(sample.reference)) if sample.reference else (),
         clip_skip,
         sample.frames or 1,
+        sample.mask,
     )
     return repeated(first, sample.count)
 
@@ -180,7 +190,12 @@ def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.I
     }
     if family and family.frame_step:
         arguments[family.frames_argument] = first.frames
-    if family and first.references:
+    if family and family.inpainting:
+        image, mask = _to_paint(first, family)
+        # one for each prompt, so that each is encoded with its own generator, whatever the size of the batch
+        arguments |= {"image": [image] * len(batch), "mask_image": [mask] * len(batch)}
+        arguments |= {"width": image.width, "height": image.height}
+    elif family and first.references:
         images = [_reference(path, first, family) for path in first.references]
         arguments["image"] = images[0] if family.image_pipeline else images
         if family.takes_last_frame and len(images) > 1:
@@ -233,6 +248,34 @@ def _reference(path: str, request: ImageRequest, family: Family) -> Image.Image:
     if family.image_pipeline:
         return fit_image(image, *shape)
     return fit_image(image, *reference_size(image.size, shape, shape, family.align))
+
+
+def _to_paint(request: ImageRequest, family: Family) -> tuple[Image.Image, Image.Image]:
+    """The image to paint in and its mask, white where the model paints. Raises ImageError.
+
+    They have the size of the request, or else that of the image. Without an image, all of it is painted.
+    """
+    if not request.references:
+        side = family.published.side if family.published else 512
+        size = request.width or side, request.height or side
+        return Image.new("RGB", size, "gray"), Image.new("L", size, 255)
+    path = request.references[0]
+    image = load_still(path)
+    own = image.size
+    width, height = request.width or own[0], request.height or own[1]
+    shape = width // family.align * family.align, height // family.align * family.align
+    mask = os.path.expanduser(request.mask) or mask_beside(path)
+    if not mask:
+        return fit_image(image, *shape), _middle(*shape)
+    fitted = load_mask(mask, own, *shape, is_alpha=mask == path)
+    return fit_image(image, *shape), Image.fromarray((fitted[0] * 255).round().astype(np.uint8))
+
+
+def _middle(width: int, height: int) -> Image.Image:
+    """A mask of the middle half of both sides."""
+    mask = Image.new("L", (width, height))
+    mask.paste(255, (width // 4, height // 4, width - width // 4, height - height // 4))
+    return mask
 
 
 @contextmanager

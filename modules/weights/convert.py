@@ -54,7 +54,8 @@ def _convert_lora(source: Path, target: Path, dtype: FloatName | Literal[""], na
     )
 
     check_suffix(target)
-    family = family_of_lora(source, named, [name for name, one in FAMILIES.items() if one.kohya_prefixes])
+    known = [name for name, one in FAMILIES.items() if one.kohya_prefixes and not one.takes_loras_of]
+    family = family_of_lora(source, named, known)
     header = read_header(source)
     layers = read_layers(source, family)
     metadata = {name: text for name, text in header[METADATA].items() if name not in (ADAPTER_METADATA, "format")}
@@ -75,12 +76,13 @@ def family_of_lora(path: Path, named: str, known: Iterable[str]) -> Family:
     Raises WeightsError if neither the file nor the user tells, or if they disagree.
     """
     found = lora_family(path)
-    if found and named and found != named:
+    if found and named and found not in (named, FAMILIES[named].takes_loras_of):
         raise WeightsError(f"'{path}': is a LoRA for {found}; leave the family out, or choose a LoRA for {named}.")
-    if not found and not named:
+    name = named or found
+    if not name:
         choices = ", ".join(known)
         raise WeightsError(f"'{path}': does not say which model it was made for; specify the family: {choices}.")
-    return FAMILIES[found or named]
+    return FAMILIES[name]
 
 
 def _convert_model(source: str, target: Path, dtype: FloatName | Literal[""], config_folder: str, named: str) -> Path:

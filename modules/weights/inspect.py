@@ -26,7 +26,7 @@ WEIGHT_SUFFIXES = (".safetensors", ".gguf", *PICKLE_SUFFIXES)
 CHOOSE = "choose a diffusers folder, a .safetensors file or a model's name on the Hugging Face Hub"
 # Labels of unsupported pipelines, for error messages.
 OTHER_LABELS = {
-    "StableDiffusionInpaintPipeline": "Stable Diffusion inpainting",
+    "StableDiffusionXLInpaintPipeline": "Stable Diffusion XL inpainting",
     "StableDiffusionInstructPix2PixPipeline": "InstructPix2Pix",
     "StableDiffusionXLImg2ImgPipeline": "Stable Diffusion XL refiner",
 }
@@ -206,7 +206,7 @@ def _guess_unet(shapes: Shapes) -> tuple[str, str]:
     in_channels = shapes["model.diffusion_model.input_blocks.0.0.weight"][1]
     text_width = next((shape[-1] for name, shape in shapes.items() if name.endswith("attn2.to_k.weight")), None)
     if any(name.startswith("conditioner.embedders.1.") for name in shapes) or text_width == 2048:
-        pipeline = "StableDiffusionXLPipeline"
+        pipeline = "StableDiffusionXLInpaintPipeline" if in_channels == 9 else "StableDiffusionXLPipeline"
     elif any(name.startswith("conditioner.embedders.0.") for name in shapes) or text_width == 1280:
         pipeline = "StableDiffusionXLImg2ImgPipeline"
     elif in_channels == 9:

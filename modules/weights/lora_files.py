@@ -267,7 +267,7 @@ def _check_fits(
     diffusers silently skips unknown layers, so a LoRA of another family would load and have no effect.
     """
     made_for = lora_family(path)
-    if family and made_for not in (None, family.name):
+    if family and made_for not in (None, family.name, family.takes_loras_of):
         raise WeightsError(f"'{path}': is a LoRA for {made_for}; choose a LoRA for {family.name}.")
     keys = {name: parse_key(name, family) for name in shapes} if family else {}
     if not any(keys.values()):

@@ -66,7 +66,7 @@ def test_references_are_named_like_their_image_or_numbered(picture_folder, tmp_p
         write(references / name) if name.endswith(("g", "p")) else (references / name).write_text("no image")
     dataset, _ = prepare(folder, references)
     assert names(dataset) == [["000.jpg"], ["001_0.webp", "001_2.png", "001_10.png"], []]
-    (first,), several = (list(paths.split("\n")) for paths in of_captions(dataset, captions(dataset), MANY).values())
+    (first,), several = (list(paths.split("\n")) for paths in of_captions(dataset, captions(dataset), MANY)[0].values())
     assert [Path(path).name for path in (first, *several)] == ["000.jpg", "001_0.webp", "001_2.png", "001_10.png"]
     assert describe_references(dataset) == "2 of 3 images have reference images"
 

@@ -5,6 +5,7 @@ import torch
 
 from modules.data.Batch import Batch
 from modules.families.conditioning import encode_records
+from modules.families.inpainting import mask_channels
 from modules.families.latents import encode_pixels
 from modules.families.TextEncoding import collate_text
 from modules.methods.registry import METHODS
@@ -13,8 +14,8 @@ from tests.support.tiny_models import make_tiny_wan22_a14b
 
 PROMPTS = ["a cat", "a dog below a tree", "red", "the blue sky over it all"]
 U = [0.1, 0.35, 0.6, 0.95]
-# A family of each kind: a U-Net, packed tokens, text as a list, experts, references.
-KINDS = ["sd15", "flux1", "zimage", "wan22_a14b", "flux1_kontext"]
+# A family of each kind: a U-Net, packed tokens, text as a list, experts, references, masks.
+KINDS = ["sd15", "flux1", "zimage", "wan22_a14b", "flux1_kontext", "sd15_inpaint"]
 LORA = {"rank": 16, "alpha": 16, "targets": "linear_conv"}
 
 
@@ -55,6 +56,10 @@ def four_pictures(base) -> Batch:
         latents = encode_pixels(family, base.vae, pixels)
         records = [encode_records(family, base.pipe, [prompt])[0] for prompt in PROMPTS]
         references = encode_pixels(family, base.vae, pixels.flip(3)) if family.max_references else []
+        masks = torch.zeros(4, 1, side, side)
+        masks[..., : side // 2] = 1
+        masked = encode_pixels(family, base.vae, pixels * (1 - masks))
+        channels = mask_channels(family.inpainting, masks, *masked.shape[-2:]) if family.inpainting else None
     return Batch(
         weight=torch.ones(4),
         count=4,
@@ -64,4 +69,5 @@ def four_pictures(base) -> Batch:
         latents=latents,
         text=collate_text(family.text, records),
         references=[[reference] for reference in references] or None,
+        inpainting=None if channels is None else torch.cat([channels, masked], dim=1),
     )

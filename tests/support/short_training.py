@@ -85,6 +85,8 @@ def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> n
     arguments[family.frames_argument if family else "num_frames"] = request.frames
     if request.references:
         arguments["image"] = Image.open(request.references[0])
+    if request.mask:
+        arguments["mask_image"] = Image.open(request.mask)
     arguments[family.guidance_argument if family else "guidance_scale"] = request.guidance
     arguments |= family.call_options if family else {}
     taken = inspect.signature(pipe.__call__).parameters  # of models without guidance neither

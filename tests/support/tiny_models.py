@@ -41,20 +41,28 @@ def make_tiny(name: str, path: str | Path) -> Path:
     return globals()[f"make_tiny_{family}"](path, **options)
 
 
-def make_tiny_sd15(path: str | Path, prediction_type: str = "epsilon", sd2: bool = False) -> Path:
+def make_tiny_sd15(
+    path: str | Path,
+    prediction_type: str = "epsilon",
+    sd2: bool = False,
+    in_channels: int = 4,
+    pipeline: str = "StableDiffusionPipeline",
+) -> Path:
     """Save a tiny Stable Diffusion pipeline below `path` and return the path.
 
     prediction_type: "epsilon" or "v_prediction", written to the scheduler's config.
     sd2: the 2.x build: linear projections around attention, heads per level, a text encoder with gelu.
+    in_channels: of the U-Net; 9 for inpainting.
     """
+    import diffusers
     import torch
-    from diffusers import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+    from diffusers import DDIMScheduler, UNet2DConditionModel
 
     torch.manual_seed(SEED)
     tokenizer = clip_tokenizer()
     unet = UNet2DConditionModel(
         sample_size=16,
-        in_channels=4,
+        in_channels=in_channels,
         out_channels=4,
         block_out_channels=(8, 16),
         layers_per_block=1,
@@ -65,7 +73,7 @@ def make_tiny_sd15(path: str | Path, prediction_type: str = "epsilon", sd2: bool
         attention_head_dim=(2, 4) if sd2 else 4,
         use_linear_projection=sd2,
     )
-    pipeline = StableDiffusionPipeline(
+    made = getattr(diffusers, pipeline)(
         unet=unet,
         vae=tiny_vae(scaling_factor=0.18215),
         text_encoder=tiny_clip(tokenizer, hidden_act="gelu" if sd2 else "quick_gelu"),
@@ -77,7 +85,12 @@ def make_tiny_sd15(path: str | Path, prediction_type: str = "epsilon", sd2: bool
         feature_extractor=None,
         requires_safety_checker=False,
     )
-    return randomize_and_save(pipeline, path)
+    return randomize_and_save(made, path)
+
+
+def make_tiny_sd15_inpaint(path: str | Path) -> Path:
+    """Save a tiny Stable Diffusion pipeline for inpainting below `path` and return the path."""
+    return make_tiny_sd15(path, in_channels=9, pipeline="StableDiffusionInpaintPipeline")
 
 
 def make_tiny_sdxl(path: str | Path, prediction_type: str = "epsilon") -> Path:

@@ -59,6 +59,10 @@ def test_five_steps_train_and_the_saved_files_make_the_same_picture(
         settings += (f"concepts.0.path={tmp_path / 'videos'}", "data.frames=5")
         Image.effect_noise((request.width, request.height), 80).convert("RGB").save(tmp_path / "input.png")
         request = replace(request, references=(str(tmp_path / "input.png"),))
+    if FAMILIES[family].inpainting:
+        request = replace(request, references=(str(tmp_path / "input.png"),), mask=str(tmp_path / "white.png"))
+        Image.effect_noise((request.width, request.height), 80).convert("RGB").save(request.references[0])
+        Image.new("L", (request.width, request.height), 255).save(request.mask)
     trainer = train(make_config(*settings, *RUN))
     assert trainer.step == 5
     assert np.isfinite(trainer.callbacks.losses).all()

@@ -123,7 +123,8 @@ def test_what_can_not_be_converted_is_refused(tiny_sd15, tmp_path):
     target = tmp_path / "y.safetensors"
     save_tensors(tmp_path / "flux.safetensors", {"double_blocks.0.img_attn.x": torch.ones(1)})
     message = refusal(tmp_path / "flux.safetensors", target)
-    assert "is a FLUX.1 model, which can't be converted; choose a model or a LoRA of sd15, sd3, sdxl." in message
+    names = ", ".join(name for name, family in FAMILIES.items() if family.single_file)
+    assert f"is a FLUX.1 model, which can't be converted; choose a model or a LoRA of {names}." in message
     assert "no such folder or file" in refusal(tmp_path / "none", target)
     assert "on this machine" in refusal("some/model", target)
     assert "its family is sd15, not sdxl" in refusal(tiny_sd15, target, family="sdxl")

@@ -160,7 +160,9 @@ class TryCard(Card):
                 number = "a whole number" if kind is int else "a number"
                 self._note.configure(text=f"{label} {text!r} must be {number}.", text_color=Theme.error)
                 return None
-        return replace(self._wish, **values, reference=self.reference.get().strip())
+        reference = self.reference.get().strip()
+        mask = self._wish.mask if reference == self._wish.reference else ""  # that of another image would not fit
+        return replace(self._wish, **values, reference=reference, mask=mask)
 
     def _build(self) -> None:
         theme = self.app.theme

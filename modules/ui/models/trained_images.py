@@ -25,6 +25,7 @@ FOLDER = "generated"  # in the folder of samples, which is never taken for train
 class ImageWish:
     """What to generate. width, height: in pixels. reference: an image that the model sees, or a folder of them.
 
+    mask: of what to paint in the reference, as in SampleConfig.
     frames: of a video; 1 for an image.
     """
 
@@ -37,6 +38,7 @@ class ImageWish:
     guidance: float
     reference: str = ""
     frames: int = 1
+    mask: str = ""
 
 
 def first_wish(config: TrainConfig, samples: Sequence[SamplePicture]) -> ImageWish:
@@ -54,6 +56,7 @@ def first_wish(config: TrainConfig, samples: Sequence[SamplePicture]) -> ImageWi
         sample.guidance,
         sample.reference,
         sample_frames(sample, config),
+        sample.mask,
     )
 
 
@@ -101,6 +104,7 @@ def sample_options(
         options += ["--word-weights"]
     if wish.reference and takes_references(config):
         options += ["--reference", wish.reference]
+        options += ["--mask", wish.mask] if wish.mask else []
     return [*options, "--out", str(folder)]
 
 

@@ -1,0 +1,49 @@
+"""What a model that paints a part of an image sees beside the noised latents.
+
+Legend: B batch, C channels of latents, M channels of the mask, H W pixels, h w latent cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from modules.families.Family import DenoiserCall
+
+# How a denoiser sees the mask: as one channel in the resolution of the latents, or with a channel for each pixel of a
+# latent cell; "" for families without a mask.
+MaskResolution = Literal["", "latents", "pixels"]
+
+
+def mask_channels(resolution: MaskResolution, mask_B1HW: Tensor, height: int, width: int) -> Tensor:
+    """[B, M, h, w]: the mask as the denoiser sees it. height, width: of the latents."""
+    from torch.nn import functional
+
+    if resolution == "latents":
+        return functional.interpolate(mask_B1HW, size=(height, width), mode="nearest")
+    return functional.pixel_unshuffle(mask_B1HW, mask_B1HW.shape[-1] // width)
+
+
+def num_mask_channels(resolution: MaskResolution, pixels_per_cell: int) -> int:
+    """M, of latents with so many pixels along each side of a cell."""
+    return {"": 0, "latents": 1, "pixels": pixels_per_cell**2}[resolution]
+
+
+def with_mask(inputs: Callable[[DenoiserCall], dict[str, Any]]) -> Callable[[DenoiserCall], dict[str, Any]]:
+    """The `inputs` of a U-Net that sees mask and masked image as further channels behind the noised latents."""
+
+    def with_channels(call: DenoiserCall) -> dict[str, Any]:
+        import torch
+
+        assert call.inpainting is not None  # of a family with `inpainting`
+        return {**inputs(call), "sample": torch.cat([call.latents, call.inpainting], dim=1)}
+
+    return with_channels
+
+
+def why_no_mask(config: Mapping[str, Any]) -> str:
+    """For `Family.unsupported`: what a U-Net without channels for a mask is."""
+    return "" if config["in_channels"] == 9 else f"a U-Net with {config['in_channels']} input channels instead of 9"
