@@ -363,4 +363,4 @@ def test_one_of_two_experts_takes_half_unless_samples_need_both():
     assert one.weights == pytest.approx(both.weights / 2)
     assert one.optimizer == pytest.approx(both.optimizer / 2, rel=1e-6)
     sampling = {"at_end": True, "samples": [{"prompt": "a cat"}]}
-    assert estimate(family="wan22_a14b", denoiser={"expert": "low"}, sampling=sampling).weights == both.weights
+    assert estimate(family="wan22_a14b", denoiser={"expert": "low"}, sampling=sampling).weights > 0.99 * both.weights
