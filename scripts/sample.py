@@ -50,6 +50,7 @@ def main(argv: list[str] | None = None) -> int:
             args.vae,
             args.denoiser,
             args.word_weights,
+            args.clip_skip if len(args.clip_skip) > 1 else (),
         )
         references = tuple(file for path in args.reference for file in image_files(path))
         family = family_of_pipeline(pipe)
@@ -58,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
         check_frames(args.frames, family)
         check_steps(args.steps, family)
         options = (args.seed, args.width, args.height, args.steps, args.guidance, references)
-        others = (args.clip_skip, args.frames, args.mask)
+        others = (min(args.clip_skip), args.frames, args.mask)
         first = [ImageRequest(prompt, args.negative_prompt, *options, *others) for prompt in args.prompt]
         requests = [request for one in first for request in repeated(one, args.count)]
         pictures = generate_images(pipe, requests, args.batch_size, args.sampler)
@@ -125,7 +126,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--steps", type=positive, default=25, metavar="K")
     parser.add_argument("--guidance", type=float, default=7.5, metavar="G", help="guidance scale; 1 disables guidance")
     parser.add_argument(
-        "--clip-skip", type=positive, default=1, metavar="N", help="that of the training; default: 1, the model's own"
+        "--clip-skip",
+        type=clip_skips,
+        default=[1],
+        metavar="N[,N]",
+        help="that of the training, or those of the encoders one by one; default: 1, the model's own",
     )
     parser.add_argument(
         "--text-chunks",
@@ -176,6 +181,10 @@ def next_number(folder: Path) -> int:
     """The number after the largest one that an image in the folder starts with, so that no image is overwritten."""
     starts = [path.name.partition("_")[0] for path in folder.glob("*.png")]
     return max((int(start) + 1 for start in starts if start.isdecimal()), default=0)
+
+
+def clip_skips(text: str) -> list[int]:
+    return [positive(part) for part in text.split(",")]
 
 
 def positive(text: str) -> int:

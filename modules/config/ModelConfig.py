@@ -1,11 +1,11 @@
 """Which pretrained model is trained, and in which precision."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass
 
-from modules.config.families import families_with
+from modules.config.families import families_with, load_families
 from modules.config.methods import methods_that
 from modules.config.quantizations import QUANTIZATIONS
 from modules.config.setting import STRICT, Int, Str, setting
@@ -13,6 +13,7 @@ from modules.config.setting import STRICT, Int, Str, setting
 ADDS_WEIGHTS = methods_that(lambda method: not method.trains_weights)
 WITH_DENOISER = methods_that(lambda method: method.uses_denoiser)
 QUANTIZATION_LABELS = {"none": "None", **{name: facts.label for name, facts in QUANTIZATIONS.items()}}
+SEVERAL_CLIPS = [name for name in families_with(skips_layers=True) if len(load_families()[name].text_encoders) > 1]
 DDPM = {"family": families_with(objective="ddpm"), "method": WITH_DENOISER}
 
 
@@ -105,6 +106,16 @@ class ModelConfig:
         le=12,
         importance="advanced",
         visible_when={"family": families_with(skips_layers=True), "method": WITH_DENOISER},
+    )
+    clip_skips: list[Annotated[Int, Field(ge=1, le=12)]] = setting(
+        label="CLIP skip of single encoders",
+        also_called="text_encoder_layer_skip, text_encoder_2_layer_skip",
+        help="The same for the CLIP text encoders one by one, in models that have several: the first is that of number "
+        "1. Those that are left out have the value above. Empty: all have it.",
+        group="model",
+        default_factory=list,
+        importance="advanced",
+        visible_when={"family": SEVERAL_CLIPS, "method": WITH_DENOISER},
     )
     text_chunks: Int = setting(
         1,
@@ -222,3 +233,8 @@ class ModelConfig:
     def _read_unquoted_no(cls, value: object) -> object:
         # YAML 1.1 reads an unquoted `no` as false.
         return "no" if value is False else value
+
+    @property
+    def least_clip_skip(self) -> int:
+        """The layers that all CLIP text encoders leave out; `clip_skips` may have some leave out more."""
+        return min(self.clip_skip, *self.clip_skips) if self.clip_skips else self.clip_skip

@@ -105,6 +105,11 @@ def _check_model(config: TrainConfig) -> Iterator[Problem]:
 
 def _check_family(config: TrainConfig) -> Iterator[Problem]:
     family = load_families()[config.family]
+    if len(config.model.clip_skips) > 2 and family.skips_layers:
+        skips = ", ".join(map(str, config.model.clip_skips))
+        message = f"model.clip_skips {skips}: {family.label} has two CLIP text encoders; leave out what is too much."
+        remedy = set_to("model.clip_skips", config.model.clip_skips[:2], "First two")
+        yield Problem("model.clip_skips", message, remedy=remedy)
     if config.output.float8_denoiser and facts_of(config).trains_weights and not family.single_file:
         path = "output.float8_denoiser"
         message = f"{path}: {family.label} can't be saved as a single file, which alone holds float8; switch it off."

@@ -93,6 +93,8 @@ def text_keys(captions: Sequence[str], base: BaseModel, hashes: FileHashes) -> l
             options["chunks"] = base.family.text.chunks
         if base.family.text.weighted:
             options["weighted"] = True
+        if base.family.text.layer_skips:
+            options["layer_skips"] = dict(base.family.text.layer_skips)
         return hashes.combined(files, precision, json.dumps(options, sort_keys=True), f"v{ENCODING_VERSION}")
 
     plain, empty = (encoders(base.family.text.options_for(prompt)) for prompt in ("a prompt", ""))

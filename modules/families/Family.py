@@ -229,6 +229,15 @@ class Family:
         unused = (*self.partly_unused, *self.text.encoders)  # the layers behind the one that is used
         return replace(self, text=replace(self.text, options=options), partly_unused=unused)
 
+    def with_clip_skips(self, model: ModelConfig) -> Family:
+        """The same family, whose CLIP encoders leave out layers one by one, beside the model's `least_clip_skip`."""
+        if not model.clip_skips or not self.text.skips_layers:
+            return self
+        own = dict(zip(self.text.encoders, model.clip_skips, strict=False))
+        further = {name: own.get(name, model.clip_skip) - model.least_clip_skip for name in self.text.encoders}
+        unused = (*self.partly_unused, *self.text.encoders)
+        return replace(self, text=replace(self.text, layer_skips=further), partly_unused=unused)
+
     def with_text_chunks(self, count: int) -> Family:
         """The same family, with prompts encoded in chunks where its encoders allow it. count: as in ModelConfig."""
         if count == 1 or not self.text.takes_chunks:
@@ -243,8 +252,8 @@ class Family:
 
     def with_text_settings(self, model: ModelConfig) -> Family:
         """The same family, with prompts encoded as the settings of the model say."""
-        family = self.with_clip_skip(model.clip_skip).with_text_chunks(model.text_chunks)
-        return family.with_word_weights(model.word_weights)
+        family = self.with_clip_skip(model.least_clip_skip).with_text_chunks(model.text_chunks)
+        return family.with_clip_skips(model).with_word_weights(model.word_weights)
 
     def denoisers_of(self, expert: str) -> tuple[str, ...]:
         """The denoisers that a setting means. expert: as in DenoiserConfig; of families without experts all."""

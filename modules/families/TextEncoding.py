@@ -40,6 +40,7 @@ class TextEncoding:
         texts of the same length can share a forward pass. Outputs that differ in length are then lists.
     skips_layers: whether `encode_prompt` and `__call__` take `clip_skip`, the number of layers at the end of the CLIP
         encoders that are left out beside those that always are.
+    layer_skips: encoder -> how many layers it leaves out beside those that `clip_skip` leaves out of all.
     reads_denoiser: whether `encode_prompt` casts its results to the dtype of the denoiser, which need not be loaded.
     takes_chunks: whether its encoders are CLIPs whose prompts can be encoded in chunks, as in long_prompts.py.
     chunks: the number of chunks of each prompt.
@@ -63,6 +64,7 @@ class TextEncoding:
     collate: Literal["stack", "pad", "list", "group"] = "stack"
     padded: tuple[str, ...] = ()
     skips_layers: bool = False
+    layer_skips: Mapping[str, int] = field(default_factory=dict)
     reads_denoiser: bool = False
     takes_chunks: bool = False
     chunks: int = 1

@@ -1,4 +1,5 @@
-"""Encodes prompts as A1111 and ComfyUI do: longer than a CLIP text encoder takes, and with weights of words.
+"""Encodes prompts as A1111 and ComfyUI do: longer than a CLIP text encoder takes, with weights of words, and from other
+layers of each encoder.
 
 Long prompts are encoded in chunks of 75 tokens, each by itself between a start and an end token. The hidden states of
 all chunks are concatenated to [B, 77 * chunks, width]; the pooled output is that of the first chunk. kohya's scripts do
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,13 +28,15 @@ if TYPE_CHECKING:
 
 
 def extend_prompts(family: Family, pipe: DiffusionPipeline) -> None:
-    """Makes `pipe.encode_prompt` encode `family.text.chunks` chunks, with weights of words if `family.text.weighted`.
+    """Makes `pipe.encode_prompt` encode `family.text.chunks` chunks, with weights of words if `family.text.weighted`,
+    without the layers in `family.text.layer_skips`.
 
     The number of chunks, of which the last may be empty, is the same for all prompts, so that they fit in one batch and
-    captions can be cached. A family without either leaves the pipeline as it is.
+    captions can be cached. A family without any of these leaves the pipeline as it is.
     """
     text = family.text
-    if text.chunks == 1 and not text.weighted:
+    has_own_tokens = text.chunks > 1 or text.weighted
+    if not has_own_tokens and not text.layer_skips:
         return
     encode = cast("Any", type(pipe)).encode_prompt
     signature = inspect.signature(pipe.encode_prompt)
@@ -42,17 +45,43 @@ def extend_prompts(family: Family, pipe: DiffusionPipeline) -> None:
     def encode_prompt(*args: Any, **kwargs: Any) -> tuple:
         pipe = owner()
         assert pipe is not None
+        if not has_own_tokens:
+            with _without_last_layers(pipe, text.layer_skips):
+                return encode(pipe, *args, **kwargs)
         given = signature.bind(*args, **kwargs).arguments
         is_encoded = [given.get(name) is None for name in ("prompt_embeds", "negative_prompt_embeds")]
         parts = []
         for number in range(text.chunks):
-            with _own_tokenizers(pipe, text.tokenizers, number, text.weighted) as first:
+            own_tokenizers = _own_tokenizers(pipe, text.tokenizers, number, text.weighted)
+            with own_tokenizers as first, _without_last_layers(pipe, text.layer_skips):
                 values = encode(pipe, *args, **kwargs)
             parts.append(_weighted(values, is_encoded, first.weights) if text.weighted else values)
         return tuple(_joined(values) for values in zip(*parts, strict=True))
 
     vars(encode_prompt)["__signature__"] = signature
     vars(pipe)["encode_prompt"] = encode_prompt
+
+
+@contextmanager
+def _without_last_layers(pipe: DiffusionPipeline, counts: Mapping[str, int]) -> Iterator[None]:
+    """Context in which these encoders return so many hidden states fewer, as if they ended before their last layers."""
+
+    def leave_out(count: int) -> Callable[..., Any]:
+        def shortened(module: Any, inputs: Any, output: Any) -> Any:
+            if output.hidden_states is not None:  # else its last layer is used, as of T5
+                output.hidden_states = output.hidden_states[:-count]
+            return output
+
+        return shortened
+
+    encoders = {name: getattr(pipe, name) for name, count in counts.items() if count}
+    loaded = {name: encoder for name, encoder in encoders.items() if encoder is not None}
+    hooks = [encoder.register_forward_hook(leave_out(counts[name])) for name, encoder in loaded.items()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _joined(values: Sequence[Any]) -> Any:

@@ -77,7 +77,7 @@ class SampleRound:
     def _requests(self) -> list[tuple[int, ImageRequest]]:
         """The images of all ranks, numbered."""
         enabled = [sample for sample in self.settings.samples if sample.enabled]
-        clip_skip = self.prompts.base.config.clip_skip
+        clip_skip = self.prompts.base.config.least_clip_skip
         return list(enumerate(request for sample in enabled for request in image_requests(sample, clip_skip)))
 
     def _rounds(self, requests: list[tuple[int, ImageRequest]]) -> list[Requests]:

@@ -35,6 +35,7 @@ def load_pipeline(
     vae: str = "",
     denoiser: str = "",
     word_weights: bool = False,
+    clip_skips: Sequence[int] = (),
 ) -> DiffusionPipeline:
     """The pipeline of a diffusers folder, Hub id or single file, with all `loras`, on `device`.
 
@@ -42,7 +43,8 @@ def load_pipeline(
     config_folder: a diffusers folder with the configuration of a single file; needed without internet access.
     embeddings: embedding files, whose words prompts can then contain.
     dtype: the torch name of a dtype; "" for bfloat16 on GPUs that support it, else float32.
-    text_chunks, word_weights: as in ModelConfig, for models that have them. vae, denoiser: as there.
+    text_chunks, word_weights, clip_skips: as in ModelConfig, for models that have them; the images are then requested
+        with the least of the skips. vae, denoiser: as there.
     Raises WeightsError if the base model, a LoRA or an embedding is missing, damaged or does not fit.
     """
     info = inspect_base(base)
@@ -63,7 +65,11 @@ def load_pipeline(
         pipe.set_adapters(list(strengths), list(strengths.values()))  # by default, only the last one is active
     family = family_of_pipeline(pipe)
     if family:
-        extend_prompts(family.with_text_chunks(text_chunks).with_word_weights(word_weights), pipe)
+        least = min(clip_skips, default=1)
+        model = ModelConfig(
+            clip_skip=least, clip_skips=[*clip_skips], text_chunks=text_chunks, word_weights=word_weights
+        )
+        extend_prompts(family.with_text_settings(model), pipe)
     return pipe.to(device, _torch_dtype(dtype, device))
 
 

@@ -6,9 +6,16 @@ import torch
 from diffusers import DiffusionPipeline
 from PIL import Image
 
+from modules.config.ModelConfig import ModelConfig
+from modules.config.SampleConfig import SampleConfig
+from modules.data.caching import text_keys
+from modules.data.FileHashes import FileHashes
 from modules.families.conditioning import clip_by_its_former_name, encode_records
+from modules.families.long_prompts import extend_prompts
 from modules.families.registry import FAMILIES
 from modules.trainer.sampling import generate_images, image_requests
+from modules.weights.load_pipeline import load_pipeline
+from tests.support.prepared import prepared
 
 SAMPLE = {"prompt": "a cat", "width": 32, "height": 32, "steps": 2}
 
@@ -48,3 +55,35 @@ def test_a_run_trains_and_samples_with_it(make_config, train):
         own, skipped = (np.asarray(next(images)[1]) for images in made)
     np.testing.assert_allclose(sampled, skipped, atol=1)
     assert np.abs(sampled.astype(int) - own).max() > 1
+
+
+@pytest.mark.parametrize("name", ["sdxl", "sd3"])
+def test_each_encoder_may_skip_layers_of_its_own(name, tiny_model):
+    def encoded(**settings):
+        family = FAMILIES[name].with_text_settings(ModelConfig(**settings))
+        pipe = DiffusionPipeline.from_pretrained(tiny_model(name))
+        extend_prompts(family, pipe)
+        (record,) = encode_records(family, pipe, ["a cat"])
+        return record
+
+    width = DiffusionPipeline.from_pretrained(tiny_model(name)).text_encoder.config.hidden_size
+    one, two, mixed = (encoded(clip_skip=1), encoded(clip_skip=2), encoded(clip_skip=2, clip_skips=[1]))
+    text, pooled = "prompt_embeds", "pooled_prompt_embeds"
+    assert not torch.equal(one[text], two[text])
+    assert torch.equal(mixed[text][:77, :width], one[text][:77, :width])  # of the first encoder
+    assert torch.equal(mixed[text][:77, width:], two[text][:77, width:])
+    assert torch.equal(mixed[pooled], one[pooled])
+    assert torch.equal(encoded(clip_skips=[2, 2])[text], two[text])
+
+
+def test_the_layers_of_single_encoders_reach_samples_and_the_cache(tiny_model, tmp_path):
+    made = {}
+    for skips in ((1, 1), (1, 2)):
+        pipe = load_pipeline(str(tiny_model("sdxl")), {}, torch.device("cpu"), dtype="float32", clip_skips=skips)
+        request = image_requests(SampleConfig(**SAMPLE), min(skips))
+        made[skips] = np.asarray(next(generate_images(pipe, request, 1))[1]).astype(int)
+    assert np.abs(made[1, 1] - made[1, 2]).max() > 1
+    base, _ = prepared(tiny_model("sdxl"), "lora", "sdxl")
+    own = text_keys(["a cat"], base, FileHashes(tmp_path, 0))
+    base.family = base.family.with_text_settings(ModelConfig(clip_skips=[1, 2]))
+    assert text_keys(["a cat"], base, FileHashes(tmp_path, 0)) != own

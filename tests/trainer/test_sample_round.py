@@ -28,7 +28,7 @@ def make(tmp_path, monkeypatch):
             raise error
 
         monkeypatch.setattr(module, "generate_images", fail)
-        base = SimpleNamespace(config=SimpleNamespace(clip_skip=0))
+        base = SimpleNamespace(config=SimpleNamespace(least_clip_skip=0))
         prompts = SimpleNamespace(base=base, encode=lambda batches, beat: None, pipeline=contextlib.nullcontext)
         settings = SamplingConfig(samples=[SampleConfig(prompt="a cat")])
         told = Recorder()

@@ -28,7 +28,7 @@ def test_the_wish_is_passed_on():
     args = options_of("lora", LORA, None)
     assert (args.prompt, args.negative_prompt, args.seed, args.width, args.height) == (["a cat"], "a dog", 7, 64, 32)
     assert (args.steps, args.guidance, args.config, args.out) == (20, 4.5, "folder", "out")
-    assert (args.clip_skip, args.text_chunks) == (2, 3)
+    assert (args.clip_skip, args.text_chunks) == ([2], 3)
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,9 @@ def sample_options(
     options += ["--prompt", wish.prompt, "--negative-prompt", wish.negative_prompt, "--seed", str(wish.seed)]
     options += ["--width", str(wish.width), "--height", str(wish.height)]
     options += ["--steps", str(wish.steps), "--guidance", str(wish.guidance), "--batch-size", "1"]
-    if config.model.clip_skip > 1:
-        options += ["--clip-skip", str(config.model.clip_skip)]
+    if config.model.clip_skip > 1 or config.model.clip_skips:
+        single, other = config.model.clip_skips, config.model.clip_skip
+        options += ["--clip-skip", ",".join(map(str, [*single, other][:2]))]
     if wish.frames > 1:
         options += ["--frames", str(wish.frames)]
         options += ["--fps", f"{clip_fps(config):g}"]

@@ -36,6 +36,7 @@ CARDS = (
             "model.prediction_type",
             "model.zero_terminal_snr",
             "model.clip_skip",
+            "model.clip_skips",
             "model.text_chunks",
             "model.word_weights",
         ),
