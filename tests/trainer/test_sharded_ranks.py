@@ -91,6 +91,19 @@ def test_groups_of_ranks_that_share_a_model_give_the_curve_and_the_files_of_one(
     assert_same_models(tmp_path / "four", tmp_path / "one", rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("pool", "sync"), [("two", {"strategy": "hsdp", "sharing_ranks": 1}), ("four", FSDP)], ids=["2 in groups", "4"]
+)
+def test_in_float32_the_curve_is_that_of_replicated_ranks(pool, sync, settings, two_ranks, four_ranks):
+    """test_sharding_proof.py has all combinations."""
+    ranks = {"two": two_ranks, "four": four_ranks}[pool]
+    options = (*LORA, "max_steps=4", "ema.enabled=true")
+    expected = ranks.run(rank_scenarios.train, config=settings("ddp", *options))[0]
+    for rank in ranks.run(rank_scenarios.train, config=settings("shared", *options), sync=sync):
+        assert rank["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+        assert rank["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+
+
 @pytest.mark.parametrize("optimizer", ["schedule_free", "lion", "ademamix"])
 def test_optimizers_step_parts_of_weights_as_whole_ones(optimizer, settings, two_ranks, tmp_path):
     options = (*FULL, f"optimizer.name={optimizer}", DOUBLE, "max_steps=4", "output.dtype=float32")
