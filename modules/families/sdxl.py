@@ -11,7 +11,7 @@ from modules.families.unet_loras import made_for_two_encoders
 
 _CLIP_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 _CLIP_MLP = ("fc1", "fc2")
-_UNET = Component(
+SDXL_UNET = Component(
     "diffusers.UNet2DConditionModel",
     {
         "block_out_channels": (320, 640, 1280),
@@ -25,6 +25,14 @@ _UNET = Component(
         "projection_class_embeddings_input_dim": 2816,
         "use_linear_projection": True,
     },
+)
+
+SDXL_MODEL = PublishedModel(
+    denoiser=SDXL_UNET,
+    vae=KL_VAE,
+    text_encoders=((CLIP_L, 77), (CLIP_G, 77)),
+    text={"prompt_embeds": (77, 2048), "pooled_prompt_embeds": (1280,)},
+    side=1024,
 )
 
 SDXL = Family(
@@ -67,13 +75,7 @@ SDXL = Family(
     takes_sizes=True,
     can_train_vae=True,
     partly_unused=("text_encoder",),  # its last layer and pooled output are not used
-    published=PublishedModel(
-        denoiser=_UNET,
-        vae=KL_VAE,
-        text_encoders=((CLIP_L, 77), (CLIP_G, 77)),
-        text={"prompt_embeds": (77, 2048), "pooled_prompt_embeds": (1280,)},
-        side=1024,
-    ),
+    published=SDXL_MODEL,
     single_file="sgm",
     matches_lora=made_for_two_encoders,
     kohya_prefixes={"unet": "lora_unet", "text_encoder": "lora_te1", "text_encoder_2": "lora_te2"},

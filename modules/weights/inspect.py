@@ -26,7 +26,6 @@ WEIGHT_SUFFIXES = (".safetensors", ".gguf", *PICKLE_SUFFIXES)
 CHOOSE = "choose a diffusers folder, a .safetensors file or a model's name on the Hugging Face Hub"
 # Labels of unsupported pipelines, for error messages.
 OTHER_LABELS = {
-    "StableDiffusionXLInpaintPipeline": "Stable Diffusion XL inpainting",
     "StableDiffusionInstructPix2PixPipeline": "InstructPix2Pix",
     "StableDiffusionXLImg2ImgPipeline": "Stable Diffusion XL refiner",
 }

@@ -151,11 +151,13 @@ def test_the_disk_space_of_masked_images_is_counted(picture_folder):
 
     def needed(config):
         family = FAMILIES[config.family]
-        return disk_needs(config, family, BaseInfo("hub", None, 0, ""), *prepare_data(config, family), 0)[
-            0
-        ].needed_bytes
+        needs = disk_needs(config, family, BaseInfo("hub", None, 0, ""), *prepare_data(config, family), 0)
+        return needs[0].needed_bytes
 
     assert needed(settings(folder)) == pytest.approx((1 + 1 + 3) * needed(settings(folder, "sd15")))
+    packed = {"data": {"bucket_step": 16}}  # their masks take a byte for each pixel, as much as the latents
+    of_pixels = needed(settings(folder, "flux1_fill", **packed))
+    assert of_pixels == pytest.approx((1 + 2 * (1 + 3)) * needed(settings(folder, "flux1", **packed)))
     write_mask(folder / "000-mask.png")
     assert needed(settings(folder)) == pytest.approx((1 + 1) * needed(settings(folder, "sd15")))
 

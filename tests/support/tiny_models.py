@@ -93,21 +93,28 @@ def make_tiny_sd15_inpaint(path: str | Path) -> Path:
     return make_tiny_sd15(path, in_channels=9, pipeline="StableDiffusionInpaintPipeline")
 
 
-def make_tiny_sdxl(path: str | Path, prediction_type: str = "epsilon") -> Path:
+def make_tiny_sdxl(
+    path: str | Path,
+    prediction_type: str = "epsilon",
+    in_channels: int = 4,
+    pipeline: str = "StableDiffusionXLPipeline",
+) -> Path:
     """Save a tiny Stable Diffusion XL pipeline below `path` and return the path.
 
     Its U-Net has the levels and layers of the real one, because kohya's format numbers the blocks of that one. The
     second text encoder is wider than the first: diffusers tells those of a single file apart by it.
     prediction_type: "epsilon" or "v_prediction", written to the scheduler's config.
+    in_channels: of the U-Net; 9 for inpainting.
     """
+    import diffusers
     import torch
-    from diffusers import EulerDiscreteScheduler, StableDiffusionXLPipeline, UNet2DConditionModel
+    from diffusers import EulerDiscreteScheduler, UNet2DConditionModel
 
     torch.manual_seed(SEED)
     clip_1, clip_2 = clip_tokenizer(), clip_tokenizer()
     unet = UNet2DConditionModel(
         sample_size=16,
-        in_channels=4,
+        in_channels=in_channels,
         out_channels=4,
         block_out_channels=(8, 8, 16),
         layers_per_block=2,
@@ -122,7 +129,7 @@ def make_tiny_sdxl(path: str | Path, prediction_type: str = "epsilon") -> Path:
         addition_time_embed_dim=8,
         projection_class_embeddings_input_dim=6 * 8 + WIDER,
     )
-    pipeline = StableDiffusionXLPipeline(
+    made = getattr(diffusers, pipeline)(
         unet=unet,
         vae=tiny_vae(scaling_factor=0.13025),
         text_encoder=tiny_clip(clip_1),
@@ -134,7 +141,12 @@ def make_tiny_sdxl(path: str | Path, prediction_type: str = "epsilon") -> Path:
         ),
         add_watermarker=False,
     )
-    return randomize_and_save(pipeline, path)
+    return randomize_and_save(made, path)
+
+
+def make_tiny_sdxl_inpaint(path: str | Path) -> Path:
+    """Save a tiny Stable Diffusion XL pipeline for inpainting below `path` and return the path."""
+    return make_tiny_sdxl(path, in_channels=9, pipeline="StableDiffusionXLInpaintPipeline")
 
 
 def make_tiny_sd3(path: str | Path, with_t5: bool = True, **transformer_config) -> Path:
@@ -177,8 +189,13 @@ def make_tiny_sd3(path: str | Path, with_t5: bool = True, **transformer_config) 
     return randomize_and_save(pipeline, path)
 
 
-def make_tiny_flux1(path: str | Path, guidance_embeds: bool = True, pipeline: str = "FluxPipeline") -> Path:
-    """Save a tiny FLUX.1 pipeline below `path` and return the path. guidance_embeds: as dev has; schnell has none."""
+def make_tiny_flux1(
+    path: str | Path, guidance_embeds: bool = True, pipeline: str = "FluxPipeline", in_channels: int = 16
+) -> Path:
+    """Save a tiny FLUX.1 pipeline below `path` and return the path. guidance_embeds: as dev has; schnell has none.
+
+    in_channels: of the transformer, for each token.
+    """
     import diffusers
     import torch
     from diffusers import FlowMatchEulerDiscreteScheduler, FluxTransformer2DModel
@@ -187,7 +204,8 @@ def make_tiny_flux1(path: str | Path, guidance_embeds: bool = True, pipeline: st
     clip, t5 = clip_tokenizer(), t5_tokenizer()
     transformer = FluxTransformer2DModel(
         patch_size=1,
-        in_channels=16,
+        in_channels=in_channels,
+        out_channels=16,
         num_layers=1,
         num_single_layers=1,
         attention_head_dim=16,
@@ -212,6 +230,12 @@ def make_tiny_flux1(path: str | Path, guidance_embeds: bool = True, pipeline: st
 def make_tiny_flux1_kontext(path: str | Path) -> Path:
     """Save a tiny FLUX.1 Kontext pipeline below `path` and return the path."""
     return make_tiny_flux1(path, pipeline="FluxKontextPipeline")
+
+
+def make_tiny_flux1_fill(path: str | Path) -> Path:
+    """Save a tiny FLUX.1 Fill pipeline below `path` and return the path."""
+    of_mask = 4 * PIXELS_PER_LATENT**2
+    return make_tiny_flux1(path, pipeline="FluxFillPipeline", in_channels=16 + 16 + of_mask)
 
 
 def make_tiny_sana(path: str | Path) -> Path:

@@ -34,7 +34,12 @@ def image(tmp_path):
     return tmp_path / "image.png"
 
 
-def test_two_ranks_equal_one_and_masks_change_what_is_learned(make_config, run, two_ranks, tmp_path):
+@pytest.mark.parametrize("family", ["sd15_inpaint", "flux1_fill"])
+def test_two_ranks_equal_one_and_masks_change_what_is_learned(
+    make_config, run, two_ranks, tiny_model, tmp_path, family
+):
+    run = (*run, f"family={family}", f"model.base={tiny_model(family)}", "data.bucket_step=16")
+
     def settings(name, *overrides):
         options = (f"workspace_dir={tmp_path / name}", "batch_size=4", "batch_size_mode=global", "backup.at_end=false")
         save_config(make_config(*run, *options, *overrides), tmp_path / f"{name}.yaml")
@@ -133,15 +138,18 @@ def test_a_run_samples_its_own_images_and_the_command_line_paints(
     assert "takes no mask; leave it out" in capsys.readouterr().err
 
 
-def test_a_single_file_trains_and_is_saved_as_one(make_config, run, train, tiny_model, tmp_path):
-    folder, file = tiny_model("sd15_inpaint"), tmp_path / "x.safetensors"
-    save_single_file(file, FAMILY, load_pipe(FAMILY, str(folder)).components)
+@pytest.mark.parametrize("family", ["sd15_inpaint", "sdxl_inpaint"])
+def test_a_single_file_trains_and_is_saved_as_one(make_config, run, train, tiny_model, tmp_path, family):
+    folder, file = tiny_model(family), tmp_path / "x.safetensors"
+    save_single_file(file, FAMILIES[family], load_pipe(FAMILIES[family], str(folder)).components)
     options = (f"model.base={file}", f"model.config_folder={folder}", "method=full", "output.format=single_file")
-    (saved,) = train(make_config(*run, *options, "backup.at_end=false", "max_steps=1")).callbacks.saved
-    plain = StableDiffusionInpaintPipeline.from_single_file(
-        saved, config=str(folder), local_files_only=True, safety_checker=None
-    )
-    assert plain.unet.config.in_channels == 9
+    trainer = train(make_config(*run, f"family={family}", *options, "backup.at_end=false", "max_steps=1"))
+    kind, lacking = getattr(diffusers, FAMILIES[family].pipeline), dict.fromkeys(FAMILIES[family].unused)
+    read = {"config": str(folder), "local_files_only": True, **lacking}
+    base, saved = (kind.from_single_file(path, **read).unet.conv_in.weight for path in (file, *trainer.callbacks.saved))
+    assert saved.shape[1] == 9
+    assert torch.equal(saved, trainer.prepared.base.module("unet").conv_in.weight)
+    assert not torch.equal(saved, base)
 
 
 def test_a_model_without_channels_for_a_mask_is_refused(make_config, run, train, tiny_model, tmp_path):

@@ -105,7 +105,7 @@ def test_the_setting_of_the_caller_is_named(tiny_sd3):
         ({f"{UNET}0.0.weight": (1, 4), "conditioner.embedders.1.model.x": (1,)}, "Stable Diffusion XL model"),
         ({f"{UNET}0.0.weight": (1, 4), f"{UNET}1.1.attn2.to_k.weight": (1, 1280)}, "Stable Diffusion XL refiner model"),
         ({f"{UNET}0.0.weight": (1, 9), f"{UNET}1.1.attn2.to_k.weight": (1, 768)}, FAMILIES["sd15_inpaint"].label),
-        ({f"{UNET}0.0.weight": (1, 9), f"{UNET}1.1.attn2.to_k.weight": (1, 2048)}, "Diffusion XL inpainting model"),
+        ({f"{UNET}0.0.weight": (1, 9), f"{UNET}1.1.attn2.to_k.weight": (1, 2048)}, FAMILIES["sdxl_inpaint"].label),
         ({f"{UNET}0.0.weight": (1, 8), f"{UNET}1.1.attn2.to_k.weight": (1, 768)}, "InstructPix2Pix model"),
         ({"model.diffusion_model.joint_blocks.0.x": (1,)}, FAMILIES["sd3"].label),
         ({"joint_blocks.0.x": (1,)}, FAMILIES["sd3"].label),
