@@ -73,6 +73,21 @@ class ModelConfig:
         importance="advanced",
         visible_when={"family": families_with(experts=False), "method": WITH_DENOISER},
     )
+    training_adapter: Str = setting(
+        "",
+        label="Training adapter",
+        also_called="assistant_lora_path, assistant LoRA, de-distill, dedistill",
+        help="A LoRA file that the denoiser has while it trains, and neither in samples nor in what is saved. Made for "
+        "distilled models, which would otherwise unlearn how to sample in few steps.",
+        group="model",
+        format="file",
+        empty_means="none",
+        scope="machine",
+        kept_as="training adapter",
+        kept_while=("model.base",),
+        importance="advanced",
+        visible_when={"method": WITH_DENOISER},
+    )
     prediction_type: Literal["auto", "epsilon", "v_prediction"] = setting(
         "auto",
         label="Prediction type",

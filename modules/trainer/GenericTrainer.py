@@ -273,6 +273,8 @@ class GenericTrainer:
             base.require(*base.family.denoisers)  # the expert that does not train may not be loaded yet
             for name in base.family.denoisers:
                 stack.enter_context(autocast_denoiser(base.module(name), self.loop.autocast))
+            if self.prepared.training_adapter:
+                stack.enter_context(self.prepared.training_adapter.left_out())
             yield
 
     # --- final saves ----------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from modules.trainer.BackupStore import Backup
     from modules.trainer.SamplePrompts import SamplePrompts
     from modules.weights.BaseModel import BaseModel
+    from modules.weights.training_adapter import TrainingAdapter
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,7 @@ class PreparedRun:
     loss: the module to train; its forward computes the loss of a batch.
     source: makes the batches that `plan` lists. global_batch: samples per optimizer step over all ranks. accumulation:
     number of micro-batches into which a rank divides its samples of one shape.
+    training_adapter: as in ModelConfig; None for a run without one.
     sampling: the settings of its samples, each with a prompt. sample_prompts: encodes these prompts once.
     data_digest: of the training images. learning_rate_factor: multiplies every learning rate.
     backup: the backup to resume from; None for a new run.
@@ -38,6 +40,7 @@ class PreparedRun:
     base: BaseModel
     parts: dict[str, PartConfig]
     loss: Loss
+    training_adapter: TrainingAdapter | None
     source: SampleSource
     plan: RunPlan
     sampling: SamplingConfig

@@ -28,6 +28,7 @@ from modules.weights.errors import WeightsError
 from modules.weights.inspect import BaseInfo, check_base
 from modules.weights.model_files import check_format
 from modules.weights.own_parts import own_parts
+from modules.weights.training_adapter import read_training_adapter
 
 if TYPE_CHECKING:
     import torch
@@ -67,6 +68,8 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
     if base.kind == "single_file":
         check_config_folder(config.model)
     own_parts(family, config.model)
+    if config.model.training_adapter and facts_of(config).uses_denoiser:
+        read_training_adapter(config.model.training_adapter, family)
     _check_scheduler(config, family, base)
     check_packages(config.optimizer)
     check_quantization_packages(config.model)

@@ -50,6 +50,7 @@ from modules.trainer.SampleRound import SampleRound
 from modules.trainer.sampling import with_prompts, with_sizes
 from modules.weights.BaseModel import BaseModel
 from modules.weights.device_memory import free_bytes
+from modules.weights.training_adapter import TrainingAdapter, read_training_adapter
 
 if TYPE_CHECKING:
     from modules.config.PartConfig import PartConfig
@@ -155,6 +156,9 @@ def prepare_run(
     callbacks.on_status("Loading model")
     attach_method(config, method, base, parts, shards=runtime.shards, report=callbacks.on_status)
     same("weights", lambda: weights_digest(base, runtime), "model.base")
+    training_adapter = _training_adapter(config, method, base)
+    if training_adapter:
+        same("training adapter", training_adapter.digest, "model.training_adapter")
 
     size = _global_batch(config, runtime, progress, backup)
     plan = RunPlan(dataset, buckets, encoder.unusable, config.seed, size)
@@ -173,6 +177,7 @@ def prepare_run(
         base=base,
         parts=parts,
         loss=loss,
+        training_adapter=training_adapter,
         source=source,
         plan=plan,
         sampling=sampling,
@@ -308,6 +313,14 @@ def attach_method(
     make_layout_compatible(config.optimizer, (p for name in parts for p in base.module(name).parameters()))
     for name in set(denoisers).intersection(present) if compiles(config) else ():
         compile_blocks(base.module(name))
+
+
+def _training_adapter(config: TrainConfig, method: Method, base: BaseModel) -> TrainingAdapter | None:
+    """That of the settings, added to the denoisers, which are loaded."""
+    file = config.model.training_adapter
+    if not file or not method.facts.uses_denoiser:
+        return None
+    return TrainingAdapter(base, read_training_adapter(file, base.family))
 
 
 def _needed_denoisers(config: TrainConfig, method: Method, family: Family) -> tuple[str, ...]:

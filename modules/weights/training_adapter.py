@@ -1,0 +1,159 @@
+"""A LoRA that a denoiser has while it trains, and neither in samples nor in what is saved.
+
+Training a distilled model with the loss of its base unlearns how to sample in few steps. A training adapter is a LoRA
+that has unlearned it beforehand: what is trained on top of it learns only what the images show, and is then used
+without it. Source: Ostris 2024, for FLUX.1 schnell, and 2025, for Z-Image Turbo.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from modules.weights.checksum import checksum
+from modules.weights.errors import WeightsError, loading_reason
+from modules.weights.inspect import lora_family
+from modules.weights.libraries import import_pipeline
+from modules.weights.lora_layers import Layers, LoraLayer, parse_key, read_layers
+from modules.weights.lycoris_files import is_lycoris, path_in_module
+from modules.weights.safe import read_header, tensor_shapes
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from modules.families.Family import Family
+    from modules.weights.BaseModel import BaseModel
+
+    Change = Callable[[Tensor, Tensor, Tensor], Tensor]  # of a layer's output, by its input and the two matrices
+
+
+def read_training_adapter(file: str, family: Family) -> Layers:
+    """Reads the file, in diffusers' or kohya's format, or in one that diffusers converts.
+
+    Raises WeightsError, starting with the setting, if it is not a plain LoRA for the denoisers of this family.
+    """
+    setting, path = f"model.training_adapter {file!r}", Path(os.path.expanduser(file))
+    try:
+        made_for = lora_family(path)
+        names = tensor_shapes(read_header(path))
+        if is_lycoris(names):
+            raise WeightsError(f"'{path}': is no plain LoRA; choose one.")
+        if made_for not in (None, family.name):
+            raise WeightsError(f"'{path}': is a LoRA for {made_for}; choose one for {family.name}.")
+        is_known = all(parse_key(name, family) for name in names)
+        layers = read_layers(path, family) if is_known else _converted(path, family)
+    except WeightsError as error:
+        raise WeightsError(f"model.training_adapter {error}") from error
+    if others := sorted(layers.keys() - set(family.denoisers)):
+        raise WeightsError(f"{setting}: has a LoRA for the {others[0]}; choose one for the denoiser alone.")
+    if any(layer.magnitude is not None for of_component in layers.values() for layer in of_component.values()):
+        raise WeightsError(f"{setting}: has a DoRA, which is not added to a weight; choose a plain LoRA.")
+    return layers
+
+
+def _converted(path: Path, family: Family) -> Layers:
+    """The layers of a file whose tensors have names that diffusers replaces by its own when it loads them."""
+    pipeline = cast("Any", import_pipeline(family.pipeline))
+    if not hasattr(pipeline, "lora_state_dict"):
+        raise WeightsError(f"'{path}': is no LoRA in diffusers' or kohya's format; choose one.")
+    taken = inspect.signature(pipeline.lora_state_dict).parameters
+    options = {"return_alphas": True} if "return_alphas" in taken else {}
+    try:
+        read = pipeline.lora_state_dict(str(path.parent), weight_name=path.name, local_files_only=True, **options)
+    except (ValueError, KeyError, RuntimeError) as error:
+        raise WeightsError(f"'{path}': can't be read as a LoRA for {family.name} ({loading_reason(error)}).") from error
+    tensors, alphas = read if isinstance(read, tuple) else (read, None)
+    layers: Layers = {}
+    for name, up in tensors.items():
+        if not name.endswith(".lora_B.weight"):
+            continue
+        component, _, layer = name.removesuffix(".lora_B.weight").partition(".")
+        down = tensors[f"{component}.{layer}.lora_A.weight"]
+        alpha = float((alphas or {}).get(f"{component}.{layer}.alpha", len(down)))
+        layers.setdefault(component, {})[layer] = LoraLayer(down, up, alpha)
+    if not layers:
+        raise WeightsError(f"'{path}': has no layers for {family.name}; choose a LoRA that was made for it.")
+    return layers
+
+
+class TrainingAdapter:
+    """The layers of a training adapter, added to what those of the loaded denoisers give.
+
+    They are no weights of the model: they are not saved, sharded, quantized or swapped, and don't train.
+    Raises WeightsError if a layer does not fit.
+    """
+
+    def __init__(self, base: BaseModel, layers: Layers):
+        self._is_added = True
+        self._tensors: dict[str, Tensor] = {}
+        for component, of_component in layers.items():
+            if base.is_loaded(component):
+                self._add(base, component, of_component)
+
+    @contextmanager
+    def left_out(self) -> Iterator[None]:
+        """Inside, the denoisers are without it, as they will be used."""
+        self._is_added = False
+        try:
+            yield
+        finally:
+            self._is_added = True
+
+    def digest(self) -> str:
+        """Of its tensors; see `checksum`."""
+        return checksum(self._tensors)
+
+    def _add(self, base: BaseModel, component: str, layers: Mapping[str, LoraLayer]) -> None:
+        denoiser = base.denoiser(component)
+        modules = dict(denoiser.named_modules())
+        for path, layer in layers.items():
+            module = _unwrapped(modules.get(path_in_module(denoiser, path)))
+            change = None if module is None else _change_of(module, layer)
+            if module is None or change is None:
+                raise WeightsError(
+                    f"model.training_adapter: its layer '{path}' does not fit the {component} of model.base "
+                    f"{base.config.base!r}; choose one that was made for this model."
+                )
+            down = layer.down.to(base.device, base.dtype)
+            up = (layer.up.float() * (layer.alpha / layer.rank)).to(base.device, base.dtype)
+            self._tensors |= {f"{component}.{path}.down": down, f"{component}.{path}.up": up}
+            module.register_forward_hook(self._hook(change, down, up))
+
+    def _hook(self, change: Change, down: Tensor, up: Tensor) -> Callable[..., Tensor | None]:
+        def add(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+            return output + change(args[0].to(down.dtype), down, up).to(output.dtype) if self._is_added else None
+
+        return add
+
+
+def _unwrapped(module: nn.Module | None) -> nn.Module | None:
+    """The layer itself, without the adapter that is trained."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    return module.get_base_layer() if isinstance(module, BaseTunerLayer) else module
+
+
+def _change_of(module: nn.Module, layer: LoraLayer) -> Change | None:
+    """How the adapter is applied to what the module takes; None if its shape is another."""
+    from torch import nn
+    from torch.nn import functional as F
+
+    if isinstance(module, nn.Linear) and (module.out_features, module.in_features) == _outer_shape(layer):
+        return lambda values, down, up: F.linear(F.linear(values, down.flatten(1)), up.flatten(1))
+    if isinstance(module, nn.Conv2d) and (module.out_channels, *_kernel(module)) == _outer_shape(layer):
+        # with the layer's own stride and padding
+        return lambda values, down, up: F.conv2d(module._conv_forward(values, down, None), up)
+    return None
+
+
+def _outer_shape(layer: LoraLayer) -> tuple[int, ...]:
+    return (len(layer.up), *layer.down.shape[1:])
+
+
+def _kernel(module: nn.Conv2d) -> torch.Size:
+    return module.weight.shape[1:]
