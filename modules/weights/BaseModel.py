@@ -24,6 +24,7 @@ from modules.weights.inspect import check_base, check_fits, inspect_base, names_
 from modules.weights.libraries import import_diffusers, import_pipeline
 from modules.weights.own_parts import load_own_part, own_parts, put_own_parts
 from modules.weights.prequantized import load_prequantized, stored_quantization
+from modules.weights.processors import without_videos
 from modules.weights.quantization import quantization_of, quantize_layers
 from modules.weights.safe import read_header, tensor_shapes
 from modules.weights.single_file import V_PREDICTION_MARK, ZERO_SNR_MARK
@@ -369,7 +370,7 @@ class BaseModel:
         component_class = getattr(importlib.import_module(package), class_name, None) if is_known else None
         if component_class is None:
             raise self._component_error(name, f"there is no {library}.{class_name}")
-        return component_class
+        return without_videos(component_class)
 
     def _check_vocabulary(self, name: str, component_class: type[Any]) -> None:
         """Raises WeightsError for a tokenizer without vocabulary, which would be loaded as an empty one."""

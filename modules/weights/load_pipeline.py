@@ -18,6 +18,7 @@ from modules.weights.inspect import BaseInfo, check_parts, inspect_base
 from modules.weights.libraries import import_diffusers
 from modules.weights.lora_files import load_lora
 from modules.weights.own_parts import own_parts, put_own_parts
+from modules.weights.processors import load_processors
 
 if TYPE_CHECKING:
     import torch
@@ -117,7 +118,7 @@ def _folder(base: str, info: BaseInfo) -> DiffusionPipeline:
         index = pipeline_class.load_config(path)
         # diffusers must be told which components the model lacks, such as the T5 of an SD 3
         absent = {name: None for name, value in index.items() if isinstance(value, list) and value == [None, None]}
-        pipe = pipeline_class.from_pretrained(path, **absent)
+        pipe = pipeline_class.from_pretrained(path, **absent, **load_processors(path, index))
         adapt_denoisers(pipe)
         return pipe
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:  # RuntimeError: mismatched shapes
