@@ -9,6 +9,7 @@ done where that model, or the layers that get adapters or are quantized, are not
 
 import hashlib
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -51,6 +52,8 @@ def _entry(family: Family, counted: dict | None) -> dict:
         "takes_guidance": family.takes_guidance,
         "max_references": family.max_references,
         "inpainting": family.inpainting,
+        "needs_references": family.needs_references,
+        "reference_pixels": math.prod(family.reference_size(1.0)) if family.reference_size else 0,
         "frame_step": family.frame_step,
         "fps": family.fps,
         "takes_first_frame": bool(family.image_pipeline),

@@ -24,6 +24,7 @@ import pytest
 from tests.support import tiny_models
 from tests.support.network_namespaces import Host, NamespacesNotAllowed, make_two_hosts
 from tests.support.RankPool import RankPool
+from tests.support.small_references import shrink_references
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -94,6 +95,7 @@ def tiny_model(tmp_path_factory) -> Callable[[str], Path]:
 
     @functools.cache
     def folder(name: str) -> Path:
+        shrink_references(name)
         return tiny_models.make_tiny(name, tmp_path_factory.mktemp("tiny") / name.replace(" ", "_"))
 
     return folder

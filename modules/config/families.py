@@ -27,7 +27,8 @@ class FamilyInfo:
     the key layout in which it can be written as a single file, None if it can't.
     can_train_vae, lora_targets, embedding_keys: as in Family; of the mappings only the keys, which are components.
     takes_guidance: whether its denoiser takes a guidance scale as input.
-    max_references: number of reference images that its denoiser can see.
+    max_references: number of reference images that its denoiser can see. needs_references: whether it needs one.
+    reference_pixels: the area in which it sees them; 0 for that of the image.
     inpainting: as in Family; "" for models that see no mask.
     frame_step, fps: as in Family; 0 for models of images.
     takes_first_frame: whether it can generate a video from its first frame.
@@ -60,6 +61,8 @@ class FamilyInfo:
     text_trainable: bool = True
     max_references: int = 0
     inpainting: Literal["", "latents", "pixels"] = ""
+    needs_references: bool = False
+    reference_pixels: int = 0
     frame_step: int = 0
     fps: float = 16.0
     takes_first_frame: bool = False

@@ -32,6 +32,7 @@ def find_problems(config: TrainConfig) -> list[Problem]:
         _check_model,
         _check_family,
         _check_concepts,
+        _check_references,
         _check_data,
         _check_sizes,
         _check_trained_parts,
@@ -134,15 +135,35 @@ def _check_concepts(config: TrainConfig) -> Iterator[Problem]:
         if concept.captions == "prompt" and not concept.prompt.strip() and facts_of(config).uses_captions:
             message = f"{path}.prompt is empty: its images are trained without words; write a prompt to use one."
             yield Problem(f"{path}.prompt", message, blocking=False)
-    family = load_families()[config.family]
-    for path, concept in enabled if facts_of(config).uses_denoiser and not family.max_references else ():
-        if concept.reference_folder:
-            message = f"{path}.reference_folder: {family.label} takes no reference images; empty it."
-            without = Remedy("Train without references", {f"{path}.reference_folder": ""})
-            yield Problem(f"{path}.reference_folder", message, remedy=without)
     if all(concept.loss_weight == 0 for _, concept in enabled):
         message = "loss_weight is 0 for every enabled concept: nothing would be learnt; set one above 0."
         yield Problem(f"{enabled[0][0]}.loss_weight", message)
+
+
+def _check_references(config: TrainConfig) -> Iterator[Problem]:
+    """Reference images that the model can't see, or that it can't do without."""
+    if not facts_of(config).uses_denoiser:
+        return
+    family = load_families()[config.family]
+    for number, concept in enumerate(config.concepts):
+        path = f"concepts.{number}.reference_folder"
+        if concept.enabled and concept.reference_folder and not family.max_references:
+            message = f"{path}: {family.label} takes no reference images; empty it."
+            yield Problem(path, message, remedy=Remedy("Train without references", {path: ""}))
+        if concept.enabled and not concept.reference_folder and family.needs_references:
+            message = (
+                f"{path} is empty: {family.label} learns edits; choose the folder of the images before the edit, which "
+                "have the names of those after it."
+            )
+            yield Problem(path, message)
+    for number, sample in enumerate(config.sampling.samples):
+        path = f"sampling.samples.{number}.reference"
+        if sample.enabled and sample.prompt and not sample.reference and family.needs_references:
+            message = (
+                f"{path} is empty: {family.label} edits images; choose one, or empty the prompt, so that an image of "
+                "the dataset gives both."
+            )
+            yield Problem(path, message)
 
 
 def _check_data(config: TrainConfig) -> Iterator[Problem]:

@@ -39,8 +39,8 @@ class Batch:
     first_given: bool[B], clips whose first latent frame gets no noise and is no part of the loss, or None.
     unconditional: bool[B], samples whose conditioning is all zeros, or None.
     cpu_u: a copy of `u` on the CPU if the batch is on another device; see `host_u`.
-    references: of each sample, the normalized latents [C, H, W] of its reference images, whose sizes may differ; None
-        if no sample has any.
+    references: of each sample, the normalized latents of its reference images, not batched, whose sizes may differ;
+        None if no sample has any.
     text: conditioning by name; None if the text encoder trains and encodes `prompts` in each step.
     preserved: bool[B], samples whose caption has a class for output preservation, or None.
     class_prompts, class_text: as `prompts` and `text`, with the class in place of the trigger word in the rows that are

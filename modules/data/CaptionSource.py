@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -53,21 +53,36 @@ class CaptionSource:
 
         Raises ValueError if `variants` is None, because the captions are then unlimited.
         """
-        if self.variants is None:
-            raise ValueError("captions with unlimited tag orders can't be listed")
-        texts: dict[str, None] = {}
-        for options, number in zip(self.options, self.dataset.concept_index.tolist(), strict=True):
-            concept = self.dataset.concepts[number]
-            drawn = options
-            if varies(concept):
-                variants = itertools.product(options, range(self.variants))
-                drawn = tuple(self._variant(caption, concept, variant) for caption, variant in variants)
-            texts.update(dict.fromkeys(drawn))
-            if self.preserves:
-                of_class = (class_caption(caption, concept) for caption in drawn)
-                texts.update((caption, None) for caption in of_class if caption is not None)
+        texts = dict.fromkeys(text for sample in range(len(self.dataset)) for text in self._texts_of(sample))
         texts.pop("", None)
         return [*texts, ""]
+
+    def texts_by_sample(self, with_empty: bool) -> list[tuple[str, int]]:
+        """Every (caption, sample id) that is used, without duplicates, one sample after the other.
+
+        with_empty: whether each sample needs "", for caption dropout.
+        Raises ValueError like `all_texts`.
+        """
+        ends = ("",) if with_empty else ()
+        return [
+            (text, sample)
+            for sample in range(len(self.dataset))
+            for text in dict.fromkeys((*self._texts_of(sample), *ends))
+        ]
+
+    def _texts_of(self, sample: int) -> Iterator[str]:
+        """The captions of a sample that are used; some may repeat."""
+        if self.variants is None:
+            raise ValueError("captions with unlimited tag orders can't be listed")
+        concept = self.dataset.concepts[self.dataset.concept_index[sample]]
+        drawn = self.options[sample]
+        if varies(concept):
+            variants = itertools.product(drawn, range(self.variants))
+            drawn = tuple(self._variant(caption, concept, variant) for caption, variant in variants)
+        yield from drawn
+        if self.preserves:
+            of_class = (class_caption(caption, concept) for caption in drawn)
+            yield from (caption for caption in of_class if caption is not None)
 
     def _variant(self, caption: str, concept: ConceptConfig, variant: int) -> str:
         # seeded by the caption, not by the sample, so that equal captions share their cache entries

@@ -15,16 +15,20 @@ from modules.data.caching import (
     cache_text,
     find_undecodable,
     latent_keys,
+    reference_parts,
     shard_of,
     text_keys,
 )
 from modules.data.errors import ImageError
 from modules.data.FileHashes import FileHashes
 from modules.data.records import CachedRecords, PixelRecords
+from modules.data.references import load_references_of_text
 from modules.data.TensorCache import TensorCache
 from modules.families.latents import latent_shape
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from modules.data.buckets import Buckets
     from modules.data.concepts import Dataset
     from modules.distributed.Runtime import Runtime
@@ -103,6 +107,30 @@ class DatasetEncoder:
         self._encode_together(keys, cache, encode)
         by_caption = dict(zip(captions, keys, strict=True))
         return CachedRecords(cache, by_caption, lambda: encode(WHOLE, {}, self._tell))
+
+    def text_with_references(self, texts: Sequence[tuple[str, int]]) -> CachedRecords[tuple[str, int]]:
+        """The conditioning of (caption, sample) pairs, for text encoders that see the references of the sample.
+
+        Call `latents` first, which finds the samples that can't be used: theirs are left out.
+        """
+        texts = [(caption, sample) for caption, sample in texts if sample not in self.unusable]
+        captions, samples = [caption for caption, _ in texts], [sample for _, sample in texts]
+        cache = self._scanned_cache("text")
+        encoders = self._base.component_files(*self._base.family.text_components)
+        self._hash_together([*map(str, encoders), *self._dataset.other_files])
+        parts = reference_parts(self._dataset, self._buckets, self._base, self._hashes, samples)
+        keys = text_keys(captions, self._base, self._hashes, parts)
+        self._hashes.save()
+
+        def images(number: int) -> list[Image]:
+            return load_references_of_text(self._dataset, self._buckets, samples[number], self._base.family)
+
+        def encode(shard: Shard, unusable: dict[int, str], progress: Progress) -> dict[int, str]:
+            cache_text(captions, keys, cache, self._base, shard, progress, images)
+            return unusable
+
+        self._encode_together(keys, cache, encode)
+        return CachedRecords(cache, dict(zip(texts, keys, strict=True)), lambda: encode(WHOLE, {}, self._tell))
 
     def pixels(self) -> PixelRecords:
         """The images themselves, all decoded once to find the unusable ones."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from modules.config.DiffusionConfig import DiffusionConfig
 from modules.config.LossConfig import LossConfig
@@ -42,12 +42,14 @@ class SampleSource:
 
     pictures: returns the "latents" or "pixels" of a sample.
     captions: draws the caption of a sample; caption dropout replaces it by "", which `text` must hold, too.
-    text: returns the conditioning of a caption; None if the text encoder trains and encodes in each step.
+    text: returns the conditioning of a caption, or of (caption, sample id) if the text encoders see references; None if
+        a text encoder trains and encodes in each step.
     collate: combines the conditioning of several captions into a batch.
     dtype: of the tensors in a batch.
     image_to_video, last_frame: the shares of clips whose first and whose last frame is given.
     whole_mask: the share of drawn masks for inpainting that are the whole image.
     sizes: whether batches include `Batch.sizes`.
+    sees_references: whether text encoders see the references of a sample.
     diffusion, loss: settings of the noise, of masks and of prior preservation.
     timesteps: the distribution of timesteps.
     zero_unconditional: whether a dropped caption is replaced by zeros instead of the conditioning of "".
@@ -57,7 +59,7 @@ class SampleSource:
     buckets: Buckets
     pictures: CachedRecords[int] | PixelRecords
     captions: CaptionSource
-    text: CachedRecords[str] | None
+    text: CachedRecords[Any] | None
     caption_dropout: float
     seed: int
     dtype: torch.dtype
@@ -65,6 +67,7 @@ class SampleSource:
     last_frame: float = 0.0
     whole_mask: float = 0.0
     sizes: bool = False
+    sees_references: bool = False
     diffusion: DiffusionConfig = field(default_factory=DiffusionConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     timesteps: TimestepDistribution = field(default_factory=TimestepDistribution)
@@ -102,7 +105,7 @@ class SampleSource:
             u=torch.tensor(u, dtype=torch.float64).to(exact),
             prompts=prompts,
             sizes=torch.tensor([self._sizes(sample) for sample in samples]).float() if self.sizes else None,
-            text=self._text(prompts),
+            text=self._text(prompts, samples),
             input_noise=self._input_noise(noise, draws, shape),
             offset=self._offset(draws, shape, pictures) if self.diffusion.offset_noise_by_timestep else None,
             mask=self._masks(records, draws, shape),
@@ -114,12 +117,15 @@ class SampleSource:
             unconditional=_marked(dropped) if self.zero_unconditional else None,
             preserved=_marked(has_class),
             class_prompts=of_class if any(has_class) else None,
-            class_text=self._text(of_class) if any(has_class) else None,
+            class_text=self._text(of_class, samples) if any(has_class) else None,
             **{name: value.to(self.dtype) for name, value in pictures.items()},
         )
 
-    def _text(self, prompts: list[str]) -> Conditioning | None:
-        return self.collate([self.text.record(prompt) for prompt in prompts]) if self.text else None
+    def _text(self, prompts: list[str], samples: list[int]) -> Conditioning | None:
+        if self.text is None:
+            return None
+        names = zip(prompts, samples, strict=True) if self.sees_references else prompts
+        return self.collate([self.text.record(name) for name in names])
 
     def _of_class(self, prompts: list[str], samples: list[int]) -> tuple[list[bool], list[str]]:
         """`Batch.preserved` and `Batch.class_prompts`."""

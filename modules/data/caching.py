@@ -26,15 +26,17 @@ from modules.data.images import adjust_colors, fit_image, load_image, to_array
 from modules.data.inpainting import add_inpainting, inpainting_key, inpainting_masks
 from modules.data.LatentEncoder import LatentEncoder
 from modules.data.masks import load_mask
-from modules.data.references import RECORD, load_references
+from modules.data.references import RECORD, load_references, reference_views
 from modules.data.TensorCache import TensorCache
 from modules.session.out_of_memory import must_fit
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
     from torch import Tensor
 
     from modules.data.buckets import Buckets
     from modules.data.concepts import Dataset
+    from modules.families.Family import Family
     from modules.weights.BaseModel import BaseModel
 
 T = TypeVar("T")
@@ -74,15 +76,24 @@ def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: Fil
         if inpainting := inpainting_key(dataset, sample):
             parts.append(inpainting)
         if references:
-            parts.append({"references": [[others[one.path], one.width, one.height] for one in references]})
+            listed = [[others[one.path], one.width, one.height] for one in references]
+            if base.family.reference_size:  # else sizes follow from what is in the key
+                views = reference_views(dataset, buckets, sample, base.family)
+                listed = [[*part, *view.size] for part, view in zip(listed, views, strict=True)]
+            parts.append({"references": listed})
         needed = [*([mask] if mask else []), *(one.path for one in references)]
         is_readable = content is not None and all(others[path] is not None for path in needed)
         keys.append(_key(*parts) if is_readable else None)
     return keys
 
 
-def text_keys(captions: Sequence[str], base: BaseModel, hashes: FileHashes) -> list[str]:
-    """The cache key of each caption's embeddings."""
+def text_keys(
+    captions: Sequence[str], base: BaseModel, hashes: FileHashes, references: Sequence[list] = ()
+) -> list[str]:
+    """The cache key of each caption's embeddings.
+
+    references: of each caption, as from `reference_parts`, if the text encoders see them.
+    """
     files = base.component_files(*base.family.text_components)
     quantization = base.config.text_encoder_quantization
     # Without quantization nothing is added, so that earlier caches stay valid.
@@ -98,8 +109,25 @@ def text_keys(captions: Sequence[str], base: BaseModel, hashes: FileHashes) -> l
         return hashes.combined(files, precision, json.dumps(options, sort_keys=True), f"v{ENCODING_VERSION}")
 
     plain, empty = (encoders(base.family.text.options_for(prompt)) for prompt in ("a prompt", ""))
+    if references:
+        pairs = zip(captions, references, strict=True)
+        return [_key(caption, plain if caption else empty, {"references": parts}) for caption, parts in pairs]
     keys = {caption: _key(caption, plain if caption else empty) for caption in set(captions)}
     return [keys[caption] for caption in captions]
+
+
+def reference_parts(
+    dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: FileHashes, samples: Sequence[int]
+) -> list[list]:
+    """Of each sample, what determines the references that the text encoders see, for `text_keys`."""
+    contents = _contents_of_others(dataset, hashes)
+    parts = {
+        sample: [
+            view.key_part(contents[view.path]) for view in reference_views(dataset, buckets, sample, base.family)
+        ]
+        for sample in set(samples)
+    }
+    return [parts[sample] for sample in samples]
 
 
 def cache_latents(
@@ -137,8 +165,13 @@ def cache_text(
     base: BaseModel,
     shard: Shard = WHOLE,
     progress: Progress = lambda text, done, total: None,
+    references: Callable[[int], list[Image]] | None = None,
 ) -> None:
-    """Encodes this rank's shard of the captions that are missing in the cache."""
+    """Encodes this rank's shard of the captions that are missing in the cache.
+
+    references: position of a caption -> the images that the encoders see with it. Raises ImageError if one of them
+        can't be read.
+    """
     import torch
 
     from modules.families.conditioning import encode_records
@@ -153,7 +186,8 @@ def cache_text(
         torch.no_grad(),
     ):
         for chunk in _chunks(missing, base.family.text.at_once):
-            records = encode_records(base.family, pipe, [captions[number] for number in chunk])
+            images = [references(number) for number in chunk] if references else None
+            records = encode_records(base.family, pipe, [captions[number] for number in chunk], images)
             for number, record in zip(chunk, records, strict=True):
                 cache.put(keys[number], record)
             done += len(chunk)
@@ -223,7 +257,7 @@ def _encode_images(
     for bucket in sorted({int(buckets.index[sample]) for sample in missing}):
         of_bucket = [sample for sample in missing if buckets.index[sample] == bucket]
         encode = _encode_clips if buckets.frames[bucket] > 1 else _encode_stills
-        for sample, record in encode(of_bucket, dataset, buckets, encoder, base.family.align):
+        for sample, record in encode(of_bucket, dataset, buckets, encoder):
             if isinstance(record, str):
                 unusable[sample] = record
             else:
@@ -236,12 +270,12 @@ def _encode_images(
 
 
 def _encode_stills(
-    samples: Sequence[int], dataset: Dataset, buckets: Buckets, encoder: LatentEncoder, align: int
+    samples: Sequence[int], dataset: Dataset, buckets: Buckets, encoder: LatentEncoder
 ) -> Iterator[tuple[int, dict[str, Tensor] | str]]:
     """The cache entry of each image of one bucket, or the reason why it can't be read."""
     import torch
 
-    images = _read_ahead(lambda sample: _image_or_reason(dataset, buckets, sample, align), samples)
+    images = _read_ahead(lambda sample: _image_or_reason(dataset, buckets, sample, encoder.family), samples)
     for chunk in _chunks(zip(samples, images, strict=True), IMAGES_AT_ONCE):
         pixels = [image.pixels for _, image in chunk if not isinstance(image, str)]
         latents = iter(encoder.encode(torch.from_numpy(np.stack(pixels))) if pixels else ())
@@ -250,14 +284,14 @@ def _encode_stills(
 
 
 def _encode_clips(
-    samples: Sequence[int], dataset: Dataset, buckets: Buckets, encoder: LatentEncoder, align: int
+    samples: Sequence[int], dataset: Dataset, buckets: Buckets, encoder: LatentEncoder
 ) -> Iterator[tuple[int, dict[str, Tensor] | str]]:
     """Likewise of clips, whose frames are decoded while those before them are encoded, and are never all in memory."""
     for sample in samples:
         clip, shape = dataset.clip_of(sample), buckets.shape_of(sample)
         assert clip is not None  # only clips have several frames
         frames = partial(clip_frames, dataset.paths[sample], clip, shape, augmentation_of(dataset, sample))
-        others = _others_or_reason(dataset, buckets, sample, align)
+        others = _others_or_reason(dataset, buckets, sample, encoder.family)
         if isinstance(others, str):
             yield sample, others
             continue
@@ -323,12 +357,12 @@ class _DecodedImage(_Others):
     painted: np.ndarray | None
 
 
-def _image_or_reason(dataset: Dataset, buckets: Buckets, sample: int, align: int) -> _DecodedImage | str:
-    """The decoded image of a sample, or the reason why it can't be read. align: as in Family."""
+def _image_or_reason(dataset: Dataset, buckets: Buckets, sample: int, family: Family) -> _DecodedImage | str:
+    """The decoded image of a sample, or the reason why it can't be read."""
     pixels = _pixels_or_reason(dataset, buckets, sample)
     if isinstance(pixels, str):
         return pixels
-    others = _others_or_reason(dataset, buckets, sample, align)
+    others = _others_or_reason(dataset, buckets, sample, family)
     if isinstance(others, str):
         return others
     painted = None
@@ -337,7 +371,7 @@ def _image_or_reason(dataset: Dataset, buckets: Buckets, sample: int, align: int
     return _DecodedImage(others.mask, others.references, pixels, painted)
 
 
-def _others_or_reason(dataset: Dataset, buckets: Buckets, sample: int, align: int) -> _Others | str:
+def _others_or_reason(dataset: Dataset, buckets: Buckets, sample: int, family: Family) -> _Others | str:
     """What belongs to a sample's image or clip, or the reason why it can't be read."""
     mask, path = None, dataset.mask_of(sample)
     if path:
@@ -348,7 +382,7 @@ def _others_or_reason(dataset: Dataset, buckets: Buckets, sample: int, align: in
         except ImageError as error:
             return f"its mask can't be read: {error.reason}"
     try:
-        return _Others(mask, load_references(dataset, buckets, sample, align))
+        return _Others(mask, load_references(dataset, buckets, sample, family))
     except ImageError as error:
         return f"its reference {error.path} can't be read: {error.reason}"
 

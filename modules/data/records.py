@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from modules.data.TensorCache import TensorCache
 
 
-Name = TypeVar("Name", int, str)
+Name = TypeVar("Name", int, str, tuple[str, int])
 
 
 @dataclass(frozen=True, eq=False)
 class CachedRecords(Generic[Name]):
-    """The cache entries of samples, by id, or of captions, by text.
+    """The cache entries of samples, by id, or of captions, by text or, where it is seen with references, by both.
 
-    keys: sample id or caption -> cache key.
+    keys: sample id, caption or (caption, sample id) -> cache key.
     remake: encodes damaged entries again.
     """
 

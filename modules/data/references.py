@@ -13,8 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from PIL.Image import Resampling
+
 from modules.config.counted import counted
-from modules.data.Augmentation import NO_AUGMENTATION
+from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.errors import DataError
 from modules.data.image_views import augmentation_of
 from modules.data.images import EXTENSIONS, adjust_colors, fit_image, load_image, size_or_reason, to_array
@@ -22,6 +24,7 @@ from modules.data.videos import files_of, info_or_reason, is_video
 
 if TYPE_CHECKING:
     import numpy as np
+    from PIL.Image import Image
     from torch import Tensor
 
     from modules.config.SamplingConfig import SamplingConfig
@@ -43,16 +46,43 @@ class Reference:
     height: int
 
 
+@dataclass(frozen=True)
+class ReferenceView:
+    """How a model sees the reference of an image.
+
+    Those with the aspect ratio of the image are cropped and augmented like it, so that their pixels stay aligned.
+    size: for the denoiser, width and height in pixels. text_size: for the text encoders; None if they don't see it.
+    is_stretched: whether it is resized without cropping.
+    """
+
+    path: str
+    size: tuple[int, int]
+    text_size: tuple[int, int] | None
+    augmentation: Augmentation
+    is_stretched: bool
+
+    def key_part(self, content: str | None) -> list[object]:
+        """What determines the pixels that the text encoders see. content: hash of the file."""
+        return [content, *self.size, *(self.text_size or ()), self.augmentation.cache_key_part, self.is_stretched]
+
+
 def with_references(dataset: Dataset, family: Family) -> Dataset:
     """Adds reference images to a dataset without views, and removes the images of which one can't be read.
 
-    Images without references are trained without.
+    Images without references are trained without, unless the family needs one.
     Raises DataError if a reference folder does not exist or holds references of none of the images, if an image has
-    more references than the family takes, or if no image is left.
+    more references than the family takes or none where it needs one, or if no image is left.
     """
-    if not any(concept.enabled and concept.reference_folder for concept in dataset.concepts):
+    has_folder = any(concept.enabled and concept.reference_folder for concept in dataset.concepts)
+    if not has_folder and not family.needs_references:
         return dataset
     found = _find(dataset)
+    lacking = [path for path, references in zip(dataset.paths, found, strict=True) if not references]
+    if lacking and family.needs_references:
+        raise DataError(
+            f"{counted(len(lacking), 'image has', 'images have')} no reference image, such as {lacking[0]}, but "
+            f"{family.label} needs one for each: add images of the same names to the reference folder, or remove these."
+        )
     for path, references in zip(dataset.paths, found, strict=True):
         if len(references) > family.max_references:
             raise DataError(
@@ -78,26 +108,44 @@ def with_references(dataset: Dataset, family: Family) -> Dataset:
     return dataset.subset(kept, lost, references=read)
 
 
-def load_references(dataset: Dataset, buckets: Buckets, sample: int, align: int) -> list[np.ndarray]:
-    """The references of a sample as float32[3, H, W] in [-1, 1]. Raises ImageError.
+def load_references(dataset: Dataset, buckets: Buckets, sample: int, family: Family) -> list[np.ndarray]:
+    """The references of a sample for its denoiser, as float32[3, H, W] in [-1, 1]. Raises ImageError."""
+    return [to_array(_load(view)) for view in reference_views(dataset, buckets, sample, family)]
 
-    Those with the aspect ratio of the image are cropped and augmented like it, so that their pixels stay aligned.
-    """
-    size = int(dataset.widths[sample]), int(dataset.heights[sample])
-    arrays = []
+
+def load_references_of_text(dataset: Dataset, buckets: Buckets, sample: int, family: Family) -> list[Image]:
+    """The references of a sample for text encoders that see them. Raises ImageError."""
+    views = reference_views(dataset, buckets, sample, family)
+    return [_resized(_load(view), view.text_size or view.size) for view in views]
+
+
+def reference_views(dataset: Dataset, buckets: Buckets, sample: int, family: Family) -> list[ReferenceView]:
+    """How the model sees each reference of a sample."""
+    size, shape = (int(dataset.widths[sample]), int(dataset.heights[sample])), buckets.shape_of(sample)
+    views = []
     for reference in dataset.references_of(sample):
         own = reference.width, reference.height
-        shape = reference_size(own, size, buckets.shape_of(sample), align)
-        augmentation = augmentation_of(dataset, sample) if _is_alike(own, size) else NO_AUGMENTATION
-        fitted = fit_image(load_image(reference.path), *shape, augmentation)
-        arrays.append(to_array(adjust_colors(fitted, augmentation)))
-    return arrays
+        is_aligned = _is_alike(own, size)
+        width, height = shape if is_aligned else own
+        by_aspect = family.reference_size, family.text.reference_size
+        of_denoiser, of_text = (size_for and size_for(width / height) for size_for in by_aspect)
+        views.append(
+            ReferenceView(
+                reference.path,
+                of_denoiser or reference_size(own, size, shape, family.align),
+                of_text,
+                augmentation_of(dataset, sample) if is_aligned else NO_AUGMENTATION,
+                # to a size that is nearly of its own shape, as pipelines do it
+                is_stretched=of_denoiser is not None and not is_aligned,
+            )
+        )
+    return views
 
 
 def reference_size(
     own: tuple[int, int], of_image: tuple[int, int], shape: tuple[int, int], align: int
 ) -> tuple[int, int]:
-    """The width and height in which a reference is encoded, in pixels.
+    """The width and height in which a reference is encoded, in pixels, if the family has no sizes of its own.
 
     With the aspect ratio of the image it is the shape in which the image is trained; otherwise the reference keeps its
     own aspect ratio and about the area of that shape, in multiples of `align`, and is cropped if it is very long.
@@ -108,6 +156,16 @@ def reference_size(
     scale = (shape[0] * shape[1] / (own[0] * own[1])) ** 0.5
     width, height = (max(SHORTEST, int(side * scale) // align * align) for side in own)
     return width, height
+
+
+def _load(view: ReferenceView) -> Image:
+    image = load_image(view.path)
+    fitted = _resized(image, view.size) if view.is_stretched else fit_image(image, *view.size, view.augmentation)
+    return adjust_colors(fitted, view.augmentation)
+
+
+def _resized(image: Image, size: tuple[int, int]) -> Image:
+    return image if image.size == size else image.resize(size, Resampling.LANCZOS)
 
 
 def of_captions(
@@ -148,7 +206,10 @@ def image_files(path: str) -> list[str]:
 
 
 def check_sample_references(sampling: SamplingConfig, family: Family) -> None:
-    """Raises DataError if references of enabled samples can't be used; families that take none ignore them."""
+    """Raises DataError if references of enabled samples can't be used; families that take none ignore them.
+
+    That samples have one where the family needs it is up to the validation of the settings.
+    """
     for number, sample in enumerate(sampling.samples) if family.max_input_images else ():
         if sample.enabled and sample.reference:
             setting = f"sampling.samples.{number}.reference {sample.reference}"
@@ -164,6 +225,8 @@ def check_references(files: Sequence[str], family: Family | None, setting: str =
     """
     if family and family.needs_first_frame and not files:
         raise DataError(f"{setting}: {family.label} makes videos of images; name one.")
+    if family and family.needs_references and not files:
+        raise DataError(f"{setting}: {family.label} edits images; name one.")
     if files and (family is None or not family.max_input_images):
         name = family.label if family else "this model"
         raise DataError(f"{setting}: {name} takes no reference images; leave it out.")

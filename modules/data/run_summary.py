@@ -101,12 +101,17 @@ def _caption_lines(num_texts: int | None) -> Iterator[tuple[str, str]]:
 def count_texts(config: TrainConfig, dataset: Dataset, options: Sequence[tuple[str, ...]]) -> int:
     """The number of texts to cache: all variants of the captions of each sample, and the empty caption.
 
+    Where text encoders see the references of a sample, those of different samples count apart.
+
     0 if a text encoder trains, because captions are then encoded in each step.
     """
     if facts_of(config).trains_text(config):
         return 0
     variants, preserves = config.data.caption_variants, config.loss.output_preservation
-    return len(CaptionSource(dataset, options, config.seed, variants, preserves).all_texts())
+    source = CaptionSource(dataset, options, config.seed, variants, preserves)
+    if FAMILIES[config.family].text.sees_references:
+        return len(source.texts_by_sample(with_empty=config.data.caption_dropout > 0))
+    return len(source.all_texts())
 
 
 def _step_lines(config: TrainConfig, dataset: Dataset, num_ranks: int) -> Iterator[tuple[str, str]]:
@@ -190,6 +195,9 @@ def disk_needs(
     latent_frames = [(count - 1) // (family.frame_step or 1) + 1 for count in buckets.frames]
     sizes = [width * height * count for (width, height), count in zip(buckets.shapes, latent_frames, strict=True)]
     pixels = (np.array(sizes, np.int64)[buckets.index] * encoded).sum()
+    if family.reference_size:  # not that of the image, as counted above
+        width, height = family.reference_size(1.0)
+        pixels += sum(len(dataset.references_of(sample)) for sample in range(len(dataset))) * width * height
     num_texts = len(dataset) if num_texts is None else num_texts
     cache = int(pixels) * family.latent_bytes_per_pixel + num_texts * family.caption_bytes
     size = base.size_bytes or family.typical_bytes  # unknown for a Hub id before it is downloaded
@@ -209,7 +217,8 @@ def _num_encoded(dataset: Dataset, sample: int, family: Family) -> float:
     mask_bytes = 1 / family.latent_bytes_per_pixel if family.inpainting == "pixels" else 0.0  # one for each pixel
     masked = num_masks(dataset, sample) * (1 + mask_bytes)
     # the entry of such a clip is half latents, half first frame; with the last frame, the second half is there twice
-    return 1 + masked + len(dataset.references_of(sample)) + (0.5 if clip and clip.last_given else 0)
+    num_alike = 0 if family.reference_size else len(dataset.references_of(sample))
+    return 1 + masked + num_alike + (0.5 if clip and clip.last_given else 0)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from modules.config.ModelConfig import ModelConfig
+    from modules.families.reference_sizes import Size
 
     CallAttributes = Callable[[DiffusionPipeline, int | None, int | None, float], Mapping[str, Any]]
 
@@ -38,7 +39,7 @@ class DenoiserCall:
     shape: tuple[int, ...]  # of the latents before packing: [B, C, H, W] or [B, C, F, H, W]
     sizes: Tensor | None = None  # [B, 6], as in Batch; None unless the family `takes_sizes`
     guidance: Tensor | None = None  # [B], float32; None unless the family `takes_guidance`
-    references: tuple[Tensor, ...] = ()  # normalized latents of each reference image, [B, C, H, W], not packed
+    references: tuple[Tensor, ...] = ()  # normalized latents of each reference image, [B, ...], not packed
     first_frame: Tensor | None = None  # as in Batch; None unless the family `needs_first_frame`
     first_given: Tensor | None = None  # bool[B], rows whose first latent frame has no noise; None if there are none
     last_given: Tensor | None = None  # as in Batch
@@ -98,6 +99,9 @@ class Family:
     inpainting: for models that paint a part of an image, how the denoiser sees the mask (`Batch.inpainting`): as one
         channel in the resolution of the latents, or with a channel for each pixel of a latent cell; "" for others. The
         pipeline's `__call__` takes `image` and `mask_image`.
+    needs_references: whether it sees at least one in each forward pass.
+    reference_size: aspect ratio (width / height) -> the size in which the denoiser sees a reference, to which the
+        pipeline resizes it; None if that depends on the size of the image to be made.
     frame_step: a clip of a video model has a multiple of this many frames, and one more; 0 for models of images.
     fps: frames per second of the videos that a video model was trained on.
     image_pipeline: the diffusers class for videos whose first frame is given as an image; empty if the denoiser can't
@@ -165,6 +169,8 @@ class Family:
     takes_guidance: bool = False
     max_references: int = 0
     inpainting: MaskResolution = ""
+    needs_references: bool = False
+    reference_size: Callable[[float], Size] | None = None
     frame_step: int = 0
     fps: float = 16.0
     image_pipeline: str = ""

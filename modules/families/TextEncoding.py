@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from modules.families.reference_sizes import Size
+
 # The conditioning of a batch, by name: tensors [B, ...], or lists of one tensor per prompt.
 Conditioning = Mapping[str, "Tensor | list[Tensor]"]
 
@@ -45,6 +47,9 @@ class TextEncoding:
     takes_chunks: whether its encoders are CLIPs whose prompts can be encoded in chunks, as in long_prompts.py.
     chunks: the number of chunks of each prompt.
     weighted: whether prompts have weights of words, as in prompt_weights.py; only where it `takes_chunks`.
+    reference_size: aspect ratio (width / height) -> the size in which the encoders see a reference image; None if they
+        see none. `encode_prompt` then takes the images of a sample as `image`, for "" as well, one prompt at a time.
+        Such encoders can't be `trainable`, because batches hold no images.
     mask: name of a bool[B, length] tensor that is True where padded outputs are not padding; "" for none. Batches
         without padding have none, because denoisers are faster without it.
     """
@@ -69,7 +74,12 @@ class TextEncoding:
     takes_chunks: bool = False
     chunks: int = 1
     weighted: bool = False
+    reference_size: Callable[[float], Size] | None = None
     mask: str = ""
+
+    @property
+    def sees_references(self) -> bool:
+        return self.reference_size is not None
 
     def options_for(self, prompt: str) -> dict[str, Any]:
         return {**self.options, **({} if prompt else self.empty_options)}

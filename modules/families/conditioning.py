@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from modules.families.TextEncoding import collate_text
 if TYPE_CHECKING:
     import torch
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
+    from PIL.Image import Image
     from torch import Tensor
 
     from modules.families.Family import Family
@@ -28,18 +29,28 @@ _FIXED = {
 }
 
 
-def encode_text(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> Conditioning:
+def encode_text(
+    family: Family, pipe: DiffusionPipeline, prompts: list[str], references: Sequence[list[Image]] | None = None
+) -> Conditioning:
     """The conditioning of a batch of prompts, on the device of the encoders.
 
     Gradients flow if the caller enables them. Names are those of `family.text.outputs` and, for padded texts,
-    `family.text.mask`.
+    `family.text.mask`. references: as in `encode_records`.
     """
-    return collate_text(family.text, encode_records(family, pipe, prompts))
+    return collate_text(family.text, encode_records(family, pipe, prompts, references))
 
 
-def encode_records(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> list[dict[str, Tensor]]:
-    """The conditioning of each prompt, without a batch axis, as stored in the cache."""
+def encode_records(
+    family: Family, pipe: DiffusionPipeline, prompts: list[str], references: Sequence[list[Image]] | None = None
+) -> list[dict[str, Tensor]]:
+    """The conditioning of each prompt, without a batch axis, as stored in the cache.
+
+    references: of each prompt, the images that the encoders see, in the sizes of `TextEncoding.reference_size`.
+    """
     numbers = range(len(prompts))
+    if references is not None:
+        seen = zip(prompts, references, strict=True)
+        return [_encode(family, pipe, [prompt], images)[0] for prompt, images in seen]
     if family.text.collate in ("pad", "group"):  # one at a time, or they would be padded to the longest
         groups = [[number] for number in numbers]
     elif family.text.empty_options or family.text.empty_outputs:
@@ -52,10 +63,14 @@ def encode_records(family: Family, pipe: DiffusionPipeline, prompts: list[str]) 
     return [records[number] for number in numbers]
 
 
-def _encode(family: Family, pipe: DiffusionPipeline, prompts: list[str]) -> list[dict[str, Tensor]]:
+def _encode(
+    family: Family, pipe: DiffusionPipeline, prompts: list[str], images: list[Image] | None = None
+) -> list[dict[str, Tensor]]:
     encoder = getattr(pipe, family.text.encoders[0])
     taken = inspect.signature(pipe.encode_prompt).parameters
     arguments: dict[str, Any] = {**_FIXED, "batch_size": len(prompts), "device": encoder.device}
+    if images:
+        arguments["image"] = images
     names = family.text.outputs
     if family.text.empty_outputs and not prompts[0]:
         names = family.text.empty_outputs

@@ -44,7 +44,7 @@ def predict(
     sizes: [B, 6], as in Batch, for families that take them; stays in float32, which represents pixel counts exactly.
     guidance: the guidance scale, for families that take one.
     host_timestep: `timestep` on the CPU, so that choosing experts does not synchronize with the device.
-    references: of each row, the normalized latents [C, H, W] of its reference images; None if no row has any.
+    references: of each row, the normalized latents of its reference images, not batched; None if no row has any.
     first_frame, last_given: as in Batch, for families that need the first frame.
     first_given: bool[B], rows whose first latent frame has no noise; None if there are none.
     inpainting: as in Batch, for families that need it.

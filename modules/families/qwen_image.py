@@ -37,14 +37,17 @@ def unpack_frame(packed_BNC: Tensor, shape: tuple[int, ...]) -> Tensor:
 QWEN_CODEC = Codec(channel_stats, encode_frames, decode_frames, _shape)
 
 
-def _inputs(call: DenoiserCall) -> dict[str, Any]:
-    batch, _, frames, height, width = call.shape
+def qwen_inputs(call: DenoiserCall) -> dict[str, Any]:
+    """The noised image, followed by its references for the models that edit."""
+    import torch
+
+    shapes = [call.shape, *(reference.shape for reference in call.references)]
     return {
-        "hidden_states": call.latents,
+        "hidden_states": torch.cat([call.latents, *map(pack_frame, call.references)], dim=1),
         "timestep": call.timestep / 1000,
         "encoder_hidden_states": call.text["prompt_embeds"],
         "encoder_hidden_states_mask": call.text.get("prompt_embeds_mask"),
-        "img_shapes": [[(frames, height // 2, width // 2)]] * batch,
+        "img_shapes": [[(frames, height // 2, width // 2) for _, _, frames, height, width in shapes]] * call.shape[0],
     }
 
 
@@ -66,7 +69,7 @@ QWEN_IMAGE = Family(
     objective="flow",
     align=16,
     codec=QWEN_CODEC,
-    inputs=_inputs,
+    inputs=qwen_inputs,
     pack=pack_frame,
     unpack=unpack_frame,
     guidance_argument="true_cfg_scale",

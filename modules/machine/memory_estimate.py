@@ -347,7 +347,7 @@ def _activations(config: TrainConfig, model: Architecture, num_ranks: int) -> fl
     precision = 1.0
     if method.uses_denoiser and config.model.mixed_precision == "no" and config.model.weight_dtype == "float32":
         precision = 2.0
-    pixels = largest_area(config) * (2 if _sees_references(config) else 1) * _latent_frames(config, config.data.frames)
+    pixels = (largest_area(config) + _reference_pixels(config)) * _latent_frames(config, config.data.frames)
     each = pixels * (kept.part if config.model.gradient_checkpointing else kept.whole) * precision
     if method.keeps_old_model and config.loss.output_preservation:
         each *= 2  # of both predictions that get gradients
@@ -372,11 +372,13 @@ def _latent_frames(config: TrainConfig, num_frames: int) -> int:
     return (num_frames - 1) // step + 1 if step else 1
 
 
-def _sees_references(config: TrainConfig) -> bool:
-    """Whether each image has a reference image, of the same area; a model that takes just one is made for it."""
+def _reference_pixels(config: TrainConfig) -> int:
+    """The area of an image's reference, if it has one; a model that takes just one, or needs one, is made for it."""
     family = load_families()[config.family]
     has_folder = any(concept.enabled and concept.reference_folder for concept in config.concepts)
-    return family.max_references == 1 or (family.max_references > 1 and has_folder)
+    if family.max_references == 1 or family.needs_references or (family.max_references > 1 and has_folder):
+        return family.reference_pixels or largest_area(config)
+    return 0
 
 
 def _micro_batch(config: TrainConfig, num_ranks: int) -> int:
@@ -418,7 +420,7 @@ def _caching(config: TrainConfig, model: Architecture) -> float:
     text = _text_bytes(config, model) + max(model.text_bytes) / _TEXT_LAYERS if is_cached else 0
     if not facts_of(config).uses_denoiser:  # of the samples' prompts; the VAE is loaded already
         return text + model.vae * own if config.sampling.makes_samples else 0
-    largest = largest_area(config)
+    largest = max(largest_area(config), load_families()[config.family].reference_pixels)
     pixels = max(largest, min(4 * largest, _ENCODED_PIXELS))
     width: float = _VAE_WIDTH
     if _latent_frames(config, config.data.frames) > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from PIL.Image import Image
 from torch import nn
 from torch.utils._pytree import tree_map
 
@@ -57,7 +59,7 @@ class SamplePrompts:
         with base.using(*encoding), base.replaced(described), self._remembering(base.pipe):
             for batch in unknown:
                 known = tuple(batch)
-                if not family.needs_first_frame:
+                if not (family.needs_first_frame or family.text.sees_references):
                     batch = [replace(request, references=()) for request in batch]
                 try:
                     run_pipeline(base.pipe, batch)
@@ -94,7 +96,7 @@ class SamplePrompts:
         def encode_prompt(*args, **kwargs):
             bound = signature.bind(*args, **kwargs)
             meaning = {name: value for name, value in bound.arguments.items() if name not in _PLACEMENT}
-            key = repr(meaning)
+            key = repr(tree_map(_by_content, meaning))
             if key not in self._encoded:
                 if "device" in signature.parameters:
                     bound.arguments["device"] = self.base.device
@@ -162,6 +164,13 @@ class _OnDemand:
             yield
         finally:
             self._model.to("cpu")
+
+
+def _by_content(value: Any) -> Any:
+    """An image as a digest of its pixels, which two of the same content share."""
+    if not isinstance(value, Image):
+        return value
+    return value.mode, value.size, hashlib.sha256(value.tobytes()).hexdigest()
 
 
 def _moved(values: Any, device: torch.device) -> Any:

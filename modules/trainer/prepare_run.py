@@ -55,6 +55,7 @@ from modules.weights.training_adapter import TrainingAdapter, read_training_adap
 if TYPE_CHECKING:
     from modules.config.PartConfig import PartConfig
     from modules.config.TrainConfig import TrainConfig
+    from modules.data.records import CachedRecords
     from modules.diffusion.timesteps import TimestepDistribution
     from modules.distributed.Runtime import Runtime
     from modules.families.Family import Family
@@ -131,12 +132,13 @@ def prepare_run(
     caches_text = takes_latents and not _trains_text(base, parts)
     variants = config.data.caption_variants if caches_text else None
     caption_source = CaptionSource(dataset, texts, config.seed, variants, config.loss.output_preservation)
+    cached = _cached_text(config, encoder, caption_source, family) if caches_text else None
     source = SampleSource(
         dataset=dataset,
         buckets=buckets,
         pictures=pictures,
         captions=caption_source,
-        text=encoder.text(caption_source.all_texts()) if caches_text else None,
+        text=cached,
         caption_dropout=config.data.caption_dropout,
         image_to_video=config.data.image_to_video if family.image_pipeline else 0.0,
         last_frame=config.data.last_frame if family.takes_last_frame else 0.0,
@@ -144,6 +146,7 @@ def prepare_run(
         seed=config.seed,
         dtype=torch.promote_types(base.dtype, torch.float32),
         sizes=takes_latents and family.takes_sizes,
+        sees_references=family.text.sees_references,
         **(_noise_options(config, base) if takes_latents else {}),
     )
     prompts = caption_prompts(texts, dataset.concepts, len(config.sampling.samples))
@@ -254,6 +257,14 @@ def _trained_parts(config: TrainConfig, runtime: Runtime, method: Method, base: 
 
 def _trains_text(base: BaseModel, parts: dict[str, PartConfig]) -> bool:
     return any(part in base.family.text.encoders for part in parts)
+
+
+def _cached_text(
+    config: TrainConfig, encoder: DatasetEncoder, captions: CaptionSource, family: Family
+) -> CachedRecords[str] | CachedRecords[tuple[str, int]]:
+    if family.text.sees_references:
+        return encoder.text_with_references(captions.texts_by_sample(with_empty=config.data.caption_dropout > 0))
+    return encoder.text(captions.all_texts())
 
 
 def _noise_options(config: TrainConfig, base: BaseModel) -> dict[str, Any]:

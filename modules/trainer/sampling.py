@@ -69,8 +69,8 @@ class ImageRequest:
         """Images of one batch must have the same key."""
         size = self.width, self.height, self.frames
         shared = *size, self.steps, self.guidance, self.references, self.mask, self.clip_skip
-        # videos from an image are made one at a time: pipelines differ in how they take several
-        apart = (self.prompt, self.seed) if self.frames > 1 and self.references else None
+        # from references they are made one at a time: pipelines differ in how they take several
+        apart = (self.prompt, self.seed) if self.references and not self.mask else None
         return *shared, bool(self.negative_prompt), apart
 
 
@@ -197,7 +197,7 @@ def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.I
         arguments |= {"width": image.width, "height": image.height}
     elif family and first.references:
         images = [_reference(path, first, family) for path in first.references]
-        arguments["image"] = images[0] if family.image_pipeline else images
+        arguments["image"] = images[0] if family.image_pipeline or family.max_references == 1 else images
         if family.takes_last_frame and len(images) > 1:
             arguments["last_image"] = images[1]
     if first.width and first.height:
@@ -247,6 +247,8 @@ def _reference(path: str, request: ImageRequest, family: Family) -> Image.Image:
     shape = request.width or image.width, request.height or image.height
     if family.image_pipeline:
         return fit_image(image, *shape)
+    if family.reference_size:
+        return image  # the pipeline resizes it
     return fit_image(image, *reference_size(image.size, shape, shape, family.align))
 
 

@@ -15,15 +15,17 @@ from modules.config.SampleConfig import SampleConfig
 from modules.config.SamplingConfig import SamplingConfig
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import find_problems
-from modules.data.caching import cache_latents, latent_keys
+from modules.data.caching import cache_latents, latent_keys, reference_parts, text_keys
 from modules.data.concepts import captions
 from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes
 from modules.data.prepare import prepare_data
 from modules.data.references import (
+    check_references,
     check_sample_references,
     describe_references,
     load_references,
+    load_references_of_text,
     of_captions,
     reference_size,
     references_in,
@@ -145,7 +147,7 @@ def test_a_reference_of_the_same_aspect_ratio_is_augmented_like_its_image(tmp_pa
     dataset, buckets = prepare_data(config, MANY)
     left = set()
     for sample in range(len(dataset)):
-        aligned, other = load_references(dataset, buckets, sample, 16)
+        aligned, other = load_references(dataset, buckets, sample, MANY)
         assert other.shape == (3, 64, 64)
         left.add(float(aligned[0, 0, 0]))
     assert left == {-1.0, 1.0}
@@ -175,6 +177,69 @@ def test_references_are_cached_with_their_image_and_keys_without_any_stay(base, 
     write(references / "000_1.png", color="green")
     changed = latent_keys(*prepare(folder, references), base, FileHashes(tmp_path / "new", 0))
     assert changed[0] not in (keys[0], without[0])
+
+
+@pytest.fixture
+def edits(tiny_model):
+    """A family whose text encoder sees references, smaller than its denoiser does, and a model of it."""
+    base = ModelConfig(base=str(tiny_model("qwen_image_edit_plus")))
+    family = FAMILIES["qwen_image_edit_plus"]
+    return family, BaseModel(family, base, torch.device("cpu"))
+
+
+def test_an_edit_without_its_reference_is_refused(edits, picture_folder, tmp_path):
+    family, _ = edits
+    folder = picture_folder(SIZES)
+    write(tmp_path / "references" / "000.png")
+    with pytest.raises(DataError, match=r"2 images have no reference image, such as .*001.png"):
+        prepare(folder, tmp_path / "references", family)
+    config = settings(folder, "", family)
+    config.sampling.samples = [SampleConfig(prompt="a hat", reference=""), SampleConfig()]
+    problems = {problem.path: problem.message for problem in find_problems(config)}
+    assert "Qwen-Image-Edit 2509, 2511 learns edits" in problems["concepts.0.reference_folder"]
+    assert "edits images; choose one" in problems["sampling.samples.0.reference"]
+    assert "sampling.samples.1.reference" not in problems  # an image of the dataset gives it
+    with pytest.raises(DataError, match=r"--reference: .* edits images; name one"):
+        check_references([], family)
+
+
+def test_denoiser_and_text_encoder_see_a_reference_in_sizes_of_their_own(edits, tmp_path):
+    family, _ = edits
+    write(tmp_path / "images" / "a.png", (64, 32))
+    write(tmp_path / "references" / "a_0.png", (100, 50))
+    write(tmp_path / "references" / "a_1.png", (30, 90))
+    dataset, buckets = prepare(tmp_path / "images", tmp_path / "references", family)
+    width, height = buckets.shape_of(0)
+    aspects = width / height, 1 / 3  # the first is cropped like its image
+    arrays = load_references(dataset, buckets, 0, family)
+    assert [array.shape[:0:-1] for array in arrays] == [family.reference_size(aspect) for aspect in aspects]
+    images = load_references_of_text(dataset, buckets, 0, family)
+    assert [image.size for image in images] == [family.text.reference_size(aspect) for aspect in aspects]
+    assert images[0].size != arrays[0].shape[:0:-1]
+
+
+def test_a_text_is_cached_for_its_prompt_and_the_contents_of_its_references(edits, tmp_path):
+    family, base = edits
+    for name in ("a.png", "b.png", "c.png"):
+        write(tmp_path / "images" / name, color="green")
+    for name, color in (("a.png", "red"), ("b.png", "blue"), ("c.png", "red")):
+        write(tmp_path / "references" / name, color=color)
+
+    def keys(captions, run):
+        prepared = prepare(tmp_path / "images", tmp_path / "references", family)
+        hashes = FileHashes(tmp_path / run, 0)
+        return text_keys(captions, base, hashes, reference_parts(*prepared, base, hashes, range(3)))
+
+    first = keys(["a hat"] * 3, "first")
+    assert first[0] == first[2] != first[1]
+    assert not {*keys([""] * 3, "first")} & {*first}
+    write(tmp_path / "images" / "a.png", color="white")
+    write(tmp_path / "references" / "b.png", color="white")
+    changed = keys(["a hat"] * 3, "second")
+    assert changed[0] == first[0]
+    assert changed[1] != first[1]
+    latents = latent_keys(*prepare(tmp_path / "images", tmp_path / "references", family), base, FileHashes(tmp_path, 0))
+    assert len({*latents}) == 3
 
 
 @pytest.mark.parametrize(

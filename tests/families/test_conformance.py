@@ -34,6 +34,7 @@ from modules.methods.registry import METHODS
 from modules.trainer.SamplePrompts import SamplePrompts
 from modules.trainer.sampling import call_attributes, generate_images, image_requests, images_in
 from modules.weights.BaseModel import BaseModel
+from modules.weights.processors import load_processors
 from tests.support.prepared import prepared
 from tests.support.short_training import load_plainly
 from tests.support.tiny_models import VARIANTS
@@ -87,7 +88,18 @@ class Case:
 
     def encode(self, pipe):
         with torch.no_grad():
-            return [encode_records(self.family, pipe, [prompt])[0] for prompt in PROMPTS]
+            return [self.encode_one(prompt, pipe) for prompt in PROMPTS]
+
+    def encode_one(self, prompt, pipe=None):
+        return encode_records(self.family, pipe or self.pipe, [prompt], self.seen_with([prompt]))[0]
+
+    def seen_with(self, prompts):
+        """The references that the text encoders see with each prompt; None if they see none."""
+        size_for = self.family.text.reference_size
+        if size_for is None:
+            return None
+        references = self.reference_images()
+        return [[resized(image, size_for(image.width / image.height)) for image in references] for _ in prompts]
 
     @cached_property
     def plain_prediction(self):
@@ -107,11 +119,14 @@ class Case:
 
     def conditions(self, noised):
         """What a prediction for these latents needs besides the text."""
+        conditions = {"sizes": self.sizes(noised)}
         if self.family.inpainting:
-            return {"sizes": self.sizes(noised), "inpainting": self.inpainting.expand(len(noised), -1, -1, -1)}
-        if not self.family.needs_first_frame:
-            return {"sizes": self.sizes(noised)}
-        return {"sizes": self.sizes(noised), "first_frame": self.first_frame.expand(len(noised), -1, -1, -1, -1)}
+            conditions["inpainting"] = self.inpainting.expand(len(noised), -1, -1, -1)
+        if self.family.needs_first_frame:
+            conditions["first_frame"] = self.first_frame.expand(len(noised), -1, -1, -1, -1)
+        if self.family.needs_references:
+            conditions["references"] = [self.reference_latents() for _ in noised]
+        return conditions
 
     @cached_property
     def first_frame(self):
@@ -166,13 +181,24 @@ class Case:
         if self.family.inpainting:
             sample.mask = str(folder / "white.png")
             self.mask.save(sample.mask)
+        for number, image in enumerate(self.reference_images() if self.family.needs_references else ()):
+            sample.reference = str(folder / "references")
+            (folder / "references").mkdir(exist_ok=True)
+            image.save(folder / "references" / f"{number}.png")
         return sample
 
     def reference_images(self):
         """One for a model that takes one, else two, of unlike sizes that the pipeline keeps."""
         sizes = [(64, 96), (128, 64)][: self.family.max_references]
+        if size_for := self.family.reference_size:
+            sizes = [size_for(width / height) for width, height in sizes]
         colors = np.random.default_rng(4)
         return [Image.fromarray(colors.integers(0, 255, (h, w, 3), np.uint8)) for w, h in sizes]
+
+    def given_references(self):
+        """As pipelines take them."""
+        images = self.reference_images()
+        return images if self.family.max_references > 1 else images[0]
 
     def reference_latents(self):
         with torch.no_grad():
@@ -190,6 +216,7 @@ class Case:
             self.family.frames_argument: self.frames,
             **({"image": self.input_image} if self.family.needs_first_frame else {}),
             **self.painted,
+            **({"image": self.given_references()} if self.family.needs_references else {}),
             "num_inference_steps": 3,
             self.family.guidance_argument: no_guidance(pipe),
             "generator": torch.Generator().manual_seed(5),
@@ -203,6 +230,11 @@ class Case:
         return output.frames.movedim(1, 2).squeeze(2) if images is None else images
 
 
+def resized(image, size):
+    """As pipelines do it."""
+    return image.resize(size, Image.Resampling.LANCZOS)
+
+
 def family_named(name):
     """name: as of `make_tiny`."""
     return FAMILIES[VARIANTS.get(name, (name,))[0]]
@@ -210,7 +242,8 @@ def family_named(name):
 
 @pytest.fixture(scope="module", params=[*FAMILIES, *VARIANTS])
 def case(request, tiny_model) -> Case:
-    family, folder = family_named(request.param), str(tiny_model(request.param))
+    folder = str(tiny_model(request.param))
+    family = family_named(request.param)
     return Case(family, folder, load_pipe(family, folder))
 
 
@@ -226,15 +259,16 @@ def load_pipe(family, folder):
     # diffusers wants to be told of each part that a model goes without
     parts = pipeline.load_config(folder)
     lacking = {name: None for name in (*family.optional, *family.unused) if parts.get(name) == [None, None]}
-    pipe = pipeline.from_pretrained(folder, local_files_only=True, **lacking)
+    processors = load_processors(folder, parts)  # which diffusers would only load with torchvision
+    pipe = pipeline.from_pretrained(folder, local_files_only=True, **lacking, **processors)
     pipe.set_progress_bar_config(disable=True)
     adapt_denoisers(pipe)
     return pipe
 
 
 def rounding(family):
-    """How much our prediction may differ; pipelines that paint in an image convert its pixels in another order."""
-    return ROUNDING.get(family.name, 2e-6 if family.inpainting else 0.0)
+    """How much our prediction may differ; pipelines that see an image convert its pixels in another order."""
+    return ROUNDING.get(family.name, 2e-6 if family.inpainting or family.needs_references else 0.0)
 
 
 def no_guidance(pipe):
@@ -363,12 +397,15 @@ def test_our_prediction_is_what_the_pipeline_feeds_its_scheduler(case):
 def test_our_prediction_with_reference_images_is_the_pipelines(case):
     if not case.family.max_references:
         pytest.skip("takes no reference images")
-    _, _, calls = spied_sampling(case, PROMPTS[0], image=case.reference_images())
+    _, _, calls = spied_sampling(case, PROMPTS[0], image=case.given_references())
     text = collate_text(case.family.text, case.records()[:1])
     for prediction, timestep, latents in calls:
         ours = case.predict(latents, timestep.reshape(1), text, references=[case.reference_latents()])
         assert largest_difference(ours, prediction) <= 1e-6
-        assert largest_difference(case.predict(latents, timestep.reshape(1), text), prediction) > 1e-4
+        swapped = [[latents.flip(-1) for latents in case.reference_latents()]]
+        for others in (swapped, None):
+            without = case.predict(latents, timestep.reshape(1), text, references=others)
+            assert largest_difference(without, prediction) > 1e-4
 
 
 def test_rows_with_other_references_or_none_equal_single_predictions(case):
@@ -529,7 +566,7 @@ def test_a_batch_of_two_equals_two_singles(case):
         for row, record in enumerate(case.records())
     ]
     with torch.no_grad():
-        text_of_both = encode_text(case.family, case.pipe, PROMPTS)
+        text_of_both = encode_text(case.family, case.pipe, PROMPTS, case.seen_with(PROMPTS))
     assert largest_difference(both, torch.cat(singles)) <= 1e-5
     for name, value in text.items():
         assert largest_difference(text_of_both[name], value) <= 1e-5
@@ -604,7 +641,7 @@ def test_only_components_that_the_family_names_have_weights_that_no_step_reaches
     base, config = training_base(case, "full")
     loss = METHODS["full"].loss(base, config)
     noised, timestep, _ = noised_pair(case)
-    text = encode_text(case.family, base.pipe, PROMPTS)
+    text = encode_text(case.family, base.pipe, PROMPTS, case.seen_with(PROMPTS))
     predict(case.family, base.pipe, noised, timestep, text, **case.conditions(noised)).square().mean().backward()
     idle = {
         name
@@ -665,7 +702,7 @@ def test_a_dropped_caption_is_what_the_pipeline_takes_where_no_negative_prompt_i
     list(generate_images(pipe, image_requests(sample), 1))
     name = case.family.text.outputs[0]
     with torch.no_grad():
-        spoken, dropped = (encode_records(case.family, case.pipe, [text])[0][name] for text in (PROMPTS[0], ""))
+        spoken, dropped = (case.encode_one(text)[name] for text in (PROMPTS[0], ""))
     if is_unconditional_zero(case.family, case.pipe):
         dropped = torch.zeros_like(dropped)
     spoken, dropped = unpadded(spoken), unpadded(dropped)
@@ -700,8 +737,8 @@ def is_same(a, b):
 def test_an_empty_prompt_changes_no_other_that_is_encoded_with_it(case):
     prompts = [PROMPTS[0], ""]
     with torch.no_grad():
-        together = encode_records(case.family, case.pipe, prompts)
-        alone = [encode_records(case.family, case.pipe, [prompt])[0] for prompt in prompts]
+        together = encode_records(case.family, case.pipe, prompts, case.seen_with(prompts))
+        alone = [case.encode_one(prompt) for prompt in prompts]
     for one, other in zip(together, alone, strict=True):
         for name, value in other.items():
             assert largest_difference(one[name], value) <= 1e-5, name

@@ -8,6 +8,7 @@ model could be wired up wrongly and no output would show it.
 from __future__ import annotations
 
 import string
+from collections.abc import Iterable
 from pathlib import Path
 
 SEED = 20240501
@@ -23,6 +24,14 @@ WAN_22_VAE = {
     "scale_factor_spatial": 16,
 }
 SD_BETAS = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
+
+# Where Qwen's tokenizers have images -> name of the token in the config of its text encoder.
+VISION_TOKENS = {
+    "<|vision_start|>": "vision_start_token_id",
+    "<|vision_end|>": "vision_end_token_id",
+    "<|image_pad|>": "image_token_id",
+    "<|video_pad|>": "video_token_id",
+}
 
 
 # Further models of some families: name -> (the family's, arguments of the function that makes it).
@@ -1576,6 +1585,53 @@ def make_tiny_qwen_image(path: str | Path) -> Path:
     return randomize_and_save(pipeline, path)
 
 
+def make_tiny_qwen_image_edit(path: str | Path) -> Path:
+    """Save a tiny Qwen-Image-Edit pipeline below `path` and return the path."""
+    return _save_tiny_qwen_edit(path, "QwenImageEditPipeline")
+
+
+def make_tiny_qwen_image_edit_plus(path: str | Path) -> Path:
+    """Save a tiny Qwen-Image-Edit 2511 pipeline below `path` and return the path."""
+    return _save_tiny_qwen_edit(path, "QwenImageEditPlusPipeline", zero_cond_t=True)
+
+
+def _save_tiny_qwen_edit(path: str | Path, pipeline_class: str, **config) -> Path:
+    import diffusers
+    import torch
+
+    torch.manual_seed(SEED)
+    tokenizer = qwen_tokenizer(VISION_TOKENS)
+    transformer = diffusers.QwenImageTransformer2DModel(
+        in_channels=16,
+        out_channels=4,
+        num_layers=2,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=16,
+        axes_dims_rope=(8, 4, 4),
+        **config,
+    )
+    pipeline = getattr(diffusers, pipeline_class)(
+        transformer=transformer,
+        vae=tiny_qwen_vae(),
+        scheduler=diffusers.FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+        text_encoder=tiny_qwen_vl(tokenizer),
+        tokenizer=tokenizer,
+        processor=qwen_processor(tokenizer),
+    )
+    return randomize_and_save(pipeline, path)
+
+
+def qwen_processor(tokenizer):
+    """The processor of a Qwen that sees images of few patches."""
+    from transformers import Qwen2VLImageProcessorPil, Qwen2VLProcessor
+
+    from modules.weights.processors import without_videos
+
+    images = Qwen2VLImageProcessorPil(min_pixels=28 * 28, max_pixels=56 * 84)
+    return without_videos(Qwen2VLProcessor)(images, tokenizer)
+
+
 def tiny_qwen_vae():
     from diffusers import AutoencoderKLQwenImage
 
@@ -1609,6 +1665,7 @@ def tiny_qwen_text(tokenizer):
 def tiny_qwen_vl(tokenizer, num_layers: int = 2):
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
+    seen = tokenizer.get_added_vocab()
     config = Qwen2_5_VLConfig(
         text_config={
             "vocab_size": len(tokenizer),
@@ -1620,6 +1677,7 @@ def tiny_qwen_vl(tokenizer, num_layers: int = 2):
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [1, 1, 2]},
         },
         vision_config={"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 16},
+        **{name: tokenizer.convert_tokens_to_ids(token) for token, name in VISION_TOKENS.items() if token in seen},
     )
     return Qwen2_5_VLForConditionalGeneration(config)
 
@@ -1646,7 +1704,7 @@ def t5_tokenizer(max_length: int = 512):
     return T5Tokenizer(vocab=vocab, extra_ids=0, model_max_length=max_length)
 
 
-def qwen_tokenizer(max_length: int = 2048):
+def qwen_tokenizer(further_tokens: Iterable[str] = (), max_length: int = 2048):
     """A Qwen tokenizer that knows bytes only, with the template of its chats."""
     from tokenizers.pre_tokenizers import ByteLevel
     from transformers import Qwen2Tokenizer
@@ -1655,7 +1713,7 @@ def qwen_tokenizer(max_length: int = 2048):
     tokenizer = Qwen2Tokenizer(
         vocab={token: index for index, token in enumerate(tokens)}, merges=[], model_max_length=max_length
     )
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>", *further_tokens]})
     tokenizer.chat_template = (
         "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
         "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

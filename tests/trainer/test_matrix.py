@@ -16,6 +16,7 @@ from modules.methods.registry import METHODS
 from modules.trainer.sampling import ImageRequest
 from modules.weights.embedding_files import add_embedding
 from modules.weights.lora_files import load_lora
+from modules.weights.processors import load_processors
 from modules.weights.safe import load_tensors
 from tests.support.short_training import our_picture, plain_picture
 from tests.support.videos import write_video
@@ -34,7 +35,7 @@ def load(folder: Path) -> DiffusionPipeline:
     # LongCat's pipeline wants to be told that it goes without a part that training never needs
     parts = DiffusionPipeline.load_config(folder)
     lacking = {name: None for name in family_of(parts).unused if parts.get(name) == [None, None]}
-    pipe = DiffusionPipeline.from_pretrained(folder, **lacking)
+    pipe = DiffusionPipeline.from_pretrained(folder, **lacking, **load_processors(folder, parts))
     pipe.set_progress_bar_config(disable=True)
     adapt_denoisers(pipe)
     return pipe
@@ -47,7 +48,7 @@ def tensor_bytes(saved: Path) -> int:
 
 @pytest.mark.parametrize(("method", "family"), [(m, f) for m in METHODS for f in FAMILIES if m in FAMILIES[f].methods])
 def test_five_steps_train_and_the_saved_files_make_the_same_picture(
-    method, family, make_config, train, tiny_model, tmp_path
+    method, family, make_config, train, tiny_model, picture_folder, tmp_path
 ):
     folder = tiny_model(family)
     step = max(16, FAMILIES[family].align)
@@ -63,6 +64,10 @@ def test_five_steps_train_and_the_saved_files_make_the_same_picture(
         request = replace(request, references=(str(tmp_path / "input.png"),), mask=str(tmp_path / "white.png"))
         Image.effect_noise((request.width, request.height), 80).convert("RGB").save(request.references[0])
         Image.new("L", (request.width, request.height), 255).save(request.mask)
+    if FAMILIES[family].needs_references:
+        folders = {name: picture_folder(name=name) for name in ("after", "before")}
+        settings += (f"concepts.0.path={folders['after']}", f"concepts.0.reference_folder={folders['before']}")
+        request = replace(request, references=(str(folders["before"] / "000.png"),))
     trainer = train(make_config(*settings, *RUN))
     assert trainer.step == 5
     assert np.isfinite(trainer.callbacks.losses).all()

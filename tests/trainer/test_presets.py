@@ -40,6 +40,8 @@ def small(picture_folder, tmp_path, tiny_model) -> Callable[[dict], list[str]]:
         if load_families()[values["family"]].needs_first_frame:
             write_video(tmp_path / "videos" / "number.mp4", 5, size=(32, 32))
             paths |= {"concepts.0.path": tmp_path / "videos", "data.frames": 5}
+        if load_families()[values["family"]].needs_references:
+            paths["concepts.0.reference_folder"] = picture_folder(name="before")
         words = WORD if values["method"] == "embedding" else ()
         for number in range(len(values.get("sampling", {}).get("samples", []))):
             side = 2 * paths["data.bucket_step"]

@@ -12,7 +12,9 @@ from tests.families.test_conformance import load_pipe
 from tests.support import rank_scenarios
 from tests.support.RankPool import run_alone
 
-RUN = ("family=flux2_klein", "data.bucket_step=16", "backup.at_end=false", "max_steps=6")
+RUN = ("data.bucket_step=16", "backup.at_end=false", "max_steps=6")
+# whose text encoder sees them, too
+EDITS = "qwen_image_edit_plus"
 
 
 @pytest.fixture
@@ -26,21 +28,47 @@ def references(tmp_path):
     return folder
 
 
-def test_two_ranks_equal_one_and_references_change_what_is_learned(
-    make_config, tiny_model, references, two_ranks, tmp_path
-):
-    def settings(name, *overrides):
-        base = f"model.base={tiny_model('flux2_klein')}"
-        save_config(make_config(*RUN, base, f"workspace_dir={tmp_path / name}", *overrides), tmp_path / f"{name}.yaml")
+@pytest.fixture
+def settings_of(make_config, tiny_model, tmp_path):
+    """A function that writes the settings of a run and returns the arguments of its scenario."""
+
+    def write(family, name, *overrides):
+        model = (f"family={family}", f"model.base={tiny_model(family)}", f"workspace_dir={tmp_path / name}")
+        save_config(make_config(*RUN, *model, *overrides), tmp_path / f"{name}.yaml")
         return {"config": str(tmp_path / f"{name}.yaml")}
 
+    return write
+
+
+def test_two_ranks_equal_one_and_references_change_what_is_learned(settings_of, references, two_ranks):
     seen = (f"concepts.0.reference_folder={references}", "batch_size=4", "batch_size_mode=global")
-    alone = run_alone(rank_scenarios.train, **settings("one", *seen))
-    first, second = two_ranks.run(rank_scenarios.train, **settings("two", *seen))
-    blind = run_alone(rank_scenarios.train, **settings("blind", *seen[1:]))
+    alone = run_alone(rank_scenarios.train, **settings_of("flux2_klein", "one", *seen))
+    first, second = two_ranks.run(rank_scenarios.train, **settings_of("flux2_klein", "two", *seen))
+    blind = run_alone(rank_scenarios.train, **settings_of("flux2_klein", "blind", *seen[1:]))
     assert first["digest"] == second["digest"]
     assert first["losses"] == pytest.approx(alone["losses"], rel=1e-4)
     assert blind["losses"] != pytest.approx(alone["losses"], rel=1e-4)
+
+
+@pytest.fixture
+def edits(picture_folder, tmp_path):
+    """The settings of a concept whose images each have an image before the edit."""
+    folder, before = picture_folder(name="after"), tmp_path / "before"
+    before.mkdir()
+    for number, path in enumerate(sorted(folder.glob("*.png"))):
+        Image.effect_noise((32, 32 + 16 * number), 50).convert("RGB").save(before / path.name)
+    return f"concepts.0.path={folder}", f"concepts.0.reference_folder={before}"
+
+
+def test_two_ranks_equal_one_where_texts_see_references_and_half_of_the_captions_are_dropped(
+    settings_of, edits, two_ranks, tmp_path
+):
+    run = (*edits, "data.caption_dropout=0.5", "batch_size=4", "batch_size_mode=global", "max_steps=3")
+    alone = run_alone(rank_scenarios.train, **settings_of(EDITS, "one", *run))
+    own_cache = f"cache_dir={tmp_path / 'cache of two'}"
+    first, second = two_ranks.run(rank_scenarios.train, **settings_of(EDITS, "two", *run, own_cache))
+    assert first["digest"] == second["digest"]
+    assert first["losses"] == pytest.approx(alone["losses"], rel=1e-4)
 
 
 def test_a_sample_sees_its_reference_image_or_all_images_of_a_folder(tiny_model, references):
@@ -65,6 +93,18 @@ def test_a_run_draws_samples_from_references(make_config, tiny_model, references
         return next((tmp_path / name / "samples").rglob("*.png")).read_bytes()
 
     assert sampled("with", references / "000.png") != sampled("without", "''")
+
+
+def test_samples_without_a_prompt_take_it_and_the_reference_from_the_dataset(
+    make_config, tiny_model, edits, train, tmp_path
+):
+    drawn = "[{width: 64, height: 64, steps: 1}, {width: 64, height: 64, steps: 1}]"
+    model = (f"family={EDITS}", f"model.base={tiny_model(EDITS)}", "max_steps=1", f"sampling.samples={drawn}")
+    trainer = train(make_config(*RUN, *edits, *model, "sampling.at_start=true"))
+    asked = [request for sample in trainer.prepared.sampling.samples for request in image_requests(sample)]
+    assert len({request.references for request in asked}) == 2
+    one, other = trainer.callbacks.samples
+    assert one.read_bytes() != other.read_bytes()
 
 
 def test_an_image_is_made_from_a_reference_on_the_command_line(tiny_model, tiny_sd15, references, tmp_path, capsys):
