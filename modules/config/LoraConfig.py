@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic.dataclasses import dataclass
 
 from modules.config.layer_ranks import read_layer_ranks
+from modules.config.methods import methods_that
 from modules.config.setting import STRICT, Float, Int, Str, setting
 
 PLAIN: dict[str, list] = {".adapter": ["lora"]}
@@ -220,6 +221,16 @@ class LoraConfig:
         group="method",
         visible_when=PLAIN,
         importance="advanced",
+    )
+    embedding_learning_rate: Float | None = setting(
+        None,
+        label="Embedding learning rate",
+        also_called="embedding_learning_rate, pivotal tuning",
+        help="Learning rate of the new words beside that of the LoRA, usually 10 to 50 times as high. Empty: the same.",
+        group="method",
+        gt=0,
+        empty_means="same as optimizer",
+        visible_when={"method": methods_that(lambda method: method.trains_words and method.trains_adapters)},
     )
     start_from: Str = setting(
         "",

@@ -112,6 +112,18 @@ METHODS: dict[str, MethodFacts] = {
             has_formats=False,
         ),
         MethodFacts(
+            name="pivotal",
+            label="LoRA and embedding (pivotal tuning)",
+            trains="a small adapter and the meaning of new words",
+            trainable=lambda family: (
+                tuple(dict.fromkeys((*family.lora_targets, *family.embedding_keys))) if family.embedding_keys else ()
+            ),
+            settings=("lora", "embeddings"),
+            chooses_parts=True,
+            trains_adapters=True,
+            trains_words=True,
+        ),
+        MethodFacts(
             name="vae",
             label="Autoencoder (VAE)",
             trains="the model's autoencoder",

@@ -259,7 +259,7 @@ def _trained_weights(config: TrainConfig, model: Architecture) -> int:
     method = facts_of(config)
     if not method.uses_denoiser:
         return model.vae
-    if method.trains_words:
+    if method.trains_words and not method.trains_adapters:
         return 0  # a few thousand
     encoders = _trained_text_encoders(config)
     if method.trains_adapters:

@@ -27,6 +27,8 @@ from modules.weights.lora_files import ADAPTER, LoraFormat, check_lora, save_lor
 from modules.weights.lycoris_files import adapted_layers, file_tensors, peft_config, save_lycoris
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from modules.config.LoraConfig import LoraConfig
     from modules.config.PartConfig import PartConfig
     from modules.config.TrainConfig import TrainConfig
@@ -49,8 +51,16 @@ class Lora(Method):
         # a LoRA that training starts from determines the layers
         return {} if config.lora.start_from else dict.fromkeys(parts, config.lora.targets)
 
+    def adapted_parts(self, family: Family, config: TrainConfig) -> dict[str, PartConfig]:
+        """The components that get adapters; a method may train something else in others."""
+        return self.components(family, config)
+
+    def bundle(self, base: BaseModel, config: TrainConfig) -> dict[str, Tensor]:
+        """Further tensors for the file in kohya's format."""
+        return {}
+
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
-        parts = trained_in(self, base, config)
+        parts = self._adapted_in(base, config)
         start = read_start(base.family, config, parts)
         candidates = _candidates(base, set(parts) - set(start), config)
         check_patterns(base.family, parts, candidates)
@@ -97,16 +107,27 @@ class Lora(Method):
             return save_lycoris(folder / name, self._lycoris_layers(base, config), base.family, dtype, metadata)
         adapted = self._adapted(base, config)
         formats, experts = _formats(base, config), _experts(base.family)
-        return save_lora(folder / name, adapted, type(base.pipe), formats, dtype, metadata, experts)
+        bundle = self.bundle(base, config) if formats != "diffusers" else {}
+        return save_lora(folder / name, adapted, type(base.pipe), formats, dtype, metadata, experts, bundle)
 
     def saved_bytes(self, base: BaseModel, config: TrainConfig) -> int:
         adapters = (param for module in self._adapted(base, config).values() for param in module.parameters())
         numbers = sum(param.numel() for param in adapters if param.requires_grad)
-        num_files = 2 if _formats(base, config) == "both" and not config.lora.is_lycoris else 1
-        return num_files * numbers * getattr(torch, config.output.dtype).itemsize
+        num_files = self.num_formats(base, config)
+        has_bundle = _formats(base, config) != "diffusers" and not config.lora.is_lycoris
+        bundled = sum(t.nbytes for t in self.bundle(base, config).values()) if has_bundle else 0
+        return num_files * numbers * getattr(torch, config.output.dtype).itemsize + bundled
+
+    def num_formats(self, base: BaseModel, config: TrainConfig) -> int:
+        """How many files hold the same adapters."""
+        return 2 if _formats(base, config) == "both" and not config.lora.is_lycoris else 1
 
     def _adapted(self, base: BaseModel, config: TrainConfig) -> dict[str, Model]:
-        return {part: base.module(part) for part in trained_in(self, base, config)}
+        return {part: base.module(part) for part in self._adapted_in(base, config)}
+
+    def _adapted_in(self, base: BaseModel, config: TrainConfig) -> dict[str, PartConfig]:
+        chosen = self.adapted_parts(base.family, config)
+        return {name: part for name, part in trained_in(self, base, config).items() if name in chosen}
 
     def _lycoris_layers(self, base: BaseModel, config: TrainConfig) -> LycorisLayers:
         return {part: adapted_layers(module, ADAPTER) for part, module in self._adapted(base, config).items()}

@@ -211,3 +211,8 @@ class RunFolder:
 def _is_work(entry: Path) -> bool:
     """Whether a run wrote this file, rather than a file manager, which may add its own to any folder."""
     return not (is_temporary(entry) or entry.name.startswith(".") or entry.name.lower() in ("desktop.ini", "thumbs.db"))
+
+
+def is_word(path: Path) -> bool:
+    """Whether a saved file is that of a trained word: those of a model are in a folder of its name."""
+    return path.parent.name != "models"

@@ -16,6 +16,7 @@ from modules.data.prepare import prepare_data
 from modules.distributed.Runtime import Runtime
 from modules.families.registry import FAMILIES
 from modules.session.out_of_memory import must_fit
+from modules.session.RunFolder import is_word
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.prepare_run import num_swapped_blocks
 from modules.trainer.SamplePrompts import SamplePrompts
@@ -58,9 +59,10 @@ def sample_model(
     prompts = SamplePrompts(base)
     settings = with_sizes(with_captions(config, sampling), config)
     samples = SampleRound(settings, prompts, Runtime(device), callbacks, TrainCommands(), clip_fps(config))
+    words = [path for path in model if facts.trains_words and is_word(path)]
     if facts.trains_words:
         base.require(*family.text_components)
-        for path in model:
+        for path in words:
             add_embedding(base.pipe, path)
     elif facts.trains_adapters and facts.trains_text(config):
         base.require(*family.text_components)  # the LoRA is loaded into them, too
@@ -69,7 +71,7 @@ def sample_model(
             samples.encode_prompts()
     with must_fit("the model", "model.denoiser_quantization"):
         base.require(*family.denoisers)
-    for path in model if facts.trains_adapters else ():
+    for path in (path for path in model if facts.trains_adapters and path not in words):
         load_lora(base.pipe, path)
     for name in family.denoisers if base.num_swapped else ():
         base.swap_blocks(name)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from modules.families.Family import Family
 
 PLACEHOLDER = "placeholder"  # the metadata key of the word
+BUNDLE = "bundle_emb."  # starts the names of a word's tensors in a LoRA file
 
 
 def save_embedding(
@@ -58,11 +59,42 @@ def add_embedding(pipe: DiffusionPipeline, path: str | Path) -> str:
             "choose one that was made for this model."
         )
     word = read_header(path)[METADATA].get(PLACEHOLDER) or Path(path).stem
-    for key, vectors in tensors.items():
-        encoder, tokenizer = getattr(pipe, encoders[key]), getattr(pipe, family.tokenizer_of(encoders[key]))
-        if encoder is not None:  # Stable Diffusion 3 also comes without T5
-            _add_rows(encoder, tokenizer, path, word, vectors)
+    _add_word(pipe, path, family, word, {encoders[key]: vectors for key, vectors in tensors.items()})
     return word
+
+
+def bundled_tensors(family: Family, word: str, vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of one word in a LoRA file, as A1111 reads them: `bundle_emb.WORD.KEY`.
+
+    vectors: text encoder -> [vectors, width].
+    """
+    return {f"{BUNDLE}{word}.{family.embedding_keys[name]}": tensor.detach() for name, tensor in vectors.items()}
+
+
+def bundled_words(path: str | Path, family: Family) -> dict[str, dict[str, Tensor]]:
+    """The words in a LoRA file: word -> text encoder -> [vectors, width]. Raises WeightsError if it can't be read."""
+    encoders = {key: name for name, key in family.embedding_keys.items()}
+    words: dict[str, dict[str, Tensor]] = {}
+    for name, vectors in load_tensors(Path(path).expanduser()).items():
+        word, _, key = name.removeprefix(BUNDLE).rpartition(".")
+        if name.startswith(BUNDLE) and key in encoders:
+            words.setdefault(word, {})[encoders[key]] = vectors
+    return words
+
+
+def add_bundled_words(pipe: DiffusionPipeline, path: str | Path, family: Family) -> None:
+    """Adds the words of a LoRA file to a pipeline. Raises WeightsError if it knows one of them."""
+    for word, vectors in bundled_words(path, family).items():
+        _add_word(pipe, path, family, word, vectors)
+
+
+def _add_word(
+    pipe: DiffusionPipeline, path: str | Path, family: Family, word: str, vectors: Mapping[str, Tensor]
+) -> None:
+    for name, rows in vectors.items():
+        encoder, tokenizer = getattr(pipe, name), getattr(pipe, family.tokenizer_of(name))
+        if encoder is not None:  # Stable Diffusion 3 also comes without T5
+            _add_rows(encoder, tokenizer, path, word, rows)
 
 
 def token_names(word: str, num_vectors: int) -> list[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from modules.config.errors import first_line
 from modules.families.registry import family_of, family_of_pipeline
+from modules.weights.embedding_files import BUNDLE, add_bundled_words
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import lora_family
 from modules.weights.lora_layers import (
@@ -56,6 +57,7 @@ def save_lora(
     dtype: torch.dtype | None = None,
     metadata: Mapping[str, str] | None = None,
     experts: Mapping[str, str] | None = None,
+    bundle: Mapping[str, Tensor] | None = None,
 ) -> list[Path]:
     """Writes the LoRA of `components` to `<path>.safetensors` and, in kohya's format, to `<path>_kohya.safetensors`.
 
@@ -64,6 +66,7 @@ def save_lora(
     dtype: of the saved tensors; None keeps their dtype.
     metadata: further metadata for the files.
     experts: component -> the component name in its own file, `<path>_<component>`, from which diffusers loads it.
+    bundle: further tensors for the file in kohya's format, such as the words that were trained with it.
     Returns the files, which are written atomically. Raises WeightsError if the format can't represent the adapters.
     """
     path = Path(path)
@@ -79,7 +82,7 @@ def save_lora(
             written.append(file)
     if fmt in ("single_file", "both"):
         file = stem.with_name(f"{stem.name}_kohya.safetensors")
-        save_tensors(file, as_kohya, metadata)
+        save_tensors(file, {**as_kohya, **(bundle or {})}, metadata)
         written.append(file)
     return written
 
@@ -114,6 +117,7 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:
         if family and family.kohya_prefixes and is_kohya(shapes):
             # diffusers ignores the alphas of single layers and DoRA in this format, and does not support every family
             pipe.load_lora_weights(diffusers_tensors(_with_scale(read_layers(path, family))))
+            add_bundled_words(pipe, path, family)
         else:
             expert = read_header(path)[METADATA].get(EXPERT)
             options = {f"load_into_{expert}": True} if expert else {}
@@ -269,7 +273,8 @@ def _check_fits(
     made_for = lora_family(path)
     if family and made_for not in (None, family.name, family.takes_loras_of):
         raise WeightsError(f"'{path}': is a LoRA for {made_for}; choose a LoRA for {family.name}.")
-    keys = {name: parse_key(name, family) for name in shapes} if family else {}
+    layers = [name for name in shapes if not name.startswith(BUNDLE)]
+    keys = {name: parse_key(name, family) for name in layers} if family else {}
     if not any(keys.values()):
         return  # another format or an unknown pipeline: diffusers converts it or raises an error
     widths = _input_widths(pipe)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from modules.weights.embedding_files import BUNDLE
 from modules.weights.errors import WeightsError
 from modules.weights.kohya_names import diffusers_name, kohya_name
 from modules.weights.safe import METADATA, load_tensors, read_header
@@ -92,6 +93,8 @@ def read_layers(path: str | Path, family: Family) -> Layers:
     header = read_header(path)
     parts: dict[str, dict[str, dict[str, Any]]] = {}
     for name, tensor in load_tensors(path).items():
+        if name.startswith(BUNDLE):  # the words that were trained with the LoRA
+            continue
         key = parse_key(name, family)
         if key is None:
             raise WeightsError(

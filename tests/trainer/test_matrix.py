@@ -13,6 +13,7 @@ from PIL import Image
 from modules.families.conditioning import expand_textual_inversion
 from modules.families.registry import FAMILIES, adapt_denoisers, family_of
 from modules.methods.registry import METHODS
+from modules.session.RunFolder import is_word
 from modules.trainer.sampling import ImageRequest
 from modules.weights.embedding_files import add_embedding
 from modules.weights.lora_files import load_lora
@@ -27,6 +28,7 @@ RUN = ("max_steps=5", "batch_size=2", "backup.at_end=false")
 SETTINGS = {
     "lora": ("text_encoder.train=true", "lora.targets=linear"),
     "full": ("text_encoder.train=true", "optimizer.learning_rate=0.001"),
+    "pivotal": (f"embeddings.0.placeholder={WORD}", "embeddings.0.initial_text=dog", "text_encoder.train=true"),
     "embedding": (f"embeddings.0.placeholder={WORD}", "embeddings.0.vectors=2", "embeddings.0.initial_text=dog"),
 }
 
@@ -75,11 +77,12 @@ def test_five_steps_train_and_the_saved_files_make_the_same_picture(
     num_bytes = sum(tensor_bytes(path) for path in trainer.callbacks.saved)
     assert trainer.method.saved_bytes(trainer.prepared.base, trainer.config) == pytest.approx(num_bytes, rel=0.01)
     plain = load(saved if trainer.method.facts.trains_weights else folder)
-    if method == "lora":
-        for file in (saved, *others):
+    words = [file for file in (saved, *others) if is_word(file)] if trainer.method.facts.trains_words else []
+    for file in words:
+        assert add_embedding(plain, file) == WORD
+    for file in (saved, *others) if trainer.method.facts.trains_adapters else ():
+        if file not in words and not file.stem.endswith("_kohya"):
             load_lora(plain, file)
-    if method == "embedding":
-        assert add_embedding(plain, saved) == WORD
     with trainer.prepared.base.using(*trainer.prepared.base.component_names) as pipe:
         ours = our_picture(pipe, request)
     prompt = expand_textual_inversion(plain, [request.prompt])[0]

@@ -12,6 +12,7 @@ from modules.config.families import families_taking_images
 from modules.config.image_sizes import sample_size
 from modules.config.methods import facts_of
 from modules.config.SampleConfig import SampleConfig
+from modules.session.RunFolder import is_word
 from modules.ui.models.ScriptRun import ScriptRun
 
 if TYPE_CHECKING:
@@ -86,10 +87,10 @@ def sample_options(
     if base == config.model.base:  # else it has them already
         options += [text for option, path in own_parts.items() if path for text in (option, path)]
     for path in model if trained else ():
-        if facts.trains_adapters:
-            options += ["--lora", f"{path}:{strength:.2f}"]
-        elif facts.trains_words:
+        if facts.trains_words and is_word(path):
             options += ["--embedding", str(path)]
+        elif facts.trains_adapters:
+            options += ["--lora", f"{path}:{strength:.2f}"]
     options += ["--prompt", wish.prompt, "--negative-prompt", wish.negative_prompt, "--seed", str(wish.seed)]
     options += ["--width", str(wish.width), "--height", str(wish.height)]
     options += ["--steps", str(wish.steps), "--guidance", str(wish.guidance), "--batch-size", "1"]
