@@ -31,7 +31,7 @@ Shapes = Literal["mixed", "rectangles", "ellipses", "strokes"]
 KINDS = ("rectangles", "ellipses", "strokes")
 MAX_PARTS = 3  # rectangles, ellipses or strokes of a mask
 SIDES = (0.2, 0.7)  # shortest and longest of a rectangle or ellipse, as a fraction of the image's
-BRUSH = (0.05, 0.2)  # width of a stroke, as a fraction of the image's shorter side
+BRUSH = (0.08, 0.3)  # width of a stroke, as a fraction of the image's shorter side
 MAX_BENDS = 6  # of a stroke
 # Names in a cache entry: bool[N, M, h, w] and [N, C, h, w], as in modules/families/inpainting.py. Of N > 1 masks, the
 # first one is white all over.
@@ -176,5 +176,6 @@ def _draw_stroke(canvas: ImageDraw.ImageDraw, draw: int, width: int, height: int
         y = min(max(y + length * math.sin(angle), 0), height - 1)
         points.append((x, y))
     canvas.line(points, fill=1, width=brush)
+    radius = (brush - 1) / 2  # the ends of a box are drawn, too
     for x, y in points:
-        canvas.ellipse((x - brush / 2, y - brush / 2, x + brush / 2, y + brush / 2), fill=1)
+        canvas.ellipse((x - radius, y - radius, x + radius, y + radius), fill=1)
