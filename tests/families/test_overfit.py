@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from PIL import Image
 
 from modules.data.Batch import Batch
 from modules.families.conditioning import encode_records
@@ -14,8 +15,9 @@ from tests.support.tiny_models import make_tiny_wan22_a14b
 
 PROMPTS = ["a cat", "a dog below a tree", "red", "the blue sky over it all"]
 U = [0.1, 0.35, 0.6, 0.95]
-# A family of each kind: a U-Net, packed tokens, text as a list, experts, references, masks.
-KINDS = ["sd15", "flux1", "zimage", "wan22_a14b", "flux1_kontext", "sd15_inpaint"]
+# A family of each kind: a U-Net, packed tokens, text as a list, experts, references, texts that see
+# them, masks.
+KINDS = ["sd15", "flux1", "zimage", "wan22_a14b", "flux1_kontext", "qwen_image_edit", "sd15_inpaint"]
 LORA = {"rank": 16, "alpha": 16, "targets": "linear_conv"}
 
 
@@ -46,6 +48,12 @@ def test_four_pictures_are_learned_by_heart(name, method, rate, left, folder):
     assert values[-1] <= left * values[0]
 
 
+def to_pil_image(pixels):
+    """pixels: [3, H, W] in [-1, 1]."""
+    levels = ((pixels / 2 + 0.5) * 255).round().byte()
+    return Image.fromarray(levels.permute(1, 2, 0).numpy())
+
+
 def four_pictures(base) -> Batch:
     """The batch of every step."""
     family, generator = base.family, torch.Generator().manual_seed(0)
@@ -54,8 +62,13 @@ def four_pictures(base) -> Batch:
     with torch.no_grad():
         pixels = torch.rand(4, 3, side, side, generator=generator) * 2 - 1
         latents = encode_pixels(family, base.vae, pixels)
-        records = [encode_records(family, base.pipe, [prompt])[0] for prompt in PROMPTS]
-        references = encode_pixels(family, base.vae, pixels.flip(3)) if family.max_references else []
+        before = pixels.flip(3)
+        seen = [[to_pil_image(image)] for image in before] if family.text.sees_references else None
+        records = [
+            encode_records(family, base.pipe, [prompt], seen and [seen[number]])[0]
+            for number, prompt in enumerate(PROMPTS)
+        ]
+        references = encode_pixels(family, base.vae, before) if family.max_references else []
         masks = torch.zeros(4, 1, side, side)
         masks[..., : side // 2] = 1
         masked = encode_pixels(family, base.vae, pixels * (1 - masks))
