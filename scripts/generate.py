@@ -17,6 +17,7 @@ SCRIPTS = (
     "config_reference.py",
     "presets_reference.py",
     "api_reference.py",
+    "scaling_model.py",
 )
 
 
