@@ -235,7 +235,7 @@ class BaseModel:
         if not hasattr(component_class, "forward"):
             return None
         with torch.device("meta"):
-            if self._classes[name][0] == "transformers":
+            if _is_of_transformers(component_class):
                 return component_class(component_class.config_class.from_pretrained(self.path, subfolder=name))
             return component_class.from_config(component_class.load_config(self._config_folder(name)))
 
@@ -306,7 +306,7 @@ class BaseModel:
                 return self._ready(name, load_own_part(component_class, path, self.path / name, self.dtype, is_vae))
             if stored_quantization(self.path / name) != "none":
                 return self._frozen(load_prequantized(component_class, self.path / name, self.dtype))
-            options = {"dtype" if self._classes[name][0] == "transformers" else "torch_dtype": self.dtype}
+            options = {"dtype" if _is_of_transformers(component_class) else "torch_dtype": self.dtype}
             component, report = component_class.from_pretrained(
                 self.path, subfolder=name, output_loading_info=True, **options
             )
@@ -481,6 +481,13 @@ class BaseModel:
             return json.loads((self.path / name / "config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise self._component_error(name, "its config.json can't be read") from error
+
+
+def _is_of_transformers(component_class: type[Any]) -> bool:
+    """Also whether it is a model that a pipeline of diffusers brings along, based on transformers' classes."""
+    from transformers import PreTrainedModel
+
+    return issubclass(component_class, PreTrainedModel)
 
 
 def check_config_folder(config: ModelConfig) -> None:
