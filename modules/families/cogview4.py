@@ -26,6 +26,29 @@ def _inputs(call: DenoiserCall) -> dict[str, Any]:
     }
 
 
+COGVIEW4_MODEL = PublishedModel(  # of THUDM/CogView4-6B, as in diffusers' script that converts it
+    denoiser=Component(
+        "diffusers.CogView4Transformer2DModel",
+        {"num_layers": 28, "num_attention_heads": 32, "attention_head_dim": 128},
+    ),
+    vae=Component(
+        "diffusers.AutoencoderKL",
+        {
+            "down_block_types": ("DownEncoderBlock2D",) * 4,
+            "up_block_types": ("UpDecoderBlock2D",) * 4,
+            "block_out_channels": (128, 512, 1024, 1024),
+            "layers_per_block": 3,
+            "latent_channels": 16,
+            "use_quant_conv": False,
+            "use_post_quant_conv": False,
+            "mid_block_add_attention": False,
+        },
+    ),
+    text_encoders=((Component("transformers.GlmModel", config_class="GlmConfig"), 128),),
+    text={"prompt_embeds": (128, 4096)},
+    side=1024,
+)
+
 COGVIEW4 = Family(
     name="cogview4",
     label="CogView4",
@@ -51,26 +74,5 @@ COGVIEW4 = Family(
     caption_bytes=128 * 4096 * 4,  # for a caption of about 128 tokens
     typical_bytes=62.2e9,
     partly_unused=("text_encoder",),  # the denoiser uses the input of its last layer
-    published=PublishedModel(  # of THUDM/CogView4-6B, as in diffusers' script that converts it
-        denoiser=Component(
-            "diffusers.CogView4Transformer2DModel",
-            {"num_layers": 28, "num_attention_heads": 32, "attention_head_dim": 128},
-        ),
-        vae=Component(
-            "diffusers.AutoencoderKL",
-            {
-                "down_block_types": ("DownEncoderBlock2D",) * 4,
-                "up_block_types": ("UpDecoderBlock2D",) * 4,
-                "block_out_channels": (128, 512, 1024, 1024),
-                "layers_per_block": 3,
-                "latent_channels": 16,
-                "use_quant_conv": False,
-                "use_post_quant_conv": False,
-                "mid_block_add_attention": False,
-            },
-        ),
-        text_encoders=((Component("transformers.GlmModel", config_class="GlmConfig"), 128),),
-        text={"prompt_embeds": (128, 4096)},
-        side=1024,
-    ),
+    published=COGVIEW4_MODEL,
 )
