@@ -1019,7 +1019,10 @@ def make_tiny_cogview3_plus(path: str | Path) -> Path:
         transformer=transformer,
         vae=tiny_vae(scaling_factor=1.0, use_quant_conv=False, use_post_quant_conv=False),
         scheduler=CogVideoXDDIMScheduler(
-            prediction_type="v_prediction", rescale_betas_zero_snr=True, snr_shift_scale=4.0, timestep_spacing="trailing"
+            prediction_type="v_prediction",
+            rescale_betas_zero_snr=True,
+            snr_shift_scale=4.0,
+            timestep_spacing="trailing",
         ),
         text_encoder=tiny_t5(tokenizer, width=32),
         tokenizer=tokenizer,
