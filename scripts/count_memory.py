@@ -293,7 +293,10 @@ class _MasksFollow(TorchFunctionMode):
         given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
         if function is torch.all and given[0].is_meta:
             return torch.tensor(True)  # as for inputs that are zero because nothing is given
-        if function is not Tensor.__getitem__ and any(value.is_meta for value in given):
+        if function is Tensor.repeat_interleave and args[0].is_meta and isinstance(args[1], Tensor):
+            order = torch.arange(args[0].shape[kwargs["dim"]]).repeat_interleave(args[1])
+            return args[0].index_select(kwargs["dim"], to_meta(order))
+        if function not in (Tensor.__getitem__, Tensor.__setitem__) and any(value.is_meta for value in given):
             args, kwargs = tree_map(to_meta, (args, kwargs))
         return function(*args, **kwargs)
 

@@ -73,6 +73,7 @@ class BaseModel:
         self.device = device
         self._lock = threading.RLock()
         self._quantized: set[str] = set()
+        self._looked_at: dict[str, Any] = {}  # components without weights, as in `_described`
         self.num_swapped = config.blocks_to_swap or 0  # blocks of each denoiser that stay in system memory
         self.swaps: dict[str, BlockSwap] = {}  # of the denoisers whose blocks are swapped
         self._loading_turn = loading_turn
@@ -238,6 +239,14 @@ class BaseModel:
             if _is_of_transformers(component_class):
                 return component_class(component_class.config_class.from_pretrained(self.path, subfolder=name))
             return component_class.from_config(component_class.load_config(self._config_folder(name)))
+
+    def _described(self, name: str):
+        """A component for a pipeline to look at when it is created: a module without weights, or all of another."""
+        if hasattr(self._component_class(name), "forward"):
+            return self._on_meta(name)
+        if name not in self._looked_at:
+            self._looked_at[name] = self._load_component(name)
+        return self._looked_at[name]
 
     def _config_folder(self, name: str) -> Path:
         """The folder with the config.json of a component."""
@@ -463,7 +472,7 @@ class BaseModel:
     def _new_pipe(self) -> DiffusionPipeline:
         # created again after every change, because pipelines read the VAE's scale factor when they are created
         absent = [name for name in self.family.read_when_built if self._components[name] is None]
-        described = {name: self._on_meta(name) for name in absent}
+        described = {name: self._described(name) for name in absent}
         pipe = self._pipeline_class(**{**self._components, **described}, **self._options)
         for name in absent:
             setattr(pipe, name, None)

@@ -1592,6 +1592,7 @@ def tiny_qwen3_vl_config(tokenizer, num_layers: int = 3):
     from transformers import Qwen3VLConfig
 
     rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
+    seen = tokenizer.get_added_vocab()
     return Qwen3VLConfig(
         text_config={
             "vocab_size": len(tokenizer),
@@ -1613,6 +1614,7 @@ def tiny_qwen3_vl_config(tokenizer, num_layers: int = 3):
             "deepstack_visual_indexes": [0],
             "num_position_embeddings": 64,
         },
+        **{name: tokenizer.convert_tokens_to_ids(token) for token, name in VISION_TOKENS.items() if token in seen},
     )
 
 
@@ -1685,6 +1687,44 @@ def make_tiny_qwen_image(path: str | Path) -> Path:
     return randomize_and_save(pipeline, path)
 
 
+def make_tiny_qwen_image21(path: str | Path) -> Path:
+    """Save a tiny Qwen-Image 2.1 pipeline below `path` and return the path."""
+    import diffusers
+    import torch
+    from transformers import Qwen3VLForConditionalGeneration, Qwen3VLProcessor
+
+    torch.manual_seed(SEED)
+    tokenizer = qwen_tokenizer(VISION_TOKENS)
+    vae = diffusers.AutoencoderKLQwenImage21(
+        base_dim=4,
+        decoder_base_dim=4,
+        z_dim=4,
+        dim_mult=[1, 1, 1, 1, 1],
+        num_res_blocks=1,
+        # unlike each other: mixed up channels would show
+        latents_mean=[0.1, -0.2, 0.3, 0.0],
+        latents_std=[1.5, 2.0, 0.5, 1.0],
+    )
+    transformer = diffusers.QwenImage21Transformer2DModel(
+        in_channels=4,
+        out_channels=4,
+        num_layers=2,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        context_in_dim=16,
+        mlp_ratio=2,
+        axes_dims_rope=(4, 6, 6),
+    )
+    pipeline = diffusers.QwenImage21Pipeline(
+        transformer=transformer,
+        vae=vae,
+        scheduler=diffusers.FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+        text_encoder=Qwen3VLForConditionalGeneration(tiny_qwen3_vl_config(tokenizer)),
+        processor=qwen_processor(tokenizer, Qwen3VLProcessor, patch_size=16, max_pixels=256**2),
+    )
+    return randomize_and_save(pipeline, path)
+
+
 def make_tiny_qwen_image_edit(path: str | Path) -> Path:
     """Save a tiny Qwen-Image-Edit pipeline below `path` and return the path."""
     return _save_tiny_qwen_edit(path, "QwenImageEditPipeline")
@@ -1698,6 +1738,7 @@ def make_tiny_qwen_image_edit_plus(path: str | Path) -> Path:
 def _save_tiny_qwen_edit(path: str | Path, pipeline_class: str, **config) -> Path:
     import diffusers
     import torch
+    from transformers import Qwen2VLProcessor
 
     torch.manual_seed(SEED)
     tokenizer = qwen_tokenizer(VISION_TOKENS)
@@ -1717,19 +1758,23 @@ def _save_tiny_qwen_edit(path: str | Path, pipeline_class: str, **config) -> Pat
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
         text_encoder=tiny_qwen_vl(tokenizer),
         tokenizer=tokenizer,
-        processor=qwen_processor(tokenizer),
+        processor=qwen_processor(tokenizer, Qwen2VLProcessor, patch_size=14, max_pixels=56 * 84),
     )
     return randomize_and_save(pipeline, path)
 
 
-def qwen_processor(tokenizer):
-    """The processor of a Qwen that sees images of few patches."""
-    from transformers import Qwen2VLImageProcessorPil, Qwen2VLProcessor
+def qwen_processor(tokenizer, kind, patch_size: int, max_pixels: int):
+    """A processor of that class, with a template for chats whose messages are lists."""
+    from transformers import Qwen2VLImageProcessorPil
 
     from modules.weights.processors import without_videos
 
-    images = Qwen2VLImageProcessorPil(min_pixels=28 * 28, max_pixels=56 * 84)
-    return without_videos(Qwen2VLProcessor)(images, tokenizer)
+    images = Qwen2VLImageProcessorPil(min_pixels=(2 * patch_size) ** 2, max_pixels=max_pixels, patch_size=patch_size)
+    template = (
+        "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+        "{{ message['content'][0]['text'] }}<|im_end|>\n{% endfor %}"
+    )
+    return without_videos(kind)(images, tokenizer, chat_template=template)
 
 
 def tiny_qwen_vae():

@@ -1,10 +1,13 @@
 """Training a model that sees reference images: on several ranks, and in samples."""
 
+import numpy as np
 import pytest
+from diffusers import QwenImageEditPlusPipeline
 from PIL import Image
 
 from modules.config.files import save_config
 from modules.config.SampleConfig import SampleConfig
+from modules.data.epoch_plan import MicroBatch
 from modules.families.registry import FAMILIES
 from modules.trainer.sampling import generate_images, image_requests
 from scripts import sample
@@ -95,6 +98,41 @@ def test_a_run_draws_samples_from_references(make_config, tiny_model, references
     assert sampled("with", references / "000.png") != sampled("without", "''")
 
 
+def test_texts_that_were_encoded_with_their_references_are_not_encoded_again(
+    make_config, tiny_model, edits, start, tmp_path, monkeypatch
+):
+    def run(name, *overrides):
+        model = (f"family={EDITS}", f"model.base={tiny_model(EDITS)}", f"workspace_dir={tmp_path / name}")
+        start(make_config(*RUN, *edits, *model, "data.caption_dropout=0.1", *overrides))
+
+    run("first")
+    encoded, encode = [], QwenImageEditPlusPipeline.encode_prompt
+
+    def counted(self, *args, **kwargs):
+        encoded.append(kwargs["prompt"])
+        return encode(self, *args, **kwargs)
+
+    monkeypatch.setattr(QwenImageEditPlusPipeline, "encode_prompt", counted)
+    run("second", "seed=5")
+    assert not encoded
+    Image.new("RGB", (40, 40), "red").save(tmp_path / "before" / "000.png")
+    run("third")
+    assert sorted(encoded) == [[" "], ["a photo of a cat, number 0"]]
+
+
+def test_images_with_and_without_references_share_a_batch_where_the_model_can_do_without(
+    make_config, tiny_model, references, train
+):
+    model = ("family=qwen_image21", f"model.base={tiny_model('qwen_image21')}", "data.bucket_step=32")
+    options = (f"concepts.0.reference_folder={references}", "data.caption_dropout=0.3", "batch_size=4", "max_steps=2")
+    trainer = train(make_config(*RUN, *model, *options))
+    samples = np.array([[0, 0], [1, 0], [2, 0], [3, 0]])
+    batch = trainer.prepared.source.batch(MicroBatch(samples, bucket=0, real=True), epoch=0)
+    assert [len(own) for own in batch.references] == [1, 1, 2, 0]
+    assert [mask.any().item() for mask in batch.text["image_pad_mask"]] == [True, True, True, False]
+    assert np.isfinite(trainer.callbacks.losses).all()
+
+
 def test_samples_without_a_prompt_take_it_and_the_reference_from_the_dataset(
     make_config, tiny_model, edits, train, tmp_path
 ):
@@ -110,7 +148,10 @@ def test_samples_without_a_prompt_take_it_and_the_reference_from_the_dataset(
 def test_an_image_is_made_from_a_reference_on_the_command_line(tiny_model, tiny_sd15, references, tmp_path, capsys):
     small = ("--prompt", "a cat", "--steps", "1", "--width", "64", "--height", "64", "--out", str(tmp_path / "out"))
     reference = ("--reference", str(references / "000.png"))
-    assert sample.main(["--base", str(tiny_model("flux1_kontext")), *small, *reference]) == 0
-    assert len(list((tmp_path / "out").glob("*.png"))) == 1
+    for number, family in enumerate(("flux1_kontext", EDITS), start=1):
+        assert sample.main(["--base", str(tiny_model(family)), *small, *reference]) == 0
+        assert len(list((tmp_path / "out").glob("*.png"))) == number
+    assert sample.main(["--base", str(tiny_model(EDITS)), *small]) == 2
+    assert "--reference: Qwen-Image-Edit 2509, 2511 edits images; name one" in capsys.readouterr().err
     assert sample.main(["--base", str(tiny_sd15), *small, *reference]) == 2
     assert "--reference: Stable Diffusion 1.x / 2.x takes no reference images" in capsys.readouterr().err
