@@ -241,3 +241,14 @@ class OptimizerConfig:
             ".name": optimizers_that(lambda facts: facts.steps_alone),
         },
     )
+    state_in_ram: bool = setting(
+        False,
+        label="State in system memory",
+        also_called="cpu_offload_optimizer, offload_optimizer, CPUOffloadOptimizer, paged optimizer, vram",
+        help="Keeps the optimizer's running means in system memory and copies them to the GPU and back for each step: "
+        "saves their memory on the GPU, slows steps down and changes no result.",
+        group="optimizer",
+        in_crash_report=True,
+        importance="advanced",
+        visible_when={".name": optimizers_that(lambda facts: facts.steps_alone)},
+    )

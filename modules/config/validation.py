@@ -48,6 +48,7 @@ def find_problems(config: TrainConfig) -> list[Problem]:
         _check_own_step,
         _check_optimizer_options,
         _check_fused_backward,
+        _check_state_in_ram,
         _check_validation,
         _check_schedule,
         _check_intervals,
@@ -601,6 +602,14 @@ def _check_fused_backward(config: TrainConfig) -> Iterator[Problem]:
         yield Problem(path, message, remedy=off)
 
 
+def _check_state_in_ram(config: TrainConfig) -> Iterator[Problem]:
+    name = config.optimizer.name
+    if config.optimizer.state_in_ram and not OPTIMIZERS[name].steps_alone:
+        able = _either(optimizers_that(lambda facts: facts.steps_alone))
+        message = f"optimizer.name {name} with optimizer.state_in_ram: it steps all weights together; use {able}."
+        yield Problem("optimizer.name", message)
+
+
 def _check_averaging(config: TrainConfig) -> Iterator[Problem]:
     name = config.optimizer.name
     if config.optimizer.beta1 == 0:
@@ -763,7 +772,11 @@ def sharding_problems(config: TrainConfig) -> Iterator[Problem]:
         sharded = [name for name, other in OPTIMIZERS.items() if other.shards]
         message = f"optimizer.name {optimizer} {on}: it needs whole weights; use {_either(sharded)}."
         yield Problem("optimizer.name", message)
-    elif config.optimizer.stochastic_rounding:
+    if config.optimizer.state_in_ram:
+        path = "optimizer.state_in_ram"
+        message = f"{path} {on}: each GPU has a part of the state already; switch it off, or use ddp."
+        yield Problem(path, message, remedy=_switch_off(path))
+    if OPTIMIZERS[optimizer].shards and config.optimizer.stochastic_rounding:
         message = f"optimizer.stochastic_rounding {on}: it needs whole weights; switch it off, or use ddp."
         yield Problem("optimizer.stochastic_rounding", message)
 

@@ -27,6 +27,7 @@ SYSTEM_BYTES = GIB
 
 _ROUNDED_WEIGHTS = 2**26  # that stochastic rounding holds in float32 at a time, in about four copies
 
+_STATE_WEIGHTS = 2**24  # whose optimizer state is on the GPU together, see trainer/HostState.py
 _VOCABULARY = 152_064 * 3584  # of Qwen2.5-VL-7B, the largest vocabulary of the text encoders
 
 _GATHERED = 0.2  # of the denoiser's weights under FSDP: up to two blocks and the gradients of one, see ShardedRuntime
@@ -158,6 +159,8 @@ def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> Memory
     optimizer = held * _optimizer_bytes(config, trained_bytes)
     if num_sharing == 1 and config.ddp_shard_optimizer:
         optimizer /= ranks
+    if config.optimizer.state_in_ram:
+        optimizer = min(optimizer, _state_at_once(config, model, trained) * _optimizer_bytes(config, trained_bytes))
     average = held * max(4, trained_bytes) if config.ema.enabled else 0
     sampling = _sampling(config, model, ranks)
     if sampling:  # the gradients are freed by then
@@ -394,13 +397,24 @@ def _named_ranks(config: TrainConfig) -> int:
 
 
 def _gradients_at_once(config: TrainConfig, model: Architecture, trained: float) -> float:
-    """The number of `trained` weights that have a gradient at once: those of the largest matrix, with an allowance, if
-    the backward pass updates each of them."""
+    """The number of `trained` weights that have a gradient at once: those of the largest matrix if the backward pass
+    updates each of them."""
     if not (config.optimizer.fused_backward and facts_of(config).trains_weights):
         return trained
-    # a block is larger than any matrix of a denoiser, and vocabularies are the largest ones of text encoders
+    return min(trained, _largest_matrix(config, model))
+
+
+def _state_at_once(config: TrainConfig, model: Architecture, trained: float) -> float:
+    """The number of `trained` weights whose state is on the GPU at once, if it is in system memory."""
+    largest = _largest_matrix(config, model) if facts_of(config).trains_weights else 0
+    return min(trained, 2 * max(_STATE_WEIGHTS, largest))
+
+
+def _largest_matrix(config: TrainConfig, model: Architecture) -> float:
+    """An upper bound of the number of weights in a matrix that trains: a block of the denoiser is larger than any, and
+    of text encoders the vocabulary is the largest."""
     texts = [min(_VOCABULARY, model.text_encoders[index] / 2) for index in _trained_text_encoders(config)]
-    return min(trained, max([model.blocks.largest, *texts]))
+    return max([model.blocks.largest, *texts])
 
 
 def _stepping(config: TrainConfig, stepped: float, trained: float, weight_bytes: int) -> float:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from modules.trainer.HostState import PART_ELEMENTS, HostState
 from modules.trainer.optimizers import (
     ParamGroup,
     averaged_weights,
@@ -16,7 +17,8 @@ from modules.trainer.optimizers import (
     uses_stochastic_rounding,
 )
 from modules.trainer.schedules import schedule_factor
-from modules.trainer.stochastic_rounding import step_part, step_with_stochastic_rounding
+from modules.trainer.stochastic_rounding import split_into_chunks, step_part, step_with_stochastic_rounding
+from modules.weights.transfers import transfers_to
 
 if TYPE_CHECKING:
     import torch
@@ -27,9 +29,14 @@ if TYPE_CHECKING:
     from modules.distributed.DividedUpdates import DividedUpdates
     from modules.distributed.shards import Saved
 
+Part = tuple[int, range]
+"""Parameters that are stepped together: the number of their group, and their positions in it."""
+
 
 class LoopOptimizer:
     """Wraps a torch optimizer. The loop does not change its learning rates."""
+
+    _in_ram = False  # whether large tensors of its state are in system memory
 
     def __init__(self, optimizer: torch.optim.Optimizer):
         self.torch = optimizer
@@ -90,7 +97,7 @@ class LoopOptimizer:
 
     def load_state(self, names: dict[Tensor, str], tensors: Mapping[str, Saved], data: dict[str, Any]) -> None:
         """Restores what `state` returned."""
-        load_optimizer_state(self.torch, names, tensors, data)
+        load_optimizer_state(self.torch, names, tensors, data, self._in_ram)
 
 
 class ScheduledOptimizer(LoopOptimizer):
@@ -114,6 +121,7 @@ class ScheduledOptimizer(LoopOptimizer):
         divided: DividedUpdates | None = None,
     ):
         updates = divided.is_own if divided else lambda param: True
+        self._in_ram = config.state_in_ram
         super().__init__(create_optimizer(config, groups, learning_rate_factor, updates))
         self._divided = divided
         self._schedule = schedule
@@ -122,6 +130,21 @@ class ScheduledOptimizer(LoopOptimizer):
         self._after_step = after_step
         self._rounds = uses_stochastic_rounding(config, groups)
         self._stops = {group.name: group.stops_after for group in groups if group.stops_after is not None}
+        self._parts: list[Part] = []
+        self._part_of: dict[Tensor, int] = {}
+        self._host = self._keep_state_in_ram(config) if config.state_in_ram else None
+
+    def _keep_state_in_ram(self, config: OptimizerConfig) -> HostState:
+        most = 1 if config.fused_backward else PART_ELEMENTS  # a fused backward pass steps each parameter alone
+        params = []
+        for number, group in enumerate(self.torch.param_groups):
+            first = 0
+            for part in split_into_chunks(group["params"], most):
+                self._part_of.update(dict.fromkeys(part, len(self._parts)))
+                self._parts.append((number, range(first, first + len(part))))
+                params.append(part)
+                first += len(part)
+        return HostState(self.torch, params, transfers_to(params[0][0].device))
 
     def set_learning_rates(self, step: int) -> dict[str, float]:
         factor = schedule_factor(self._schedule, step, self._total_steps)
@@ -143,7 +166,9 @@ class ScheduledOptimizer(LoopOptimizer):
     def step(self, step: int) -> None:
         if self._divided:
             self._divided.clear_other_gradients()
-        if self._rounds:
+        if self._host:
+            self._step_in_parts(step)
+        elif self._rounds:
             step_with_stochastic_rounding(self.torch, self._seed, step)
         else:
             self.torch.step()
@@ -157,10 +182,20 @@ class ScheduledOptimizer(LoopOptimizer):
         group = self.torch.param_groups[number]
         if self._has_stopped(group, step):
             return False
-        step_part(self.torch, group, [position], (self._seed, step, number) if self._rounds else None)
+        for _ in self._host.in_turn([self._part_of[param]]) if self._host else [None]:
+            step_part(self.torch, group, [position], (self._seed, step, number) if self._rounds else None)
         return True
 
+    def _step_in_parts(self, step: int) -> None:
+        assert self._host is not None
+        for part in self._host.in_turn(range(len(self._parts))):
+            number, positions = self._parts[part]
+            draw = (self._seed, step, number) if self._rounds else None
+            step_part(self.torch, self.torch.param_groups[number], positions, draw)
+
     def state(self, names: dict[Tensor, str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        if self._host:
+            self._host.synchronize()
         tensors, data = super().state(names)
         if self._divided:
             data["state"] = self._divided.merged(data["state"])
@@ -172,6 +207,8 @@ class ScheduledOptimizer(LoopOptimizer):
             tensors = {key: value for key, value in tensors.items() if key.rpartition("/")[0] not in others}
             data = {**data, "state": {name: value for name, value in data["state"].items() if name not in others}}
         super().load_state(names, tensors, data)
+        if self._host:
+            self._host.adopt()
 
     def _has_stopped(self, group: dict[str, Any], step: int) -> bool:
         last = self._stops.get(group["name"])

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from modules.config.OptimizerConfig import OptimizerConfig
     from modules.distributed.shards import Saved
 
+SMALLEST_IN_RAM = 2**14  # bytes; counters and small tensors of a state are not worth the copies
+
 AVERAGING_CLASSES = [facts.maker.rpartition(".")[2] for facts in OPTIMIZERS.values() if facts.averages_weights]
 
 
@@ -93,16 +95,26 @@ def _make(
     if facts.averages_weights:
         optimizer.train()  # permanently: `averaged_weights` does not change the training weights
     if facts.makes_momentum_late:
-        _make_momentum(optimizer, config.stochastic_rounding, updates)
+        _make_momentum(optimizer, config, updates)
     return optimizer
 
 
-def _make_momentum(optimizer: torch.optim.Optimizer, rounds: bool, updates: Callable[[Tensor], bool]) -> None:
+def _make_momentum(
+    optimizer: torch.optim.Optimizer, config: OptimizerConfig, updates: Callable[[Tensor], bool]
+) -> None:
     """Creates momentum buffers up front: torch creates them in the first step, uninitialized if that is skipped."""
     for group in optimizer.param_groups:
         for param in filter(updates, group["params"]) if group["momentum"] else ():
-            dtype = torch.float32 if rounds and param.dtype == torch.bfloat16 else param.dtype
-            optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param, dtype=dtype)
+            rounds = config.stochastic_rounding and param.dtype == torch.bfloat16
+            dtype = torch.float32 if rounds else param.dtype
+            device = _state_device(param, dtype, config.state_in_ram)
+            optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param, dtype=dtype, device=device)
+
+
+def _state_device(param: Tensor, dtype: torch.dtype, in_ram: bool) -> torch.device:
+    """Where a state tensor as large as `param` is between steps."""
+    is_large = param.numel() * dtype.itemsize >= SMALLEST_IN_RAM
+    return torch.device("cpu") if in_ram and is_large else param.device
 
 
 def make_layout_compatible(config: OptimizerConfig, params: Iterable[nn.Parameter]) -> None:
@@ -179,19 +191,27 @@ def check_same_optimizer(optimizer: torch.optim.Optimizer, numbers: dict) -> Non
 
 
 def load_optimizer_state(
-    optimizer: torch.optim.Optimizer, names: dict[Tensor, str], tensors: Mapping[str, Saved], numbers: dict
+    optimizer: torch.optim.Optimizer,
+    names: dict[Tensor, str],
+    tensors: Mapping[str, Saved],
+    numbers: dict,
+    in_ram: bool = False,
 ) -> None:
-    """Restores what `optimizer_state` returned, for the same parameters."""
+    """Restores what `optimizer_state` returned, for the same parameters. in_ram: as for `load_parameter_state`."""
     tensors = dict(tensors)
     for group, saved in zip(optimizer.param_groups, numbers["groups"], strict=True):
         group.update(with_tensors(saved, tensors, group["params"][0].device))
-    load_parameter_state(optimizer, names, tensors, numbers)
+    load_parameter_state(optimizer, names, tensors, numbers, in_ram)
 
 
 def load_parameter_state(
-    optimizer: torch.optim.Optimizer, names: dict[Tensor, str], tensors: Mapping[str, Saved], numbers: dict
+    optimizer: torch.optim.Optimizer,
+    names: dict[Tensor, str],
+    tensors: Mapping[str, Saved],
+    numbers: dict,
+    in_ram: bool = False,
 ) -> None:
-    """Restores what `parameter_state` returned, for the same parameters."""
+    """Restores what `parameter_state` returned, for the same parameters. in_ram: large tensors stay on the CPU."""
     tensors = dict(tensors)
     params = {name: param for param, name in names.items()}
     optimizer.state.clear()
@@ -200,7 +220,7 @@ def load_parameter_state(
     for key, value in tensors.items():  # which `with_tensors` has left
         name, state_key = key.rsplit("/", 1)
         fused = bool(optimizer.param_groups[0].get("fused"))
-        optimizer.state[params[name]][state_key] = _laid_out_like(params[name], value, fused)
+        optimizer.state[params[name]][state_key] = _laid_out_like(params[name], value, fused, in_ram)
 
 
 def without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
@@ -226,10 +246,10 @@ def with_tensors(value: Any, tensors: dict[str, Any], device: torch.device) -> A
     return value
 
 
-def _laid_out_like(param: Tensor, value: Saved, fused: bool) -> Tensor:
+def _laid_out_like(param: Tensor, value: Saved, fused: bool, in_ram: bool) -> Tensor:
     # Fused kernels ignore strides: a channels-last parameter with a contiguous moment gives silently wrong results.
     if value.shape == param.shape:
-        laid_out = torch.empty_like(param, dtype=value.dtype)
+        laid_out = torch.empty_like(param, dtype=value.dtype, device=_state_device(param, value.dtype, in_ram))
         assign(laid_out, value)
         return laid_out
     assert not isinstance(value, Rows)  # only what is as large as its parameter is divided like it

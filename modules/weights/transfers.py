@@ -1,4 +1,4 @@
-"""Copies from system memory to a device in the background."""
+"""Copies between system memory and a device in the background."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from torch import Tensor
 
 class Transfers(Protocol):
     """start: begins to copy `source` to `target` once the work submitted so far, which may read `target`, is done.
-    finish: lets the work submitted from now on wait for a copy. host_buffer: uint8[num_bytes] to copy from."""
+    finish: lets the work submitted from now on wait for a copy. synchronize: waits on the host for all copies.
+    host_buffer: uint8[num_bytes] to copy from or to."""
 
     def start(self, target: Tensor, source: Tensor) -> Any: ...
     def finish(self, copy: Any) -> None: ...
+    def synchronize(self) -> None: ...
     def host_buffer(self, num_bytes: int) -> Tensor: ...
 
 
 class CudaTransfers:
-    """Copies on a second stream, from pinned memory, so that they overlap with computation.
+    """Copies on a second stream, from or to pinned memory, so that they overlap with computation.
 
-    Neither stream waits on the host: the copy waits for an event of the computing stream and the reverse. The targets
-    must live as long as this object: the allocator is not told of their use by the second stream, as `record_stream`
-    would.
+    Neither stream waits on the host: the copy waits for an event of the computing stream and the reverse. Tensors on
+    the device must live until their copy is done: the allocator is not told of their use by the second stream, as
+    `record_stream` would.
     """
 
     def __init__(self, device: torch.device):
@@ -38,6 +40,9 @@ class CudaTransfers:
     def finish(self, copy: torch.cuda.Event) -> None:
         torch.cuda.current_stream(self._device).wait_event(copy)
 
+    def synchronize(self) -> None:
+        self._stream.synchronize()
+
     def host_buffer(self, num_bytes: int) -> Tensor:
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
 
@@ -49,6 +54,9 @@ class DirectTransfers:
         target.copy_(source)
 
     def finish(self, copy: None) -> None:
+        pass
+
+    def synchronize(self) -> None:
         pass
 
     def host_buffer(self, num_bytes: int) -> Tensor:

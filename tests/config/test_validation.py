@@ -70,6 +70,7 @@ MISTAKES = [
     ([*FUSED, "gradient_accumulation_steps=2"], "gradient_accumulation_steps"),
     ([*FUSED, "model.mixed_precision=fp16"], "model.mixed_precision"),
     ([*FUSED, "enable_multi_gpu=true"], "optimizer.fused_backward"),
+    (["optimizer.state_in_ram=true", "optimizer.name=lion"], "optimizer.name"),
     (["denoiser.stop_unit=steps"], "denoiser.stop_after"),
     (["denoiser.stop_unit=steps", "denoiser.stop_after=1.5"], "denoiser.stop_after"),
     (["method=embedding"], "embeddings"),
@@ -244,6 +245,10 @@ FSDP = ("enable_multi_gpu=true", "distributed_strategy=fsdp")
         (
             ["model.blocks_to_swap=4", "model.gradient_checkpointing=true"],
             "model.blocks_to_swap 4 ON: sharded blocks can't be swapped; set it to 0, or use ddp.",
+        ),
+        (
+            ["optimizer.state_in_ram=true"],
+            "optimizer.state_in_ram ON: each GPU has a part of the state already; switch it off, or use ddp.",
         ),
         (["lora.max_norm=1"], "lora.max_norm 1 ON: it needs whole weights; leave it empty, or use ddp."),
         (["model.compile=blocks"], "model.compile blocks ON: sharded blocks can't be compiled; set it to off."),

@@ -63,6 +63,13 @@ def test_full_training_in_float32_keeps_weights_gradients_moments_average_and_au
     assert (memory.gradients, memory.optimizer, memory.average) == (UNET * 4, UNET * 8, UNET * 4)
 
 
+def test_a_state_in_system_memory_leaves_room_for_two_parts_of_it():
+    memory = estimate(method="full", optimizer={"name": "adamw", "state_in_ram": True})
+    assert memory.optimizer == 2 * ARCHITECTURES["sd15"].blocks.largest * 8
+    lora = {"optimizer": {"name": "adamw", "state_in_ram": True}, "lora": {"rank": 4}}
+    assert estimate(**lora).optimizer == estimate(lora={"rank": 4}).optimizer  # all of it fits there
+
+
 def test_a_fused_backward_pass_keeps_the_gradient_of_one_matrix_instead_of_all():
     values = {"method": "full", "model": {"weight_dtype": "bfloat16"}}
     options = {"name": "adafactor", "max_grad_norm": 0, "stochastic_rounding": True}

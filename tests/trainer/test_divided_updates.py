@@ -65,6 +65,14 @@ def test_each_optimizer_gives_the_same_weights_from_a_part_of_the_state(optimize
     assert {*divided[0]["holds"], *divided[1]["holds"]} == set(whole[0]["holds"]) == set(whole[1]["holds"])
 
 
+def test_parts_of_the_state_may_be_in_system_memory(settings, two_ranks):
+    options = (*FULL, "max_steps=2", "ema.enabled=true")
+    whole = two_ranks.run(rank_scenarios.train, config=settings("whole", *DDP, *options))[0]
+    config = settings("divided", *ZERO, *options, "optimizer.state_in_ram=true")
+    for rank in two_ranks.run(rank_scenarios.train, config=config, sync=DIVIDED):
+        same_run(rank, whole)
+
+
 def test_each_rank_holds_its_part_of_the_state(settings, four_ranks):
     config = settings("run", *ZERO, *FULL, "max_steps=2", "gradient_accumulation_steps=1")
     found = four_ranks.run(divided_scenarios.held_state, config=config)

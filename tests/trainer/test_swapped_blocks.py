@@ -28,11 +28,18 @@ OPTIONS = (
 
 @pytest.mark.parametrize(
     ("family", "more"),
-    [("sd15", ()), ("flux1", ("model.denoiser_quantization=int8", "data.bucket_step=16"))],
+    [
+        ("sd15", ()),
+        ("flux1", ("model.denoiser_quantization=int8", "data.bucket_step=16")),
+        ("flux1", ("model.denoiser_quantization=nf4", "data.bucket_step=16")),
+    ],
 )
 def test_a_run_with_swapped_blocks_gives_the_results_of_one_without(
     family, more, make_config, train, tiny_model, tmp_path
 ):
+    if "model.denoiser_quantization=nf4" in more:
+        pytest.importorskip("bitsandbytes", reason="an optional package")
+
     def run(count, steps, name, resume=False):
         settings = (f"family={family}", f"model.base={tiny_model(family)}", f"model.blocks_to_swap={count}", *more)
         folder = f"workspace_dir={tmp_path / name}"

@@ -1,0 +1,169 @@
+"""Keeps the state of an optimizer in system memory and copies that of a few parameters to the device for a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from modules.trainer.optimizers import SMALLEST_IN_RAM
+
+if TYPE_CHECKING:
+    from modules.weights.transfers import Transfers
+
+PART_ELEMENTS = 2**24  # weights whose state is on the device together; a larger matrix alone
+ALIGNMENT = 512  # bytes between the starts of two tensors in a buffer, as of CUDA's allocator
+NUM_SLOTS = 2  # one for the parameters that are stepped, one for those whose state is copied meanwhile
+
+
+class HostState:
+    """The state of `optimizer`, which steps on the device as if its state were there: the results are the same bits.
+
+    Between steps, the large state tensors of a parameter are views of a buffer in system memory. The device has room
+    for two parts of the parameters: while one is stepped, the state of the next is copied there, and what was stepped
+    is copied back.
+
+    parts: the parameters that are stepped together, which are always the same.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, parts: Sequence[list[nn.Parameter]], transfers: Transfers):
+        self._optimizer = optimizer
+        self._parts = parts
+        self._transfers = transfers
+        self._homes: dict[int, _Home] = {}  # by the number of the part
+        self._slots: list[Tensor | None] = [None] * NUM_SLOTS
+        self._turn = 0
+        self.adopt()
+
+    def adopt(self) -> None:
+        """Takes over the state that the optimizer holds now, on whatever device it is."""
+        self._transfers.synchronize()
+        self._homes.clear()
+        for number in range(len(self._parts)):
+            self._settle(number)
+
+    def in_turn(self, numbers: Sequence[int]) -> Iterator[int]:
+        """Yields each of these parts while its state is on the device; the caller steps it then.
+
+        Parts without gradients are left out.
+        """
+        waiting = [number for number in numbers if any(param.grad is not None for param in self._parts[number])]
+        fetched = self._fetch(waiting[0]) if waiting else None
+        for number, following in zip(waiting, [*waiting[1:], None], strict=True):
+            current = fetched
+            fetched = None if following is None else self._fetch(following)
+            if current is not None:
+                self._transfers.finish(current.copy)
+            yield number
+            self._store(number, current)
+
+    def synchronize(self) -> None:
+        """Waits until the state in system memory is that of the last step."""
+        self._transfers.synchronize()
+
+    def _fetch(self, number: int) -> _Fetched | None:
+        """Starts to copy the state of a part to the device, if it has any."""
+        home = self._homes.get(number)
+        if home is None:
+            return None
+        slot = self._slot(home.buffer)
+        copy = self._transfers.start(slot, home.buffer)
+        return _Fetched(copy, slot, home.show(self._optimizer, slot))
+
+    def _slot(self, buffer: Tensor) -> Tensor:
+        """The next slot in turn. Copies are made in order: those of the part that had it before are done by then."""
+        self._turn = (self._turn + 1) % NUM_SLOTS
+        slot, size = self._slots[self._turn], buffer.numel()
+        if slot is None or slot.numel() < size:
+            self._transfers.synchronize()
+            device = self._parts[0][0].device
+            slot = self._slots[self._turn] = torch.empty(size, dtype=torch.uint8, device=device)
+        return slot[:size]
+
+    def _store(self, number: int, fetched: _Fetched | None) -> None:
+        """Starts to copy the state of a part, which was stepped, to system memory."""
+        large = self._large_tensors(number)
+        if fetched is None or not fetched.holds(large):
+            self._settle(number)
+            return
+        home = self._homes[number]
+        self._transfers.start(home.buffer, fetched.slot)
+        home.show(self._optimizer, home.buffer)
+
+    def _settle(self, number: int) -> None:
+        """Makes a buffer in system memory for the state of a part as it is, and waits until it is there."""
+        large = self._large_tensors(number)
+        if not large:
+            return
+        home = self._homes[number] = _Home.of(large, self._transfers)
+        for tensor, own in zip(home.tensors, large.values(), strict=True):
+            self._transfers.start(tensor.view(home.buffer), own)
+        self._transfers.synchronize()  # before the tensors that are copied are freed
+        home.show(self._optimizer, home.buffer)
+
+    def _large_tensors(self, number: int) -> dict[tuple[nn.Parameter, str], Tensor]:
+        return {
+            (param, key): value
+            for param in self._parts[number]
+            for key, value in self._optimizer.state.get(param, {}).items()
+            if isinstance(value, Tensor) and value.nbytes >= SMALLEST_IN_RAM
+        }
+
+
+@dataclass
+class _Fetched:
+    """The state of a part in a slot. copy: as `Transfers.start` returns it."""
+
+    copy: Any
+    slot: Tensor
+    shown: list[Tensor]
+
+    def holds(self, large: dict[tuple[nn.Parameter, str], Tensor]) -> bool:
+        """Whether these are the tensors in the slot, changed in place, and no others."""
+        return len(large) == len(self.shown) and all(map(_is, large.values(), self.shown))
+
+
+@dataclass(frozen=True)
+class _StateTensor:
+    """A tensor of the state of `param` in a buffer of bytes."""
+
+    param: nn.Parameter
+    key: str
+    start: int
+    like: Tensor  # on the meta device
+
+    def view(self, buffer: Tensor) -> Tensor:
+        values = buffer[self.start : self.start + self.like.nbytes].view(self.like.dtype)
+        return values.as_strided(self.like.shape, self.like.stride(), values.storage_offset())
+
+
+@dataclass
+class _Home:
+    """The state tensors of a part, in one buffer in system memory."""
+
+    tensors: list[_StateTensor]
+    buffer: Tensor
+
+    @classmethod
+    def of(cls, large: dict[tuple[nn.Parameter, str], Tensor], transfers: Transfers) -> _Home:
+        """With room for `large`, which is not copied yet."""
+        tensors, size = [], 0
+        for (param, key), value in large.items():
+            # dense, in the layout of the value where it is dense itself
+            tensors.append(_StateTensor(param, key, size, torch.empty_like(value, device="meta")))
+            size += -(-value.nbytes // ALIGNMENT) * ALIGNMENT
+        return cls(tensors, transfers.host_buffer(size))
+
+    def show(self, optimizer: torch.optim.Optimizer, buffer: Tensor) -> list[Tensor]:
+        """Lets the state of the optimizer be in `buffer`; returns its tensors."""
+        views = [tensor.view(buffer) for tensor in self.tensors]
+        for tensor, view in zip(self.tensors, views, strict=True):
+            optimizer.state[tensor.param][tensor.key] = view
+        return views
+
+
+def _is(one: Tensor, other: Tensor) -> bool:
+    return one is other
