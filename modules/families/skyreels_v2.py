@@ -1,6 +1,6 @@
-"""SkyReels-V2 from text to video: the transformer, VAE and text encoder of Wan 2.1, trained on for film at 24 frames a
-second. Not its diffusion forcing models, which have a noise level for each frame and another pipeline.
+"""SkyReels-V2 from text to video: Wan 2.1's transformer, VAE and text encoder, trained further on 24 frames per second.
 
+Its diffusion forcing models are left out: they have a noise level for each frame, and another pipeline.
 Chen et al. 2025, arXiv 2504.13074.
 """
 
