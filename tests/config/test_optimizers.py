@@ -14,7 +14,10 @@ from modules.config.optimizers import OPTIMIZERS, facts_of_optimizer
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import find_problems
 
-OF_ALL = {"name", "learning_rate", "weight_decay", "max_grad_norm", "stochastic_rounding"}
+# stochastic_rounding, fused_backward and state_in_ram are shown by facts of their own
+OF_ALL = {
+    "name", "learning_rate", "weight_decay", "max_grad_norm", "stochastic_rounding", "fused_backward", "state_in_ram"
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("facts", OPTIMIZERS.values(), ids=OPTIMIZERS)
