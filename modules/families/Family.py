@@ -14,6 +14,7 @@ from modules.config.methods import methods_for
 from modules.diffusion.timesteps import ShiftLaw
 from modules.families.Codec import Codec
 from modules.families.inpainting import MaskResolution
+from modules.families.LayerNames import LayerNames
 from modules.families.PublishedModel import PublishedModel
 from modules.families.TextEncoding import Conditioning, TextEncoding
 
@@ -129,6 +130,7 @@ class Family:
     single_file: the key layout for writing single-file checkpoints, None if they can't be written: "ldm" for the
         original latent diffusion, "sgm" for Stability's models with two text encoders, "mmdit" with three.
     kohya_prefixes: component -> prefix of its layers in kohya's LoRA format.
+    layer_names: component -> the names of its layers in LoRA files for ComfyUI; for families without `kohya_prefixes`.
     kohya_blocks: whether that format names the denoiser's blocks as diffusers or as single-file checkpoints do.
     kohya_version: the configs of denoiser and scheduler -> the name of the base model's kind in the metadata of kohya's
         LoRAs (ss_base_model_version); "" if his scripts have none.
@@ -193,6 +195,7 @@ class Family:
     call_attributes: CallAttributes = lambda pipeline, width, height, guidance: {}
     single_file: Literal["ldm", "sgm", "mmdit"] | None = None
     kohya_prefixes: Mapping[str, str] = field(default_factory=dict)
+    layer_names: Mapping[str, LayerNames] = field(default_factory=dict)
     kohya_blocks: Literal["diffusers", "single_file"] = "diffusers"
     kohya_version: Callable[[Mapping[str, Any], Mapping[str, Any]], str] = lambda denoiser, scheduler: ""
     embedding_keys: Mapping[str, str] = field(default_factory=dict)

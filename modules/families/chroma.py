@@ -90,5 +90,6 @@ CHROMA = replace(
         text_encoders=((T5_XXL, 512),),
         text={"prompt_embeds": (512, 4096), "prompt_attention_mask": (512,)},
     ),
+    kohya_prefixes={},
     embedding_keys={"text_encoder": "t5xxl"},
 )

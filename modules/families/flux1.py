@@ -97,6 +97,8 @@ FLUX1 = Family(
     typical_bytes=67.5e9,
     unused=("image_encoder", "feature_extractor"),
     published=FLUX1_MODEL,
+    # as OneTrainer writes them and ComfyUI and diffusers read them; kohya's own scripts fuse queries, keys and values
+    kohya_prefixes={"transformer": "lora_transformer", "text_encoder": "lora_te1"},
     kohya_version=lambda denoiser, scheduler: "flux1",
     embedding_keys={"text_encoder": "clip_l", "text_encoder_2": "t5xxl"},
 )

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from modules.families.Family import DenoiserCall, Family
+from modules.families.flux2_names import FLUX2_NAMES
 from modules.families.packing import token_positions
 from modules.families.patched_vae import pack_cells, patch_2x2, patched_codec, unpack_cells, unpatch_2x2
 from modules.families.PublishedModel import Component, PublishedModel
@@ -91,6 +92,7 @@ FLUX2_DEV = Family(
     latent_bytes_per_pixel=128 * 4 / 16**2,
     caption_bytes=512 * 15360 * 4,
     typical_bytes=226e9,
+    layer_names={"transformer": FLUX2_NAMES},
     partly_unused=("text_encoder",),  # the layers above those that the denoiser reads
     published=_DEV_MODEL,
 )

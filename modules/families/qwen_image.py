@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from modules.families.Codec import Codec
 from modules.families.Family import DenoiserCall, Family
 from modules.families.frames import channel_stats, decode_frames, encode_frames
+from modules.families.LayerNames import DIFFUSERS_NAMES
 from modules.families.packing import pack_2x2, unpack_2x2
 from modules.families.PublishedModel import QWEN_2_5_VL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
@@ -83,6 +84,7 @@ QWEN_IMAGE = Family(
         "transformer": tuple(f"{stream}_mlp.net.{layer}" for stream in ("img", "txt") for layer in ("0.proj", "2"))
     },
     lora_blocks={"transformer": ("transformer_blocks",)},
+    layer_names={"transformer": DIFFUSERS_NAMES},
     latent_bytes_per_pixel=16 * 4 / 8**2,
     caption_bytes=128 * 3584 * 4,  # for a caption of about 128 tokens
     typical_bytes=116e9,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from modules.families.Family import DenoiserCall, Family
+from modules.families.LayerNames import DIFFUSERS_NAMES
 from modules.families.PublishedModel import KL_VAE_16, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
@@ -51,6 +52,7 @@ Z_IMAGE = Family(
     lora_targets={"transformer": _ATTENTION},
     lora_mlp={"transformer": ("feed_forward.w1", "feed_forward.w2", "feed_forward.w3")},
     lora_blocks={"transformer": ("layers", "noise_refiner", "context_refiner")},
+    layer_names={"transformer": DIFFUSERS_NAMES},
     latent_bytes_per_pixel=16 * 4 / 8**2,
     caption_bytes=128 * 2560 * 4,  # for a caption of about 128 tokens
     typical_bytes=41e9,

@@ -23,7 +23,7 @@ from modules.methods.lora_start import check_composable, read_start
 from modules.methods.max_norm import MaxNorm
 from modules.methods.Method import Method
 from modules.methods.parts import part_path, prepare_for_training, trained_in, trained_parts
-from modules.weights.lora_files import ADAPTER, LoraFormat, check_lora, save_lora
+from modules.weights.lora_files import ADAPTER, LoraFormat, check_lora, kohya_bytes, save_lora
 from modules.weights.lycoris_files import adapted_layers, file_tensors, peft_config, save_lycoris
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Lora(Method):
 
     def check_output(self, base: BaseModel, config: TrainConfig) -> None:
         if not config.lora.is_lycoris:
-            check_lora(self._adapted(base, config), type(base.pipe), _formats(base, config), _experts(base.family))
+            check_lora(self._adapted(base, config), type(base.pipe), self._formats(base, config), _experts(base.family))
         else:
             file_tensors(self._lycoris_layers(base, config), base.family)
 
@@ -106,7 +106,7 @@ class Lora(Method):
         if config.lora.is_lycoris:
             return save_lycoris(folder / name, self._lycoris_layers(base, config), base.family, dtype, metadata)
         adapted = self._adapted(base, config)
-        formats, experts = _formats(base, config), _experts(base.family)
+        formats, experts = self._formats(base, config), _experts(base.family)
         bundle = self.bundle(base, config) if formats != "diffusers" else {}
         return save_lora(folder / name, adapted, type(base.pipe), formats, dtype, metadata, experts, bundle)
 
@@ -114,13 +114,23 @@ class Lora(Method):
         adapters = (param for module in self._adapted(base, config).values() for param in module.parameters())
         numbers = sum(param.numel() for param in adapters if param.requires_grad)
         num_files = self.num_formats(base, config)
-        has_bundle = _formats(base, config) != "diffusers" and not config.lora.is_lycoris
+        has_bundle = self._formats(base, config) != "diffusers" and not config.lora.is_lycoris
         bundled = sum(t.nbytes for t in self.bundle(base, config).values()) if has_bundle else 0
+        if self._formats(base, config) != "diffusers" and not config.lora.is_lycoris and base.family.layer_names:
+            # fused layers are larger than their parts
+            bundled += kohya_bytes(self._adapted(base, config), type(base.pipe), getattr(torch, config.output.dtype))
+            num_files -= 1
         return num_files * numbers * getattr(torch, config.output.dtype).itemsize + bundled
+
+    def _formats(self, base: BaseModel, config: TrainConfig) -> LoraFormat:
+        """Those that the family has, and that can hold the adapters: with `layer_names` no DoRA, nor text encoders."""
+        family, parts = base.family, self._adapted_in(base, config)
+        fits = family.layer_names and not config.lora.dora and all(name in family.layer_names for name in parts)
+        return config.output.format if family.kohya_prefixes or fits else "diffusers"
 
     def num_formats(self, base: BaseModel, config: TrainConfig) -> int:
         """How many files hold the same adapters."""
-        return 2 if _formats(base, config) == "both" and not config.lora.is_lycoris else 1
+        return 2 if self._formats(base, config) == "both" and not config.lora.is_lycoris else 1
 
     def _adapted(self, base: BaseModel, config: TrainConfig) -> dict[str, Model]:
         return {part: base.module(part) for part in self._adapted_in(base, config)}
@@ -154,10 +164,6 @@ def _candidates(base: BaseModel, components: Collection[str], config: TrainConfi
     return {
         name: target_modules(base.family, name, base.module(name), config.lora.targets) for name in sorted(components)
     }
-
-
-def _formats(base: BaseModel, config: TrainConfig) -> LoraFormat:
-    return config.output.format if base.family.single_file else "diffusers"
 
 
 def _experts(family: Family) -> dict[str, str]:

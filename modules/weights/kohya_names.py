@@ -24,11 +24,12 @@ SDXL_BLOCKS = {
 }
 # Path components that contain underscores; all others are split at underscores.
 WORDS = (
-    "down_blocks", "mid_block", "up_blocks", "transformer_blocks", "to_q", "to_k", "to_v", "to_out", "to_add_out",
-    "add_q_proj", "add_k_proj", "add_v_proj", "proj_in", "proj_out", "conv_in", "conv_out", "conv_shortcut",
-    "time_emb_proj", "time_embedding", "add_embedding", "linear_1", "linear_2", "ff_context", "norm1_context",
-    "norm_out", "context_embedder", "time_text_embed", "timestep_embedder", "text_embedder", "pos_embed",
-    "text_model", "self_attn", "q_proj", "k_proj", "v_proj", "out_proj", "text_projection",
+    "down_blocks", "mid_block", "up_blocks", "transformer_blocks", "single_transformer_blocks", "to_q", "to_k", "to_v",
+    "to_out", "to_add_out", "add_q_proj", "add_k_proj", "add_v_proj", "proj_in", "proj_out", "proj_mlp", "conv_in",
+    "conv_out", "conv_shortcut", "time_emb_proj", "time_embedding", "add_embedding", "linear_1", "linear_2",
+    "ff_context", "norm1_context", "norm_out", "context_embedder", "time_text_embed", "timestep_embedder",
+    "text_embedder", "pos_embed", "text_model", "self_attn", "q_proj", "k_proj", "v_proj", "out_proj",
+    "text_projection",
 )  # fmt: skip
 _WORD = re.compile("|".join(f"{word}(?=_|$)" for word in sorted(WORDS, key=len, reverse=True)) + "|[^_]+")
 

@@ -13,6 +13,7 @@ from modules.config.errors import first_line
 from modules.families.registry import family_of, family_of_pipeline
 from modules.weights.embedding_files import BUNDLE, add_bundled_words
 from modules.weights.errors import WeightsError
+from modules.weights.foreign_names import foreign_tensors, with_whole_groups
 from modules.weights.inspect import lora_family
 from modules.weights.lora_layers import (
     ADAPTER_METADATA,
@@ -100,6 +101,13 @@ def check_lora(
         _kohya_tensors(components, pipeline_class, None)
 
 
+def kohya_bytes(
+    components: Mapping[str, Model], pipeline_class: type[DiffusionPipeline], dtype: torch.dtype
+) -> int:
+    """The size of the tensors in the file in kohya's format."""
+    return sum(tensor.nbytes for tensor in _kohya_tensors(components, pipeline_class, dtype).values())
+
+
 def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:
     """Loads a LoRA file in diffusers' or kohya's format, or a LoHa or LoKr, into a pipeline.
 
@@ -114,7 +122,7 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:
         return
     _check_fits(pipe, family, path, shapes)
     try:
-        if family and family.kohya_prefixes and is_kohya(shapes):
+        if family and is_kohya(shapes) and any(parse_key(name, family) for name in shapes):
             # diffusers ignores the alphas of single layers and DoRA in this format, and does not support every family
             pipe.load_lora_weights(diffusers_tensors(_with_scale(read_layers(path, family))))
             add_bundled_words(pipe, path, family)
@@ -181,6 +189,14 @@ def _kohya_tensors(
     components: Mapping[str, Model], pipeline_class: type[DiffusionPipeline], dtype: torch.dtype | None
 ) -> dict[str, Tensor]:
     family = family_of({"_class_name": pipeline_class.__name__})
+    if family and family.layer_names:
+        tensors: dict[str, Tensor] = {}
+        for name, module in components.items():
+            if name not in family.layer_names:
+                raise WeightsError(f"ComfyUI's format has no names for the '{name}'; choose the diffusers format.")
+            names = family.layer_names[name]
+            tensors |= foreign_tensors(with_whole_groups(adapter_layers(module), module, names), names)
+        return tensors if dtype is None else with_dtype(tensors, dtype)
     if family is None or not family.kohya_prefixes:
         raise WeightsError(
             f"A LoRA for a {pipeline_class.__name__} can't be saved in kohya's format; choose the diffusers format."

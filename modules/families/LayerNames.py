@@ -1,0 +1,23 @@
+"""The names of a component's layers in the LoRA files of ComfyUI and kohya's scripts, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class LayerNames:
+    """prefix: before each name. flat: whether underscores take the place of the dots in a name.
+
+    names: path in diffusers -> name, both with {} for the number of the block; {} if all names are those of diffusers.
+    fused: paths of layers -> the name of the one layer that they are in such a file, in the order of its outputs.
+    """
+
+    prefix: str
+    flat: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
+    fused: Mapping[tuple[str, ...], str] = field(default_factory=dict)
+
+
+DIFFUSERS_NAMES = LayerNames("diffusion_model.")  # as ComfyUI reads them for models that it names as diffusers does

@@ -1,0 +1,95 @@
+"""LoRAs with ComfyUI's names: diffusers' own converters read the adapters that were written, tensor by tensor."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from diffusers import DiffusionPipeline
+from diffusers.loaders import lora_pipeline
+
+from modules.families.registry import FAMILIES
+from modules.methods.registry import METHODS
+from modules.weights.foreign_names import foreign_tensors
+from modules.weights.lora_files import adapter_layers, load_lora
+from modules.weights.lora_layers import LoraLayer
+from modules.weights.safe import load_tensors
+from tests.support.prepared import prepared
+from tests.support.short_training import our_picture
+
+LORA = METHODS["lora"]
+MIXINS = {
+    "flux1": "FluxLoraLoaderMixin",
+    "flux2_dev": "Flux2LoraLoaderMixin",
+    "flux2_klein": "Flux2LoraLoaderMixin",
+    "zimage": "ZImageLoraLoaderMixin",
+    "qwen_image": "QwenImageLoraLoaderMixin",
+}
+OPTIONS = {"output": {"format": "both", "dtype": "float32"}}
+
+
+def saved(family, folder, tmp_path, **lora):
+    """The trained transformer and the two files of its LoRA, whose adapters have random weights."""
+    torch.manual_seed(0)
+    base, config = prepared(folder, "lora", family, lora={"rank": 2, "alpha": 3.0, **lora}, **OPTIONS)
+    module = base.module("transformer")
+    for param in module.parameters():
+        if param.requires_grad:
+            param.data.normal_(std=0.1)
+    return base, config, LORA.save(base, config, tmp_path, "lora", {})
+
+
+# of FLUX.1 in this format, diffusers reads the layers of attention alone; the others are checked by our own reader
+@pytest.mark.parametrize(
+    ("family", "targets"),
+    [("flux1", "attention"), *((name, "attention_mlp") for name in MIXINS if name != "flux1")],
+)
+def test_diffusers_reads_every_adapter(family, targets, tiny_model, tmp_path):
+    base, _, files = saved(family, tiny_model(family), tmp_path, targets=targets)
+    assert [file.name for file in files] == ["lora.safetensors", "lora_kohya.safetensors"]
+    mixin = getattr(lora_pipeline, MIXINS[family])
+    read = mixin.lora_state_dict(load_tensors(files[1]))
+    read = read[0] if isinstance(read, tuple) else read
+    expected = adapter_layers(base.module("transformer"))
+    found = {name.removesuffix(".lora_A.weight") for name in read if name.endswith(".lora_A.weight")}
+    assert found == {f"transformer.{path}" for path in expected}
+    for path, layer in expected.items():
+        down, up = (read[f"transformer.{path}.lora_{half}.weight"] for half in "AB")
+        torch.testing.assert_close(up @ down, layer.up @ layer.down * (layer.alpha / layer.rank), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["flux1", "flux2_klein", "zimage", "qwen_image"])
+def test_the_file_makes_the_image_of_the_training(family, tiny_model, tmp_path):
+    base, _, files = saved(family, tiny_model(family), tmp_path)
+    expected = our_picture(base.pipe)
+    plain = DiffusionPipeline.from_pretrained(tiny_model(family))
+    plain.set_progress_bar_config(disable=True)
+    before = our_picture(plain)
+    load_lora(plain, files[1])
+    difference = abs(our_picture(plain) - expected).max()
+    assert difference <= 1e-4
+    assert difference < abs(before - expected).max() / 10
+
+
+def test_the_size_of_fused_layers_is_known_before_they_are_written(tiny_model, tmp_path):
+    base, config, files = saved("flux2_klein", tiny_model("flux2_klein"), tmp_path)
+    held = sum(tensor.nbytes for file in files for tensor in load_tensors(file).values())
+    assert LORA.saved_bytes(base, config) == pytest.approx(held, rel=0.01)
+
+
+def test_dora_is_saved_in_diffusers_format_alone_where_the_other_can_not_hold_it(tiny_model, tmp_path):
+    _, _, files = saved("zimage", tiny_model("zimage"), tmp_path, dora=True)
+    assert [file.name for file in files] == ["lora.safetensors"]
+
+
+def test_fused_parts_of_unequal_ranks_stay_apart():
+    names = FAMILIES["flux2_dev"].layer_names["transformer"]
+    paths = [f"transformer_blocks.3.attn.{name}" for name in ("to_q", "to_k", "to_v")]
+    ranks = zip(paths, (1, 3, 2), strict=True)
+    layers = {path: LoraLayer(torch.rand(rank, 4), torch.rand(5, rank), 2.0) for path, rank in ranks}
+    tensors = foreign_tensors(layers, names)
+    name = "lora_unet_double_blocks_3_img_attn_qkv"
+    assert tensors.keys() == {f"{name}.{part}" for part in ("lora_down.weight", "lora_up.weight", "alpha")}
+    down, up = tensors[f"{name}.lora_down.weight"], tensors[f"{name}.lora_up.weight"]
+    assert tensors[f"{name}.alpha"] == len(down) == 9
+    expected = torch.cat([layer.up @ layer.down * (2.0 / layer.rank) for layer in layers.values()])
+    torch.testing.assert_close(up @ down, expected)
