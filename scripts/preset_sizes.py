@@ -28,10 +28,11 @@ from modules.config.presets import (  # noqa: E402
     list_presets,
     load_preset,
     merge_values,
+    on_gpus,
     own_sizes,
 )
 from modules.config.TrainConfig import TrainConfig  # noqa: E402
-from modules.machine.memory_estimate import GIB, SYSTEM_BYTES, estimate_memory  # noqa: E402
+from modules.machine.memory_estimate import GIB, estimate_memory, room_for_presets  # noqa: E402
 from scripts.generated_file import write_or_check  # noqa: E402
 
 HEADER = """\
@@ -116,9 +117,9 @@ def _sample_sizes(values: dict) -> Iterator[dict]:
 
 def _fits(values: dict, memory: int) -> bool:
     """On one GPU and on several, where the exchange of gradients takes some, too."""
-    config = config_from_values(values)
-    estimates = [estimate_memory(config, num_gpus) for num_gpus in (1, GPU_COUNTS[0])]
-    return all(estimate is None or estimate.peak <= memory * GIB - SYSTEM_BYTES for estimate in estimates)
+    runs = [(1, values), *((count, merge_values(values, on_gpus(values, count))) for count in GPU_COUNTS)]
+    estimates = [estimate_memory(config_from_values(run), num_gpus) for num_gpus, run in runs]
+    return all(estimate is None or estimate.peak <= room_for_presets(memory) for estimate in estimates)
 
 
 def _why_not(values: dict) -> str:
@@ -128,9 +129,9 @@ def _why_not(values: dict) -> str:
     least = next((memory for memory in MEMORY_SIZES if _fitting(values, memory) is not None), None)
     remedy = f"use a GPU with {least} GB" if least else "no GPU has as much"
     if estimate.caching == estimate.peak:
-        part, size = "The text encoders need", estimate.caching
         precision = _precision(config, config.model.text_encoder_quantization)
-        return f"{part} {size / GIB:.1f} GiB in {precision} to encode the captions; {remedy}."
+        size = f"{estimate.caching / GIB:.1f} GiB, with the text encoders in {precision}"
+        return f"To encode captions and images needs {size}; {remedy}."
     lasting = estimate.weights + estimate.gradients + estimate.optimizer + estimate.average
     parts = "Weights and gradients" if config.method == "full" else "The weights"
     precision = _precision(config, config.model.denoiser_quantization)

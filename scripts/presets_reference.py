@@ -27,6 +27,7 @@ from modules.config.presets import (  # noqa: E402
 from modules.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.machine.memory_estimate import ARCHITECTURES, GIB, estimate_memory  # noqa: E402
 from scripts.generated_file import write_or_check  # noqa: E402
+from scripts.memory import load_results  # noqa: E402
 
 FILE = ROOT / "docs" / "presets.md"
 SIZE_TITLES = ("preset", "micro-batch x accumulation", "checkpointing", "weights", "optimizer", "estimate")
@@ -76,14 +77,21 @@ and its libraries, and on what else uses it. The sum, for one GPU, is the larges
   holds more, in half precision for one image and in float32, the table says how much. Prompts are encoded with the
   captions.
 
-Weights and activations are counted by `scripts/count_memory.py` on the real architectures, without their weights:
+Weights and activations are counted by `scripts/count_memory.py` on the real architectures, without their weights; then
+corrected by what the step takes at its peak in the simulation below:
 
 {table}
 
 Activations are what autograd keeps for the backward pass in bf16 mixed precision, and grow with the number of pixels
 and of images. The autoencoder (84 million weights) is counted in float32: 35,067 and 14,958 bytes a pixel.
 
-A preset is offered for a size if on one GPU and on several the sum stays 1 GiB below it, which is for the system.
+`scripts/memory.py` checks the sum. It runs the code of a run at the real size of the model (encoding, the step with its
+backward pass and optimizer, a sample's prediction and decoding) on a simulated GPU, whose tensors have no values, and
+adds up the bytes that exist at once. Its results are in `resources/preset_memory.json`, and the sum is within 10 % of
+all of them. `python scripts/memory.py sdxl-lora-12gb` prints a preset's. {simulated}
+
+A preset is offered for a size if on one GPU and on several the sum stays 5 % and at least 1 GiB below it, which is for
+the system.
 **Samples may need more** than the training, above all that of a LoRA in small batches: a preset makes smaller ones
 where they would not fit otherwise. If yours don't fit, a run says so and goes on without them; lower
 `sampling.batch_size` first, then their width and height.
@@ -130,9 +138,18 @@ def reference_text() -> str:
         "".join(f"- {reason}\n" for reason in _reasons(varied)),
         BY_GPUS,
         _table("preset", *counts, rows=[_gpus_row(preset) for preset in varied]),
-        MEMORY_RULE.format(table=_table(*ARCHITECTURE_TITLES, rows=list(_architecture_rows())).rstrip()),
+        MEMORY_RULE.format(
+            table=_table(*ARCHITECTURE_TITLES, rows=list(_architecture_rows())).rstrip(), simulated=_simulated(varied)
+        ),
     ]
     return "\n".join(parts)
+
+
+def _simulated(presets: list[Preset]) -> str:
+    """Which of the presets are simulated."""
+    names = {name.rpartition("-")[0] for kept in load_results().values() for name in kept["presets"]}
+    without = [f"`{preset.name}`" for preset in presets if preset.name not in names]
+    return f"Only estimated so far: {', '.join(without)}." if without else "All presets are simulated."
 
 
 def _table(*titles: str, rows: list[str]) -> str:

@@ -22,6 +22,7 @@ class OptimizerFacts:
     settings: the settings of OptimizerConfig that only some optimizers use and that this one uses.
     arguments: the arguments of the class beside parameters, learning rates and weight decay.
     states: values of optimizer state per trained weight, in the weight's precision. state_bytes: further bytes.
+    factors: whether it has a state for the rows and columns of matrices only, which is no less for kernels of 3 x 3.
     steps_in_place: whether a step needs no temporary memory of the gradients' size.
     largest_rate: learning rates from here on are probably a mistake.
     finds_own_step: whether it adapts the step size itself. The learning rate is then near 1, the same for all parts,
@@ -45,6 +46,7 @@ class OptimizerFacts:
     settings: tuple[str, ...]
     package: str = ""
     states: int = 0
+    factors: bool = False
     state_bytes: int = 0
     steps_in_place: bool = False
     largest_rate: float = 0.1
@@ -153,6 +155,7 @@ OPTIMIZERS: dict[str, OptimizerFacts] = {
                 "d": config.adafactor_clip_threshold,
             },
             settings=("adafactor_beta2_decay", "adafactor_clip_threshold", "adafactor_scale_parameter"),
+            factors=True,
             divides=True,
             steps_alone=True,
         ),

@@ -66,7 +66,7 @@ def load_preset(name: str, folder: Path = PRESETS_DIR) -> dict:
         entry = _at_size(base, memory)
         assert isinstance(entry, dict)  # `_check_variant` refuses a size with a reason instead
         values = merge_values(values, entry)
-    return values if num_gpus == 1 else merge_values(values, _on_gpus(values, num_gpus))
+    return values if num_gpus == 1 else merge_values(values, on_gpus(values, num_gpus))
 
 
 def own_sizes(name: str) -> dict[int, dict | str]:
@@ -138,7 +138,7 @@ def _at_size(name: str, memory: int) -> dict | str:
     return entries[max(size for size in entries if size <= memory)]
 
 
-def _on_gpus(values: dict, num_gpus: int) -> dict:
+def on_gpus(values: dict, num_gpus: int) -> dict:
     """The changes for several GPUs, with which the run trains on as many images as on one.
 
     With a batch size per GPU, each step has more samples, so there are fewer steps, with a learning rate scaled by the

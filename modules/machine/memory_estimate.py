@@ -5,6 +5,7 @@ The numbers come from resources/families.json; docs/presets.md explains the rule
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from modules.config.clips import sample_frames
 from modules.config.families import load_families
 from modules.config.image_sizes import largest_area, sample_size
+from modules.config.installation import ROOT
 from modules.config.methods import facts_of
 from modules.config.optimizers import facts_of_optimizer
 from modules.config.quantizations import QUANTIZATIONS
@@ -24,6 +26,7 @@ GIB = 2**30
 BYTES_OF = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 SYSTEM_BYTES = GIB
 """Of each GPU, left to its display and other programs: what a preset for a class of memory may not count on."""
+_LARGEST_SHARE = 0.95  # of a large GPU, that a preset may count on
 
 _ROUNDED_WEIGHTS = 2**26  # that stochastic rounding holds in float32 at a time, in about four copies
 
@@ -32,12 +35,14 @@ _VOCABULARY = 152_064 * 3584  # of Qwen2.5-VL-7B, the largest vocabulary of the 
 
 _GATHERED = 0.2  # of the denoiser's weights under FSDP: up to two blocks and the gradients of one, see ShardedRuntime
 
-_ALLOCATOR = 1.1  # fragmentation: activations of many sizes are allocated and freed
-_CUDA_BYTES = 0.5 * GIB  # kernels and workspaces of torch and cuDNN in a process
+ALLOCATOR = 1.1
+"""Fragmentation: activations of many sizes are allocated and freed."""
+CUDA_BYTES = GIB // 2
+"""Kernels and workspaces of torch and cuDNN in a process."""
 _NCCL_BYTES = 0.25 * GIB  # its buffers between ranks
 _LIBRARY_BYTES = 0.4 * GIB  # system memory of a process: 0.33 after importing torch and diffusers, 0.47 in the demo
 _TEXT_LAYERS = 24  # of T5: without gradients, the activations of only one layer exist at a time
-_VAE_WIDTH = 4 * 128  # values per pixel at the encoder's widest point
+_VAE_WIDTH = 5 * 128  # values per pixel at the encoder's widest point
 _ENCODED_PIXELS = 2**20  # encoded at once, or a single larger image; at most four, see data/LatentEncoder.py
 _DECODER_WIDTH = 256  # channels of the decoder at its widest point, which is at the image's full size
 _DENOISER_WIDTH = 2 * 228  # values of the denoiser per image pixel at its widest point, doubled by guidance
@@ -107,6 +112,13 @@ ARCHITECTURES = {name: _architecture(info.memory) for name, info in load_familie
 """By family; those that are not in it are of unknown size."""
 
 
+SIMULATED_FILE = ROOT / "resources" / "preset_memory.json"
+CORRECTIONS: dict[str, dict[str, float]] = json.loads(SIMULATED_FILE.read_text(encoding="utf-8"))["corrections"]
+"""Family -> what the simulation of its presets (scripts/memory.py) found to differ from the counts: by `backward_kind`,
+the peak of a step over the activations kept for the backward pass; and FACTORED."""
+FACTORED = "factored state"  # values per trained weight of an optimizer that factors matrices, but not kernels
+
+
 @dataclass(frozen=True)
 class MemoryEstimate:
     """Bytes on one GPU.
@@ -152,10 +164,10 @@ def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> Memory
     num_sharing = sharing_ranks(config, ranks)
     if num_sharing > 1:
         weights = weights / num_sharing + _GATHERED * model.denoiser * (2 if is_mixed else own)
-    elif is_mixed and own >= 4:
+    elif is_mixed and own >= 4 and not frees_as_it_goes(config):
         weights += _autocast_weights(config, model) * 2
     held = trained / num_sharing  # by one rank
-    process = _CUDA_BYTES + (_NCCL_BYTES if ranks > 1 else 0)
+    process = CUDA_BYTES + (_NCCL_BYTES if ranks > 1 else 0)
     optimizer = held * _optimizer_bytes(config, trained_bytes)
     if num_sharing == 1 and config.ddp_shard_optimizer:
         optimizer /= ranks
@@ -172,12 +184,31 @@ def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> Memory
         gradients=_gradients_at_once(config, model, held) * trained_bytes,
         optimizer=optimizer,
         average=average,
-        activations=_activations(config, model, ranks) * _ALLOCATOR,
+        activations=_activations(config, model, ranks) * ALLOCATOR,
         stepping=_stepping(config, _gradients_at_once(config, model, held), held, trained_bytes),
         caching=_caching(config, model) + process,
         sampling=sampling,
         process=process,
     )
+
+
+def room_for_presets(memory: int) -> float:
+    """The bytes that a preset for GPUs with `memory` GB may need."""
+    return min(memory * GIB - SYSTEM_BYTES, _LARGEST_SHARE * memory * GIB)
+
+
+def frees_as_it_goes(config: TrainConfig) -> bool:
+    """Whether activations, and the copies that autocast makes of weights, are freed while gradients come to be, so that
+    not all of them exist at once: in a step without accumulation that trains the weights themselves."""
+    return facts_of(config).trains_weights and config.gradient_accumulation_steps == 1
+
+
+def backward_kind(config: TrainConfig) -> str:
+    """The kind of a step, for `Architecture.backward`."""
+    method = facts_of(config)
+    kind = "vae" if not method.uses_denoiser else "full" if method.trains_weights else "lora"
+    checkpoints = " in parts" if config.model.gradient_checkpointing else ""
+    return f"{kind}{checkpoints}{' at once' if frees_as_it_goes(config) else ''}"
 
 
 def sharing_ranks(config: TrainConfig, num_ranks: int) -> int:
@@ -239,11 +270,16 @@ def least_rank_bytes(config: TrainConfig, base_bytes: int | None = None) -> floa
     return _LIBRARY_BYTES + share * (weights + memory.gradients + memory.optimizer)
 
 
-def _optimizer_bytes(config: TrainConfig, weight_bytes: int) -> int:
+def _correction(config: TrainConfig, kind: str, otherwise: float) -> float:
+    return CORRECTIONS.get(config.family, {}).get(kind, otherwise)
+
+
+def _optimizer_bytes(config: TrainConfig, weight_bytes: int) -> float:
     """The optimizer's state per trained weight, in bytes. weight_bytes: size of a weight."""
     facts = facts_of_optimizer(config.optimizer)
     value_bytes = 4 if _rounds_by_chance(config) else weight_bytes
-    return facts.states * value_bytes + facts.state_bytes
+    states = _correction(config, FACTORED, 0.0) if facts.factors and facts_of(config).trains_weights else facts.states
+    return states * value_bytes + facts.state_bytes
 
 
 def _trained_text_encoders(config: TrainConfig) -> list[int]:
@@ -352,6 +388,7 @@ def _activations(config: TrainConfig, model: Architecture, num_ranks: int) -> fl
         precision = 2.0
     pixels = (largest_area(config) + _reference_pixels(config)) * _latent_frames(config, config.data.frames)
     each = pixels * (kept.part if config.model.gradient_checkpointing else kept.whole) * precision
+    each *= _correction(config, backward_kind(config), 1.0)
     if method.keeps_old_model and config.loss.output_preservation:
         each *= 2  # of both predictions that get gradients
     chunks = config.model.text_chunks if load_families()[config.family].takes_chunks else 1
@@ -439,7 +476,7 @@ def _caching(config: TrainConfig, model: Architecture) -> float:
     width: float = _VAE_WIDTH
     if _latent_frames(config, config.data.frames) > 1:
         pixels, width = largest, (model.clip["encoder"] + model.clip["encoder_frame"] * config.data.frames) / 4
-    return max(text, (model.vae + pixels * width) * own)
+    return max(text, (model.vae + pixels * width * ALLOCATOR) * own)
 
 
 def _sampling(config: TrainConfig, model: Architecture, num_ranks: int) -> float:
@@ -477,7 +514,7 @@ def _sampling(config: TrainConfig, model: Architecture, num_ranks: int) -> float
     denoiser_bytes = own if config.model.mixed_precision == "no" else 2
     # counted in half precision for one of the two passes that guidance needs
     denoising = pictures * pixels * max(_DENOISER_WIDTH, model.held["denoiser"]) * denoiser_bytes
-    return absent + max(denoising * _ALLOCATOR, vae + decoding * _ALLOCATOR)
+    return absent + max(denoising * ALLOCATOR, vae + decoding * ALLOCATOR)
 
 
 def _rounds_by_chance(config: TrainConfig) -> bool:

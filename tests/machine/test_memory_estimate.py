@@ -18,11 +18,14 @@ from modules.config.presets import (
 )
 from modules.machine.memory_estimate import (
     ARCHITECTURES,
+    CORRECTIONS,
+    FACTORED,
     GIB,
     SYSTEM_BYTES,
     blocks_to_swap,
     estimate_memory,
     least_rank_bytes,
+    room_for_presets,
 )
 
 VARIANTS = [
@@ -38,7 +41,8 @@ def estimate(num_ranks=None, **values):
 
 @pytest.mark.parametrize(("name", "memory"), VARIANTS)
 def test_a_preset_is_offered_where_it_leaves_the_system_its_share_and_nowhere_else(name, memory):
-    room = memory * GIB - SYSTEM_BYTES
+    room = room_for_presets(memory)
+    assert room <= memory * GIB - SYSTEM_BYTES
     if not why_not_offered(name, memory):
         for num_gpus in (1, 2, 4, 8):
             config = config_from_values(load_preset(variant_name(name, memory, num_gpus)))
@@ -58,6 +62,7 @@ def test_full_training_in_float32_keeps_weights_gradients_moments_average_and_au
         model={"weight_dtype": "float32", "mixed_precision": "bf16"},
         optimizer={"name": "adamw"},
         ema={"enabled": True},
+        gradient_accumulation_steps=2,  # else they go while gradients come
     )
     assert memory.weights == UNET * (4 + 2)
     assert (memory.gradients, memory.optimizer, memory.average) == (UNET * 4, UNET * 8, UNET * 4)
@@ -199,7 +204,8 @@ def test_stochastic_rounding_keeps_the_optimizers_state_in_float32_and_some_weig
     assert (memory.weights, memory.gradients, memory.optimizer) == (UNET * 2, UNET * 2, UNET * 8)
     assert memory.stepping == GIB
     factored = estimate(method="full", model=model, optimizer={"name": "adafactor", "stochastic_rounding": True})
-    assert factored.optimizer == 0
+    # a row and a column of matrices hardly count, but kernels of 3 x 3 keep two thirds of their values
+    assert factored.optimizer == UNET * 4 * CORRECTIONS["sd15"][FACTORED]
 
 
 def test_of_a_lora_only_the_adapter_has_gradients_and_state():
@@ -251,7 +257,7 @@ def test_a_vae_that_sees_a_clip_as_a_whole_takes_more_for_a_longer_one():
         return estimate_memory(config_from_values(values))
 
     counted = load_families()["ltx_video"].memory["clip"]
-    assert of(289).caching - of(257).caching == pytest.approx(32 * counted["encoder_frame"] / 2 * 768**2)
+    assert of(289).caching - of(257).caching == pytest.approx(1.1 * 32 * counted["encoder_frame"] / 2 * 768**2)
 
 
 def test_a_global_batch_is_shared_by_ranks_and_micro_batches():

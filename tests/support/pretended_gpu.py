@@ -2,10 +2,9 @@
 
 What a GPU would refuse or wait for raises an AssertionError with the line of our code: an operation on tensors of two
 devices, one that does not take their dtypes, and inside of `no_waits` everything for which the host waits until the GPU
-has computed. Where a library's own code waits, `waits_elsewhere` has its file instead. torch's autocast has no rules
-for such a device; it gets those of CUDA for the operations that our models use. A copy to the CPU with `non_blocking`
-arrives when its event has been waited for, and is NaN until then. Memory can't be measured here, because attention
-keeps its matrix on such a device, and there is one stream only (tests/weights/test_block_swap.py has a second).
+has computed. Where a library's own code waits, `waits_elsewhere` has its file instead. A copy to the CPU with
+`non_blocking` arrives when its event has been waited for, and is NaN until then. There is one stream only
+(tests/weights/test_block_swap.py has a second). scripts/simulated_gpu.py measures memory.
 
 A process must import this before its first backward pass, after which autograd knows no further device, and is then no
 longer as it was for other tests. So it runs in a process of its own, see tests/trainer/test_pretended_gpu.py.
@@ -24,13 +23,11 @@ from types import FrameType
 from typing import Any
 
 import torch
-import torch.utils._device
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-_setup_privateuseone_for_python_backend("pretended")
-GPU = torch.device("pretended", 0)
+from scripts.python_device import DeviceTensor, make_device
+
 ROOT = Path(__file__).resolve().parents[2]
 
 _aten = torch.ops.aten
@@ -59,47 +56,20 @@ _arriving: list[tuple[Tensor, Tensor]] = []  # (on the CPU, on the GPU) of copie
 _MAY_WAIT = ("modules/families/hidream.py",)
 
 
-class OnGpu(Tensor):
-    """A tensor on the pretended GPU. held: its values, a tensor on the CPU that only this one refers to."""
-
-    held: Tensor
-    __torch_function__ = torch._C._disabled_torch_function_impl
-
-    @staticmethod
-    def __new__(cls, held: Tensor) -> OnGpu:
-        layout = {"strides": held.stride(), "storage_offset": held.storage_offset()}
-        return Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, device=GPU, **layout)
-
-    def __init__(self, held: Tensor):
-        self.held = held
-
-    @property
-    def data(self) -> Tensor:
-        return self.detach()
-
-    @data.setter
-    def data(self, value: Tensor) -> None:
-        Tensor.data.__set__(self, value)
-        self.held = value.held
-
-    def __getitem__(self, index: Any) -> Tensor:
-        parts = index if isinstance(index, tuple) else (index,)
-        return super().__getitem__(tuple(torch.tensor(part) if isinstance(part, list) else part for part in parts))
+class OnGpu(DeviceTensor):
+    """A tensor on the pretended GPU, held with its values by the CPU."""
 
     is_cuda = True  # for code that has another way for a CPU
-
-    def new_tensor(self, values: Any, dtype: torch.dtype | None = None) -> Tensor:
-        return torch.tensor(values, dtype=dtype or self.dtype, device=GPU)
-
-    def tolist(self) -> Any:
-        return self.cpu().tolist()
 
     def __repr__(self, **_: Any) -> str:  # torch prints values, which are read from the GPU
         return f"OnGpu({self.tolist()})"
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _run(function, args, kwargs or {})
+    def run(cls, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        return _run(function, args, kwargs)
+
+
+GPU = make_device("pretended", OnGpu)
 
 
 @contextmanager
@@ -238,47 +208,6 @@ def _is_ours(frame: FrameType) -> bool:
     return file.startswith(str(ROOT)) and "site-packages" not in file
 
 
-# --- autocast, as on CUDA ---------------------------------------------------------------------------------------------
-
-# https://docs.pytorch.org/docs/stable/amp.html#cuda-op-specific-behavior
-_IN_LOW_PRECISION = (
-    "linear addmm mm bmm matmul baddbmm einsum conv1d conv2d conv3d conv_transpose1d conv_transpose2d.input "
-    "conv_transpose3d.input convolution scaled_dot_product_attention"
-)
-_IN_FLOAT32 = "layer_norm group_norm rms_norm softmax.int log_softmax.int exp log pow.Tensor_Scalar rsqrt sum mean.dim "
-_IN_FLOAT32 += "mse_loss l1_loss smooth_l1_loss huber_loss norm.ScalarOpt_dim cumsum prod"
-
-
-def _cast_as(operation: Any, dtype: Callable[[], torch.dtype]) -> Callable[..., Any]:
-    def cast(value: Any) -> Any:
-        lowers = isinstance(value, OnGpu) and value.is_floating_point() and value.dtype != torch.float64
-        return value.to(dtype()) if lowers else value
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = tree_map(cast, (args, kwargs))
-        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
-            return operation(*args, **kwargs)
-
-    return run
-
-
-def _register() -> list[torch.library.Library]:
-    torch.pretended.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
-    everything = torch.library.Library("_", "IMPL")
-    everything.fallback(lambda function, *args, **kwargs: _run(function, args, kwargs), "PrivateUse1")
-    everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    autocast = torch.library.Library("aten", "IMPL")
-    for names, dtype in (
-        (_IN_LOW_PRECISION, lambda: torch.get_autocast_dtype(GPU.type)),
-        (_IN_FLOAT32, lambda: torch.float32),
-    ):
-        for name in names.split():
-            operation = getattr(_aten, name.split(".")[0])
-            overload = name.split(".")[1] if "." in name else "default"
-            autocast.impl(name, _cast_as(getattr(operation, overload), dtype), "AutocastPrivateUse1")
-    return [everything, autocast]
-
-
 def _in_any_memory(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """torch.empty, which can't pin memory here."""
 
@@ -289,21 +218,5 @@ def _in_any_memory(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return made
 
 
-def _made_on_host(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """torch.tensor, whose own copy to a device written in Python fails an assertion."""
-
-    @functools.wraps(make)
-    def made(*args: Any, device: torch.device | str | int | None = None, **kwargs: Any) -> Tensor:
-        args, kwargs = tree_map(lambda value: value.item() if isinstance(value, OnGpu) else value, (args, kwargs))
-        if device is None or not _is_gpu(device):
-            return make(*args, device=device, **kwargs)
-        return make(*args, **kwargs).to(device)
-
-    return made
-
-
-torch.utils._device._device_constructors()  # remembered, so that torch.device as a context knows the own functions
-torch.tensor, torch.as_tensor = _made_on_host(torch.tensor), _made_on_host(torch.as_tensor)
 torch.empty = _in_any_memory(torch.empty)
 torch.cuda.Event, torch.cuda.current_stream = Event, lambda device=None: None
-_libraries = _register()  # which end when they are no longer referred to

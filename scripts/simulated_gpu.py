@@ -1,0 +1,185 @@
+"""A GPU of any size: its tensors have shapes and dtypes and no values, and their bytes are added up.
+
+Memory counts like that of CUDA's caching allocator: each storage once, in units of 512 bytes, from when it is made to
+when nothing refers to it. Attention is fused and keeps what FlashAttention does (Dao 2023, arXiv 2307.08691). Tensors
+of a few elements, such as timesteps and masks, keep their values, because models read them; all others read as 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from scripts.python_device import DeviceTensor, make_device
+
+MOST_WITH_VALUES = 4096  # elements
+_UNIT = 512  # bytes
+
+_aten = torch.ops.aten
+
+
+class Memory:
+    """Bytes of the storages on the GPU, now and at most since `restart`."""
+
+    def __init__(self) -> None:
+        self.now = self.peak = 0
+        self._storages: dict[int, list[int]] = {}  # storage -> [its tensors, its bytes]
+
+    def restart(self) -> None:
+        self.peak = self.now
+
+    def take(self, storage: int, num_bytes: int) -> None:
+        """A further tensor has the storage, which may have grown."""
+        entry = self._storages.setdefault(storage, [0, 0])
+        self.now += max(0, num_bytes - entry[1])
+        self.peak = max(self.peak, self.now)
+        entry[:] = entry[0] + 1, max(num_bytes, entry[1])
+
+    def give(self, storage: int) -> None:
+        entry = self._storages[storage]
+        entry[0] -= 1
+        if not entry[0]:
+            self.now -= entry[1]
+            del self._storages[storage]
+
+
+MEMORY = Memory()
+
+
+class _Lease:
+    """The share of one tensor in a storage, for as long as it has it."""
+
+    def __init__(self, held: Tensor):
+        storage = held.untyped_storage()
+        self._storage = storage._cdata
+        MEMORY.take(self._storage, -(-storage.nbytes() // _UNIT) * _UNIT)
+
+    def __del__(self) -> None:
+        MEMORY.give(self._storage)
+
+
+class Simulated(DeviceTensor):
+    """held: a tensor on torch's meta device, or a small one on the CPU."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "held":
+            super().__setattr__("_lease", _Lease(value))
+
+    def __repr__(self, **_: Any) -> str:
+        return f"Simulated({self.dtype}, {list(self.shape)})"
+
+    @classmethod
+    def run(cls, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        return _run(function, args, kwargs)
+
+
+GPU = make_device("simulated", Simulated)
+
+
+def _run(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    target = kwargs.get("device")
+    if function is _aten._local_scalar_dense.default:
+        return function(_values(args[0]))
+    if function is _aten.copy_.default and not isinstance(args[0], Simulated):
+        return args[0].copy_(_values(args[1]).to(args[0].device))
+    if target is not None and torch.device(target).type == "cpu":
+        return function(*tree_map(_values, args), **kwargs)
+    if target is not None:
+        kwargs = {**kwargs, "device": "meta"}
+    leaves, spec = tree_flatten((args, kwargs))
+    own = [value for value in leaves if isinstance(value, Simulated)]
+    held = [value.held if isinstance(value, Simulated) else value for value in leaves]
+    has_values = not any(isinstance(value, Tensor) and value.is_meta for value in held)
+    if has_values:
+        made = tree_leaves(_call(function, _on_meta(held), spec)) if target is not None or not own else own
+        has_values = all(value.numel() <= MOST_WITH_VALUES for value in made if isinstance(value, Tensor))
+        if target is not None and has_values:
+            held = ["cpu" if value == "meta" and isinstance(value, str) else value for value in held]
+    if not has_values:
+        for value in _changed(function, args, kwargs):
+            if isinstance(value, Simulated) and not value.held.is_meta:  # it gets values that are not known
+                value.held = value.held.to("meta")
+        held = _on_meta([value.held if isinstance(value, Simulated) else value for value in leaves])
+    known = {id(value.held): value for value in own}
+
+    def on_gpu(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        argument = known.get(id(value))  # of an operation in place
+        if argument is not None and argument.shape != value.shape:
+            argument.data = Simulated(value)
+        return Simulated(value) if argument is None else argument
+
+    result = _call(function, held, spec)
+    return on_gpu(result) if isinstance(result, Tensor) else tree_map(on_gpu, result)
+
+
+def _call(function: Any, leaves: list[Any], spec: Any) -> Any:
+    args, kwargs = tree_unflatten(leaves, spec)
+    return function(*args, **kwargs)
+
+
+def _on_meta(leaves: list[Any]) -> list[Any]:
+    return [value.to("meta") if isinstance(value, Tensor) and not value.is_meta else value for value in leaves]
+
+
+def _values(value: Any) -> Any:
+    """What is read of a tensor: ones, where it has no values."""
+    held = value.held if isinstance(value, Simulated) else value
+    return torch.ones(held.shape, dtype=held.dtype) if isinstance(held, Tensor) and held.is_meta else held
+
+
+def _changed(function: Any, args: tuple, kwargs: dict[str, Any]) -> list[Any]:
+    """The arguments that an operation writes to."""
+    changed = []
+    for number, argument in enumerate(function._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[number] if number < len(args) else kwargs.get(argument.name)
+            changed += tree_leaves(given)
+    return changed
+
+
+class _Attention(torch.autograd.Function):
+    """Fused attention: keeps its inputs and output and a sum for each query, not the matrix."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        *batch, heads, length, _ = query.shape
+        output = query.new_empty(*batch, length, heads, value.shape[-1]).transpose(-2, -3)
+        sums = query.new_empty(*batch, heads, length, dtype=torch.float32)
+        ctx.save_for_backward(query, key, value, output, sums, mask)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, _, sums, _ = ctx.saved_tensors
+        work = torch.empty_like(query, dtype=torch.float32), torch.empty_like(sums)  # the gradient is summed in float32
+        gradients = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+        del work
+        return *gradients, None
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    if not isinstance(query, Simulated):
+        return _attend_elsewhere(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if torch.is_autocast_enabled(GPU.type):
+        query, key, value = (each.to(torch.get_autocast_dtype(GPU.type)) for each in (query, key, value))
+    return _Attention.apply(query, key, value, attn_mask)
+
+
+_attend_elsewhere = F.scaled_dot_product_attention
+F.scaled_dot_product_attention = _attend

@@ -1,0 +1,80 @@
+"""What presets need by simulation: up to date, below the memory in their names, and close to the quick estimate."""
+
+from __future__ import annotations
+
+import pytest
+
+from modules.config.files import config_from_values
+from modules.config.presets import load_preset
+from modules.machine.memory_estimate import ARCHITECTURES, GIB, estimate_memory
+from scripts.memory import digest, load_results, presets_by_hash, result_of, simulation
+from tests.support.RankPool import RankPool
+from tests.support.simulated_runs import simulated
+
+RESULTS = load_results()
+BY_HASH = dict(presets_by_hash())
+SPARE = 0.05
+TOLERANCE = 0.1
+
+
+def settings(name: str):
+    return config_from_values(load_preset(name))
+
+
+def results():
+    """(name of the preset, its settings, the result), for each preset and size that has one."""
+    for key, kept in RESULTS.items():
+        names, config = BY_HASH[key]
+        for name in names:
+            yield name, config, simulation(kept)
+
+
+def test_no_result_is_out_of_date():
+    stale = [value["presets"][0] for key, value in RESULTS.items() if key not in BY_HASH]
+    assert not stale, f"run `python scripts/memory.py --write`: {', '.join(stale)}"
+
+
+def test_every_preset_fits_into_the_memory_in_its_name_with_a_share_to_spare():
+    small = {name: result.peak / GIB for name, _, result in results()}
+    assert small
+    for name, needed in small.items():
+        available = int(name.rpartition("-")[2].removesuffix("gb"))
+        assert needed <= (1 - SPARE) * available, name
+
+
+def test_the_estimate_is_close_to_the_simulation():
+    ratios = {name: estimate_memory(config).peak / result.peak for name, config, result in results()}
+    far = {name: round(ratio, 2) for name, ratio in ratios.items() if not 1 - TOLERANCE <= ratio <= 1 + TOLERANCE}
+    assert not far
+
+
+def test_settings_that_need_other_memory_have_no_result():
+    name = next(iter(RESULTS.values()))["presets"][0]
+    config = settings(name)
+    assert result_of(config) is not None
+    assert result_of(config_from_values({**load_preset(name), "batch_size": 7})) is None
+    assert digest(config) == digest(config_from_values({**load_preset(name), "epochs": 7}))
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory):
+    pool = RankPool(1, tmp_path_factory.mktemp("simulated"))
+    yield pool
+    pool.close()
+
+
+@pytest.mark.parametrize("name", ["sd15-lora-8gb", "sd15-vae-8gb", "sd15-embedding-8gb"])
+def test_simulated_anew_a_preset_has_the_kept_result(name, process):
+    kept = result_of(settings(name))
+    (again,) = process.run(simulated, preset=name)
+    assert kept is not None
+    assert again == pytest.approx(vars(kept), rel=0.01)
+
+
+def test_a_part_that_is_known_to_the_byte_is_simulated_so(process):
+    kept = result_of(settings("sd15-full-24gb"))
+    unet = ARCHITECTURES["sd15"].denoiser
+    # each tensor takes a multiple of 512 bytes
+    assert kept.weights == pytest.approx(4 * unet, rel=1e-3)
+    assert (kept.gradients, kept.average) == (4 * unet, 4 * unet)
+    assert kept.optimizer == pytest.approx(8 * unet, rel=1e-4)
