@@ -129,6 +129,12 @@ def result_of(config: TrainConfig) -> Simulation | None:
     return None if kept is None else simulation(kept)
 
 
+def _changed(config: TrainConfig, section: str) -> dict[str, Any]:
+    """The settings that are not the default, so that further ones leave the hash as it is."""
+    own, default = asdict(getattr(config, section)), asdict(getattr(TrainConfig(), section))
+    return {name: value for name, value in sorted(own.items()) if value != default[name]}
+
+
 def simulation(kept: dict[str, Any]) -> Simulation:
     return Simulation(**{name: value for name, value in kept.items() if name != "presets"})
 
@@ -141,8 +147,10 @@ def digest(config: TrainConfig) -> str:
     data = (config.data.shape, config.data.resolutions, config.data.frames)
     samples = [(sample.width, sample.height, sample.frames) for sample in config.sampling.samples if sample.enabled]
     optimizer = (config.optimizer.name, config.optimizer.stochastic_rounding, config.optimizer.fused_backward)
-    parts = (config.method, config.model, config.lora, config.ema, data, optimizer, config.denoiser.train)
-    parts += (config.text_encoder, len(config.embeddings), config.batch_size, config.gradient_accumulation_steps)
+    sections = ("model", "lora", "ema", "denoiser", "text_encoder")
+    parts = (config.method, *(_changed(config, section) for section in sections))
+    parts += (data, optimizer, len(config.embeddings))
+    parts += (config.batch_size, config.gradient_accumulation_steps)
     parts += (config.sampling.batch_size, config.sampling.makes_samples, samples, family and family["counted_from"])
     parts += tuple((ROOT / "scripts" / name).read_text(encoding="utf-8") for name in _SOURCES)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
