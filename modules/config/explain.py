@@ -162,6 +162,8 @@ def _rule(path: str, info: SettingInfo | None) -> str:
         example = next(known for known in settings_by_path() if known.startswith(f"{generic_path(path)}."))
         return f"a section with settings of its own, such as {_with_numbers_of(path, example)}"
     if info.type == "choice":
+        if len(info.choices) > MAX_LISTED:
+            return f"one of the {len(info.choices)} that docs/settings.md lists, such as {info.choices[0]}"
         return f"one of {', '.join(info.choices)}"
     is_entry = generic_path(path) != info.path
     words = {

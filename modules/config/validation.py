@@ -426,14 +426,13 @@ def _check_loss(config: TrainConfig) -> Iterator[Problem]:
         message = f"loss.weighting {loss.weighting} is not for {config.family}: use {' or '.join(sorted(fitting))}."
         yield Problem("loss.weighting", message, remedy=set_to("loss.weighting", "constant"))
     if not facts_of(config).keeps_old_model:
-        keeping = " or ".join(method.label for method in METHODS.values() if method.keeps_old_model)
         for name, is_on in (
             ("prior_by_frozen_model", loss.prior_by_frozen_model),
             ("masked_prior_preservation_weight", loss.masked_training and loss.masked_prior_preservation_weight),
             ("output_preservation", loss.output_preservation),
         ):
             if is_on:
-                message = f"loss.{name} with method {config.method}: only {keeping} keeps the old model; switch it off."
+                message = f"loss.{name} with method {config.method}: only a LoRA keeps the old model; switch it off."
                 yield Problem(f"loss.{name}", message)
     elif config.lora.start_from and _holds_to_the_base(config):
         message = (

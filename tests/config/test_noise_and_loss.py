@@ -56,12 +56,12 @@ def test_the_settings_know_which_families_have_a_signal_to_noise_ratio():
         (
             "loss.prior_by_frozen_model",
             {"loss": {"prior_by_frozen_model": True}, "method": "full"},
-            "loss.prior_by_frozen_model with method full: only LoRA keeps the old model; switch it off.",
+            "loss.prior_by_frozen_model with method full: only a LoRA keeps the old model; switch it off.",
         ),
         (
             "loss.masked_prior_preservation_weight",
             {"loss": {"masked_training": True, "masked_prior_preservation_weight": 1}, "method": "full"},
-            "loss.masked_prior_preservation_weight with method full: only LoRA keeps the old model; switch it off.",
+            "loss.masked_prior_preservation_weight with method full: only a LoRA keeps the old model; switch it off.",
         ),
     ],
 )

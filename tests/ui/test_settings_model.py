@@ -105,7 +105,7 @@ def another_value(info, value):
     if info.type == "choice":
         return next(choice for choice in info.choices if choice != value)
     if info.type in ("list[int]", "list[float]"):
-        return [*value, 64]
+        return [*value, 12 if info.le == 12 else 64]
     if info.type == "str":
         return "12399" if info.path == "initial_port" else f"{value}x"
     if info.type == "int":
