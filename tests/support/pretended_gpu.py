@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from scripts import python_device
 from scripts.python_device import DeviceTensor, make_device
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -195,10 +196,10 @@ def _name(frame: FrameType) -> str:
 
 
 def _frames() -> Iterator[FrameType]:
-    """Those of the callers outside of this file, innermost first."""
+    """Those of the callers outside of the device, innermost first."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        if frame.f_code.co_filename != __file__:
+        if frame.f_code.co_filename not in (__file__, python_device.__file__):
             yield frame
         frame = frame.f_back
 
