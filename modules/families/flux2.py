@@ -1,12 +1,10 @@
 """FLUX.2: a flow transformer whose tokens are normalized 2 x 2 patches of latents.
 
-dev has Mistral 3 as text encoder and takes a guidance scale. klein is smaller, has Qwen 3 and uses classifier-free
-guidance; its distilled models take none. Black Forest Labs 2025.
+dev has Mistral 3 as text encoder and takes a guidance scale; for klein see flux2_klein.py. Black Forest Labs 2025.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from modules.families.Family import DenoiserCall, Family
@@ -49,7 +47,7 @@ def _positions(shape: tuple[int, ...], image: int, like: Tensor) -> Tensor:
     return positions
 
 
-_DEV_MODEL = PublishedModel(
+FLUX2_DEV_MODEL = PublishedModel(
     denoiser=Component("diffusers.Flux2Transformer2DModel"),
     vae=Component("diffusers.AutoencoderKLFlux2"),
     text_encoders=((Component("transformers.Mistral3ForConditionalGeneration", {}, "Mistral3Config"), 512),),
@@ -94,38 +92,5 @@ FLUX2_DEV = Family(
     typical_bytes=226e9,
     layer_names={"transformer": FLUX2_NAMES},
     partly_unused=("text_encoder",),  # the layers above those that the denoiser reads
-    published=_DEV_MODEL,
-)
-
-# the 9B model, the larger of the two, with Qwen3-8B
-_KLEIN_9B = {
-    "num_layers": 8,
-    "num_single_layers": 24,
-    "num_attention_heads": 32,
-    "joint_attention_dim": 12288,
-    "guidance_embeds": False,
-}
-_QWEN_3_8B = {
-    "vocab_size": 151936,
-    "hidden_size": 4096,
-    "intermediate_size": 12288,
-    "num_hidden_layers": 36,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-}
-
-FLUX2_KLEIN = replace(
-    FLUX2_DEV,
-    name="flux2_klein",
-    label="FLUX.2 klein",
-    pipeline="Flux2KleinPipeline",
-    takes_guidance=False,
-    caption_bytes=512 * 12288 * 4,
-    typical_bytes=69e9,
-    published=replace(
-        _DEV_MODEL,
-        denoiser=Component("diffusers.Flux2Transformer2DModel", _KLEIN_9B),
-        text_encoders=((Component("transformers.Qwen3ForCausalLM", _QWEN_3_8B, "Qwen3Config"), 512),),
-        text={"prompt_embeds": (512, 12288)},
-    ),
+    published=FLUX2_DEV_MODEL,
 )

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from modules.families.Family import DenoiserCall
-from modules.families.flux2 import FLUX2_KLEIN, flux2_inputs
+from modules.families.flux2 import flux2_inputs
+from modules.families.flux2_klein import FLUX2_KLEIN
 
 
 def _inputs(call: DenoiserCall) -> dict[str, Any]:

@@ -27,6 +27,13 @@ OPTIONS = {
     "caption_dropout": ("data.caption_dropout=0.1",),
     "rank_dropout": ("lora.rank_dropout=0.1",),
     "module_dropout": ("lora.module_dropout=0.1",),
+    "nested_ranks": ("lora.nested_unit=4",),
+    "ia3": ("lora.adapter=ia3",),
+    "output_preservation": (
+        "loss.output_preservation=true",
+        "concepts.0.trigger_word=cat",
+        "concepts.0.class_word=animal",
+    ),
     "oft": ("lora.adapter=oft", "lora.rank=8"),
     "frozen_prior": ("loss.prior_by_frozen_model=true", "concepts.0.regularisation=true"),
 }

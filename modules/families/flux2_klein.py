@@ -1,0 +1,39 @@
+"""FLUX.2 klein: smaller than dev, with Qwen 3 and classifier-free guidance; its distilled models take none."""
+
+from dataclasses import replace
+
+from modules.families.flux2 import FLUX2_DEV, FLUX2_DEV_MODEL
+from modules.families.PublishedModel import Component
+
+# the 9B model, the larger of the two, with Qwen3-8B
+_KLEIN_9B = {
+    "num_layers": 8,
+    "num_single_layers": 24,
+    "num_attention_heads": 32,
+    "joint_attention_dim": 12288,
+    "guidance_embeds": False,
+}
+_QWEN_3_8B = {
+    "vocab_size": 151936,
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+}
+
+FLUX2_KLEIN = replace(
+    FLUX2_DEV,
+    name="flux2_klein",
+    label="FLUX.2 klein",
+    pipeline="Flux2KleinPipeline",
+    takes_guidance=False,
+    caption_bytes=512 * 12288 * 4,
+    typical_bytes=69e9,
+    published=replace(
+        FLUX2_DEV_MODEL,
+        denoiser=Component("diffusers.Flux2Transformer2DModel", _KLEIN_9B),
+        text_encoders=((Component("transformers.Qwen3ForCausalLM", _QWEN_3_8B, "Qwen3Config"), 512),),
+        text={"prompt_embeds": (512, 12288)},
+    ),
+)
