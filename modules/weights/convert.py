@@ -47,19 +47,21 @@ def _convert_lora(source: Path, target: Path, dtype: FloatName | Literal[""], na
         ADAPTER_METADATA,
         adapter_metadata,
         diffusers_tensors,
-        is_kohya,
         kohya_tensors,
+        parse_key,
         read_layers,
         with_dtype,
     )
 
     check_suffix(target)
-    known = [name for name, one in FAMILIES.items() if one.kohya_prefixes and not one.takes_loras_of]
+    known = [
+        name for name, one in FAMILIES.items() if (one.kohya_prefixes or one.layer_names) and not one.takes_loras_of
+    ]
     family = family_of_lora(source, named, known)
     header = read_header(source)
     layers = read_layers(source, family)
     metadata = {name: text for name, text in header[METADATA].items() if name not in (ADAPTER_METADATA, "format")}
-    if is_kohya(header):
+    if not any(name.endswith(".lora_A.weight") and parse_key(name, family) for name in header):
         tensors = diffusers_tensors(layers)
         metadata[ADAPTER_METADATA] = adapter_metadata(layers)
     else:

@@ -69,7 +69,13 @@ def _grouped(layers: Mapping[str, LoraLayer], names: LayerNames) -> dict[str, li
         pattern, number = _split(path)
         fused = next(((paths, name) for paths, name in names.fused.items() if pattern in paths), None)
         if fused:
-            groups[fused[1].format(number)] = [layers[part.format(number)] for part in fused[0]]
+            parts = [part.format(number) for part in fused[0]]
+            if missing := [part for part in parts if part not in layers]:
+                raise WeightsError(
+                    f"ComfyUI's format has one layer for '{path}' and '{missing[0]}', which has no adapter; choose the "
+                    "diffusers format."
+                )
+            groups[fused[1].format(number)] = [layers[part] for part in parts]
         elif pattern in names.names:
             groups[names.names[pattern].format(number)] = [layer]
         elif not names.names:

@@ -13,7 +13,7 @@ from modules.config.errors import first_line
 from modules.families.registry import family_of, family_of_pipeline
 from modules.weights.embedding_files import BUNDLE, add_bundled_words
 from modules.weights.errors import WeightsError
-from modules.weights.foreign_names import foreign_tensors, with_whole_groups
+from modules.weights.foreign_names import with_whole_groups
 from modules.weights.inspect import lora_family
 from modules.weights.lora_layers import (
     ADAPTER_METADATA,
@@ -189,19 +189,15 @@ def _kohya_tensors(
     components: Mapping[str, Model], pipeline_class: type[DiffusionPipeline], dtype: torch.dtype | None
 ) -> dict[str, Tensor]:
     family = family_of({"_class_name": pipeline_class.__name__})
-    if family and family.layer_names:
-        tensors: dict[str, Tensor] = {}
-        for name, module in components.items():
-            if name not in family.layer_names:
-                raise WeightsError(f"ComfyUI's format has no names for the '{name}'; choose the diffusers format.")
-            names = family.layer_names[name]
-            tensors |= foreign_tensors(with_whole_groups(adapter_layers(module), module, names), names)
-        return tensors if dtype is None else with_dtype(tensors, dtype)
-    if family is None or not family.kohya_prefixes:
+    if family is None or not (family.kohya_prefixes or family.layer_names):
         raise WeightsError(
             f"A LoRA for a {pipeline_class.__name__} can't be saved in kohya's format; choose the diffusers format."
         )
-    tensors = kohya_tensors({name: adapter_layers(module) for name, module in components.items()}, family)
+    layers = {name: adapter_layers(module) for name, module in components.items()}
+    for name, names in family.layer_names.items():
+        if name in layers:
+            layers[name] = with_whole_groups(layers[name], components[name], names)
+    tensors = kohya_tensors(layers, family)
     return tensors if dtype is None else with_dtype(tensors, dtype)
 
 

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from modules.weights.converted_loras import converted_layers
 from modules.weights.embedding_files import BUNDLE
 from modules.weights.errors import WeightsError
+from modules.weights.foreign_names import foreign_tensors
 from modules.weights.kohya_names import diffusers_name, kohya_name
 from modules.weights.safe import METADATA, load_tensors, read_header
 
@@ -88,19 +90,28 @@ def is_kohya(names: Iterable[str]) -> bool:
 def read_layers(path: str | Path, family: Family) -> Layers:
     """Reads the layers of a family's LoRA file, in diffusers' or kohya's format.
 
-    Raises WeightsError if the file can't be read or has other tensors.
+    Formats of other programs are read as diffusers converts them. Raises WeightsError if the file can't be read or has
+    other tensors.
     """
     header = read_header(path)
     parts: dict[str, dict[str, dict[str, Any]]] = {}
-    for name, tensor in load_tensors(path).items():
-        if name.startswith(BUNDLE):  # the words that were trained with the LoRA
-            continue
-        key = parse_key(name, family)
-        if key is None:
-            raise WeightsError(
-                f"'{path}': its '{name}' does not belong to a LoRA for {family.name}; "
-                f"choose a LoRA for {family.name} in diffusers' or kohya's format."
-            )
+    # without the words that were trained with the LoRA
+    tensors = {name: tensor for name, tensor in load_tensors(path).items() if not name.startswith(BUNDLE)}
+    keys = {name: parse_key(name, family) for name in tensors}
+    if not any(keys.values()) and (converted := converted_layers(Path(path), family)):
+        return {
+            component: {layer: LoraLayer(*parts) for layer, parts in of_component.items()}
+            for component, of_component in converted.items()
+        }
+    if unknown := [name for name, key in keys.items() if key is None]:
+        names = "', '".join(unknown[:3])
+        raise WeightsError(
+            f"'{path}': its '{names}' does not belong to a LoRA for {family.name}; "
+            f"choose a LoRA for {family.name} in diffusers' or kohya's format, or one that diffusers converts."
+        )
+    for name, key in keys.items():
+        tensor = tensors[name]
+        assert key is not None  # else it is unknown
         parts.setdefault(key.component, {}).setdefault(key.layer, {})[key.kind] = tensor
     settings = _settings(path, header[METADATA])
     expert = header[METADATA].get(EXPERT)
@@ -160,11 +171,14 @@ def kohya_tensors(layers: Layers, family: Family) -> dict[str, Tensor]:
     """
     import torch
 
+    if unnamed := layers.keys() - (family.layer_names or family.kohya_prefixes).keys():
+        raise WeightsError(f"kohya's format has no names for a LoRA on '{min(unnamed)}'; choose the diffusers format.")
+    if family.layer_names:
+        named = [foreign_tensors(of, family.layer_names[component]) for component, of in layers.items()]
+        return {name: tensor for tensors in named for name, tensor in tensors.items()}
     alpha = _most_common(layer.alpha for _, _, layer in _each(layers))
     tensors = {}
     for component, path, layer in _each(layers):
-        if component not in family.kohya_prefixes:
-            raise WeightsError(f"kohya's format has no names for a LoRA on '{component}'; choose the diffusers format.")
         name = kohya_name(family, component, path)
         tensors[f"{name}.lora_down.weight"] = layer.down
         tensors[f"{name}.lora_up.weight"] = layer.up if layer.alpha == alpha else layer.up * (layer.alpha / alpha)

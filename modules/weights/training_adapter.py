@@ -7,18 +7,16 @@ without it. Source: Ostris 2024, for FLUX.1 schnell, and 2025, for Z-Image Turbo
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from modules.weights.checksum import checksum
-from modules.weights.errors import WeightsError, loading_reason
+from modules.weights.errors import WeightsError
 from modules.weights.inspect import lora_family
-from modules.weights.libraries import import_pipeline
-from modules.weights.lora_layers import Layers, LoraLayer, parse_key, read_layers
+from modules.weights.lora_layers import Layers, LoraLayer, read_layers
 from modules.weights.lycoris_files import is_lycoris, path_in_module
 from modules.weights.safe import read_header, tensor_shapes
 
@@ -40,44 +38,17 @@ def read_training_adapter(file: str, family: Family) -> Layers:
     setting, path = f"model.training_adapter {file!r}", Path(os.path.expanduser(file))
     try:
         made_for = lora_family(path)
-        names = tensor_shapes(read_header(path))
-        if is_lycoris(names):
+        if is_lycoris(tensor_shapes(read_header(path))):
             raise WeightsError(f"'{path}': is no plain LoRA; choose one.")
         if made_for not in (None, family.name):
             raise WeightsError(f"'{path}': is a LoRA for {made_for}; choose one for {family.name}.")
-        is_known = all(parse_key(name, family) for name in names)
-        layers = read_layers(path, family) if is_known else _converted(path, family)
+        layers = read_layers(path, family)
     except WeightsError as error:
         raise WeightsError(f"model.training_adapter {error}") from error
     if others := sorted(layers.keys() - set(family.denoisers)):
         raise WeightsError(f"{setting}: has a LoRA for the {others[0]}; choose one for the denoiser alone.")
     if any(layer.magnitude is not None for of_component in layers.values() for layer in of_component.values()):
         raise WeightsError(f"{setting}: has a DoRA, which is not added to a weight; choose a plain LoRA.")
-    return layers
-
-
-def _converted(path: Path, family: Family) -> Layers:
-    """The layers of a file whose tensors have names that diffusers replaces by its own when it loads them."""
-    pipeline = cast("Any", import_pipeline(family.pipeline))
-    if not hasattr(pipeline, "lora_state_dict"):
-        raise WeightsError(f"'{path}': is no LoRA in diffusers' or kohya's format; choose one.")
-    taken = inspect.signature(pipeline.lora_state_dict).parameters
-    options = {"return_alphas": True} if "return_alphas" in taken else {}
-    try:
-        read = pipeline.lora_state_dict(str(path.parent), weight_name=path.name, local_files_only=True, **options)
-    except (ValueError, KeyError, RuntimeError) as error:
-        raise WeightsError(f"'{path}': can't be read as a LoRA for {family.name} ({loading_reason(error)}).") from error
-    tensors, alphas = read if isinstance(read, tuple) else (read, None)
-    layers: Layers = {}
-    for name, up in tensors.items():
-        if not name.endswith(".lora_B.weight"):
-            continue
-        component, _, layer = name.removesuffix(".lora_B.weight").partition(".")
-        down = tensors[f"{component}.{layer}.lora_A.weight"]
-        alpha = float((alphas or {}).get(f"{component}.{layer}.alpha", len(down)))
-        layers.setdefault(component, {})[layer] = LoraLayer(down, up, alpha)
-    if not layers:
-        raise WeightsError(f"'{path}': has no layers for {family.name}; choose a LoRA that was made for it.")
     return layers
 
 

@@ -9,10 +9,12 @@ from diffusers.loaders import lora_pipeline
 
 from modules.families.registry import FAMILIES
 from modules.methods.registry import METHODS
+from modules.weights.convert import convert
+from modules.weights.errors import WeightsError
 from modules.weights.foreign_names import foreign_tensors
 from modules.weights.lora_files import adapter_layers, load_lora
-from modules.weights.lora_layers import LoraLayer
-from modules.weights.safe import load_tensors
+from modules.weights.lora_layers import LoraLayer, read_layers
+from modules.weights.safe import load_tensors, save_tensors
 from tests.support.prepared import prepared
 from tests.support.short_training import our_picture
 
@@ -68,6 +70,32 @@ def test_the_file_makes_the_image_of_the_training(family, tiny_model, tmp_path):
     difference = abs(our_picture(plain) - expected).max()
     assert difference <= 1e-4
     assert difference < abs(before - expected).max() / 10
+
+
+@pytest.mark.parametrize("family", ["flux2_klein", "zimage", "qwen_image"])
+def test_training_goes_on_from_the_file_and_it_is_converted_there_and_back(family, tiny_model, tmp_path):
+    # with the MLPs, by whose names an adapter as narrow as the tiny model's is told from that of another family
+    base, _, files = saved(family, tiny_model(family), tmp_path, targets="attention_mlp")
+    trained = base.module("transformer").state_dict()
+    again, _ = prepared(tiny_model(family), "lora", family, lora={"start_from": str(files[1])}, **OPTIONS)
+    expected, found = adapter_layers(base.module("transformer")), adapter_layers(again.module("transformer"))
+    assert found.keys() == expected.keys()
+    assert trained.keys() == again.module("transformer").state_dict().keys()
+    for path, layer in expected.items():
+        change = layer.up @ layer.down * (layer.alpha / layer.rank)
+        torch.testing.assert_close(found[path].up @ found[path].down * (found[path].alpha / found[path].rank), change)
+    back, forth = tmp_path / "back.safetensors", tmp_path / "forth.safetensors"
+    convert(str(files[1]), back, family=family)
+    assert load_tensors(back).keys() == load_tensors(files[0]).keys()
+    convert(str(back), forth, family=family)
+    assert load_tensors(forth).keys() == load_tensors(files[1]).keys()
+
+
+def test_a_file_that_no_one_knows_is_refused_with_its_names(tmp_path):
+    path = tmp_path / "odd.safetensors"
+    save_tensors(path, {f"odd.{number}.lora_down.weight": torch.ones(2, 2) for number in range(5)})
+    with pytest.raises(WeightsError, match=r"its 'odd\.0.*', 'odd\.1.*', 'odd\.2.*' does not belong to a LoRA for z"):
+        read_layers(path, FAMILIES["zimage"])
 
 
 def test_the_size_of_fused_layers_is_known_before_they_are_written(tiny_model, tmp_path):
