@@ -31,7 +31,10 @@ SCRIPTS = (
     *("train.py", "train_ui.py", "doctor.py", "sample.py", "sample_run.py"),
     *("check_data.py", "convert.py", "hub.py", "lora.py", "lora_and_strength.py", "multi_node.py", "slurm_job.py"),
 )
-RESOURCES = ("accelerate_config.yaml", "families.json", "preset_sizes.yaml", "presets/*", "demo/**/*")
+RESOURCES = (
+    *("accelerate_config.yaml", "families.json", "preset_memory.json", "preset_sizes.yaml"),
+    *("presets/*", "demo/**/*"),
+)
 NEW_NAMES = {"modules": PACKAGE, "scripts": f"{PACKAGE}.scripts"}
 
 

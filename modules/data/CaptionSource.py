@@ -53,7 +53,7 @@ class CaptionSource:
 
         Raises ValueError if `variants` is None, because the captions are then unlimited.
         """
-        texts = dict.fromkeys(text for sample in range(len(self.dataset)) for text in self._texts_of(sample))
+        texts = dict.fromkeys(text for sample in range(len(self.options)) for text in self._texts_of(sample))
         texts.pop("", None)
         return [*texts, ""]
 
@@ -66,7 +66,7 @@ class CaptionSource:
         ends = ("",) if with_empty else ()
         return [
             (text, sample)
-            for sample in range(len(self.dataset))
+            for sample in range(len(self.options))
             for text in dict.fromkeys((*self._texts_of(sample), *ends))
         ]
 

@@ -73,9 +73,9 @@ def encodings(monkeypatch) -> Encodings:
         seen.pictures[threading.current_thread().name] += len(pixels)
         return encode_pixels(family, vae, pixels)
 
-    def counted_text(family, pipe, prompts):
+    def counted_text(family, pipe, prompts, references=None):
         seen.captions[threading.current_thread().name] += len(prompts)
-        return encode_records(family, pipe, prompts)
+        return encode_records(family, pipe, prompts, references)
 
     def counted_load(self, name):
         seen.loaded.append((threading.current_thread().name, name))

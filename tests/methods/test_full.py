@@ -6,8 +6,8 @@ import shutil
 import pytest
 import torch
 
+from modules.config.DenoiserConfig import DenoiserConfig
 from modules.config.errors import UserError
-from modules.config.PartConfig import PartConfig
 from modules.data.Batch import Batch
 from modules.families.registry import FAMILIES
 from modules.methods.registry import METHODS
@@ -80,7 +80,7 @@ def test_text_encoders_may_have_rates_one_by_one(tiny_sd3):
 def test_a_part_without_a_rate_of_its_own_takes_the_optimizers():
     from modules.config.TrainConfig import TrainConfig
 
-    assert FULL.components(FAMILIES["sd15"], TrainConfig()) == {"unet": PartConfig(train=True)}
+    assert FULL.components(FAMILIES["sd15"], TrainConfig()) == {"unet": DenoiserConfig(train=True)}
 
 
 def test_of_several_text_encoders_the_chosen_ones_train(tiny_sd3):

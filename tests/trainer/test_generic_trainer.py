@@ -73,9 +73,9 @@ def count_encoding(monkeypatch) -> dict[str, int]:
         counts["pictures"] += len(batch)
         return encode_pixels(family, vae, batch)
 
-    def counted_text(family, pipe, prompts):
+    def counted_text(family, pipe, prompts, references=None):
         counts["captions"] += len(prompts)
-        return encode_records(family, pipe, prompts)
+        return encode_records(family, pipe, prompts, references)
 
     monkeypatch.setattr("modules.families.latents.encode_pixels", counted_pixels)
     monkeypatch.setattr("modules.families.conditioning.encode_records", counted_text)

@@ -42,7 +42,7 @@ def small(picture_folder, tmp_path, tiny_model) -> Callable[[dict], list[str]]:
             paths |= {"concepts.0.path": tmp_path / "videos", "data.frames": 5}
         if load_families()[values["family"]].needs_references:
             paths["concepts.0.reference_folder"] = picture_folder(name="before")
-        words = WORD if values["method"] == "embedding" else ()
+        words = WORD if "embeddings" in values else ()
         for number in range(len(values.get("sampling", {}).get("samples", []))):
             side = 2 * paths["data.bucket_step"]
             sample = {"width": side, "height": side, "steps": 2, "enabled": number == 0}

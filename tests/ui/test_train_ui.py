@@ -576,7 +576,7 @@ def test_a_preset_is_found_by_search_and_taken(app, wait_for):
     wait_for(app, window.table.get_children)
     window.search.insert(0, "sdxl lora")
     window.show_rows()
-    assert window.table.get_children() == ("preset:sdxl-lora",)
+    assert window.table.get_children()[0] == "preset:sdxl-lora"
     window.search._entry.focus_force()
     app.update()
     window.search._entry.event_generate("<Return>")

@@ -35,7 +35,8 @@ CARDS = (
     CardSpec(
         "Size and shape",
         ("data.resolution", "data.resolutions", "data.frames", "data.clips", "data.fps", "data.image_to_video",
-            "data.last_frame", "data.bucketing", "data.width", "data.height", "data.bucket_step", "data.max_aspect",
+            "data.last_frame", "data.inpainting_shapes", "data.inpainting_whole", "data.inpainting_variants",
+            "data.bucketing", "data.width", "data.height", "data.bucket_step", "data.max_aspect",
             "data.max_side", "data.no_upscale"),
     ),
     CardSpec("Captions", ("data.caption_dropout", "data.caption_variants")),

@@ -95,7 +95,7 @@ class TrainingTab(ctk.CTkFrame):
 
 def cards() -> list[CardSpec]:
     """The cards of the tab, most frequently used first."""
-    of_methods = [part for method in METHODS.values() for part in method.settings]
+    of_methods = dict.fromkeys(part for method in METHODS.values() for part in method.settings)
     return [
         CardSpec("Method", ("method", *(path for name in of_methods for path in paths_below(name)))),
         CardSpec("Duration and batch", LOOP),
