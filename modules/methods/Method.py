@@ -100,11 +100,15 @@ class Loss(nn.Module):
         self.base = base
         for name in trained:
             self.add_module(name, base.module(name))
-        family = base.family
-        # one of several experts may have no timestep in a step; a single one that trains has all of them
-        experts = [name for name in trained if family.experts and name in family.denoisers]
-        self.unused_parameters = len(experts) > 1 or any(name in family.partly_unused for name in trained)
+        self.unused_parameters = may_be_unused(base.family, trained)
 
     def forward(self, batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
         """Returns (loss summed over the batch, number of samples, sums of metrics by name)."""
         raise NotImplementedError
+
+
+def may_be_unused(family: Family, trained: Collection[str]) -> bool:
+    """Whether a step may leave some parameters of the `trained` components without a gradient."""
+    # one of several experts may have no timestep in a step; a single one that trains has all of them
+    experts = [name for name in trained if family.experts and name in family.denoisers]
+    return len(experts) > 1 or any(name in family.partly_unused for name in trained)

@@ -114,12 +114,14 @@ class Lora(Method):
         adapters = (param for module in self._adapted(base, config).values() for param in module.parameters())
         numbers = sum(param.numel() for param in adapters if param.requires_grad)
         num_files = self.num_formats(base, config)
-        has_bundle = self._formats(base, config) != "diffusers" and not config.lora.is_lycoris
-        bundled = sum(t.nbytes for t in self.bundle(base, config).values()) if has_bundle else 0
-        if self._formats(base, config) != "diffusers" and not config.lora.is_lycoris and base.family.layer_names:
-            # fused layers are larger than their parts
-            bundled += kohya_bytes(self._adapted(base, config), type(base.pipe), getattr(torch, config.output.dtype))
-            num_files -= 1
+        bundled = 0
+        if self._formats(base, config) != "diffusers" and not config.lora.is_lycoris:
+            bundled = sum(tensor.nbytes for tensor in self.bundle(base, config).values())
+            if base.family.layer_names:
+                # fused layers are larger than their parts
+                dtype = getattr(torch, config.output.dtype)
+                bundled += kohya_bytes(self._adapted(base, config), type(base.pipe), dtype)
+                num_files -= 1
         return num_files * numbers * getattr(torch, config.output.dtype).itemsize + bundled
 
     def _formats(self, base: BaseModel, config: TrainConfig) -> LoraFormat:

@@ -18,6 +18,7 @@ from modules.methods.embedding import METHOD as EMBEDDING
 from modules.methods.embedding import add_words, new_words
 from modules.methods.lora import METHOD as LORA
 from modules.methods.lora import Lora
+from modules.methods.Method import may_be_unused
 from modules.methods.parts import trained_parts
 from modules.weights.embedding_files import bundled_tensors, bundled_words
 
@@ -54,7 +55,7 @@ class Pivotal(Lora):
     def loss(self, base: BaseModel, config: TrainConfig) -> DenoisingLoss:
         loss = super().loss(base, config)
         # every pass looks up all new words; adapters of an encoder may lie behind the layer that is used
-        loss.unused_parameters = LORA.loss(base, config).unused_parameters
+        loss.unused_parameters = may_be_unused(base.family, self._adapted_in(base, config))
         return loss
 
     def save(
