@@ -1,7 +1,7 @@
 """Write docs/api.md from the docstrings of what other programs import, or check that it is up to date.
 
-    python scripts/api_reference.py --write
-    python scripts/api_reference.py --check
+python scripts/api_reference.py --write
+python scripts/api_reference.py --check
 """
 
 import inspect

@@ -1,7 +1,7 @@
 """Write docs/settings.md from the settings' declarations, or check that it is up to date.
 
-    python scripts/config_reference.py --write
-    python scripts/config_reference.py --check
+python scripts/config_reference.py --write
+python scripts/config_reference.py --check
 """
 
 import sys

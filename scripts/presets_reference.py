@@ -1,7 +1,7 @@
 """Write docs/presets.md from the presets, or check that it is up to date.
 
-    python scripts/presets_reference.py --write
-    python scripts/presets_reference.py --check
+python scripts/presets_reference.py --write
+python scripts/presets_reference.py --check
 """
 
 import sys

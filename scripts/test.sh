@@ -28,6 +28,7 @@ check() { # check NAME COMMAND...: runs it, and remembers a failure while the ot
 
 # Modules are started by name: the scripts that pip wrote break when the folder is moved.
 check "ruff" "$python" -m ruff check .
+check "ruff format" "$python" -m ruff format --check .
 check "lint-imports" "$python" -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
 # Beside the tests, which leave the processors idle a quarter of the time; what it says comes after them.
 types="$(mktemp)"

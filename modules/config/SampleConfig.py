@@ -82,8 +82,7 @@ class SampleConfig:
         None,
         label="Frames",
         also_called="num_frames, sample_frames, video_length",
-        help="Frames of the video, as in data.frames; 1 makes an image. Empty: as many as the training "
-        "clips.",
+        help="Frames of the video, as in data.frames; 1 makes an image. Empty: as many as the training clips.",
         empty_means="as the training clips",
         group="sampling",
         ge=1,

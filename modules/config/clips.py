@@ -38,9 +38,7 @@ def clip_rule(config: TrainConfig) -> ClipRule | None:
     if not family.frame_step or config.data.frames == 1 or not facts_of(config).uses_denoiser:
         return None
     last_frame = family.takes_last_frame and config.data.last_frame > 0
-    return ClipRule(
-        config.data.frames, clip_fps(config), config.data.clips, family.frame_step, config.seed, last_frame
-    )
+    return ClipRule(config.data.frames, clip_fps(config), config.data.clips, family.frame_step, config.seed, last_frame)
 
 
 def clip_fps(config: TrainConfig) -> float:

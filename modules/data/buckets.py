@@ -99,9 +99,7 @@ def assign_buckets(
     return Buckets([shapes[used[i]] for i in order], position[index.reshape(-1)])
 
 
-def bucket_shapes(
-    resolution: int, step: int, max_aspect: float, max_side: int | None = None
-) -> list[tuple[int, int]]:
+def bucket_shapes(resolution: int, step: int, max_aspect: float, max_side: int | None = None) -> list[tuple[int, int]]:
     """All training shapes (width, height), sorted by aspect ratio.
 
     The longer side takes every multiple of `step`; the shorter side is the largest multiple that keeps the area within

@@ -122,9 +122,7 @@ def reference_parts(
     """Of each sample, what determines the references that the text encoders see, for `text_keys`."""
     contents = _contents_of_others(dataset, hashes)
     parts = {
-        sample: [
-            view.key_part(contents[view.path]) for view in reference_views(dataset, buckets, sample, base.family)
-        ]
+        sample: [view.key_part(contents[view.path]) for view in reference_views(dataset, buckets, sample, base.family)]
         for sample in set(samples)
     }
     return [parts[sample] for sample in samples]

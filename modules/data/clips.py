@@ -89,9 +89,7 @@ def with_frames(buckets: Buckets, dataset: Dataset) -> Buckets:
     return Buckets([key[:2] for key in used], index, [key[2] for key in used])
 
 
-def clip_frames(
-    path: str, clip: Clip, shape: tuple[int, int], augmentation: Augmentation
-) -> Iterator[np.ndarray]:
+def clip_frames(path: str, clip: Clip, shape: tuple[int, int], augmentation: Augmentation) -> Iterator[np.ndarray]:
     """The frames as float32[3, H, W] in [-1, 1], each fitted and augmented alike, before the next one is decoded.
 
     shape: (width, height). Raises ImageError.

@@ -275,9 +275,7 @@ def scan(
     )
 
 
-def caption_prompts(
-    texts: Sequence[tuple[str, ...]], concepts: Sequence[ConceptConfig], count: int
-) -> tuple[str, ...]:
+def caption_prompts(texts: Sequence[tuple[str, ...]], concepts: Sequence[ConceptConfig], count: int) -> tuple[str, ...]:
     """At most `count` different prompts: the first captions, or the names of the concepts if there are none.
 
     texts: as from `captions`.

@@ -203,10 +203,7 @@ def _shapes(dataset: Dataset, buckets: Buckets, config: TrainConfig) -> Iterator
     if long.any():
         paths = [dataset.paths[sample] for sample in np.flatnonzero(long)]
         kept = _kept_share(dataset, buckets, int(np.flatnonzero(long)[0]))
-        message = (
-            f"images are much longer than {allowed} and are cropped, "
-            f"such as {paths[0]} ({kept:.0%} is kept)"
-        )
+        message = f"images are much longer than {allowed} and are cropped, such as {paths[0]} ({kept:.0%} is kept)"
         yield _finding("elongated", "warning", message, dict.fromkeys(paths))
 
 

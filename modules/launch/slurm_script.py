@@ -130,9 +130,7 @@ def job_script(job: Job, places: Places, overrides: list[str], resume: bool = Fa
     return "\n".join([*lines, f"cd -- {shlex.quote(places.folder)}", f'{srun} {command} "$@"', ""])
 
 
-def _with_folders_apart(
-    job: Job, base: dict, config_path: str, overrides: list[str], resume: bool
-) -> list[str]:
+def _with_folders_apart(job: Job, base: dict, config_path: str, overrides: list[str], resume: bool) -> list[str]:
     """`overrides`, with a separate run folder for each task of an array unless the settings already give one."""
     differ = any("%a" in text for text in (config_path, *overrides))
     tasks = job.tasks()

@@ -165,9 +165,7 @@ def _initial_rows(
     """[vectors, D], the embeddings of the initial text's tokens, distributed over the vectors."""
     ids = tokenizer(embedding.initial_text, add_special_tokens=False).input_ids
     if not ids:
-        raise UserError(
-            f"embeddings.{number}.initial_text {embedding.initial_text!r} has no tokens: write a word."
-        )
+        raise UserError(f"embeddings.{number}.initial_text {embedding.initial_text!r} has no tokens: write a word.")
     chosen = [ids[vector * len(ids) // embedding.vectors] for vector in range(embedding.vectors)]
     rows = old.weight.detach()[chosen]
     return rows.to(torch.promote_types(rows.dtype, torch.float32))

@@ -48,9 +48,7 @@ class RunLock:
     def __exit__(self, *exc_info: object) -> None:
         with contextlib.suppress(OSError):  # the disk is gone, or has no locks
             self._file.truncate(0)
-            _unlock(
-                self._file
-            )  # closing would release it too, but not while a starting process has a copy of the file
+            _unlock(self._file)  # closing would release it too, but not while a starting process has a copy of the file
         self._file.close()
 
     def _in_use(self, pid: int | None, host: str) -> str:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     class SingleFilePipeline(DiffusionPipeline, FromSingleFileMixin):
         """What the pipelines of families that can be read from a single file are."""
 
+
 # The libraries whose classes a model may name, beside pipelines of diffusers; anything else would be code of the model.
 LIBRARIES = ("diffusers", "transformers")
 CHOOSE_COMPLETE = "choose a checkpoint that contains the complete model"
@@ -99,9 +100,7 @@ class BaseModel:
             for name in self._classes:
                 self._check_stored_quantization(name)
             self._options = {
-                name: value
-                for name, value in index.items()
-                if name in options and not names_component(value)
+                name: value for name, value in index.items() if name in options and not names_component(value)
             }
             self._components = dict.fromkeys((*parts, *family.unused))
             self._components["scheduler"] = self._scheduler(self._load_component("scheduler"))
@@ -453,8 +452,7 @@ class BaseModel:
         folder = self.config.config_folder
         described = f" with model.config_folder {folder!r}" if folder else ""
         return WeightsError(
-            f"model.base {self.config.base!r}{described} can't be read as {self.family.label}: {reason}; "
-            f"{remedy}."
+            f"model.base {self.config.base!r}{described} can't be read as {self.family.label}: {reason}; {remedy}."
         )
 
     def _frozen(self, component):

@@ -101,9 +101,7 @@ def check_lora(
         _kohya_tensors(components, pipeline_class, None)
 
 
-def kohya_bytes(
-    components: Mapping[str, Model], pipeline_class: type[DiffusionPipeline], dtype: torch.dtype
-) -> int:
+def kohya_bytes(components: Mapping[str, Model], pipeline_class: type[DiffusionPipeline], dtype: torch.dtype) -> int:
     """The size of the tensors in the file in kohya's format."""
     return sum(tensor.nbytes for tensor in _kohya_tensors(components, pipeline_class, dtype).values())
 

@@ -65,8 +65,7 @@ def load_prequantized(component_class: type[Any], folder: Path, dtype: torch.dty
                 del tensors[key]
     exact = set(getattr(module, "_keep_in_fp32_modules", None) or ()) if dtype == torch.float16 else set()
     plain = {
-        name: value.to(dtype if exact.isdisjoint(name.split(".")) else torch.float32)
-        for name, value in tensors.items()
+        name: value.to(dtype if exact.isdisjoint(name.split(".")) else torch.float32) for name, value in tensors.items()
     }
     # assign: the parameters are on the meta device
     unknown = module.load_state_dict(plain, strict=False, assign=True).unexpected_keys

@@ -151,8 +151,7 @@ def _step_of(runtime: Runtime) -> Callable[[], None]:
 
 
 def _collectives(count: int) -> dict[tuple[str, str], Callable[[], Any]]:
-    """(name, bytes of the full tensor) -> a call of it, with the copies that DDP and FSDP make of what they exchange.
-    """
+    """(name, bytes of the full tensor) -> a call of it, with the copies that DDP and FSDP make of what they send."""
     import torch
     import torch.distributed as dist
 

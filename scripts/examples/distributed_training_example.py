@@ -1,8 +1,8 @@
 """Trains a ResNet to recognize handwritten digits, or with --data the images of CIFAR-10, on one device or several.
 
-    python scripts/examples/distributed_training_example.py                                 # on one device
-    python scripts/examples/distributed_training_example.py --distributed --world-size 2    # on two
-    torchrun --standalone --nproc-per-node=2 scripts/examples/distributed_training_example.py
+python scripts/examples/distributed_training_example.py                                 # on one device
+python scripts/examples/distributed_training_example.py --distributed --world-size 2    # on two
+torchrun --standalone --nproc-per-node=2 scripts/examples/distributed_training_example.py
 """
 
 from __future__ import annotations

@@ -63,9 +63,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--gradient-accumulation-steps", type=int, metavar="N", help="batches per step (accelerate's, else 1)"
     )
-    parser.add_argument(
-        "--mixed-precision", choices=AMP_DTYPES, help="precision of the layers (accelerate's, else no)"
-    )
+    parser.add_argument("--mixed-precision", choices=AMP_DTYPES, help="precision of the layers (accelerate's, else no)")
     parser.add_argument(
         "--resume", action="store_true", help="continue from the last checkpoints, of a run on any number of GPUs"
     )

@@ -43,7 +43,9 @@ MISTAKES = [
     (["family=sana", "diffusion.offset_noise_by_timestep=true"], "diffusion.offset_noise_by_timestep"),
     (
         [
-            "model.zero_terminal_snr=true", "model.prediction_type=v_prediction", "diffusion.offset_noise=0.1",
+            "model.zero_terminal_snr=true",
+            "model.prediction_type=v_prediction",
+            "diffusion.offset_noise=0.1",
             "diffusion.offset_noise_by_timestep=true",
         ],
         "diffusion.offset_noise_by_timestep",
@@ -77,12 +79,23 @@ MISTAKES = [
     (["method=embedding", "embeddings.0.vectors=2"], "embeddings.0.placeholder"),
     (["method=embedding", "embeddings.0.placeholder=my cat"], "embeddings.0.placeholder"),
     (["method=embedding", "embeddings.0.placeholder=<Cat>"], "embeddings.0.placeholder"),
-    (["method=embedding", "embeddings.0.placeholder=<cat>", "embeddings.0.initial_text= "],
-     "embeddings.0.initial_text"),
-    (["method=embedding", "embeddings.0.placeholder=<cat>", "embeddings.1.placeholder=a<cat>"],
-     "embeddings.1.placeholder"),
-    (["method=embedding", "embeddings.0.placeholder=<cat>", "embeddings.1.placeholder=dog",
-      "embeddings.1.file_name=Cat"], "embeddings.1.file_name"),
+    (
+        ["method=embedding", "embeddings.0.placeholder=<cat>", "embeddings.0.initial_text= "],
+        "embeddings.0.initial_text",
+    ),
+    (
+        ["method=embedding", "embeddings.0.placeholder=<cat>", "embeddings.1.placeholder=a<cat>"],
+        "embeddings.1.placeholder",
+    ),
+    (
+        [
+            "method=embedding",
+            "embeddings.0.placeholder=<cat>",
+            "embeddings.1.placeholder=dog",
+            "embeddings.1.file_name=Cat",
+        ],
+        "embeddings.1.file_name",
+    ),
     (["schedule.warmup=1.5"], "schedule.warmup"),
     (["schedule.name=wsd", "schedule.decay=1.5"], "schedule.decay"),
     (["sampling.unit=never", "backup.unit=steps"], "backup.every"),
@@ -127,13 +140,19 @@ MISTAKES = [
     (["lora.adapter=oft", "lora.rank_dropout=0.1"], "lora.rank_dropout"),
     (["lora.adapter=oft", "lora.max_norm=1"], "lora.max_norm"),
     (
-        ["text_encoder.train=true", "text_encoder.stop_unit=steps", "text_encoder.stop_after=2",
-         "text_encoder.stops_after=[1.5]"],
+        [
+            "text_encoder.train=true",
+            "text_encoder.stop_unit=steps",
+            "text_encoder.stop_after=2",
+            "text_encoder.stops_after=[1.5]",
+        ],
         "text_encoder.stops_after.0",
     ),
     (
         [
-            "text_encoder.train=true", "text_encoder.learning_rates=[1, 0.5]", "optimizer.name=prodigy",
+            "text_encoder.train=true",
+            "text_encoder.learning_rates=[1, 0.5]",
+            "optimizer.name=prodigy",
             "optimizer.learning_rate=1",
         ],
         "text_encoder.learning_rates",
@@ -231,8 +250,7 @@ FSDP = ("enable_multi_gpu=true", "distributed_strategy=fsdp")
         (["family=wan22_a14b"], "family 'wan22_a14b' ON: a step may use one of its denoisers alone; use ddp."),
         (
             ["text_encoder.train=true"],
-            "text_encoder.train ON: only the denoiser can be sharded; "
-            "switch it off, or use ddp.",
+            "text_encoder.train ON: only the denoiser can be sharded; switch it off, or use ddp.",
         ),
         (
             ["family=cogview4"],
@@ -254,8 +272,7 @@ FSDP = ("enable_multi_gpu=true", "distributed_strategy=fsdp")
         (["model.compile=blocks"], "model.compile blocks ON: sharded blocks can't be compiled; set it to off."),
         (
             ["model.denoiser_quantization=nf4"],
-            "model.denoiser_quantization nf4 ON: quantized weights can't be sharded; "
-            "set it to none, or use ddp.",
+            "model.denoiser_quantization nf4 ON: quantized weights can't be sharded; set it to none, or use ddp.",
         ),
         (
             ["optimizer.name=adafactor"],

@@ -157,9 +157,7 @@ def test_only_the_tags_that_the_lists_allow_are_left_out(lists, dropped):
     assert {tag for tag, share in left_out(200, tag_dropout=0.5, **lists).items() if share} == dropped
 
 
-@pytest.mark.parametrize(
-    ("style", "changed"), [("upper", "RED HAIR"), ("title", "Red Hair"), ("first", "Red hair")]
-)
+@pytest.mark.parametrize(("style", "changed"), [("upper", "RED HAIR"), ("title", "Red Hair"), ("first", "Red hair")])
 def test_some_tags_get_another_capitalization_but_not_those_that_are_kept(style, changed):
     options = {"keep_tags": 1, "capitalization": style, "capitalization_share": 0.25}
     texts = Counter(shown(source(("sks, red hair",), variants=None, **options)))

@@ -88,9 +88,7 @@ def test_matching_ranks_join(meet):
 
 def test_a_rank_that_was_started_twice_is_refused(meet):
     says = meet((0, 2), (1, 2), (1, 2))
-    twice = (
-        "Rank 1 was started twice: give every machine its own node_rank, and end the processes of any earlier run."
-    )
+    twice = "Rank 1 was started twice: give every machine its own node_rank, and end the processes of any earlier run."
     assert says[0] == ""
     assert sorted(says[1:]) == ["", twice]
 
@@ -115,9 +113,11 @@ def test_different_backends_are_refused_at_once(meet):
 
 
 def test_missing_ranks_are_named(meet):
-    assert meet((0, 4), (2, 4), seconds=1.5) == [
-        "Of 4 ranks, 1, 3 did not join within 1.5 s: check their logs, and num_nodes, node_rank and master_addr."
-    ] * 2
+    assert (
+        meet((0, 4), (2, 4), seconds=1.5)
+        == ["Of 4 ranks, 1, 3 did not join within 1.5 s: check their logs, and num_nodes, node_rank and master_addr."]
+        * 2
+    )
 
 
 # --- devices ----------------------------------------------------------------------------------------------------------

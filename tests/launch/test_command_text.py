@@ -36,7 +36,7 @@ HOSTILE = [
     "`touch X`",
     "'; touch X; '",
     '"; touch X; "',
-    "a' \"b\" c",
+    'a\' "b" c',
     "| touch X",
     "& touch X &",
     "> X",

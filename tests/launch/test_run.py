@@ -344,9 +344,7 @@ def test_a_second_interrupt_during_the_waiting_ends_at_once_and_what_was_saved_i
     assert (code, ended["status"], len(ended["elsewhere"])) == (130, "stopped", 2)
 
 
-def test_a_run_that_can_be_backed_up_nowhere_on_its_way_ends_and_keeps_its_last_state_elsewhere(
-    make_config, tmp_path
-):
+def test_a_run_that_can_be_backed_up_nowhere_on_its_way_ends_and_keeps_its_last_state_elsewhere(make_config, tmp_path):
     settings = ("backup.every=1", "backup.unit=steps", "max_steps=9", f"output.fallback_dir={tmp_path / 'spare'}")
     config = make_config(*settings)
     with full_disk(tmp_path / "run" / "backup"):
@@ -414,9 +412,7 @@ def test_at_the_end_of_its_time_a_job_of_slurm_backs_up_and_is_queued_again(make
 
 
 @posix_only
-def test_a_job_whose_time_ends_before_anything_is_trained_is_queued_again(
-    make_config, slurm_task, monkeypatch
-):
+def test_a_job_whose_time_ends_before_anything_is_trained_is_queued_again(make_config, slurm_task, monkeypatch):
     clear_exit = RunFolder.clear_exit
 
     def signal_comes(folder: RunFolder) -> None:

@@ -28,9 +28,7 @@ from modules.machine.memory_estimate import (
     room_for_presets,
 )
 
-VARIANTS = [
-    (preset.name, memory) for preset in list_presets() if has_variants(preset.name) for memory in MEMORY_SIZES
-]
+VARIANTS = [(preset.name, memory) for preset in list_presets() if has_variants(preset.name) for memory in MEMORY_SIZES]
 UNET = 859_520_964  # of Stable Diffusion 1.5
 SDXL = 2_567_463_684
 

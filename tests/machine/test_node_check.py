@@ -247,8 +247,10 @@ def test_node_0_does_not_go_on_where_one_did_not_hear_that_all_are_alike(meeting
 def test_a_machine_that_refuses_for_long_is_told_of(start, monkeypatch):
     monkeypatch.setattr(node_check, "is_own_address", lambda address: False)  # as on another machine
     monkeypatch.setattr(node_check, "PATIENCE_SECONDS", 0.0)
-    assert start(1, wait_seconds=0.1).told.get(timeout=JOIN_SECONDS).startswith(
-        "waiting for node 0; something at 127.0.0.1 refuses ("
+    assert (
+        start(1, wait_seconds=0.1)
+        .told.get(timeout=JOIN_SECONDS)
+        .startswith("waiting for node 0; something at 127.0.0.1 refuses (")
     )
 
 

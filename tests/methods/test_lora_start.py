@@ -124,9 +124,7 @@ def test_a_file_that_fits_no_layer_of_the_base_is_refused(tiny_sd15, tmp_path):
         n: torch.zeros(t.shape[0], 99) if n.endswith("attn1_to_q.lora_down.weight") else t for n, t in tensors.items()
     }
     save_tensors(tmp_path / "wide.safetensors", wide)
-    with pytest.raises(
-        UserError, match=r"^lora\.start_from '.*wide\.safetensors' was made for a different model: its"
-    ):
+    with pytest.raises(UserError, match=r"^lora\.start_from '.*wide\.safetensors' was made for a different model: its"):
         prepared(tiny_sd15, "lora", lora={"start_from": str(tmp_path / "wide.safetensors")})
 
 

@@ -147,7 +147,7 @@ def test_all_files_that_are_named_are_shipped():
 
 
 def test_all_imports_and_only_they_are_renamed():
-    source = '''\
+    source = """\
 import sys
 sys.path.insert(0, str(
     Path(__file__)))
@@ -158,7 +158,7 @@ def f():
     from modulesque import x
     from . import modules
     return modules.items(), "from modules.config import errors"
-'''
+"""
     lines = source.splitlines()
     lines[1:3] = ["", ""]
     lines[3] = "from chorus.config import errors  # from modules"

@@ -761,9 +761,7 @@ def make_tiny_hunyuan_video15(path: str | Path) -> Path:
         image_embed_dim=8,
         rope_axes_dim=(2, 4, 4),
     )
-    vae = AutoencoderKLHunyuanVideo15(
-        latent_channels=4, block_out_channels=(32, 32, 32, 32, 32), layers_per_block=1
-    )
+    vae = AutoencoderKLHunyuanVideo15(latent_channels=4, block_out_channels=(32, 32, 32, 32, 32), layers_per_block=1)
     pipeline = HunyuanVideo15Pipeline(
         text_encoder=tiny_qwen_text(tokenizer),
         tokenizer=tokenizer,

@@ -72,10 +72,11 @@ def test_between_steps_a_rank_may_call_the_model_alone(two_ranks):
 
 
 def test_batch_norm_with_unused_parameters_is_refused_before_training(two_ranks):
-    assert two_ranks.run(scenarios.set_up_with_unused_parts) == [
+    refusal = (
         "BatchNorm layers in training mode (such as features.1) must run on every rank in every pass, but a step may "
         "leave layers of this model unused: put them into evaluation mode, or train on one rank."
-    ] * 2
+    )
+    assert two_ranks.run(scenarios.set_up_with_unused_parts) == [refusal] * 2
 
 
 def test_frozen_batch_norm_needs_no_collective(two_ranks):

@@ -71,7 +71,5 @@ def test_two_ranks_train_the_same_vectors_as_one(make_config, two_ranks, tmp_pat
 
 def test_a_placeholder_missing_from_all_captions_fails_before_caching(make_config, start):
     config = make_config(*RUN, "embeddings.2.placeholder=zebra")
-    with pytest.raises(
-        UserError, match=r"^embeddings\.2\.placeholder 'zebra' appears in no caption: add it to the c"
-    ):
+    with pytest.raises(UserError, match=r"^embeddings\.2\.placeholder 'zebra' appears in no caption: add it to the c"):
         start(config)

@@ -335,9 +335,8 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_skipped_by_all(settings, two_r
 
 def test_a_rank_with_another_base_model_is_named_before_the_first_step(settings, two_ranks):
     errors = two_ranks.run(rank_scenarios.train_on_another_base, config=settings("run"))
-    assert errors == [
-        "TrainingError: The weights of rank 1 differ from those of rank 0 (step 0): check model.base on its machine."
-    ] * 2
+    refusal = "The weights of rank 1 differ from those of rank 0 (step 0): check model.base on its machine."
+    assert errors == [f"TrainingError: {refusal}"] * 2
 
 
 def test_a_rank_whose_weights_drift_is_named_within_the_interval(settings, two_ranks):

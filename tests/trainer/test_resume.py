@@ -36,6 +36,8 @@ RUN = (
     "ema.enabled=true",
     "max_steps=20",
 )
+
+
 def killed_in_a_step(config_file: str) -> None:
     """Trains until it is killed between the micro-batches of a step."""
     forward = DenoisingLoss.forward

@@ -683,7 +683,6 @@ def test_the_smoothed_loss_continues_after_a_resume_also_of_an_old_backup():
     assert smoothed["old"][0] == pytest.approx(0.98 * state["smooth_loss"] + 0.02 * resumed.callbacks.steps[0].loss)
 
 
-
 @pytest.mark.parametrize("precision", ["no", "fp16"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_training_resumes_from_its_state_bit_for_bit(optimizer, precision):

@@ -32,9 +32,7 @@ def started(monkeypatch) -> list[tuple[TrainConfig, bool]]:
 
     monkeypatch.setattr(run_control, "check_of", check_of)
     monkeypatch.setattr(run_control, "run_check", lambda check: "a summary")
-    monkeypatch.setattr(
-        summary_module, "RunSummaryWindow", lambda app, text, start: start() or SimpleNamespace()
-    )
+    monkeypatch.setattr(summary_module, "RunSummaryWindow", lambda app, text, start: start() or SimpleNamespace())
     monkeypatch.setattr(
         "modules.ui.models.RunModel.RunModel.start", lambda run, config, resume: found.append((config, resume))
     )

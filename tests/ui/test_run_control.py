@@ -65,9 +65,7 @@ def test_the_summary_names_settings_by_their_labels_and_says_each_warning_once(a
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_a_long_check_can_be_cancelled_and_its_result_is_passed_over(
-    app, wait_for, summaries, monkeypatch, refused
-):
+def test_a_long_check_can_be_cancelled_and_its_result_is_passed_over(app, wait_for, summaries, monkeypatch, refused):
     cancelled, ended, checks = threading.Event(), threading.Event(), []
 
     def run_check(check):

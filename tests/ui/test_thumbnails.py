@@ -147,9 +147,7 @@ def test_a_damaged_picture_says_so_in_its_place(app, thumbnails, tmp_path, wait_
     wait_for(app, lambda: any(text.startswith("can't be read") for text in shown_names(thumbnails)))
 
 
-def test_a_gallery_that_is_destroyed_while_it_decodes_raises_nothing(
-    app, thumbnails, pictures, wait_for, monkeypatch
-):
+def test_a_gallery_that_is_destroyed_while_it_decodes_raises_nothing(app, thumbnails, pictures, wait_for, monkeypatch):
     is_gone, came, take = threading.Event(), [], PictureCanvas._take
 
     def decode_late(keys):

@@ -117,9 +117,7 @@ class RecentCard(Card):
         for column, (action, command) in enumerate(actions.items()):
             button = ctk.CTkButton(bar, text=action, width=20, height=26, font=theme.font(12), command=command)
             if action == "Monitor":
-                button.configure(
-                    fg_color=Theme.selected, hover_color=Theme.selected_hover, text_color=Theme.on_accent
-                )
+                button.configure(fg_color=Theme.selected, hover_color=Theme.selected_hover, text_color=Theme.on_accent)
             button.grid(row=0, column=column, padx=(6 if column else 0, 0))
             self.buttons[path, action] = button
 

@@ -101,9 +101,7 @@ class ResultCard(Card):
         except UserError as error:
             self.app.show_message(str(error), "error")
         else:
-            self.app.show_message(
-                "These are the settings of the run; Undo brings the earlier ones back.", "info"
-            )
+            self.app.show_message("These are the settings of the run; Undo brings the earlier ones back.", "info")
 
 
 def size_of(path: Path) -> int:

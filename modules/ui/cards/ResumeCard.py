@@ -91,9 +91,7 @@ class ResumeCard(ctk.CTkFrame):
             self._button("Open", lambda info=info: self._open(info)).grid(row=row, column=1, padx=(8, 0), pady=2)
 
     def _button(self, text: str, command: Callable[[], None]) -> ctk.CTkButton:
-        return ctk.CTkButton(
-            self.body, text=text, width=56, height=26, font=self.app.theme.font(12), command=command
-        )
+        return ctk.CTkButton(self.body, text=text, width=56, height=26, font=self.app.theme.font(12), command=command)
 
     def _label(self, text: str, row: int, colour: tuple[str, str]) -> None:
         label = ctk.CTkLabel(self.body, text=text, text_color=colour, font=self.app.theme.font(), anchor="w")

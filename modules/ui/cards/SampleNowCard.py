@@ -56,9 +56,7 @@ class SampleNowCard(Card):
             self.app.show_message("There is no enabled prompt: add one, or enable one.", "error")
             return
         model = newest_model(state.saved)
-        script = self._script = run_samples_script(
-            state.folder, model, state.saved[-1].step, self.app.settings.config
-        )
+        script = self._script = run_samples_script(state.folder, model, state.saved[-1].step, self.app.settings.config)
         self.show_title(f"Samples of {state.folder.name}, step {state.saved[-1].step:,}")
         self._tell(f"Generating {counted(sum(sample.count for sample in samples), 'sample')}…")
         self.strip.show([])

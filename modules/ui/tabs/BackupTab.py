@@ -79,9 +79,7 @@ class BackupTab(ctk.CTkFrame):
             self._note.configure(text=str(error))
             return
         self._is_looking = True
-        self.app.in_background(
-            lambda: list_backups(folder), lambda found: self._show(folder, found), self._end_looking
-        )
+        self.app.in_background(lambda: list_backups(folder), lambda found: self._show(folder, found), self._end_looking)
 
     def _end_looking(self, error: Exception) -> None:
         self._is_looking = False
