@@ -63,6 +63,7 @@ def _entry(family: Family, counted: dict | None) -> dict:
         "groups_texts": family.text.collate == "group",
         "skips_layers": family.text.skips_layers,
         "takes_chunks": family.text.takes_chunks,
+        "has_kohya_loras": bool(family.kohya_prefixes),
         "patch_size": family.patch_size,
         "shift_law": family.shift_law,
         "experts": family.experts is not None,

@@ -169,6 +169,15 @@ class LoraConfig:
         },
         importance="advanced",
     )
+    train_norms: bool = setting(
+        False,
+        label="Train norm layers",
+        also_called="train_norm",
+        help="Also train the weights and biases of the blocks' norm layers: little to train that shifts colors and "
+        "contrasts. Only ComfyUI and Chorus read these files, which diffusers' format can't be.",
+        group="method",
+        importance="advanced",
+    )
     layer_ranks: Str = setting(
         "",
         label="Ranks of some layers",

@@ -34,6 +34,7 @@ class FamilyInfo:
     takes_first_frame: whether it can generate a video from its first frame.
     needs_first_frame, takes_last_frame, min_sample_steps: as in Family.
     skips_layers: whether its CLIP encoders can leave out their last layers.
+    has_kohya_loras: whether its layers have names in kohya's LoRA format.
     takes_chunks: whether its text encoders can encode prompts in chunks of 75 tokens.
     groups_texts: whether texts of different lengths take passes of their own.
     experts: whether several denoisers share the timesteps.
@@ -72,6 +73,7 @@ class FamilyInfo:
     groups_texts: bool = False
     skips_layers: bool = False
     takes_chunks: bool = False
+    has_kohya_loras: bool = False
     patch_size: int = 2
     shift_law: Literal["exponential", "root"] = "exponential"
 

@@ -331,6 +331,8 @@ def _check_adapter(config: TrainConfig) -> Iterator[Problem]:
     if lora.max_norm is not None and lora.adapter == "oft":
         message = f"lora.max_norm {lora.max_norm:g} with lora.adapter oft: it limits other adapters; leave it empty."
         yield Problem("lora.max_norm", message, remedy=Remedy("Leave empty", {"lora.max_norm": None}))
+    if lora.train_norms and not lora.is_lycoris:
+        yield from _check_norms_beside_lora(config)
     if lora.dora and lora.nested_unit:
         message = f"lora.nested_unit {lora.nested_unit} with lora.dora: a cut DoRA is another one; leave it empty."
         yield Problem("lora.nested_unit", message, remedy=Remedy("Leave empty", {"lora.nested_unit": None}))
@@ -338,6 +340,19 @@ def _check_adapter(config: TrainConfig) -> Iterator[Problem]:
         if lora.dora and (share := getattr(lora, name)):
             message = f"lora.{name} {share:g} with lora.dora: it would change the direction's length; set it to 0."
             yield Problem(f"lora.{name}", message, remedy=set_to(f"lora.{name}", 0.0, "0"))
+
+
+def _check_norms_beside_lora(config: TrainConfig) -> Iterator[Problem]:
+    """Only kohya's format of a LoRA can hold norm layers; those of other adapters are of that kind anyway."""
+    family = load_families()[config.family]
+    if not family.has_kohya_loras:
+        message = (
+            f"lora.train_norms: no format of a LoRA for {family.label} holds norm layers; switch it off, or use lokr."
+        )
+        yield Problem("lora.train_norms", message, remedy=Remedy("Switch off", {"lora.train_norms": False}))
+    elif config.output.format == "diffusers":
+        message = "output.format diffusers with lora.train_norms: it can't hold norm layers; choose the single file."
+        yield Problem("output.format", message, remedy=set_to("output.format", "single_file", "Single file"))
 
 
 def _check_lycoris(config: TrainConfig) -> Iterator[Problem]:

@@ -62,8 +62,9 @@ def _base_name(base: str) -> str:
 
 def _network(lora: LoraConfig) -> dict[str, Any]:
     args: dict[str, Any] = {}
-    if lora.is_lycoris:
-        args |= {"algo": "diag-oft" if lora.adapter == "oft" else lora.adapter}
+    is_lycoris = lora.is_lycoris or lora.train_norms
+    if is_lycoris:
+        args["algo"] = "diag-oft" if lora.adapter == "oft" else lora.adapter
     if lora.adapter == "lokr" and lora.lokr_factor is not None:
         args["factor"] = lora.lokr_factor
     if lora.adapter == "lokr" and lora.lokr_decompose_both:
@@ -83,8 +84,10 @@ def _network(lora: LoraConfig) -> dict[str, Any]:
     args |= {name: value for name in ("rank_dropout", "module_dropout") if (value := getattr(lora, name))}
     if lora.dora:
         args["dora_wd"] = True
+    if lora.train_norms:
+        args["train_norm"] = True
     return {
-        "ss_network_module": "lycoris.kohya" if lora.is_lycoris else "networks.lora",
+        "ss_network_module": "lycoris.kohya" if is_lycoris else "networks.lora",
         "ss_network_dim": lora.rank,
         "ss_network_alpha": _alpha(lora.alpha, lora.rank, lora),
         "ss_network_dropout": lora.dropout or None,

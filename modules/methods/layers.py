@@ -47,6 +47,14 @@ def preset_layers(family: Family, component: str, module: nn.Module, preset: Pre
     return [name for name in in_blocks if any(f".{name}".endswith(f".{ending}") for ending in endings)]
 
 
+def norm_layers(family: Family, component: str, module: nn.Module, config: PartConfig) -> list[str]:
+    """Full names of the norm layers in a component's blocks that have weights and that its patterns leave."""
+    from modules.weights.norm_layers import is_norm
+
+    names = [name for name in preset_layers(family, component, module, "blocks") if is_norm(module.get_submodule(name))]
+    return _select(names, config)[1]
+
+
 def check_layers(method: Method, base: BaseModel, parts: Mapping[str, PartConfig], config: TrainConfig) -> None:
     """Raises UserError for patterns that match none of the model's layers, without loading weights.
 
@@ -104,9 +112,7 @@ def matching_layers(names: Sequence[str], part: str, config: PartConfig, compone
     matches all layers below, so that "mid_block" means "mid_block.*", too.
     Raises UserError if nothing is selected.
     """
-    include, exclude = _patterns(config.include_layers), _patterns(config.exclude_layers)
-    included = [name for name in names if not include or any(_matches(name, pattern) for pattern in include)]
-    selected = [name for name in included if not any(_matches(name, pattern) for pattern in exclude)]
+    included, selected = _select(names, config)
     if not selected:
         setting = "exclude_layers" if included else "include_layers"
         raise UserError(
@@ -114,6 +120,13 @@ def matching_layers(names: Sequence[str], part: str, config: PartConfig, compone
             f"{_examples(names)}."
         )
     return selected
+
+
+def _select(names: Sequence[str], config: PartConfig) -> tuple[list[str], list[str]]:
+    """(the names that the include patterns select, those of them that the exclude patterns leave)."""
+    include, exclude = _patterns(config.include_layers), _patterns(config.exclude_layers)
+    included = [name for name in names if not include or any(_matches(name, pattern) for pattern in include)]
+    return included, [name for name in included if not any(_matches(name, pattern) for pattern in exclude)]
 
 
 def _patterns(text: str) -> list[str]:

@@ -18,13 +18,21 @@ from modules.config.errors import UserError
 from modules.methods.adapter_dropout import add_dropout
 from modules.methods.DenoisingLoss import DenoisingLoss
 from modules.methods.kohya_metadata import kohya_metadata
-from modules.methods.layers import check_layer_ranks, check_patterns, layer_ranks, matching_layers, preset_layers
+from modules.methods.layers import (
+    check_layer_ranks,
+    check_patterns,
+    layer_ranks,
+    matching_layers,
+    norm_layers,
+    preset_layers,
+)
 from modules.methods.lora_start import check_composable, read_start
 from modules.methods.max_norm import MaxNorm
 from modules.methods.Method import Method
 from modules.methods.parts import part_path, prepare_for_training, trained_in, trained_parts
 from modules.weights.lora_files import ADAPTER, LoraFormat, check_lora, kohya_bytes, save_lora
 from modules.weights.lycoris_files import adapted_layers, file_tensors, peft_config, save_lycoris
+from modules.weights.norm_layers import add_norm_adapters
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,10 +76,13 @@ class Lora(Method):
         for name, part in parts.items():
             module = base.module(name)
             module.requires_grad_(False)
+            norms = norm_layers(base.family, name, module, part) if config.lora.train_norms else []
             if name in start:
                 start[name].add_to(module, name, config)
             else:
                 _add_adapter(base.family, name, module, part, config)
+            if norms:
+                add_norm_adapters(module, norms, ADAPTER)
             _upcast_trained(module)
             if not config.lora.is_lycoris:
                 _match_gradient_strides(module, config.model.channels_last)
@@ -108,6 +119,8 @@ class Lora(Method):
         adapted = self._adapted(base, config)
         formats, experts = self._formats(base, config), _experts(base.family)
         bundle = self.bundle(base, config) if formats != "diffusers" else {}
+        if config.lora.train_norms:  # beside a LoRA, the only adapters of the other kinds
+            bundle |= file_tensors(self._lycoris_layers(base, config), base.family, dtype)
         return save_lora(folder / name, adapted, type(base.pipe), formats, dtype, metadata, experts, bundle)
 
     def saved_bytes(self, base: BaseModel, config: TrainConfig) -> int:
@@ -126,6 +139,8 @@ class Lora(Method):
 
     def _formats(self, base: BaseModel, config: TrainConfig) -> LoraFormat:
         """Those that the family has, and that can hold the adapters: with `layer_names` no DoRA, nor text encoders."""
+        if config.lora.train_norms:
+            return "single_file"  # which the settings made sure of
         family, parts = base.family, self._adapted_in(base, config)
         fits = family.layer_names and not config.lora.dora and all(name in family.layer_names for name in parts)
         return config.output.format if family.kohya_prefixes or fits else "diffusers"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -13,8 +13,15 @@ from modules.config.errors import UserError
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import lora_family
 from modules.weights.lora_files import ADAPTER
-from modules.weights.lora_layers import LoraLayer, read_layers
-from modules.weights.lycoris_files import LycorisLayer, add_lycoris, is_lycoris, path_in_module, read_lycoris
+from modules.weights.lora_layers import LoraLayer, is_of_norm, read_layers
+from modules.weights.lycoris_files import (
+    LycorisLayer,
+    add_lycoris,
+    is_lycoris,
+    path_in_module,
+    read_lycoris,
+    read_norms,
+)
 from modules.weights.safe import read_header
 
 if TYPE_CHECKING:
@@ -27,18 +34,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoraStart:
-    """The adapters that a LoRA file has for one component. layers: by path, as in a diffusers LoRA file."""
+    """The adapters that a LoRA file has for one component. layers, norms: by path, as in a diffusers LoRA file."""
 
     layers: Mapping[str, LoraLayer]
+    norms: Mapping[str, LycorisLayer] = field(default_factory=dict)
 
     def add_to(self, module: Model, component: str, config: TrainConfig) -> None:
         """Adds them with the file's ranks, alphas and layers. Raises UserError if a layer does not fit."""
         add_started_adapter(module, component, self.layers, config)
+        if self.norms:
+            LycorisStart(self.norms).add_to(module, component, config)
 
 
 @dataclass(frozen=True)
 class LycorisStart:
-    """The same of a LoHa or LoKr."""
+    """The same of adapters in LyCORIS's format."""
 
     layers: Mapping[str, LycorisLayer]
 
@@ -50,7 +60,7 @@ class LycorisStart:
             # at least float32: the model's dtype may be less precise than the file
             dtype = torch.promote_types(getattr(torch, config.model.weight_dtype), torch.float32)
             if config.lora.composes_weights:
-                check_composable(module, list(named), config)
+                check_composable(module, [path for path, layer in named.items() if layer.kind != "norm"], config)
             add_lycoris(module, named, ADAPTER, dtype)
         except (ValueError, AttributeError) as error:
             raise UserError(
@@ -89,7 +99,12 @@ def read_start(family: Family, config: TrainConfig, trained: Collection[str]) ->
                 f"lora.start_from '{path}' is a LoRA for {made_for}: set family to {made_for}, or choose one for "
                 f"{family.name}."
             )
-        is_other = is_lycoris(read_header(path))
+        header = read_header(path)
+        is_other = is_lycoris(header)
+        if any(map(is_of_norm, header)) and not config.lora.train_norms:
+            raise UserError(
+                f"lora.start_from '{path}' changes norm layers: switch lora.train_norms on, or choose another file."
+            )
         files = [path]
         for expert in family.denoisers[1:]:  # in separate files, as they are saved
             file = path.with_name(f"{path.stem}_{expert}{path.suffix}")
@@ -99,7 +114,9 @@ def read_start(family: Family, config: TrainConfig, trained: Collection[str]) ->
             if is_other:
                 starts |= {name: LycorisStart(layers) for name, layers in read_lycoris(file, family).items()}
             else:
-                starts |= {name: LoraStart(layers) for name, layers in read_layers(file, family).items()}
+                norms = read_norms(file, family)
+                read = read_layers(file, family, but_norms=True)
+                starts |= {name: LoraStart(layers, norms.get(name, {})) for name, layers in read.items()}
     except WeightsError as error:
         raise UserError(f"lora.start_from {error}") from error
     for component, start in starts.items():
@@ -109,7 +126,7 @@ def read_start(family: Family, config: TrainConfig, trained: Collection[str]) ->
                 f"lora.start_from '{path}' has a LoRA for the {component}, which does not train: turn on {part}.train, "
                 "or choose another file."
             )
-        kinds = {getattr(layer, "kind", "lora") for layer in start.layers.values()}
+        kinds = {getattr(layer, "kind", "lora") for layer in start.layers.values()} - {"norm"}
         if kinds != {wanted}:
             held = " and ".join(sorted(kinds))
             raise UserError(f"lora.start_from '{path}' holds {held}: set lora.adapter to it, or choose another file.")

@@ -22,9 +22,12 @@ class MaxNorm:
         from peft.tuners.lora import LoraLayer
         from peft.tuners.lycoris_utils import LycorisLayer
 
+        from modules.weights.norm_layers import AdaptedNorm
+
         kinds = (LoraLayer, LycorisLayer)
         layers = [layer for module in modules for layer in module.modules() if isinstance(layer, kinds)]
-        self._layers = [(layer, _factors(layer)) for layer in layers if ADAPTER in layer.scaling]
+        layers = [layer for layer in layers if ADAPTER in layer.scaling and not isinstance(layer, AdaptedNorm)]
+        self._layers = [(layer, _factors(layer)) for layer in layers]
         self._max_norm = max_norm
 
     @torch.no_grad()

@@ -29,7 +29,8 @@ WORDS = (
     "conv_out", "conv_shortcut", "time_emb_proj", "time_embedding", "add_embedding", "linear_1", "linear_2",
     "ff_context", "norm1_context", "norm_out", "context_embedder", "time_text_embed", "timestep_embedder",
     "text_embedder", "pos_embed", "text_model", "self_attn", "q_proj", "k_proj", "v_proj", "out_proj",
-    "text_projection",
+    "text_projection", "layer_norm1", "layer_norm2", "norm2_context", "norm_q", "norm_k", "norm_added_q",
+    "norm_added_k", "final_layer_norm",
 )  # fmt: skip
 _WORD = re.compile("|".join(f"{word}(?=_|$)" for word in sorted(WORDS, key=len, reverse=True)) + "|[^_]+")
 

@@ -23,13 +23,14 @@ from modules.weights.lora_layers import (
     LoraLayer,
     diffusers_tensors,
     is_kohya,
+    is_of_norm,
     kohya_tensors,
     magnitude_ending,
     parse_key,
     read_layers,
     with_dtype,
 )
-from modules.weights.lycoris_files import is_lycoris, load_lycoris, path_in_module
+from modules.weights.lycoris_files import is_lycoris, load_lycoris, load_norms, path_in_module
 from modules.weights.safe import METADATA, read_header, save_tensors, tensor_shapes
 
 if TYPE_CHECKING:
@@ -122,7 +123,8 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:
     try:
         if family and is_kohya(shapes) and any(parse_key(name, family) for name in shapes):
             # diffusers ignores the alphas of single layers and DoRA in this format, and does not support every family
-            pipe.load_lora_weights(diffusers_tensors(_with_scale(read_layers(path, family))))
+            pipe.load_lora_weights(diffusers_tensors(_with_scale(read_layers(path, family, but_norms=True))))
+            load_norms(pipe, path, family)
             add_bundled_words(pipe, path, family)
         else:
             expert = read_header(path)[METADATA].get(EXPERT)
@@ -232,7 +234,7 @@ def _adapter_tensors(module: Model) -> dict[str, Tensor]:
     if type(module).__name__ == "CLIPTextModel":
         # transformers 5 dropped the `text_model.` level, which other programs expect in files
         tensors = {f"text_model.{name.removeprefix('text_model.')}": tensor for name, tensor in tensors.items()}
-    return tensors
+    return {name: tensor for name, tensor in tensors.items() if not is_of_norm(name)}  # they are no LoRA
 
 
 def _adapter_config(module: Model) -> dict[str, Any]:
@@ -283,7 +285,7 @@ def _check_fits(
     made_for = lora_family(path)
     if family and made_for not in (None, family.name, family.takes_loras_of):
         raise WeightsError(f"'{path}': is a LoRA for {made_for}; choose a LoRA for {family.name}.")
-    layers = [name for name in shapes if not name.startswith(BUNDLE)]
+    layers = [name for name in shapes if not name.startswith(BUNDLE) and not is_of_norm(name)]
     keys = {name: parse_key(name, family) for name in layers} if family else {}
     if not any(keys.values()):
         return  # another format or an unknown pipeline: diffusers converts it or raises an error

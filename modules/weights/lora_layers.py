@@ -36,6 +36,7 @@ DIFFUSERS_KINDS = {
     ".lora_magnitude_vector.weight": "magnitude",
 }
 KOHYA_KINDS = {".lora_down.weight": "down", ".lora_up.weight": "up", ".alpha": "alpha", ".dora_scale": "magnitude"}
+NORM_PARTS = ("w_norm", "b_norm")  # of the adapters of norm layers, which norm_layers.py describes
 EXPERT = "denoiser"  # the metadata key that names the expert of a file
 ADAPTER_METADATA = "lora_adapter_metadata"  # the metadata key of PEFT's settings in diffusers' files
 
@@ -87,9 +88,15 @@ def is_kohya(names: Iterable[str]) -> bool:
     return any(name.endswith((".lora_down.weight", ".dora_scale")) and name.startswith("lora_") for name in names)
 
 
-def read_layers(path: str | Path, family: Family) -> Layers:
+def is_of_norm(name: str) -> bool:
+    """Whether a tensor of this name in a file is an adapter of a norm layer."""
+    return name.rpartition(".")[2] in NORM_PARTS
+
+
+def read_layers(path: str | Path, family: Family, but_norms: bool = False) -> Layers:
     """Reads the layers of a family's LoRA file, in diffusers' or kohya's format.
 
+    but_norms: leave out norm layers, which are no LoRA.
     Formats of other programs are read as diffusers converts them. Raises WeightsError if the file can't be read or has
     other tensors.
     """
@@ -97,6 +104,13 @@ def read_layers(path: str | Path, family: Family) -> Layers:
     parts: dict[str, dict[str, dict[str, Any]]] = {}
     # without the words that were trained with the LoRA
     tensors = {name: tensor for name, tensor in load_tensors(path).items() if not name.startswith(BUNDLE)}
+    if norms := [name for name in tensors if is_of_norm(name)]:
+        if not but_norms:
+            raise WeightsError(
+                f"'{path}': changes norm layers, such as '{norms[0]}', and can be trained, sampled and merged into a "
+                "model only; choose a LoRA without."
+            )
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in norms}
     keys = {name: parse_key(name, family) for name in tensors}
     if not any(keys.values()) and (converted := converted_layers(Path(path), family)):
         return {

@@ -6,7 +6,8 @@ the family has such names, else the path in diffusers, such as `transformer.tran
 LoHa (Hyeon-Woo et al. 2021, arXiv 2108.06098) adds (w1_a @ w1_b) * (w2_a @ w2_b) to a weight. LoKr (Yeh et al. 2023,
 arXiv 2309.14859) adds the Kronecker product of w1 and w2, each of which may be the product of two matrices. Both are
 multiplied by alpha / rank. PEFT's layers compute them. For OFT see `orthogonal.py`; its alpha is a limit of the
-rotation, and 0 is none. For IA3 see `channel_scales.py`; it has no alpha, and ComfyUI does not read it.
+rotation, and 0 is none. For IA3 see `channel_scales.py`; it has no alpha, and ComfyUI does not read it. Beside adapters
+of any kind, files may hold those of norm layers, see `norm_layers.py`, which have no alpha either.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from modules.weights.errors import WeightsError
 from modules.weights.kohya_names import diffusers_name, kohya_name
-from modules.weights.lora_layers import EXPERT
+from modules.weights.lora_layers import EXPERT, NORM_PARTS, is_of_norm
 from modules.weights.safe import METADATA, load_tensors, read_header, save_tensors
 
 if TYPE_CHECKING:
@@ -32,19 +33,22 @@ if TYPE_CHECKING:
     from modules.families.Family import Family
     from modules.weights.libraries import Model
 
-Kind = Literal["loha", "lokr", "oft", "ia3"]
+Kind = Literal["loha", "lokr", "oft", "ia3", "norm"]
 PARTS: dict[Kind, tuple[str, ...]] = {
     "loha": ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2"),
     "lokr": ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2"),
     "oft": ("oft_blocks",),
     "ia3": ("on_input", "weight"),
+    "norm": NORM_PARTS,
 }
 _KIND_OF = {part: kind for kind, parts in PARTS.items() for part in parts}
-_MARKS = _KIND_OF.keys() - {"weight"}  # which tensors of other files are called, too
+_MARKS = _KIND_OF.keys() - {"weight", *PARTS["norm"]}  # which tensors of other files are called, too
+_WITHOUT_ALPHA = ("ia3", "norm")
 _ADAPTER_KINDS: dict[str, Kind] = {**_KIND_OF, "ia3_weight": "ia3"}  # by the parts of the layers in a model
 _WITH_RANK = ("hada_w1_b", "lokr_w1_b", "lokr_t2", "lokr_w2_b")  # those whose first axis is the rank, first one first
 # a layer has one of these sets of parts, besides hada_t1 and hada_t2
-_WHOLE = (frozenset(PARTS["loha"][:4]), frozenset(PARTS["oft"]), frozenset(PARTS["ia3"]), *(
+_WHOLE = (frozenset(PARTS["loha"][:4]), frozenset(PARTS["oft"]), frozenset(PARTS["ia3"]),
+          frozenset(PARTS["norm"]), frozenset(PARTS["norm"][:1]), *(
     frozenset((*w1, *w2))
     for w1 in (("lokr_w1",), ("lokr_w1_a", "lokr_w1_b"))
     for w2 in (("lokr_w2",), ("lokr_w2_a", "lokr_w2_b"), ("lokr_t2", "lokr_w2_a", "lokr_w2_b"))
@@ -61,7 +65,7 @@ class LycorisLayer:
 
     @property
     def rank(self) -> int | None:
-        """Of OFT the size of a block. None for IA3, and for a LoKr of two whole matrices, whose scale is always 1."""
+        """Of OFT the size of a block. None for IA3, norms and a LoKr of two whole matrices, whose scale is always 1."""
         if self.kind == "oft":
             return self.parts["oft_blocks"].shape[1]
         return next((self.parts[name].shape[0] for name in _WITH_RANK if name in self.parts), None)
@@ -107,7 +111,7 @@ def file_tensors(layers: LycorisLayers, family: Family, dtype: torch.dtype | Non
             for part, tensor in layer.parts.items():
                 is_flag = not tensor.is_floating_point()
                 tensors[f"{name}.{part}"] = tensor if dtype is None or is_flag else tensor.to(dtype)
-            if layer.kind != "ia3":
+            if layer.kind not in _WITHOUT_ALPHA:
                 tensors[f"{name}.alpha"] = torch.tensor(layer.alpha)
     return tensors
 
@@ -137,11 +141,20 @@ def save_lycoris(
 
 def load_lycoris(pipe: DiffusionPipeline, path: Path, family: Family) -> None:
     """Adds the adapters of a file to a pipeline. Raises WeightsError for a file that does not fit, and adds nothing."""
-    layers = read_lycoris(path, family)
+    _load(pipe, path, read_lycoris(path, family))
+
+
+def load_norms(pipe: DiffusionPipeline, path: Path, family: Family) -> None:
+    """Adds the norm layers of a LoRA's file to a pipeline, as parts of the adapters that were loaded from it last."""
+    _load(pipe, path, read_norms(path, family), beside_last=True)
+
+
+def _load(pipe: DiffusionPipeline, path: Path, layers: LycorisLayers, beside_last: bool = False) -> None:
     for component, of_component in layers.items():
         module: Any = getattr(pipe, component)
         named = {path_in_module(module, layer): of for layer, of in of_component.items()}
-        adapter = f"lycoris_{len(getattr(module, 'peft_config', {}))}"
+        present = list(getattr(module, "peft_config", {}))
+        adapter = present[-1] if beside_last and present else f"lycoris_{len(present)}"
         try:
             add_lycoris(module, named, adapter)
         except (ValueError, AttributeError) as error:
@@ -156,14 +169,23 @@ def path_in_module(module: Model, layer: str) -> str:
     return layer if hasattr(module, "text_model") else layer.removeprefix("text_model.")
 
 
+def read_norms(path: str | Path, family: Family) -> LycorisLayers:
+    """The norm layers of a family's file, whatever adapters its other layers have. Raises as `read_lycoris`."""
+    return _layers(path, family, load_tensors(path, [name for name in read_header(path) if is_of_norm(name)]))
+
+
 def read_lycoris(path: str | Path, family: Family) -> LycorisLayers:
     """The layers of a family's file.
 
     Raises WeightsError if the file can't be read, or has tensors that belong to no such layer of the family.
     """
+    return _layers(path, family, load_tensors(path))
+
+
+def _layers(path: str | Path, family: Family, tensors: Mapping[str, Tensor]) -> LycorisLayers:
     expert = read_header(path)[METADATA].get(EXPERT)
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    for name, tensor in load_tensors(path).items():
+    for name, tensor in tensors.items():
         stem, _, part = name.rpartition(".")
         place = diffusers_name(family, stem) or (stem.partition(".")[0], stem.partition(".")[2])
         if (part not in _KIND_OF and part != "alpha") or place[0] not in family.lora_targets:
@@ -201,17 +223,43 @@ def add_lycoris(
 
     Raises ValueError if a layer does not fit.
     """
+    norms = {path: layer for path, layer in layers.items() if layer.kind == "norm"}
+    others = {path: layer for path, layer in layers.items() if layer.kind != "norm"}
+    modules, kinds = dict(module.named_modules()), Counter(layer.kind for layer in others.values())
+    for path, layer in layers.items():
+        is_odd = layer.kind != "norm" and layer.kind != kinds.most_common(1)[0][0]
+        if is_odd or path not in modules or not _fits(layer, modules[path]):
+            raise ValueError(f"its layer '{path}' does not fit")
+    if others:
+        _add_of_kind(module, next(iter(kinds)), others, adapter, dtype)
+    if norms:
+        _add_norms(module, norms, adapter, dtype)
+    module.set_adapter(adapter)
+
+
+def _add_norms(module: Model, layers: Mapping[str, LycorisLayer], adapter: str, dtype: torch.dtype | None) -> None:
+    from torch import nn
+
+    from modules.weights.norm_layers import add_norm_adapters
+
+    add_norm_adapters(module, layers, adapter)
+    for path, layer in layers.items():
+        adapted: Any = module.get_submodule(path)
+        for part, values in layer.parts.items():
+            own = getattr(adapted, part)
+            own[adapter] = nn.Parameter(values.to(own[adapter].device, dtype, copy=True))
+
+
+def _add_of_kind(
+    module: Model, kind: Kind, layers: Mapping[str, LycorisLayer], adapter: str, dtype: torch.dtype | None
+) -> None:
+    """Adds adapters, which fit, of one kind that is not "norm"."""
     import torch
     from torch import nn
 
     from modules.weights.channel_scales import add_channel_scales
     from modules.weights.orthogonal import add_oft
 
-    kind = next(iter(layers.values())).kind
-    modules = dict(module.named_modules())
-    for path, layer in layers.items():
-        if layer.kind != kind or path not in modules or not _fits(layer, modules[path]):
-            raise ValueError(f"its layer '{path}' does not fit")
     ranks = {path: layer.rank or 1 for path, layer in layers.items()}
     rank = Counter(ranks.values()).most_common(1)[0][0]
     if kind == "oft":
@@ -222,7 +270,6 @@ def add_lycoris(
             scaled: Any = module.get_submodule(path)
             values = layer.parts["weight"].flatten().to(scaled.ia3_weight[adapter].device, dtype)
             scaled.ia3_weight[adapter] = nn.Parameter(values.clone())
-        module.set_adapter(adapter)
         return
     else:
         module.add_adapter(peft_config(kind, list(layers), rank, rank), adapter_name=adapter)
@@ -237,7 +284,6 @@ def add_lycoris(
                 own[adapter] = nn.Parameter(values.clone(memory_format=torch.contiguous_format))
         adapted.r[adapter], adapted.alpha[adapter] = ranks[path], layer.scale * ranks[path]
         adapted.scaling[adapter] = layer.scale
-    module.set_adapter(adapter)
 
 
 def peft_config(kind: Kind, targets: list[str], rank: int, alpha: float, **options: Any) -> LycorisConfig:
@@ -262,6 +308,8 @@ def _of_scales(layer: Any, adapter: str) -> LycorisLayer:
 def _with_scale(kind: Kind, parts: dict[str, Tensor], scale: float) -> LycorisLayer:
     if kind == "oft":  # which trains with a scale of 1
         return LycorisLayer(kind, parts, 0.0)
+    if kind == "norm":
+        return LycorisLayer(kind, {name: tensor * scale for name, tensor in parts.items()}, 1.0)
     layer = LycorisLayer(kind, parts, 1.0)
     if layer.rank is None:  # readers take no notice of alpha
         return LycorisLayer(kind, {**parts, "lokr_w1": parts["lokr_w1"] * scale}, 1.0)
@@ -271,6 +319,8 @@ def _with_scale(kind: Kind, parts: dict[str, Tensor], scale: float) -> LycorisLa
 def _fits(layer: LycorisLayer, module: nn.Module) -> bool:
     """Whether the adapter gives a weight of the layer's shape."""
     shape, parts = _shape(module), layer.parts
+    if layer.kind == "norm":
+        return _fits_norm(parts, module)
     if shape is None:
         return False
     if layer.kind == "ia3":
@@ -290,6 +340,16 @@ def _fits(layer: LycorisLayer, module: nn.Module) -> bool:
     else:
         w2 = len(parts["lokr_w2_a"]), parts["lokr_w2_b"].shape[1]
     return (w1[0] * w2[0], w1[1] * w2[1]) == (shape[0], shape[1:].numel())
+
+
+def _fits_norm(parts: Mapping[str, Tensor], module: nn.Module) -> bool:
+    """Whether these are what a norm layer has, which may have other adapters."""
+    from modules.weights.norm_layers import AdaptedNorm, is_norm
+
+    norm: Any = module.get_base_layer() if isinstance(module, AdaptedNorm) else module
+    values = (norm.weight, getattr(norm, "bias", None)) if is_norm(norm) else (None, None)
+    own = {part: of.shape for part, of in zip(PARTS["norm"], values, strict=True) if of is not None}
+    return own == {part: tensor.shape for part, tensor in parts.items()}
 
 
 def _shape(module: nn.Module) -> Any:

@@ -28,6 +28,7 @@ OPTIONS = {
     "rank_dropout": ("lora.rank_dropout=0.1",),
     "module_dropout": ("lora.module_dropout=0.1",),
     "nested_ranks": ("lora.nested_unit=4",),
+    "norm_layers": ("lora.train_norms=true",),
     "ia3": ("lora.adapter=ia3",),
     "output_preservation": (
         "loss.output_preservation=true",

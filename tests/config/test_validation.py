@@ -39,6 +39,8 @@ MISTAKES = [
     (["family=sana", "method=vae"], "method"),
     (["family=wan22_a14b", "enable_multi_gpu=true", "ddp_static_graph=true"], "ddp_static_graph"),
     (["cache_dir="], "cache_dir"),
+    (["family=sana", "lora.train_norms=true"], "lora.train_norms"),
+    (["lora.train_norms=true", "output.format=diffusers"], "output.format"),
     (["family=sana", "method=full", "output.float8_denoiser=true"], "output.float8_denoiser"),
     (["family=sana", "diffusion.offset_noise_by_timestep=true"], "diffusion.offset_noise_by_timestep"),
     (

@@ -163,7 +163,14 @@ def test_families_train_on_ranks_as_on_one(family, method, text, settings, two_r
     "adapter",
     [
         ("lora.adapter=lokr", "lora.rank=1", "lora.targets=linear_conv"),
-        ("lora.plus_ratio=16", "lora.max_norm=0.01", "lora.targets=linear_conv", "lora.conv_rank=2"),
+        (
+            "lora.plus_ratio=16",
+            "lora.max_norm=0.01",
+            "lora.targets=linear_conv",
+            "lora.conv_rank=2",
+            "lora.train_norms=true",
+            "output.format=single_file",
+        ),
     ],
     ids=["lokr", "lora+ with a limit"],
 )

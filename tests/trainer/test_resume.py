@@ -23,7 +23,14 @@ METHODS = {
         *("lora.rank_dropout=0.2", "lora.module_dropout=0.2", "lora.nested_unit=1", "lora.plus_ratio=4"),
         "lora.max_norm=0.01",
     ),
-    "lokr": ("method=lora", "text_encoder.train=true", "lora.adapter=lokr", "lora.rank=2", "lora.max_norm=0.01"),
+    "lokr": (
+        "method=lora",
+        "text_encoder.train=true",
+        "lora.adapter=lokr",
+        "lora.rank=2",
+        "lora.max_norm=0.01",
+        "lora.train_norms=true",
+    ),
     "full": ("method=full", "text_encoder.train=true", "optimizer.learning_rate=0.0001"),
 }
 # Step 10 is the first of three steps in the fourth epoch, so it is within an epoch.

@@ -45,7 +45,7 @@ def assert_same_models(run: Path, expected: Path, rtol: float = 1e-9, atol: floa
         ("sd15", (*LORA, "lora.dora=true")),
         ("sd15", (*FULL, "output.format=both")),
         ("flux1", LORA),
-        ("sd15", (*LORA, "lora.adapter=lokr", "lora.targets=linear_conv")),
+        ("sd15", (*LORA, "lora.adapter=lokr", "lora.targets=linear_conv", "lora.train_norms=true")),
         ("flux1", (*FULL, "model.gradient_checkpointing=true")),
     ],
     ids=["unet lora", "unet full", "transformer lora", "unet lokr", "transformer full"],

@@ -14,6 +14,7 @@ from modules.weights.errors import WeightsError
 from modules.weights.kohya_names import diffusers_name, kohya_name
 from modules.weights.lora_files import load_lora, lora_family, save_lora
 from modules.weights.lora_layers import read_layers
+from modules.weights.norm_layers import is_norm
 from modules.weights.safe import load_tensors, read_header, save_tensors
 
 ATTENTION = ["to_q", "to_k", "to_v", "to_out.0"]
@@ -277,7 +278,7 @@ def test_every_layers_name_in_kohyas_format_leads_back_to_it(request):
         family, pipe = FAMILIES[model], pipeline.from_pretrained(request.getfixturevalue(fixture))
         for component in family.kohya_prefixes:
             for path, layer in getattr(pipe, component).named_modules():
-                if path and isinstance(layer, (torch.nn.Linear, torch.nn.Conv2d)):
+                if path and (isinstance(layer, (torch.nn.Linear, torch.nn.Conv2d)) or is_norm(layer)):
                     assert diffusers_name(family, kohya_name(family, component, path)) == (component, path)
 
 

@@ -8,6 +8,7 @@ import torch
 from diffusers import DiffusionPipeline
 from lycoris.functional import diag_oft, loha, lokr
 from lycoris.modules.ia3 import _ia3_weight
+from lycoris.modules.norms import NormModule
 from peft.tuners.lycoris_utils import LycorisLayer
 
 from modules.config.errors import UserError
@@ -35,6 +36,8 @@ KINDS = [
     ("sd15", {"adapter": "ia3", "targets": "linear_conv"}),
     ("sd15", {"adapter": "ia3", "ia3_on_input": True, "targets": "linear_conv"}),
     ("sd15", {"adapter": "loha", "rank": 3, "alpha": 2.0, "targets": "linear_conv", "tucker": True}),
+    ("sd15", {"adapter": "loha", "rank": 2, "train_norms": True}),
+    ("flux1", {"adapter": "lokr", "rank": 1, "train_norms": True}),
     ("sd15", {"adapter": "lokr", "rank": 1, "lokr_factor": 8, "lokr_decompose_both": True, "targets": "linear_conv",
               "tucker": True}),
 ]  # fmt: skip
@@ -88,7 +91,7 @@ def test_the_reference_implementation_and_our_own_reader_see_what_was_trained(fa
     weights = {name: layer.get_base_layer().weight for name, layer in layers.items()}
     assert added.keys() == {name.rpartition(".")[0] for name in tensors}
     for name, delta in added.items():
-        reference = by_reference(tensors, name, weights[name]).reshape(delta.shape)
+        reference = by_reference(tensors, name, layers[name], weights[name]).reshape(delta.shape)
         torch.testing.assert_close(reference, delta, rtol=1e-4, atol=1e-7)
 
 
@@ -106,9 +109,11 @@ def adapted(base, component):
     return found
 
 
-def by_reference(tensors, name, weight):
+def by_reference(tensors, name, layer, weight):
     """What an adapter in a file adds to the weight, as the LyCORIS package computes it."""
     parts = {key.rpartition(".")[2]: tensor for key, tensor in tensors.items() if key.rpartition(".")[0] == name}
+    if "w_norm" in parts:
+        return by_norm_module(parts, layer)
     if "hada_w1_a" in parts:
         weights = [parts.get(f"hada_{part}") for part in ("w1_b", "w1_a", "w2_b", "w2_a", "t1", "t2")]
         return loha.diff_weight(*weights, gamma=float(parts["alpha"]) / len(parts["hada_w1_b"]))
@@ -121,6 +126,18 @@ def by_reference(tensors, name, weight):
     weights = [parts.get(f"lokr_{part}") for part in ("w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b", "t2")]
     rank = next((len(factor) for factor in (weights[2], weights[5]) if factor is not None), 1)
     return lokr.diff_weight(*weights, gamma=float(parts["alpha"]) / rank)
+
+
+def by_norm_module(parts, layer):
+    """What LyCORIS's own layer adds to a norm's weight. Where it has such a layer, its outputs are compared, too."""
+    norm = layer.get_base_layer()
+    if isinstance(norm, torch.nn.LayerNorm | torch.nn.GroupNorm):
+        with torch.no_grad():
+            theirs = NormModule.make_module_from_state_dict("norm", norm, parts["w_norm"], parts["b_norm"])
+            inputs = torch.randn(2, len(norm.weight), 4, 4)
+            inputs = inputs if isinstance(norm, torch.nn.GroupNorm) else inputs.movedim(1, -1)
+            torch.testing.assert_close(layer(inputs), theirs(inputs))
+    return parts["w_norm"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
