@@ -127,12 +127,14 @@ def reference_views(dataset: Dataset, buckets: Buckets, sample: int, family: Fam
         own = reference.width, reference.height
         is_aligned = _is_alike(own, size)
         width, height = shape if is_aligned else own
-        by_aspect = family.reference_size, family.text.reference_size
-        of_denoiser, of_text = (size_for and size_for(width / height) for size_for in by_aspect)
+        of_denoiser = family.reference_size and family.reference_size(width / height)
+        if of_denoiser is None:
+            width, height = reference_size(own, size, shape, family.align)
+        of_text = family.text.reference_size and family.text.reference_size(width / height)
         views.append(
             ReferenceView(
                 reference.path,
-                of_denoiser or reference_size(own, size, shape, family.align),
+                of_denoiser or (width, height),
                 of_text,
                 augmentation_of(dataset, sample) if is_aligned else NO_AUGMENTATION,
                 # to a size that is nearly of its own shape, as pipelines do it

@@ -16,22 +16,27 @@ if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
     from torch import nn
 
-_NUM_TOKENS = 512  # of every text
+NUM_TOKENS = 512  # of every text
 _INSTRUCTION = 36  # about that many tokens around it, which are cut off
 
 
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
-    height, width = call.shape[-2:]
-    text = token_positions(1, call.text_tensor("prompt_embeds").shape[1], like=call.timestep)
+    import torch
+
+    num_tokens = call.text_tensor("prompt_embeds").shape[1]
+    text = token_positions(1, num_tokens, like=call.timestep)
     text[:, 1] = text[:, 2]  # along the diagonal of the image
-    image = token_positions(height // 2, width // 2, like=call.timestep) + _NUM_TOKENS
-    image[:, 0] = 1
+    positions = []
+    for number, shape in enumerate((call.shape, *(reference.shape for reference in call.references)), start=1):
+        image = token_positions(shape[-2] // 2, shape[-1] // 2, like=call.timestep) + num_tokens
+        image[:, 0] = number
+        positions.append(image)
     return {
-        "hidden_states": call.latents,
+        "hidden_states": torch.cat([call.latents, *map(pack_2x2, call.references)], dim=1),
         "timestep": call.timestep / 1000,
         "encoder_hidden_states": call.text["prompt_embeds"],
         "txt_ids": text,
-        "img_ids": image,
+        "img_ids": torch.cat(positions),
     }
 
 
@@ -71,13 +76,13 @@ LONGCAT_IMAGE = Family(
     lora_mlp={},
     lora_blocks={},
     latent_bytes_per_pixel=16 * 4 / 8**2,
-    caption_bytes=_NUM_TOKENS * 3584 * 4,
+    caption_bytes=NUM_TOKENS * 3584 * 4,
     typical_bytes=58.7e9,
     published=PublishedModel(
         denoiser=Component("diffusers.LongCatImageTransformer2DModel", {"num_layers": 10, "num_single_layers": 20}),
         vae=KL_VAE_16,
-        text_encoders=((QWEN_2_5_VL, _NUM_TOKENS + _INSTRUCTION),),
-        text={"prompt_embeds": (_NUM_TOKENS, 3584)},
+        text_encoders=((QWEN_2_5_VL, NUM_TOKENS + _INSTRUCTION),),
+        text={"prompt_embeds": (NUM_TOKENS, 3584)},
         side=1024,
     ),
 )

@@ -43,7 +43,8 @@ from tests.support.tiny_models import VARIANTS
 # Their pipelines fail without a prompt, take texts with another order of axes or before connectors, or want their
 # lengths, too, so that they can't be given a text as it is cached.
 NO_TEXT_IN_CALL = (
-    "bria_fibo", "hidream", "ideogram4", "kandinsky5_image", "kandinsky5_video", "longcat_image", "ltx2",
+    "bria_fibo", "hidream", "ideogram4", "kandinsky5_image", "kandinsky5_video", "longcat_image", "longcat_image_edit",
+    "ltx2",
 )  # fmt: skip
 # Their VAEs normalize over several frames, so that the first latent frame of a clip depends on those after it.
 NORMALIZED_OVER_FRAMES = ("cogvideox", "hunyuan_video", "kandinsky5_video")
@@ -69,11 +70,17 @@ class Case:
 
     @property
     def width(self):
-        return 3 * max(16, self.family.align)  # not square: else swapped axes would not show
+        return 3 * self.unit  # not square: else swapped axes would not show
 
     @property
     def height(self):
-        return 2 * max(16, self.family.align)
+        return 2 * self.unit
+
+    @property
+    def unit(self):
+        # of the area of `reference_images` where texts see these as samples fit them to it: so they stay as they are
+        fits_seen = self.family.text.sees_references and self.family.reference_size is None
+        return max(32 if fits_seen else 16, self.family.align)
 
     def fresh_pipe(self):
         return load_pipe(self.family, self.folder)

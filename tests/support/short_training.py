@@ -89,14 +89,13 @@ def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> n
         arguments["mask_image"] = Image.open(request.mask)
     arguments[family.guidance_argument if family else "guidance_scale"] = request.guidance
     arguments |= family.call_options if family else {}
+    arguments |= {"width": request.width, "height": request.height}
     taken = inspect.signature(pipe.__call__).parameters  # of models without guidance neither
     size = request.width, request.height
     with call_attributes(family, pipe, *size, request.guidance) if family else nullcontext():
         output = pipe(
             prompt=request.prompt,
             generator=torch.Generator().manual_seed(request.seed),
-            width=request.width,
-            height=request.height,
             num_inference_steps=request.steps,
             output_type="np",
             **{name: value for name, value in arguments.items() if name in taken},

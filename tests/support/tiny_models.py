@@ -1251,12 +1251,25 @@ def tiny_flux2_vae():
 
 def make_tiny_longcat_image(path: str | Path) -> Path:
     """Save a tiny LongCat-Image pipeline below `path` and return the path."""
+    # the processor rewrites prompts, which is never asked of it
+    return _save_tiny_longcat(path, "LongCatImagePipeline", qwen_tokenizer(), None)
+
+
+def make_tiny_longcat_image_edit(path: str | Path) -> Path:
+    """Save a tiny LongCat-Image-Edit pipeline below `path` and return the path."""
+    from transformers import Qwen2VLProcessor
+
+    tokenizer = qwen_tokenizer(VISION_TOKENS)
+    processor = qwen_processor(tokenizer, Qwen2VLProcessor, patch_size=14, max_pixels=56 * 84)
+    return _save_tiny_longcat(path, "LongCatImageEditPipeline", tokenizer, processor)
+
+
+def _save_tiny_longcat(path: str | Path, pipeline_class: str, tokenizer, processor) -> Path:
+    import diffusers
     import torch
-    from diffusers import FlowMatchEulerDiscreteScheduler, LongCatImagePipeline, LongCatImageTransformer2DModel
 
     torch.manual_seed(SEED)
-    tokenizer = qwen_tokenizer()
-    transformer = LongCatImageTransformer2DModel(
+    transformer = diffusers.LongCatImageTransformer2DModel(
         in_channels=64,
         num_layers=1,
         num_single_layers=1,
@@ -1267,13 +1280,13 @@ def make_tiny_longcat_image(path: str | Path) -> Path:
         axes_dims_rope=(4, 4, 8),
     )
     vae = {"scaling_factor": 0.3611, "shift_factor": 0.1159, "use_quant_conv": False, "use_post_quant_conv": False}
-    pipeline = LongCatImagePipeline(
+    pipeline = getattr(diffusers, pipeline_class)(
         transformer=transformer,
         vae=tiny_vae(latent_channels=16, **vae),  # the pipeline takes 16 channels for granted
-        scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+        scheduler=diffusers.FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
         text_encoder=tiny_qwen_vl(tokenizer),
         tokenizer=tokenizer,
-        text_processor=None,  # rewrites prompts, which is never asked of it
+        text_processor=processor,
     )
     return randomize_and_save(pipeline, path)
 
