@@ -43,3 +43,12 @@ def with_remedy(config: TrainConfig, remedy: Remedy) -> TrainConfig:
 def set_to(path: str, value: Any, shown: str = "") -> Remedy:
     """The remedy that sets one setting. shown: the value as the window shows it, if it differs."""
     return Remedy(f"Set to {shown or value}", {path: value})
+
+
+def switch_off(path: str) -> Remedy:
+    return Remedy("Switch off", {path: False})
+
+
+def either(names: list[str]) -> str:
+    """Names to choose from, in the words of a message: "a, b or c"."""
+    return f"{', '.join(names[:-1])} or {names[-1]}"

@@ -48,7 +48,7 @@ def hold_out(dataset: Dataset, share: float) -> Dataset:
 def no_validation_warning(config: TrainConfig, num_held_out: int) -> str | None:
     """A warning if the validation loss is requested but no image is held out."""
     asked = config.data.validation_share or any(concept.enabled and concept.validation for concept in config.concepts)
-    if config.validation.unit == "never" or num_held_out or not asked:  # validation.py warns
+    if config.validation.unit == "never" or num_held_out or not asked:  # validation_problems warns
         return None
     return (
         f"data.validation_share {config.data.validation_share:g} holds out none of the images, so no validation loss "

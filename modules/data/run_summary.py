@@ -13,7 +13,8 @@ from modules.config.batch_size import global_batch, learning_rate_factor
 from modules.config.counted import counted
 from modules.config.errors import ConfigError
 from modules.config.methods import facts_of
-from modules.config.validation import check_batch, check_settings
+from modules.config.rules.ranks import check_batch
+from modules.config.validation import check_settings
 from modules.config.visible_text import visible_line
 from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource

@@ -14,8 +14,9 @@ from modules.config.errors import UserError
 from modules.config.labels import first_setting
 from modules.config.optimizers import facts_of_optimizer
 from modules.config.problems import Problem, Remedy, set_to
+from modules.config.rules.ranks import check_batch
 from modules.config.TrainConfig import TrainConfig
-from modules.config.validation import check_batch, find_problems
+from modules.config.validation import find_problems
 from modules.machine.backend import backend_warning, choose_backend, sharding_needs_nccl
 from modules.machine.devices import Gpu, GpuUsage, Link, mixed_gpus_warning
 from modules.machine.Machine import Machine

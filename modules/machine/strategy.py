@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from modules.config.validation import sharding_problems
+from modules.config.rules.ranks import sharding_problems
 from modules.machine.backend import choose_backend
 from modules.machine.memory_estimate import GIB, estimate_memory
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from modules.config.errors import ConfigError
 from modules.config.methods import facts_of
-from modules.config.validation import check_batch, check_settings, divided_optimizer_problems, sharding_problems
+from modules.config.rules.ranks import check_batch, divided_optimizer_problems, sharding_problems
+from modules.config.validation import check_settings
 from modules.data.prepare import check_sizes
 from modules.data.references import check_sample_references
 from modules.distributed.usable_gpus import supports_bf16

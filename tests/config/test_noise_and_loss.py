@@ -3,8 +3,9 @@
 import pytest
 
 from modules.config.ConceptConfig import ConceptConfig
+from modules.config.rules.noise_and_loss import SNR_FAMILIES
 from modules.config.TrainConfig import TrainConfig
-from modules.config.validation import SNR_FAMILIES, find_problems
+from modules.config.validation import find_problems
 from modules.families.registry import FAMILIES
 
 

@@ -8,9 +8,10 @@ from modules.config.ConceptConfig import ConceptConfig
 from modules.config.files import apply_overrides, config_from_values
 from modules.config.labels import with_labels
 from modules.config.problems import with_remedy
+from modules.config.rules.ranks import check_batch
 from modules.config.SampleConfig import SampleConfig
 from modules.config.TrainConfig import TrainConfig
-from modules.config.validation import check_batch, find_problems
+from modules.config.validation import find_problems
 
 
 def good_config(*overrides: str) -> TrainConfig:

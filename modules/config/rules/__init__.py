@@ -1,0 +1,1 @@
+"""Rules that involve several settings, by subject; `validation.py` lists them in the order of their problems."""

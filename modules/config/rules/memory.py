@@ -1,0 +1,80 @@
+"""Rules of what saves memory: precision, quantization and swapped blocks."""
+
+from collections.abc import Iterator
+
+from modules.config.methods import METHODS, facts_of
+from modules.config.problems import Problem, Remedy, set_to
+from modules.config.show_value import show_value
+from modules.config.TrainConfig import TrainConfig
+
+
+def precision_problems(config: TrainConfig) -> Iterator[Problem]:
+    weights, mixed = config.model.weight_dtype, config.model.mixed_precision
+    # Weights that don't train have no gradients, so their precision does not matter here.
+    trains_weights = facts_of(config).trains_weights
+    if weights == "float16" and mixed == "fp16" and trains_weights:
+        message = (
+            f"model.weight_dtype float16 with mixed_precision fp16 in {config.method} training: "
+            "fp16 gradients can't be unscaled: set model.weight_dtype to float32."
+        )
+        yield Problem("model.weight_dtype", message, remedy=set_to("model.weight_dtype", "float32"))
+    elif weights in ("float16", "bfloat16") and trains_weights and not _rounds_by_chance(config):
+        remedy = ", or switch optimizer.stochastic_rounding on" if weights == "bfloat16" else ""
+        message = (
+            f"model.weight_dtype {weights} in {config.method} training: small updates are lost to rounding; "
+            f"use float32 with mixed_precision bf16{remedy}."
+        )
+        values: dict[str, str | bool] = {"model.weight_dtype": "float32", "model.mixed_precision": "bf16"}
+        if config.optimizer.stochastic_rounding:  # which float32 does not need
+            values["optimizer.stochastic_rounding"] = False
+        use = Remedy("Set to float32 with bf16", values)
+        yield Problem("model.weight_dtype", message, blocking=False, remedy=use)
+    if weights == "float64" and mixed != "no":
+        message = (
+            f"model.mixed_precision {mixed} with weight_dtype float64: the one undoes the other; "
+            "set model.mixed_precision to no."
+        )
+        yield Problem("model.mixed_precision", message, remedy=set_to("model.mixed_precision", "no", "Off"))
+
+
+def quantization_problems(config: TrainConfig) -> Iterator[Problem]:
+    for part in ("denoiser", "text_encoder"):
+        path = f"model.{part}_quantization"
+        quantization = getattr(config.model, f"{part}_quantization")
+        if quantization == "none":
+            continue
+        if facts_of(config).trains_weights:
+            unsaved = " or ".join(method.label for method in METHODS.values() if not method.trains_weights)
+            message = (
+                f"{path} {quantization} with method {config.method}: quantized weights can neither train nor be saved "
+                f"with the model; set it to none, or use {unsaved}."
+            )
+            yield Problem(path, message, remedy=set_to(path, "none"))
+        elif config.model.weight_dtype == "float64":
+            message = f"{path} {quantization} with model.weight_dtype float64: use bfloat16, or set it to none."
+            yield Problem(path, message, remedy=set_to(path, "none"))
+
+
+def swap_problems(config: TrainConfig) -> Iterator[Problem]:
+    path, count = "model.blocks_to_swap", config.model.blocks_to_swap
+    if count == 0:
+        return
+    start, none = f"{path} {show_value(count)}", set_to(path, 0)
+    if facts_of(config).trains_weights:
+        kept = " or ".join(method.label for method in METHODS.values() if not method.trains_weights)
+        message = (
+            f"{start} with method {config.method}: weights that train can't be swapped; set it to 0, or use {kept}."
+        )
+        yield Problem(path, message, remedy=none)
+        return
+    if not config.model.gradient_checkpointing:
+        message = f"{start} without model.gradient_checkpointing: the backward pass needs all blocks; switch it on."
+        use = Remedy("Switch on", {"model.gradient_checkpointing": True})
+        yield Problem("model.gradient_checkpointing", message, remedy=use)
+    if config.model.compile != "off":
+        message = f"model.compile {config.model.compile} with {start}: swapped blocks can't be compiled; set it to off."
+        yield Problem("model.compile", message, remedy=set_to("model.compile", "off", "Off"))
+
+
+def _rounds_by_chance(config: TrainConfig) -> bool:
+    return config.optimizer.stochastic_rounding and config.model.weight_dtype == "bfloat16"
