@@ -29,7 +29,7 @@ OTHER_LABELS = {
     "StableDiffusionInstructPix2PixPipeline": "InstructPix2Pix",
     "StableDiffusionXLImg2ImgPipeline": "Stable Diffusion XL refiner",
 }
-
+UNKNOWN_LAYOUT = "a model with an unknown layout of tensors"
 
 LORA_MARKS = ("lora_", ".lora.", ".lokr_", ".hada_", ".oft_")
 
@@ -84,16 +84,18 @@ def check_base(base: str, family: Family, setting: str = "model.base") -> BaseIn
 
 def check_fits(base: str, info: BaseInfo, family: Family, setting: str = "model.base") -> None:
     """Raises WeightsError if `base` belongs to another family or has a format that the family can't be read from."""
+    may_fit = info.pipeline in family.pipelines or info.detail == UNKNOWN_LAYOUT
+    if info.kind == "single_file" and family.single_file is None and may_fit:
+        own = ", and this file as model.denoiser if it has the transformer" if len(family.denoisers) == 1 else ""
+        raise WeightsError(
+            f"{setting} '{base}': is {info.detail} in a single file, and {family.label} is read from diffusers "
+            f"folders; choose a folder or a model's name on the Hugging Face Hub{own}."
+        )
     fitting = family_of(info.index)
     if fitting is None or fitting.name != family.name:
         remedy = f"choose family {fitting.name} or another base" if fitting else "choose another base"
         raise WeightsError(
             f"{setting} '{base}': is {info.detail}; the family {family.name} needs {family.label}: {remedy}."
-        )
-    if info.kind == "single_file" and family.single_file is None:
-        raise WeightsError(
-            f"{setting} '{base}': is a single file, and {family.label} is read from diffusers folders only; choose a "
-            "folder, or a model's name on the Hugging Face Hub."
         )
     if info.kind == "folder":
         _check_complete(base, info.index, family, setting)
@@ -197,7 +199,7 @@ def _guess(shapes: Shapes) -> tuple[str | None, str]:
         return None, "a single part of a diffusers folder, not a whole model"
     if names and names <= {"emb_params", "string_to_param", "clip_l", "clip_g", "<concept>"}:
         return None, "an embedding, not a base model"
-    return None, "a file with an unknown layout of tensors"
+    return None, UNKNOWN_LAYOUT
 
 
 def _guess_unet(shapes: Shapes) -> tuple[str, str]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.weights.errors import WeightsError, loading_reason
-from modules.weights.safe import load_tensors, read_header, tensor_shapes
+from modules.weights.part_files import denoiser_tensors, in_diffusers_names, surplus
+from modules.weights.safe import load_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -75,15 +76,13 @@ def load_own_part(
     those of the original, as far as diffusers knows them.
     Raises WeightsError, starting with the setting, if it can't be read or is of another kind.
     """
-    from diffusers.loaders.single_file_utils import SingleFileComponentError
-
     setting = "model.vae" if is_vae else "model.denoiser"
     try:
         if path.is_dir():
             component, missing = _from_folder(component_class, path, dtype)
         else:
-            component, missing = _from_file(component_class, path, config_folder, dtype)
-    except (OSError, ValueError, KeyError, RuntimeError, SingleFileComponentError) as error:
+            component, missing = _from_file(component_class, path, config_folder, dtype, is_vae)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise _error(setting, path, component_class, loading_reason(error)) from error
     if missing:
         raise _error(setting, path, component_class, f"its weights lack {missing}")
@@ -98,20 +97,32 @@ def _from_folder(component_class: type[Any], path: Path, dtype: torch.dtype) -> 
     return component, min(report["missing_keys"], default="")
 
 
-def _from_file(component_class: type[Any], path: Path, config_folder: Path, dtype: torch.dtype) -> tuple[Any, str]:
+def _from_file(
+    component_class: type[Any], path: Path, config_folder: Path, dtype: torch.dtype, is_vae: bool
+) -> tuple[Any, str]:
+    import torch
     from accelerate import init_empty_weights
 
+    config = component_class.load_config(config_folder)
     with init_empty_weights():  # buffers have values: some are in no file
-        component = component_class.from_config(component_class.load_config(config_folder))
+        component = component_class.from_config(config)
     expected = component.state_dict().keys()
-    if expected <= tensor_shapes(read_header(path)).keys():
-        tensors = load_tensors(path)
-        component.load_state_dict({name: tensors[name] for name in expected}, assign=True)
-        return component.to(dtype), ""
-    component = component_class.from_single_file(
-        str(path), config=str(config_folder), torch_dtype=dtype, local_files_only=True
-    )
-    return component, next((name for name, param in component.named_parameters() if param.is_meta), "")
+    tensors = load_tensors(path) if is_vae else denoiser_tensors(path, dtype)
+    if not expected <= tensors.keys():
+        tensors = in_diffusers_names(component_class, tensors, config, expected)
+    if not is_vae and (name := surplus(tensors.keys(), expected)):
+        raise ValueError(f"it has a {name}, and that of model.base has none")
+    exact = set(component_class._keep_in_fp32_modules or ())  # as diffusers loads it from a folder
+    weights = component.state_dict()
+    for name in weights.keys() & tensors.keys():
+        value = tensors.pop(name)  # or it would be held in both dtypes
+        if value.shape != weights[name].shape:
+            shapes = f"{tuple(value.shape)} and that of model.base {tuple(weights[name].shape)}"
+            raise ValueError(f"its {name} has the shape {shapes}")
+        own_dtype = dtype if exact.isdisjoint(name.split(".")) else torch.float32
+        weights[name] = value.to(own_dtype) if value.is_floating_point() else value
+    component.load_state_dict(weights, assign=True)
+    return component.eval(), next((name for name, value in component.state_dict().items() if value.is_meta), "")
 
 
 def _error(setting: str, path: Path, component_class: type[Any], reason: str) -> WeightsError:

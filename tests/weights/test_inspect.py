@@ -91,7 +91,15 @@ def test_variants_of_a_pipeline_are_told_apart(tiny_model, tmp_path):
 
 def test_a_single_file_of_a_family_that_is_read_from_folders_is_refused(tmp_path):
     file = write_file(tmp_path / "x.safetensors", {"double_blocks.0.img_attn.x": (1,)})
-    assert "is a single file, and FLUX.1 is read from diffusers folders only" in refusal(file, FAMILIES["flux1"])
+    assert refusal(file, FAMILIES["flux1"]).endswith(
+        "is a FLUX.1 model in a single file, and FLUX.1 is read from diffusers folders; choose a folder or a model's "
+        "name on the Hugging Face Hub, and this file as model.denoiser if it has the transformer."
+    )
+    unknown = write_file(tmp_path / "y.safetensors", {"blocks.0.self_attn.q.weight": (1,)})
+    assert "and this file as model.denoiser" in refusal(unknown, FAMILIES["wan21"])
+    assert refusal(unknown, FAMILIES["wan22_a14b"]).endswith(
+        "choose a folder or a model's name on the Hugging Face Hub."
+    )
 
 
 def test_the_setting_of_the_caller_is_named(tiny_sd3):

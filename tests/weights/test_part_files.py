@@ -1,0 +1,138 @@
+"""A transformer from one file of ComfyUI: in the layout of its makers, with a prefix, and in float8."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from modules.config.ModelConfig import ModelConfig
+from modules.families.registry import FAMILIES
+from modules.weights.BaseModel import BaseModel
+from modules.weights.errors import WeightsError
+from modules.weights.safe import load_tensors, save_tensors
+
+PREFIX = "model.diffusion_model."
+# diffusers' name -> that of the makers, in this order; read by `diffusers.loaders.single_file_utils`
+ORIGINAL = {
+    "wan21": {
+        "condition_embedder.time_embedder.linear_1": "time_embedding.0",
+        "condition_embedder.time_embedder.linear_2": "time_embedding.2",
+        "condition_embedder.text_embedder.linear_1": "text_embedding.0",
+        "condition_embedder.text_embedder.linear_2": "text_embedding.2",
+        "condition_embedder.time_proj": "time_projection.1",
+        "attn1": "self_attn",
+        "attn2": "cross_attn",
+        ".to_out.0.": ".o.",
+        ".to_": ".",
+        "ffn.net.0.proj": "ffn.0",
+        "ffn.net.2": "ffn.2",
+        "norm2": "norm_",
+        "norm3": "norm2",
+        "norm_.": "norm3.",
+        "proj_out": "head.head",
+    },
+    "zimage": {
+        "all_final_layer.2-1.": "final_layer.",
+        "all_x_embedder.2-1.": "x_embedder.",
+        ".to_out.0.": ".out.",
+        ".norm_q.": ".q_norm.",
+        ".norm_k.": ".k_norm.",
+    },
+    "ltx_video": {"proj_in": "patchify_proj", "time_embed": "adaln_single", "norm_q": "q_norm", "norm_k": "k_norm"},
+    "qwen_image": {},
+}
+
+
+def weights_of(folder):
+    return load_tensors(folder / "transformer" / "diffusion_pytorch_model.safetensors")
+
+
+def original(family, tensors):
+    """The tensors with the names of the makers."""
+    renamed = {}
+    for name, tensor in tensors.items():
+        for ours, theirs in ORIGINAL[family].items():
+            name = name.replace(ours, theirs)
+        if family == "wan21" and name.endswith("scale_shift_table"):
+            name = ("" if name.startswith("blocks") else "head.") + name.replace("scale_shift_table", "modulation")
+        renamed[name] = tensor
+    for name in [name for name in renamed if name.endswith(".attention.to_q.weight")]:
+        parts = [renamed.pop(name.replace("to_q", part)) for part in ("to_q", "to_k", "to_v")]
+        renamed[name.replace("to_q", "qkv")] = torch.cat(parts)
+    return renamed
+
+
+def open_base(folder, family, file, **settings):
+    model = ModelConfig(base=str(folder), denoiser=str(file), **settings)
+    base = BaseModel(FAMILIES[family], model, torch.device("cpu"))
+    base.require("transformer")
+    return base.module("transformer")
+
+
+def refusal(folder, family, file) -> str:
+    with pytest.raises(WeightsError) as caught:
+        open_base(folder, family, file)
+    message = str(caught.value)
+    assert message.startswith(f"model.denoiser '{file}': can't be read as the ")
+    assert message.endswith("; choose one that was made for this kind of model.")
+    return message
+
+
+@pytest.mark.parametrize("prefix", ["", PREFIX])
+@pytest.mark.parametrize("family", ORIGINAL)
+def test_a_file_of_the_makers_gives_the_weights_and_dtypes_of_a_folder(family, prefix, tiny_model, tmp_path):
+    folder = tiny_model(family)
+    changed = {name: tensor + 1 for name, tensor in weights_of(folder).items()}
+    tensors = {prefix + name: tensor for name, tensor in original(family, changed).items()}
+    assert tensors.keys() != changed.keys() or (family, prefix) == ("qwen_image", "")
+    if prefix:
+        tensors["vae.decoder.conv_in.weight"] = torch.ones(1)  # of the whole model
+    save_tensors(tmp_path / "file.safetensors", tensors)
+    loaded = open_base(folder, family, tmp_path / "file.safetensors", weight_dtype="bfloat16").state_dict()
+    plain = open_base(folder, family, "", weight_dtype="bfloat16").state_dict()
+    assert {name: value.dtype for name, value in loaded.items()} == {n: value.dtype for n, value in plain.items()}
+    for name, value in loaded.items():
+        assert torch.equal(value, changed[name].to(value.dtype)), name
+
+
+@pytest.mark.parametrize(("scale", "marks"), [(".scale_weight", ["scaled_fp8"]), (".weight_scale", [])])
+def test_float8_weights_are_multiplied_by_their_scales(scale, marks, tiny_model, tmp_path):
+    folder = tiny_model("qwen_image")
+    exact, tensors = weights_of(folder), {}
+    for name, tensor in exact.items():
+        tensors[name] = tensor
+        if tensor.dim() == 2:
+            factor = tensor.abs().max() / 400
+            tensors[name] = (tensor / factor).to(torch.float8_e4m3fn)
+            tensors[name.removesuffix(".weight") + scale] = factor
+    tensors |= {mark: torch.empty(2, dtype=torch.float8_e4m3fn) for mark in marks}
+    if not marks:  # as ComfyUI has written its files since 2025
+        tensors["proj_out.comfy_quant"] = torch.tensor(list(json.dumps({"format": "float8_e4m3fn"}).encode()))
+    save_tensors(tmp_path / "file.safetensors", tensors)
+    for name, value in open_base(folder, "qwen_image", tmp_path / "file.safetensors").state_dict().items():
+        assert (value - exact[name]).norm() <= 0.04 * exact[name].norm(), name  # three bits behind the point
+
+
+def test_what_can_not_be_read_is_refused_in_one_sentence(tiny_model, tmp_path):
+    file = tmp_path / "file.safetensors"
+    dev, schnell, cogview = (tiny_model(name) for name in ("flux1", "flux1 schnell", "cogview4"))
+    save_tensors(file, weights_of(dev))
+    expected = "(it has a time_text_embed.guidance_embedder.linear_1.bias, and that of model.base has none)"
+    assert expected in refusal(schnell, "flux1", file)
+    save_tensors(file, weights_of(schnell))
+    assert "(its tensors are not named as those of this kind are, such as context_embedder.bias)" in refusal(
+        dev, "flux1", file
+    )
+    save_tensors(file, {"x.weight": torch.ones(2)})
+    assert "(diffusers reads this kind with its own names of tensors only, as " in refusal(cogview, "cogview4", file)
+    packed = {name: tensor.to(torch.uint8) if tensor.dim() == 2 else tensor for name, tensor in weights_of(dev).items()}
+    save_tensors(file, packed)
+    assert "is quantized to uint8, which can't be read; choose the file in bfloat16, " in refusal(dev, "flux1", file)
+    wider = {
+        name: torch.cat([tensor] * 2) if name == "x_embedder.bias" else tensor
+        for name, tensor in weights_of(dev).items()
+    }
+    save_tensors(file, wider)
+    assert "(its x_embedder.bias has the shape (" in refusal(dev, "flux1", file)
