@@ -56,8 +56,8 @@ def simulate(config: TrainConfig) -> Simulation:
 def _training(config: TrainConfig) -> dict[str, int]:
     from modules.distributed.Runtime import Runtime
     from modules.methods.parts import trained_in
+    from modules.trainer.attach_method import attach_method
     from modules.trainer.GenericTrainer import GenericTrainer
-    from modules.trainer.prepare_run import attach_method
     from modules.trainer.Step import Step
     from scripts.simulated_gpu import GPU, MEMORY
 

@@ -30,6 +30,7 @@ from modules.session.names import safe_file_name
 from modules.session.RunFolder import RunFolder
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
+from modules.trainer.attach_method import compiles
 from modules.trainer.BackupRanks import BackupRanks
 from modules.trainer.BackupStore import BackupStore
 from modules.trainer.FallbackSaver import FallbackSaver
@@ -38,7 +39,7 @@ from modules.trainer.LoopOptimizer import ScheduledOptimizer
 from modules.trainer.LoopSettings import SLOWEST_STEP_SECONDS, LoopSettings
 from modules.trainer.ModelStore import AVERAGED_ENDING, ModelStore
 from modules.trainer.param_groups import param_groups
-from modules.trainer.prepare_run import compiles, prepare_run
+from modules.trainer.prepare_run import prepare_run
 from modules.trainer.PreparedRun import PreparedRun
 from modules.trainer.rank_checks import check_same, is_shared
 from modules.trainer.SampleRound import SampleRound

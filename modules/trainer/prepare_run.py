@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -20,7 +20,6 @@ from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import caption_prompts, captions
 from modules.data.DatasetEncoder import DatasetEncoder
-from modules.data.draws import torch_seed
 from modules.data.errors import DataError
 from modules.data.prepare import prepare_data
 from modules.data.references import of_captions
@@ -30,18 +29,21 @@ from modules.data.SampleSource import SampleSource
 from modules.diffusion.timestep_sampling import timestep_distribution
 from modules.distributed.usable_gpus import describe_device
 from modules.families.conditioning import is_unconditional_zero
-from modules.families.prediction import check_prediction
 from modules.families.registry import FAMILIES
 from modules.families.TextEncoding import collate_text
-from modules.machine.memory_estimate import GIB, blocks_to_swap
-from modules.methods.layers import check_layers
-from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
 from modules.session.out_of_memory import must_fit
 from modules.session.RunFolder import RunFolder
-from modules.trainer.checks import check_batch_divides, check_parts, check_precision, check_start
-from modules.trainer.compiling import check_compiler, compile_blocks
-from modules.trainer.optimizers import make_layout_compatible
+from modules.trainer.attach_method import (
+    attach_method,
+    compiles,
+    load_training_adapter,
+    num_swapped_blocks,
+    trained_parts,
+    trains_text,
+)
+from modules.trainer.checks import check_batch_divides, check_precision, check_start
+from modules.trainer.compiling import check_compiler
 from modules.trainer.PreparedRun import PreparedRun
 from modules.trainer.rank_checks import check_same, check_shared_folder, settings_digest, weights_digest
 from modules.trainer.resuming import check_resumed_batch, newest_backup
@@ -49,12 +51,14 @@ from modules.trainer.SamplePrompts import SamplePrompts
 from modules.trainer.SampleRound import SampleRound
 from modules.trainer.sampling import with_prompts, with_sizes
 from modules.weights.BaseModel import BaseModel
-from modules.weights.device_memory import free_bytes
-from modules.weights.training_adapter import TrainingAdapter, read_training_adapter
+from modules.weights.training_adapter import TrainingAdapter
 
 if TYPE_CHECKING:
     from modules.config.PartConfig import PartConfig
+    from modules.config.SamplingConfig import SamplingConfig
     from modules.config.TrainConfig import TrainConfig
+    from modules.data.buckets import Buckets
+    from modules.data.concepts import Dataset
     from modules.data.records import CachedRecords
     from modules.diffusion.timesteps import TimestepDistribution
     from modules.distributed.Runtime import Runtime
@@ -63,6 +67,7 @@ if TYPE_CHECKING:
     from modules.session.TrainCallbacks import TrainCallbacks
     from modules.trainer.BackupStore import Backup, BackupStore
     from modules.trainer.StartProgress import StartProgress
+    from modules.weights.inspect import BaseInfo
 
 
 def prepare_run(
@@ -79,102 +84,32 @@ def prepare_run(
     Raises UserError for problems that the user can fix, and StopRequested if a stop is requested meanwhile.
     """
     family = FAMILIES[config.family].with_text_settings(config.model)
-    method = METHODS[config.method]
-    run_folder = RunFolder(config.workspace_dir)
-    same = partial(check_same, runtime, 0)
+    start = _Start(config, runtime, callbacks, progress, family, METHODS[config.method])
     # first, because a resuming rank waits for the others where a fresh one does not
-    same("options", lambda: str(resume), "--resume in the command")
-    base_info, warnings = check_start(config, runtime.world_size, resume)
-    for text in warnings:
-        progress.warn(text)
-    check_precision(config.model, runtime.device)
-    if compiles(config):
-        check_compiler(runtime.device)
-    if runtime.world_size == 1:  # with several ranks, setup_distributed prints the devices
-        callbacks.on_status(f"Training on {describe_device(runtime.device)}")
-    dataset, buckets = prepare_data(config, family)
-    # read now, so that an unreadable caption is found before hours of caching
-    texts = captions(dataset) if method.facts.uses_captions else [("",)] * len(dataset)
-    check_placeholders(config, (text for several in texts for text in several))
-    for need in disk_needs(config, family, base_info, dataset, buckets, count_texts(config, dataset, texts)):
-        if need.warning:
-            progress.warn(need.warning)
-    if runtime.is_main:
-        run_folder.create()
-    same("settings", lambda: settings_digest(config), "the files of its settings")
-    check_shared_folder(config, runtime, run_folder.path)
-    same("images or captions", lambda: samples_digest(dataset, captions=texts), "the concepts")
-    backup = _find_backup(config, runtime, progress, run_folder, backups, resume)
-    for text in image_warnings(config, dataset, learns_captions=method.facts.uses_captions):
+    start.compare_ranks("options", lambda: str(resume), "--resume in the command")
+    base_info = _check_settings(start, resume)
+    data = _read_data(start, base_info)
+    backup = _join_run_folder(start, data, backups, resume)
+    for text in image_warnings(config, data.dataset, learns_captions=start.method.facts.uses_captions):
         progress.warn(text)
 
     callbacks.on_status("Opening model")
     base = BaseModel(family, config.model, runtime.device, runtime.loading_turn)
     base.num_swapped = num_swapped_blocks(config, runtime.device, runtime.world_size, callbacks.on_status)
-    parts = _trained_parts(config, runtime, method, base)
-    encoder = DatasetEncoder(
-        base,
-        dataset,
-        buckets,
-        Path(os.path.expanduser(config.cache_dir)),
-        runtime,
-        config.distributed_data_loading,
-        progress.report_or_stop,
-        progress.report,
-    )
-    takes_latents = method.facts.uses_denoiser
-    if not takes_latents:
-        base.require(family.vae)
-    pictures = encoder.latents() if takes_latents else encoder.pixels()
-    check_unusable(dataset, encoder.unusable, config.data.max_unreadable_share)
-    for path, reason in {dataset.paths[sample]: reason for sample, reason in encoder.unusable.items()}.items():
-        progress.warn(f"{path} is left out: {reason}.")
-    caches_text = takes_latents and not _trains_text(base, parts)
-    variants = config.data.caption_variants if caches_text else None
-    caption_source = CaptionSource(dataset, texts, config.seed, variants, config.loss.output_preservation)
-    cached = _cached_text(config, encoder, caption_source, family) if caches_text else None
-    source = SampleSource(
-        dataset=dataset,
-        buckets=buckets,
-        pictures=pictures,
-        captions=caption_source,
-        text=cached,
-        caption_dropout=config.data.caption_dropout,
-        image_to_video=config.data.image_to_video if family.image_pipeline else 0.0,
-        last_frame=config.data.last_frame if family.takes_last_frame else 0.0,
-        whole_mask=config.data.inpainting_whole,
-        seed=config.seed,
-        dtype=torch.promote_types(base.dtype, torch.float32),
-        sizes=takes_latents and family.takes_sizes,
-        sees_references=family.text.sees_references,
-        **(_noise_options(config, base) if takes_latents else {}),
-    )
-    prompts = caption_prompts(texts, dataset.concepts, len(config.sampling.samples))
-    sampling = with_prompts(config.sampling, prompts, *of_captions(dataset, texts, family))
-    sampling = with_sizes(sampling, config)
-    sample_prompts = SamplePrompts(base)
-    if sampling.makes_samples and not _trains_text(base, parts):
-        with must_fit("the text encoders", "model.text_encoder_quantization"):
-            SampleRound(sampling, sample_prompts, runtime, callbacks, progress.commands).encode_prompts()
-    callbacks.on_status("Loading model")
-    attach_method(config, method, base, parts, shards=runtime.shards, report=callbacks.on_status)
-    same("weights", lambda: weights_digest(base, runtime), "model.base")
-    training_adapter = _training_adapter(config, method, base)
-    if training_adapter:
-        same("training adapter", training_adapter.digest, "model.training_adapter")
+    parts = trained_parts(config, runtime.shards, start.method, base)
+    source, unusable = _cache(start, data, base, parts)
+    sampling, sample_prompts = _prepare_samples(start, data, base, parts)
 
-    size = _global_batch(config, runtime, progress, backup)
-    plan = RunPlan(dataset, buckets, encoder.unusable, config.seed, size)
+    callbacks.on_status("Loading model")
+    training_adapter = _load_model(start, base, parts)
+    size = _global_batch(start, backup)
+    plan = RunPlan(data.dataset, data.buckets, unusable, config.seed, size)
     if not plan.num_samples:
         raise DataError("concepts: their repeats leave no sample in an epoch; raise concepts.N.repeats.")
-    digest = samples_digest(dataset, encoder.unusable)
-    if backup and backup.data["run"]["samples"] != digest:
-        progress.warn("The images have changed since the backup: the current epoch is planned again.")
-    if not backup and (scaling := describe_scaling(config, runtime.world_size)):
-        callbacks.on_status(scaling)
-    loss = method.loss(base, config)
+    digest = _digest_of_samples(start, data, unusable, backup)
+    factor = _learning_rate_factor(start, backup)
+    loss = start.method.loss(base, config)
     loss.same_passes = runtime.shards
-    factor = backup.data["learning_rate_factor"] if backup else learning_rate_factor(config, runtime.world_size)
     return PreparedRun(
         config=config,
         base=base,
@@ -193,70 +128,127 @@ def prepare_run(
     )
 
 
-def compiles(config: TrainConfig) -> bool:
-    """Whether the run compiles its denoisers."""
-    return config.model.compile != "off" and METHODS[config.method].facts.uses_denoiser
+@dataclass(frozen=True)
+class _Start:
+    """What most steps of the preparation need."""
+
+    config: TrainConfig
+    runtime: Runtime
+    callbacks: TrainCallbacks
+    progress: StartProgress
+    family: Family
+    method: Method
+
+    def compare_ranks(self, what: str, digest: Callable[[], str], where: str) -> None:
+        """As `check_same`, before the first step."""
+        check_same(self.runtime, 0, what, digest, where)
 
 
-def num_swapped_blocks(
-    config: TrainConfig, device: torch.device, num_ranks: int, report: Callable[[str], None] = lambda text: None
-) -> int:
-    """The number of blocks of each denoiser to swap, by the free memory of the device if the settings leave it open.
+class _Data(NamedTuple):
+    """The samples of a run. texts: the captions of each."""
 
-    report: takes the reason for such a choice.
-    """
-    free = free_bytes(device)
-    if config.model.blocks_to_swap is not None or free is None:
-        return config.model.blocks_to_swap or 0
-    count = blocks_to_swap(config, free, num_ranks)
-    fits = "needs swapped blocks to fit" if count else "fits without swapped blocks"
-    report(f"By estimate, the run {fits} in the {free / GIB:.1f} GiB that are free on the GPU")
-    return count
+    dataset: Dataset
+    buckets: Buckets
+    texts: list[tuple[str, ...]]
 
 
-def _find_backup(
-    config: TrainConfig,
-    runtime: Runtime,
-    progress: StartProgress,
-    run_folder: RunFolder,
-    backups: BackupStore,
-    resume: bool,
-) -> Backup | None:
+def _check_settings(start: _Start, resume: bool) -> BaseInfo:
+    """Checks the settings with this device; returns what model.base is."""
+    config, device = start.config, start.runtime.device
+    base_info, warnings = check_start(config, start.runtime.world_size, resume)
+    for text in warnings:
+        start.progress.warn(text)
+    check_precision(config.model, device)
+    if compiles(config):
+        check_compiler(device)
+    if start.runtime.world_size == 1:  # with several ranks, setup_distributed prints the devices
+        start.callbacks.on_status(f"Training on {describe_device(device)}")
+    return base_info
+
+
+def _read_data(start: _Start, base_info: BaseInfo) -> _Data:
+    """Lists images and captions, and warns if the disks have no room for what is made of them."""
+    config = start.config
+    dataset, buckets = prepare_data(config, start.family)
+    # read now, so that an unreadable caption is found before hours of caching
+    texts: list[tuple[str, ...]] = captions(dataset) if start.method.facts.uses_captions else [("",)] * len(dataset)
+    check_placeholders(config, (text for several in texts for text in several))
+    for need in disk_needs(config, start.family, base_info, dataset, buckets, count_texts(config, dataset, texts)):
+        if need.warning:
+            start.progress.warn(need.warning)
+    return _Data(dataset, buckets, texts)
+
+
+def _join_run_folder(start: _Start, data: _Data, backups: BackupStore, resume: bool) -> Backup | None:
+    """Creates the run folder, once all ranks have the same settings and images; returns the backup to resume from."""
+    config, runtime = start.config, start.runtime
+    run_folder = RunFolder(config.workspace_dir)
+    if runtime.is_main:
+        run_folder.create()
+    start.compare_ranks("settings", lambda: settings_digest(config), "the files of its settings")
+    check_shared_folder(config, runtime, run_folder.path)
+    start.compare_ranks("images or captions", lambda: samples_digest(data.dataset, captions=data.texts), "the concepts")
+    return _find_backup(start, run_folder, backups, resume)
+
+
+def _find_backup(start: _Start, run_folder: RunFolder, backups: BackupStore, resume: bool) -> Backup | None:
     """The backup to resume from, if any. A new run never starts in the folder of another one."""
     if not resume:
-        if runtime.is_main:
+        if start.runtime.is_main:
             run_folder.refuse_earlier_run()
         return None
-    backup = newest_backup(backups, runtime)
+    backup = newest_backup(backups, start.runtime)
     if backup is None:
-        progress.warn(f"There is no backup in {run_folder.backup_dir}: training starts at step 0.")
-        check_batch_divides(config, runtime.world_size)
+        start.progress.warn(f"There is no backup in {run_folder.backup_dir}: training starts at step 0.")
+        check_batch_divides(start.config, start.runtime.world_size)
     return backup
 
 
-def _trained_parts(config: TrainConfig, runtime: Runtime, method: Method, base: BaseModel) -> dict[str, PartConfig]:
-    """The components of this base to train. Raises UserError, before anything is cached, if there are none."""
-    parts = trained_in(method, base, config)
-    if method.facts.trains_weights and (quantized := base.stored_quantized):
-        raise ConfigError(
-            f"method {config.method!r}: the {quantized[0]} of model.base {config.model.base!r} is quantized and can "
-            "neither train nor be saved with the model; choose a base model that is not quantized, or train a LoRA."
-        )
-    if runtime.shards and (quantized := [name for name in base.stored_quantized if name in parts]):
-        raise ConfigError(
-            f"distributed_strategy {config.distributed_strategy}: the {quantized[0]} of model.base "
-            f"{config.model.base!r} is quantized and can't be sharded; choose a base model that is not quantized, or "
-            "use ddp."
-        )
-    check_parts(config, parts)  # again, because this base may lack a component of its family
-    check_layers(method, base, parts, config)
-    if method.facts.uses_denoiser:
-        check_prediction(base.family, base.pipe.scheduler.config)
-    return parts
+def _cache(
+    start: _Start, data: _Data, base: BaseModel, parts: dict[str, PartConfig]
+) -> tuple[SampleSource, dict[int, str]]:
+    """Encodes images and captions, as far as the method takes them encoded.
 
-
-def _trains_text(base: BaseModel, parts: dict[str, PartConfig]) -> bool:
-    return any(part in base.family.text.encoders for part in parts)
+    Returns the source of batches, and the samples that are left out, with the reasons.
+    """
+    config, family, dataset = start.config, start.family, data.dataset
+    encoder = DatasetEncoder(
+        base,
+        dataset,
+        data.buckets,
+        Path(os.path.expanduser(config.cache_dir)),
+        start.runtime,
+        config.distributed_data_loading,
+        start.progress.report_or_stop,
+        start.progress.report,
+    )
+    takes_latents = start.method.facts.uses_denoiser
+    if not takes_latents:
+        base.require(family.vae)
+    pictures = encoder.latents() if takes_latents else encoder.pixels()
+    check_unusable(dataset, encoder.unusable, config.data.max_unreadable_share)
+    for path, reason in {dataset.paths[sample]: reason for sample, reason in encoder.unusable.items()}.items():
+        start.progress.warn(f"{path} is left out: {reason}.")
+    caches_text = takes_latents and not trains_text(base, parts)
+    variants = config.data.caption_variants if caches_text else None
+    caption_source = CaptionSource(dataset, data.texts, config.seed, variants, config.loss.output_preservation)
+    source = SampleSource(
+        dataset=dataset,
+        buckets=data.buckets,
+        pictures=pictures,
+        captions=caption_source,
+        text=_cached_text(config, encoder, caption_source, family) if caches_text else None,
+        caption_dropout=config.data.caption_dropout,
+        image_to_video=config.data.image_to_video if family.image_pipeline else 0.0,
+        last_frame=config.data.last_frame if family.takes_last_frame else 0.0,
+        whole_mask=config.data.inpainting_whole,
+        seed=config.seed,
+        dtype=torch.promote_types(base.dtype, torch.float32),
+        sizes=takes_latents and family.takes_sizes,
+        sees_references=family.text.sees_references,
+        **(_noise_options(config, base) if takes_latents else {}),
+    )
+    return source, encoder.unusable
 
 
 def _cached_text(
@@ -297,58 +289,56 @@ def _of_the_expert(timesteps: TimestepDistribution, config: TrainConfig, base: B
     return replace(timesteps, low=limits[0], high=limits[1])
 
 
-def attach_method(
-    config: TrainConfig,
-    method: Method,
-    base: BaseModel,
-    parts: dict[str, PartConfig],
-    shards: bool = False,
-    report: Callable[[str], None] = lambda text: None,
-) -> None:
-    """Loads the components that a step needs; after caching, so that encoders and denoiser don't share memory.
-
-    shards: they are to be sharded, so they stay on the CPU, or in their files if nothing needs the weights before.
-    report: takes a line for the log.
-    """
-    denoisers = _needed_denoisers(config, method, base.family)
-    encoders = base.family.text_components if _trains_text(base, parts) else ()
-    present = [name for name in (*denoisers, *encoders) if name in base.component_names]
-    with must_fit("the model", "model.denoiser_quantization"):
-        lazily = shards and not method.reads_weights(config)
-        base.require(*parts, *present, on_device=not shards, lazily=lazily)
-    torch.manual_seed(torch_seed(config.seed, "initialisation"))
-    method.attach(base, config)
-    method.check_output(base, config)
-    for name in set(denoisers).intersection(present) if base.num_swapped else ():
-        report(base.swap_blocks(name))
-    make_layout_compatible(config.optimizer, (p for name in parts for p in base.module(name).parameters()))
-    for name in set(denoisers).intersection(present) if compiles(config) else ():
-        compile_blocks(base.module(name))
+def _prepare_samples(
+    start: _Start, data: _Data, base: BaseModel, parts: dict[str, PartConfig]
+) -> tuple[SamplingConfig, SamplePrompts]:
+    """Completes the settings of samples and, while their encoders don't train, encodes their prompts."""
+    config = start.config
+    prompts = caption_prompts(data.texts, data.dataset.concepts, len(config.sampling.samples))
+    sampling = with_prompts(config.sampling, prompts, *of_captions(data.dataset, data.texts, start.family))
+    sampling = with_sizes(sampling, config)
+    sample_prompts = SamplePrompts(base)
+    if sampling.makes_samples and not trains_text(base, parts):
+        commands = start.progress.commands
+        with must_fit("the text encoders", "model.text_encoder_quantization"):
+            SampleRound(sampling, sample_prompts, start.runtime, start.callbacks, commands).encode_prompts()
+    return sampling, sample_prompts
 
 
-def _training_adapter(config: TrainConfig, method: Method, base: BaseModel) -> TrainingAdapter | None:
-    """That of the settings, added to the denoisers, which are loaded."""
-    file = config.model.training_adapter
-    if not file or not method.facts.uses_denoiser:
-        return None
-    return TrainingAdapter(base, read_training_adapter(file, base.family))
+def _load_model(start: _Start, base: BaseModel, parts: dict[str, PartConfig]) -> TrainingAdapter | None:
+    """Loads what a step needs, the same on all ranks; returns the training adapter, if there is one."""
+    config, runtime = start.config, start.runtime
+    attach_method(config, start.method, base, parts, shards=runtime.shards, report=start.callbacks.on_status)
+    start.compare_ranks("weights", lambda: weights_digest(base, runtime), "model.base")
+    adapter = load_training_adapter(config, start.method, base)
+    if adapter:
+        start.compare_ranks("training adapter", adapter.digest, "model.training_adapter")
+    return adapter
 
 
-def _needed_denoisers(config: TrainConfig, method: Method, family: Family) -> tuple[str, ...]:
-    """The denoisers that a run has to load: an expert that does not train only for samples, or to save the model."""
-    facts = method.facts
-    if not facts.uses_denoiser:
-        return ()
-    if config.sampling.makes_samples or facts.trains_weights or not facts.chooses_parts or not config.denoiser.train:
-        return family.denoisers
-    return family.denoisers_of(config.denoiser.expert)
-
-
-def _global_batch(config: TrainConfig, runtime: Runtime, progress: StartProgress, backup: Backup | None) -> int:
+def _global_batch(start: _Start, backup: Backup | None) -> int:
     """Samples per step. A resumed run keeps the global batch of its backup on any number of ranks."""
-    wanted = global_batch(config, runtime.world_size)
+    wanted = global_batch(start.config, start.runtime.world_size)
     size = backup.data["run"]["global_batch"] if backup else wanted
     if size != wanted:
-        progress.warn(f"batch_size: the run continues with the {counted(size, 'sample')} per step of its backup.")
-    check_resumed_batch(size, runtime.world_size)
+        start.progress.warn(f"batch_size: the run continues with the {counted(size, 'sample')} per step of its backup.")
+    check_resumed_batch(size, start.runtime.world_size)
     return size
+
+
+def _digest_of_samples(start: _Start, data: _Data, unusable: dict[int, str], backup: Backup | None) -> str:
+    """The digest of the images that are trained, with a warning if it is not that of the backup."""
+    digest = samples_digest(data.dataset, unusable)
+    if backup and backup.data["run"]["samples"] != digest:
+        start.progress.warn("The images have changed since the backup: the current epoch is planned again.")
+    return digest
+
+
+def _learning_rate_factor(start: _Start, backup: Backup | None) -> float:
+    """The factor of all learning rates; a resumed run keeps that of its backup."""
+    if backup:
+        return backup.data["learning_rate_factor"]
+    num_ranks = start.runtime.world_size
+    if scaling := describe_scaling(start.config, num_ranks):
+        start.callbacks.on_status(scaling)
+    return learning_rate_factor(start.config, num_ranks)

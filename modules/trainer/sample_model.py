@@ -18,7 +18,7 @@ from modules.families.registry import FAMILIES
 from modules.session.out_of_memory import must_fit
 from modules.session.RunFolder import is_word
 from modules.session.TrainCommands import TrainCommands
-from modules.trainer.prepare_run import num_swapped_blocks
+from modules.trainer.attach_method import num_swapped_blocks
 from modules.trainer.SamplePrompts import SamplePrompts
 from modules.trainer.SampleRound import SampleRound
 from modules.trainer.sampling import autocast_denoiser, with_prompts, with_sizes

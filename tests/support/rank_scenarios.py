@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from modules.config.files import load_config
 from modules.distributed.shards import full_tensor
 from modules.session.TrainCommands import TrainCommands
+from modules.trainer.attach_method import attach_method
 from modules.trainer.GenericTrainer import GenericTrainer
-from modules.trainer.prepare_run import attach_method
 from modules.trainer.StartProgress import StartProgress
 from modules.trainer.Step import Step
 from modules.trainer.TrainingError import StopRequested, TrainingError

@@ -14,8 +14,8 @@ from PIL import Image
 from modules.config.errors import UserError
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCommands import TrainCommands
+from modules.trainer.attach_method import attach_method
 from modules.trainer.GenericTrainer import GenericTrainer
-from modules.trainer.prepare_run import attach_method
 from modules.trainer.TrainingError import StopRequested, TrainingError
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import BaseInfo

@@ -1,0 +1,125 @@
+"""Gives a base model what its method trains: the checks, the components to load, swapped and compiled blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from modules.config.errors import ConfigError
+from modules.data.draws import torch_seed
+from modules.families.prediction import check_prediction
+from modules.machine.memory_estimate import GIB, blocks_to_swap
+from modules.methods.layers import check_layers
+from modules.methods.parts import trained_in
+from modules.methods.registry import METHODS
+from modules.session.out_of_memory import must_fit
+from modules.trainer.checks import check_parts
+from modules.trainer.compiling import compile_blocks
+from modules.trainer.optimizers import make_layout_compatible
+from modules.weights.BaseModel import BaseModel
+from modules.weights.device_memory import free_bytes
+from modules.weights.training_adapter import TrainingAdapter, read_training_adapter
+
+if TYPE_CHECKING:
+    from modules.config.PartConfig import PartConfig
+    from modules.config.TrainConfig import TrainConfig
+    from modules.families.Family import Family
+    from modules.methods.Method import Method
+
+
+def attach_method(
+    config: TrainConfig,
+    method: Method,
+    base: BaseModel,
+    parts: dict[str, PartConfig],
+    shards: bool = False,
+    report: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Loads the components that a step needs; after caching, so that encoders and denoiser don't share memory.
+
+    shards: they are to be sharded, so they stay on the CPU, or in their files if nothing needs the weights before.
+    report: takes a line for the log.
+    """
+    denoisers = _needed_denoisers(config, method, base.family)
+    encoders = base.family.text_components if trains_text(base, parts) else ()
+    present = [name for name in (*denoisers, *encoders) if name in base.component_names]
+    with must_fit("the model", "model.denoiser_quantization"):
+        lazily = shards and not method.reads_weights(config)
+        base.require(*parts, *present, on_device=not shards, lazily=lazily)
+    torch.manual_seed(torch_seed(config.seed, "initialisation"))
+    method.attach(base, config)
+    method.check_output(base, config)
+    for name in set(denoisers).intersection(present) if base.num_swapped else ():
+        report(base.swap_blocks(name))
+    make_layout_compatible(config.optimizer, (p for name in parts for p in base.module(name).parameters()))
+    for name in set(denoisers).intersection(present) if compiles(config) else ():
+        compile_blocks(base.module(name))
+
+
+def trained_parts(config: TrainConfig, shards: bool, method: Method, base: BaseModel) -> dict[str, PartConfig]:
+    """The components of this base to train. Raises UserError, before anything is cached, if they can't be.
+
+    shards: as in `attach_method`.
+    """
+    parts = trained_in(method, base, config)
+    if method.facts.trains_weights and (quantized := base.stored_quantized):
+        raise ConfigError(
+            f"method {config.method!r}: the {quantized[0]} of model.base {config.model.base!r} is quantized and can "
+            "neither train nor be saved with the model; choose a base model that is not quantized, or train a LoRA."
+        )
+    if shards and (quantized := [name for name in base.stored_quantized if name in parts]):
+        raise ConfigError(
+            f"distributed_strategy {config.distributed_strategy}: the {quantized[0]} of model.base "
+            f"{config.model.base!r} is quantized and can't be sharded; choose a base model that is not quantized, or "
+            "use ddp."
+        )
+    check_parts(config, parts)  # again, because this base may lack a component of its family
+    check_layers(method, base, parts, config)
+    if method.facts.uses_denoiser:
+        check_prediction(base.family, base.pipe.scheduler.config)
+    return parts
+
+
+def trains_text(base: BaseModel, parts: dict[str, PartConfig]) -> bool:
+    return any(part in base.family.text.encoders for part in parts)
+
+
+def compiles(config: TrainConfig) -> bool:
+    """Whether the run compiles its denoisers."""
+    return config.model.compile != "off" and METHODS[config.method].facts.uses_denoiser
+
+
+def num_swapped_blocks(
+    config: TrainConfig, device: torch.device, num_ranks: int, report: Callable[[str], None] = lambda text: None
+) -> int:
+    """The number of blocks of each denoiser to swap, by the free memory of the device if the settings leave it open.
+
+    report: takes the reason for such a choice.
+    """
+    free = free_bytes(device)
+    if config.model.blocks_to_swap is not None or free is None:
+        return config.model.blocks_to_swap or 0
+    count = blocks_to_swap(config, free, num_ranks)
+    fits = "needs swapped blocks to fit" if count else "fits without swapped blocks"
+    report(f"By estimate, the run {fits} in the {free / GIB:.1f} GiB that are free on the GPU")
+    return count
+
+
+def load_training_adapter(config: TrainConfig, method: Method, base: BaseModel) -> TrainingAdapter | None:
+    """That of the settings, added to the denoisers, which are loaded."""
+    file = config.model.training_adapter
+    if not file or not method.facts.uses_denoiser:
+        return None
+    return TrainingAdapter(base, read_training_adapter(file, base.family))
+
+
+def _needed_denoisers(config: TrainConfig, method: Method, family: Family) -> tuple[str, ...]:
+    """The denoisers that a run has to load: an expert that does not train only for samples, or to save the model."""
+    facts = method.facts
+    if not facts.uses_denoiser:
+        return ()
+    if config.sampling.makes_samples or facts.trains_weights or not facts.chooses_parts or not config.denoiser.train:
+        return family.denoisers
+    return family.denoisers_of(config.denoiser.expert)
