@@ -3,16 +3,17 @@
     python scripts/preset_sizes.py --write
     python scripts/preset_sizes.py --check
 
-For each size, the fastest way to compute the preset's steps that fits according to the memory estimate: gradient
-checkpointing is off if half of a step then fits, and micro-batches are as large as possible. The result of a step never
-changes. Where only samples don't fit, they are made smaller. Where no such way fits, LoRAs and embeddings train on a
-quantized model, in 8 bits if that fits, else in 4.
+For each size, the fastest way to compute the preset's steps that fits according to the memory estimate, found by
+modules/machine/fitting.py as the window's remedies are: gradient checkpointing is off if half of a step then fits, and
+micro-batches are as large as possible. The result of a step never changes. Where only samples don't fit, they are made
+smaller. Where no such way fits, LoRAs and embeddings train on a quantized model, in 8 bits if that fits, else in 4.
 A preset can override the changes, below `sizes` in its file, by memory in GB.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -32,6 +33,7 @@ from modules.config.presets import (  # noqa: E402
     own_sizes,
 )
 from modules.config.TrainConfig import TrainConfig  # noqa: E402
+from modules.machine.fitting import NO_CHANGE, Change, micro_batches, mildest, quantizations, values_of  # noqa: E402
 from modules.machine.memory_estimate import GIB, estimate_memory, room_for_presets  # noqa: E402
 from scripts.generated_file import write_or_check  # noqa: E402
 
@@ -41,7 +43,14 @@ HEADER = """\
 # up to the next entry. A sentence in place of settings says why the preset is not offered for a size.
 
 """
-Change = dict | str
+ORDER = (
+    "batch_size",
+    "gradient_accumulation_steps",
+    "model.gradient_checkpointing",
+    "model.denoiser_quantization",
+    "model.text_encoder_quantization",
+    "sampling.samples",
+)
 SAMPLE_SHARES = (3 / 4, 1 / 2)  # of the preset's width and height, where its samples don't fit
 
 
@@ -57,11 +66,11 @@ def sizes_text() -> str:
     return HEADER + "\n".join(yaml.dump({name: entries}, **options) for name, entries in sizes.items())
 
 
-def _sizes(values: dict) -> dict[int, Change]:
+def _sizes(values: dict) -> dict[int, dict | str]:
     """Memory in GB -> what changes there, without the sizes at which nothing new does."""
-    entries: dict[int, Change] = {}
+    entries: dict[int, dict | str] = {}
     for memory in MEMORY_SIZES:
-        change = _fitting(values, memory)
+        change: dict | str | None = _fitting(values, memory)
         if change is None:
             change = _why_not(values)
         if not entries or change != next(reversed(entries.values())):
@@ -70,49 +79,46 @@ def _sizes(values: dict) -> dict[int, Change]:
 
 
 def _fitting(values: dict, memory: int) -> dict | None:
-    """The first of the candidates that fits; None where none does."""
-    return next((change for change in _candidates(values) if _fits(merge_values(values, change), memory)), None)
+    """The mildest change with which the preset fits; None where none does."""
+    chosen = mildest(_axes(values), lambda change: _fits(merge_values(values, _sections(change)), memory))
+    return None if chosen is None else _sections(values_of(chosen))
 
 
-def _candidates(values: dict) -> Iterator[dict]:
-    """What can change, the best first: exact ways, then those that quantize as little as possible."""
-    quantizations = ("none", "int8", "nf4") if not METHODS[values["method"]].trains_weights else ("none",)
-    for denoiser in quantizations:
-        for text in quantizations:
-            model = {"denoiser_quantization": denoiser, "text_encoder_quantization": text}
-            model = {path: quantization for path, quantization in model.items() if quantization != "none"}
-            for samples in _sample_sizes(values):
-                for change in _same_steps(values):
-                    yield merge_values(change, ({"model": model} if model else {}) | samples)
+def _axes(values: dict) -> list[list[Change]]:
+    """What can change, for modules/machine/fitting.py: quantization last, and as little as possible."""
+    formats = () if METHODS[values["method"]].trains_weights else ("int8", "nf4")
+    parts = [quantizations(part, formats) for part in ("denoiser", "text_encoder")]
+    return [*parts, list(_sample_sizes(values)), list(_same_steps(values))]
 
 
-def _same_steps(values: dict) -> Iterator[dict]:
+def _same_steps(values: dict) -> Iterator[Change]:
     """Ways to compute the same steps, the fastest first."""
-    batch, steps = values["batch_size"], values.get("gradient_accumulation_steps", 1)
-    is_global = values.get("batch_size_mode") == "global"
-    samples = batch if is_global else batch * steps  # of a step
+    sizes = micro_batches(config_from_values(values))
     checkpoints = values["model"].get("gradient_checkpointing", False)
     for checkpointing in (False, True):
-        for cut in range(1, samples + 1):
-            if samples % cut or (cut > 2 and not checkpointing):  # small micro-batches leave more of a GPU idle
-                continue
-            change: dict = {}
-            if not is_global and samples // cut != batch:
-                change["batch_size"] = samples // cut
-            if cut != steps:
-                change["gradient_accumulation_steps"] = cut
-            if checkpointing != checkpoints:
-                change["model"] = {"gradient_checkpointing": checkpointing}
-            yield change
+        # small micro-batches leave more of a GPU idle
+        for size in sizes if checkpointing else [size for size in sizes if size * 2 >= max(sizes)]:
+            own = {} if checkpointing == checkpoints else {"model.gradient_checkpointing": checkpointing}
+            yield Change({**sizes[size].values, **own})
 
 
-def _sample_sizes(values: dict) -> Iterator[dict]:
+def _sample_sizes(values: dict) -> Iterator[Change]:
     """The preset's samples, then smaller ones, which are of the same prompts."""
     samples = values.get("sampling", {}).get("samples", [])
-    yield {}
+    yield NO_CHANGE
     for share in SAMPLE_SHARES if samples else ():
         sides = [{side: round(values["data"]["resolution"] * share) for side in ("width", "height")}] * len(samples)
-        yield {"sampling": {"samples": [{**sample, **smaller} for sample, smaller in zip(samples, sides, strict=True)]}}
+        made = [{**sample, **smaller} for sample, smaller in zip(samples, sides, strict=True)]
+        yield Change({"sampling.samples": made})
+
+
+def _sections(change: Mapping[str, Any]) -> dict:
+    """The values as in a settings file, in the order of ORDER."""
+    found: dict = {}
+    for path, value in sorted(change.items(), key=lambda item: ORDER.index(item[0])):
+        section, _, name = path.rpartition(".")
+        (found.setdefault(section, {}) if section else found)[name] = value
+    return found
 
 
 def _fits(values: dict, memory: int) -> bool:
@@ -124,7 +130,8 @@ def _fits(values: dict, memory: int) -> bool:
 
 def _why_not(values: dict) -> str:
     """Why the preset is offered for no size below the least that fits."""
-    config = config_from_values(merge_values(values, list(_candidates(values))[-1]))
+    smallest = values_of([axis[-1] for axis in _axes(values)])
+    config = config_from_values(merge_values(values, _sections(smallest)))
     estimate = estimate_memory(config)
     least = next((memory for memory in MEMORY_SIZES if _fitting(values, memory) is not None), None)
     remedy = f"use a GPU with {least} GB" if least else "no GPU has as much"

@@ -2,57 +2,113 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import combinations
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from modules.config.families import load_families
 from modules.config.methods import facts_of
-from modules.config.problems import Remedy, with_remedy
+from modules.config.problems import Remedy
 from modules.config.quantizations import QUANTIZATIONS
 from modules.config.validation import find_problems
-from modules.machine.memory_estimate import needed_bytes
+from modules.machine.fitting import NO_CHANGE, Change, micro_batches, mildest, quantizations, values_of
+from modules.machine.memory_estimate import ARCHITECTURES, needed_bytes
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
-FORMATS = [name for name, facts in QUANTIZATIONS.items() if not facts.package][:1]  # the first that is always there
+RESOLUTION_SHARES = (3 / 4, 1 / 2)
 
 
 def memory_remedy(
     config: TrainConfig, num_ranks: int, available_bytes: float, base_bytes: int | None = None
 ) -> Remedy | None:
-    """The mildest change with which the run fits: as few of the measures as possible, none of which changes the
-    effective batch. None if even all together are not enough.
+    """The mildest changes with which the run fits: lossy ones only where exact ones are not enough. None of them
+    changes the effective batch. None if even all together are not enough.
 
     num_ranks: over all machines. base_bytes: as for `needed_bytes`.
     """
-    measures = list(_measures(config, num_ranks))
     known = {problem.path for problem in find_problems(config)}
-    for count in range(1, len(measures) + 1):
-        for chosen in combinations(measures, count):
-            values = {path: value for _, change in chosen for path, value in change.items()}
-            remedy = Remedy(f"Use {' and '.join(text for text, _ in chosen)}", values)
-            smaller = with_remedy(config, remedy)
-            needed = needed_bytes(smaller, num_ranks, base_bytes)
-            has_new_problem = any(problem.path not in known for problem in find_problems(smaller))
-            if needed is not None and needed <= available_bytes and not has_new_problem:
-                return remedy
-    return None
+
+    def is_possible(change: Change) -> bool:
+        return all(problem.path in known for problem in find_problems(_with(config, change.values)))
+
+    def fits(values: Mapping[str, Any]) -> bool:
+        needed = needed_bytes(_with(config, values), num_ranks, base_bytes)
+        return needed is not None and needed <= available_bytes
+
+    axes = [[NO_CHANGE, *filter(is_possible, axis)] for axis in _axes(config, num_ranks)]
+    chosen = [change for change in mildest(axes, fits) or () if change.values]
+    if not chosen:
+        return None
+    *others, last = [change.text for change in reversed(chosen)]
+    remedy = Change(values_of(chosen), f"{', '.join(others)} and {last}" if others else last)
+    return Remedy(f"Use {remedy.text}", remedy.values) if is_possible(remedy) else None
 
 
-def _measures(config: TrainConfig, num_ranks: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(what it is, its values), the mildest first: all cost time, only the last some precision."""
-    if not config.model.gradient_checkpointing:
-        yield "gradient checkpointing", {"model.gradient_checkpointing": True}
-    steps = config.gradient_accumulation_steps
-    if config.batch_size_mode == "per_device" and config.batch_size > 1:
-        values = {"batch_size": 1, "gradient_accumulation_steps": steps * config.batch_size}
-        yield "batch size 1 with accumulation", values
-    elif config.batch_size_mode == "global" and config.batch_size // num_ranks > steps:
-        yield "one image at a time", {"gradient_accumulation_steps": config.batch_size // num_ranks}
-    if config.distributed_strategy == "ddp" and num_ranks > 1 and facts_of(config).trains_weights:
-        yield "a sharded optimizer state", {"ddp_shard_optimizer": True}
-    parts = [f"{part}_quantization" for part in ("denoiser", "text_encoder")]
-    whole = {f"model.{part}": FORMATS[0] for part in parts if getattr(config.model, part) == "none"}
-    if whole and not facts_of(config).trains_weights and config.model.weight_dtype != "float64":
-        yield f"{QUANTIZATIONS[FORMATS[0]].label} quantization", whole
+def _axes(config: TrainConfig, num_ranks: int) -> Iterator[list[Change]]:
+    """The lossy ones first, as `mildest` wants it, which is the reverse of docs/memory.md: "What to lower first"."""
+    method, model = facts_of(config), config.model
+    trains_weights = method.trains_weights
+    yield list(_lower_resolutions(config))
+    formats = _formats() if not trains_weights else []
+    for part in ("denoiser", "text_encoder"):
+        is_whole = getattr(model, f"{part}_quantization") == "none"
+        yield quantizations(part, formats if is_whole else [])[1:]
+    has_wide_weights = model.weight_dtype == "float32" and not trains_weights
+    yield [Change({"model.weight_dtype": "bfloat16"}, "bfloat16 weights")] if has_wide_weights else []
+    yield list(_swaps(config))
+    yield [Change({"optimizer.state_in_ram": True}, "the optimizer's state in system memory")] if trains_weights else []
+    shares_state = config.distributed_strategy == "ddp" and num_ranks > 1 and trains_weights
+    yield [Change({"ddp_shard_optimizer": True}, "a sharded optimizer state")] if shares_state else []
+    is_many = config.sampling.makes_samples and config.sampling.batch_size > 1
+    yield [Change({"sampling.batch_size": 1}, "sampling batch size 1")] if is_many else []
+    sizes = micro_batches(config, num_ranks)
+    now = next((size for size, change in sizes.items() if change is NO_CHANGE), 0)
+    yield [change for size, change in sizes.items() if size < now]
+    yield [] if model.gradient_checkpointing else [_CHECKPOINTING]
+
+
+_CHECKPOINTING = Change({"model.gradient_checkpointing": True}, "gradient checkpointing")
+
+
+def _swaps(config: TrainConfig) -> Iterator[Change]:
+    """Numbers of blocks that stay in system memory, where some can."""
+    model, now = ARCHITECTURES.get(config.family), config.model.blocks_to_swap
+    if model is None or now is None or not facts_of(config).uses_denoiser:
+        return
+    is_ready = config.model.gradient_checkpointing  # which it needs
+    needed = NO_CHANGE if is_ready else Change(_CHECKPOINTING.values, f" with {_CHECKPOINTING.text}")
+    for count in range(now + 1, model.blocks.count + 1):
+        yield Change({"model.blocks_to_swap": count, **needed.values}, f"{count} swapped blocks{needed.text}")
+
+
+def _formats() -> list[str]:
+    """Those that are installed, without any that takes as much as one before it."""
+    found: list[str] = []
+    for name, facts in QUANTIZATIONS.items():
+        is_smaller = not found or facts.weight_bytes < QUANTIZATIONS[found[-1]].weight_bytes
+        if is_smaller and (not facts.package or find_spec(facts.package)):
+            found.append(name)
+    return found
+
+
+def _lower_resolutions(config: TrainConfig) -> Iterator[Change]:
+    """Of runs with one resolution."""
+    data, align = config.data, load_families()[config.family].align
+    if data.resolutions or data.fixed_shape or not facts_of(config).uses_denoiser:
+        return
+    for share in RESOLUTION_SHARES:
+        resolution = int(data.resolution * share) // align * align
+        if resolution:
+            yield Change({"data.resolution": resolution}, f"resolution {resolution}")
+
+
+def _with(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
+    sections: dict[str, dict[str, Any]] = {}
+    for path, value in values.items():
+        section, _, name = path.rpartition(".")
+        sections.setdefault(section, {})[name] = value
+    own = sections.pop("", {})
+    return replace(config, **own, **{name: replace(getattr(config, name), **each) for name, each in sections.items()})

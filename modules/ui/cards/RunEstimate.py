@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.machine.run_shape import steps_text
+from modules.ui.cards.MemoryFitRow import MENU_WIDTH, MemoryFitRow
 from modules.ui.theme import Theme
 from modules.ui.widgets.fitting import wrap_to
 
@@ -18,13 +19,16 @@ LABEL_WIDTH = 64
 
 
 class RunEstimate(ctk.CTkFrame):
-    """Lines for steps, memory and time; the last only if the speed of these settings has been measured."""
+    """Lines for steps, memory, whether it fits, and time; the last only if the speed of these settings was measured."""
 
     def __init__(self, parent: tkinter.Misc, app: App):
         super().__init__(parent, fg_color="transparent")
         self.app = app
         self.grid_columnconfigure(1, weight=1)
-        self.lines = {name: self._add_line(row, name) for row, name in enumerate(("Steps", "Memory", "Time"))}
+        self.lines = {name: self._add_line(row, name) for row, name in enumerate(("Steps", "Memory"))}
+        self.fit = MemoryFitRow(self, app, taken=LABEL_WIDTH + MENU_WIDTH + 20)
+        self.fit.grid(row=2, column=1, sticky="ew")
+        self.lines["Time"] = self._add_line(3, "Time")
         self._view = app.views.add(self, lambda paths: self.refresh())
         self._unsubscribe = app.devices.subscribe(lambda what: self._view.invalidate(set()))
         self.refresh()

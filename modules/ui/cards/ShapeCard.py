@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.ui.cards.Card import Card
+from modules.ui.cards.MemoryFitRow import MENU_WIDTH, MemoryFitRow
 from modules.ui.theme import Theme
 from modules.ui.widgets.fitting import wrap_to
 
@@ -33,6 +34,8 @@ class ShapeCard(Card):
             text.grid(row=row, column=1, sticky="ew", pady=1)
             wrap_to(self, text, app.theme, LABEL_WIDTH + 32)
             self._texts[label] = text
+        self.fit = MemoryFitRow(table, app, taken=LABEL_WIDTH + MENU_WIDTH + 32)
+        self.fit.grid(row=len(LABELS), column=1, sticky="ew", pady=1)
 
     def show(self, lines: Sequence[tuple[str, str]]) -> None:
         """lines: (label, text) for labels in LABELS; missing ones are shown as a dash."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from modules.config.presets import MEMORY_SIZES
 from modules.ui.models.StateFile import StateFile
 
 APPEARANCES = ("system", "light", "dark")
@@ -19,7 +20,8 @@ MAX_RECENT = 10
 class Preferences:
     """appearance: "system", "light" or "dark". scale: 0.8 to 2.0; None: from the screen. geometry: in Tk's format,
     unscaled. show_all: whether advanced settings are shown. tab: the one in front. recent: settings files used
-    recently, newest first. runs: the folders of runs shown recently, newest first.
+    recently, newest first. runs: the folders of runs shown recently, newest first. gpu_memory: in GB, for which a run
+    is to fit on a machine without a GPU.
     """
 
     appearance: str = "system"
@@ -29,6 +31,7 @@ class Preferences:
     tab: str = "home"
     recent: list[str] = dataclasses.field(default_factory=list)
     runs: list[str] = dataclasses.field(default_factory=list)
+    gpu_memory: int = 12
     path: Path | None = None
 
     def __post_init__(self):
@@ -53,6 +56,8 @@ class Preferences:
             if isinstance(values.get(name), list):
                 setattr(kept, name, [entry for entry in values[name] if isinstance(entry, str)][:MAX_RECENT])
         kept.show_all = values.get("show_all") is True
+        if values.get("gpu_memory") in MEMORY_SIZES:
+            kept.gpu_memory = values["gpu_memory"]
         for name in ("geometry", "tab"):
             if isinstance(values.get(name), str):
                 setattr(kept, name, values[name])
