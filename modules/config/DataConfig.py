@@ -70,7 +70,8 @@ class DataConfig:
         label="Clips of a longer video",
         also_called="frame_extraction, video_clip_mode, head, chunk",
         help="Which part of a video that is longer than a clip is trained: its start, its middle, a part drawn by the "
-        "seed, or consecutive clips until less than a whole one is left. Each of them has the video's caption.",
+        "seed, or consecutive clips until less than a whole one is left. Each of them has the video's caption, or "
+        "that of its time: [0:03 - 0:06] in a caption starts that of a part.",
         group="data",
         choice_labels={
             "start": "The start",

@@ -12,6 +12,7 @@ from modules.data.caption_edits import alternatives, as_trained, varies, without
 from modules.data.caption_encodings import why_not_utf8
 from modules.data.errors import CaptionError, DataError
 from modules.data.images import EXTENSIONS
+from modules.data.timed_captions import Span, captions_at
 from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
 
 if TYPE_CHECKING:
@@ -33,14 +34,16 @@ Table = Mapping[str, tuple[str, ...]]
 
 
 def read_captions(
-    image_path: str | os.PathLike[str], concept: ConceptConfig, table: Table | None = None
+    image_path: str | os.PathLike[str], concept: ConceptConfig, table: Table | None = None, span: Span | None = None
 ) -> tuple[str, ...] | None:
     """The captions of an image of `concept`, each on one line; None if its caption is missing and there is no fallback.
 
-    table: the concept's caption table, if it uses one.
+    table: the concept's caption table, if it uses one. span: of a clip of a video, whose parts may have their own.
     Raises CaptionError if the text file can't be read, is not UTF-8, or a caption exceeds MAX_CAPTION_BYTES.
     """
-    captions = _own_captions(image_path, concept, table)
+    captions = own_captions(image_path, concept, table)
+    if captions and span:
+        captions = captions_at(captions, span)
     if concept.lower_case:
         captions = captions and tuple(map(str.lower, captions))
     if has_fallback(concept) and not any(captions or ()):
@@ -63,9 +66,10 @@ def _surrounded(caption: str, concept: ConceptConfig) -> str:
     return f"{text}{suffix}" if text and is_mark else " ".join(filter(None, (text, suffix)))
 
 
-def _own_captions(
+def own_captions(
     image_path: str | os.PathLike[str], concept: ConceptConfig, table: Table | None
 ) -> tuple[str, ...] | None:
+    """The captions as they are written: those of parts of a video start with a time. Raises like `read_captions`."""
     if concept.captions == "prompt":
         return (concept.prompt,)
     if concept.captions == "file_name":

@@ -15,6 +15,7 @@ from modules.data.buckets import Buckets
 from modules.data.draws import uniform
 from modules.data.errors import DataError
 from modules.data.images import adjust_colors, fit_image, to_array
+from modules.data.timed_captions import Span
 from modules.data.videos import VideoInfo, read_frames
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ class Clip:
     folder_fps: float | None = field(default=None, repr=False)
 
     @property
+    def span(self) -> Span:
+        return Span(self.start, self.start + self.num_frames / self.fps)
+
+    @property
     def times(self) -> list[float]:
         return [self.start + number / self.fps for number in range(self.num_frames)]
 
@@ -55,7 +60,7 @@ def with_clips(dataset: Dataset, rule: ClipRule | None) -> Dataset:
     kept: list[int] = []
     for sample, path in enumerate(dataset.paths):
         info = dataset.videos.get(path)
-        of_sample = [None] if info is None else list(_clips_of(info, rule, os.path.basename(path)))
+        of_sample = [None] if info is None else list(clips_of(info, rule, os.path.basename(path)))
         clips += of_sample
         kept += [sample] * len(of_sample)
     return dataset.subset(kept, [], clips=clips)
@@ -114,8 +119,8 @@ def num_clips(dataset: Dataset) -> int:
     return sum(dataset.clip_of(sample) is not None for sample in dataset.images_of(range(len(dataset))))
 
 
-def _clips_of(info: VideoInfo, rule: ClipRule, name: str) -> Iterator[Clip]:
-    """name: of the file, so that a moved folder gives the same random starts."""
+def clips_of(info: VideoInfo, rule: ClipRule, name: str) -> Iterator[Clip]:
+    """The clips of a video. name: of the file, so that a moved folder gives the same random starts."""
     available = int(info.seconds * rule.fps + ROUNDED_FRAMES)
     num_frames = clip_length(min(available, rule.frames), rule.step)
     spare = max(0, available - num_frames)

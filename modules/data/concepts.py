@@ -289,23 +289,20 @@ def caption_prompts(texts: Sequence[tuple[str, ...]], concepts: Sequence[Concept
 
 
 def captions(dataset: Dataset, unreadable: dict[str, CaptionError] | None = None) -> list[tuple[str, ...]]:
-    """The captions of each sample; ("",) if its caption is missing.
+    """The captions of each image or clip, for each of its samples; ("",) if its caption is missing.
 
     unreadable: receives image path -> error for captions that can't be read, which then count as missing. Without it,
     they raise a single DataError.
     Raises DataError like `read_table`.
     """
     failed: dict[str, CaptionError] = {}
-    tables: dict[int, Table] = {
-        number: read_table(concept, f"concepts.{number}")
-        for number, concept in enumerate(dataset.concepts)
-        if concept.enabled and concept.captions == "table"
-    }
+    tables = read_tables(dataset.concepts)
 
     def of_image(sample: int) -> tuple[str, ...]:
-        number, path = int(dataset.concept_index[sample]), dataset.paths[sample]
+        number, path, clip = int(dataset.concept_index[sample]), dataset.paths[sample], dataset.clip_of(sample)
+        span = clip.span if clip else None
         try:
-            return read_captions(path, dataset.concepts[number], tables.get(number)) or ("",)
+            return read_captions(path, dataset.concepts[number], tables.get(number), span) or ("",)
         except CaptionError as error:
             failed[path] = error
             return ("",)
@@ -320,6 +317,15 @@ def captions(dataset: Dataset, unreadable: dict[str, CaptionError] | None = None
     elif failed:
         raise DataError(describe_unreadable(list(failed.values())))
     return [of_first[sample] for sample in first.tolist()]
+
+
+def read_tables(concepts: Sequence[ConceptConfig]) -> dict[int, Table]:
+    """The caption table of each enabled concept that uses one, by its number. Raises DataError like `read_table`."""
+    return {
+        number: read_table(concept, f"concepts.{number}")
+        for number, concept in enumerate(concepts)
+        if concept.enabled and concept.captions == "table"
+    }
 
 
 def _find_images(

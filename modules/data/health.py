@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
@@ -24,15 +24,17 @@ from modules.data.captions import (
     caption_path,
     check_placeholders,
     describe_unreadable,
+    own_captions,
     path_in_concept,
 )
-from modules.data.concepts import captions, scan
+from modules.data.concepts import captions, read_tables, scan
 from modules.data.epoch_plan import count_samples, few_samples_warning
 from modules.data.errors import CaptionError, DataError, ImageError
 from modules.data.FileHashes import hash_of
 from modules.data.folder_walk import Outputs, walk
 from modules.data.images import EXTENSIONS
 from modules.data.prepare import prepare_data
+from modules.data.timed_captions import caption_parts, is_about
 from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
 from modules.data.videos import VideoTraits, files_of, read_traits
 from modules.families.registry import FAMILIES
@@ -243,8 +245,9 @@ def _captions(dataset: Dataset, config: TrainConfig) -> Iterator[Finding]:
             yield Finding("placeholder", "error", str(error))
     images = np.flatnonzero(dataset.num_views).tolist()
     if dataset.missing_captions:
-        without = [dataset.paths[sample] for sample in images if options[sample] == ("",)]
-        empty = [path for path in without if path not in unreadable]
+        without = [sample for sample in images if options[sample] == ("",)]
+        files = dict.fromkeys((dataset.concept_index[sample], dataset.paths[sample]) for sample in without)
+        empty = [path for _, path in files if path not in unreadable]
         without_caption = counted(dataset.missing_captions, "image has", "images have")
         message = f"{without_caption} no caption (trained without one), such as {empty[0]}."
         yield Finding("missing_caption", "warning", message, dataset.missing_captions, empty[:NUM_LISTED])
@@ -254,9 +257,41 @@ def _captions(dataset: Dataset, config: TrainConfig) -> Iterator[Finding]:
     if long:
         message = f"captions have more than {most} words and may be truncated by CLIP, such as that of {long[0]}"
         yield _finding("long_caption", "note", message, long)
+    if dataset.clips:
+        yield from _timed_captions(dataset, options, unreadable)
     orphaned = sorted(_captions_without_image(dataset, Outputs.of(config)))
     if orphaned:
         yield _finding("lonely_caption", "warning", f"captions have no image, such as {orphaned[0]}", orphaned)
+
+
+def _timed_captions(
+    dataset: Dataset, options: Sequence[tuple[str, ...]], unreadable: Collection[str]
+) -> Iterator[Finding]:
+    """Reports captions of parts of videos that are those of no clip, and clips for which only other parts have one.
+
+    options, unreadable: as from `captions`.
+    """
+    clips: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for sample in np.flatnonzero(dataset.num_views).tolist():
+        if dataset.clip_of(sample) and dataset.paths[sample] not in unreadable:
+            clips[int(dataset.concept_index[sample]), dataset.paths[sample]].append(sample)
+    tables = read_tables(dataset.concepts)
+    unused, without = [], []
+    for (number, path), samples in clips.items():
+        own = own_captions(path, dataset.concepts[number], tables.get(number)) or ()
+        timed = [part for part in caption_parts(own) if part.span]
+        spans = {sample: clip.span for sample in samples if (clip := dataset.clip_of(sample))}
+        unused += [(part.span, path) for part in timed if not any(is_about(part, span) for span in spans.values())]
+        without += [(span, path) for sample, span in spans.items() if timed and options[sample] == ("",)]
+    for kind, message, found in (
+        ("unused_caption", "captions of parts of videos are those of no clip", unused),
+        ("clip_without_caption", "clips are outside of the times in their video's captions", without),
+    ):
+        if found:
+            span, path = found[0]
+            paths = list(dict.fromkeys(path for _, path in found))
+            text = f"{len(found)} {message}, such as {span} of {path}."
+            yield Finding(kind, "warning", text, len(found), paths[:NUM_LISTED])
 
 
 def _captions_without_image(dataset: Dataset, outputs: Outputs) -> Iterator[str]:

@@ -4,6 +4,7 @@ import shutil
 import weakref
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from modules.config.problems import with_remedy
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import find_problems
 from modules.data.Augmentation import NO_AUGMENTATION
-from modules.data.caching import load_pixels
+from modules.data.caching import latent_keys, load_pixels, text_keys
 from modules.data.clips import Clip, clip_frames, load_clip
 from modules.data.concepts import captions
 from modules.data.draws import uniform
@@ -30,6 +31,7 @@ from modules.data.prepare import prepare_data
 from modules.data.run_summary import summarize
 from modules.data.RunPlan import samples_digest
 from modules.families.registry import FAMILIES
+from modules.weights.BaseModel import BaseModel
 from tests.support.videos import LEVELS, turn_sideways, write_video
 
 
@@ -136,6 +138,60 @@ def test_a_broken_video_is_left_out_and_each_clip_has_the_caption_of_its_video(v
     assert "broken.mp4" in findings["unreadable"]
     assert "lonely_caption" not in findings
     assert "1x" not in findings.get("small_bucket", "")
+
+
+@pytest.fixture
+def timed(tmp_path):
+    """walk.mp4 with four clips of nine frames, 0.56 s each, whose first and third have captions of their own."""
+    folder = tmp_path / "timed"
+    folder.mkdir()
+    write_video(folder / "walk.mp4", 40)
+    lines = ("a walk", "[0:00 - 0:00.5] it starts", "[0:01 - 0:01.8] it turns", "[0:09 - 0:10] it ends")
+    (folder / "walk.txt").write_text("\n".join(lines))
+    return config_of(folder, clips="chunks")
+
+
+def test_a_clip_has_the_caption_of_its_time_and_else_that_of_its_video(timed):
+    concept = timed.concepts[0]
+    concept.caption_suffix = "."
+    assert captions(prepared(timed)[0]) == [("it starts.",), ("a walk.",), ("it turns.",), ("a walk.",)]
+    table = Path(concept.path, "captions.csv")
+    table.write_text("file_name,caption\nwalk.mp4,[0:00 - 0:00.5] a start\nwalk.mp4,a table\nwalk.mp4,a desk\n")
+    concept.captions = "table"
+    assert captions(prepared(timed)[0]) == [("a start.",), *[("a table.", "a desk.")] * 3]
+
+
+def test_another_caption_of_one_clip_is_the_only_text_that_is_encoded_again(timed, tmp_path, tiny_model):
+    timed.model.base = str(tiny_model("wan21"))
+    base, hashes = BaseModel(FAMILIES["wan21"], timed.model, torch.device("cpu")), FileHashes(tmp_path / "cache", 0)
+
+    def keys():
+        dataset, buckets = prepared(timed)
+        texts = [options[0] for options in captions(dataset)]
+        return text_keys(texts, base, hashes), latent_keys(dataset, buckets, base, hashes)
+
+    (first, second, third, last), latents = keys()
+    caption = Path(timed.concepts[0].path, "walk.txt")
+    caption.write_text(caption.read_text().replace("it turns", "it stops"))
+    (*others, end), same_latents = keys()
+    assert (*others, end) == (first, second, others[2], last)
+    assert others[2] != third
+    assert same_latents == latents
+
+
+def test_the_check_names_captions_of_times_without_a_clip_and_clips_without_a_caption(timed):
+    path = str(Path(timed.concepts[0].path, "walk.mp4"))
+    findings = {finding.kind: finding for finding in check_health(timed).findings}
+    assert "clip_without_caption" not in findings
+    assert findings["unused_caption"].paths == [path]
+    assert findings["unused_caption"].message == (
+        f"1 captions of parts of videos are those of no clip, such as [0:09 - 0:10] of {path}."
+    )
+    caption = Path(timed.concepts[0].path, "walk.txt")
+    caption.write_text(caption.read_text().removeprefix("a walk"))
+    finding = {finding.kind: finding for finding in check_health(timed).findings}["clip_without_caption"]
+    assert (finding.count, finding.paths) == (2, [path])
+    assert f"such as [0:00.56 - 0:01.12] of {path}" in finding.message
 
 
 def test_the_pixels_are_those_of_the_clips_frames_and_a_bucket_has_one_number_of_frames(videos):

@@ -93,6 +93,19 @@ def test_videos_are_counted_with_their_clips_and_shown_by_their_first_frame(fold
     assert preview_looks(config, 0, video, 64)[0].image.size == (64, 48)
 
 
+def test_the_preview_of_a_video_shows_the_caption_of_each_clip_if_they_differ(folder):
+    video = str(write_video(folder / "walk.mp4", 27))
+    config = replace(config_of(folder), family="wan21", data=DataConfig(frames=9, clips="chunks", bucket_step=8))
+    (folder / "walk.txt").write_text("[0:00 - 0:00.5] it starts")
+    assert preview_captions(config, 0, video) == [
+        "[0:00 - 0:00.56] it starts",
+        "[0:00.56 - 0:01.12] (no caption)",
+        "[0:01.12 - 0:01.69] (no caption)",
+    ]
+    (folder / "walk.txt").write_text("a walk")
+    assert preview_captions(config, 0, video) == ["a walk"]
+
+
 def test_the_balance_is_that_of_the_training(folder):
     one = ConceptConfig(path="a", repeats=2)
     assert samples_per_epoch([one, ConceptConfig(path="b")], [10, 20]) == [20, 20]

@@ -22,14 +22,14 @@ from modules.data.buckets import assign_buckets
 from modules.data.caption_tables import read_table
 from modules.data.captions import read_captions
 from modules.data.CaptionSource import CaptionSource
-from modules.data.clips import with_clips
+from modules.data.clips import clips_of, with_clips
 from modules.data.concepts import Dataset, Views, scan
 from modules.data.folder_walk import NO_OUTPUTS, Outputs
 from modules.data.image_views import resolutions_of
 from modules.data.images import adjust_colors, fit_image, load_image, read_size
 from modules.data.inpainting import inpainting_masks, mask_rule
 from modules.data.masks import load_mask, with_masks
-from modules.data.videos import is_video, read_frames
+from modules.data.videos import is_video, read_frames, read_info
 from modules.ui.models.decoding import fit_inside
 
 if TYPE_CHECKING:
@@ -186,11 +186,25 @@ def _masked_looks(
 def preview_captions(config: TrainConfig, number: int, path: str) -> list[str]:
     """The different captions that concept `number` uses for the image at `path` in the first epochs.
 
-    Raises UserError if the caption can't be read.
+    If the clips of a video have different ones, each starts with the time of its clip.
+    Raises UserError if the caption or the video can't be read.
     """
     concept = replace(config.concepts[number], enabled=True)
     table = read_table(concept, f"concepts.{number}") if concept.captions == "table" else None
-    options = read_captions(path, concept, table) or ("",)
+    rule = clip_rule(config)
+    if rule is None or not is_video(path):
+        return _drawn_captions(config, concept, path, read_captions(path, concept, table) or ("",))
+    info = read_info(path, concept.frame_folders_fps)
+    spans = [clip.span for clip in clips_of(info, rule, os.path.basename(path))]
+    options = {span: read_captions(path, concept, table, span) or ("",) for span in spans}
+    if len(set(options.values())) == 1:
+        return _drawn_captions(config, concept, path, options[spans[0]])
+    drawn = {span: _drawn_captions(config, concept, path, options[span]) for span in spans}
+    return [f"{span} {text or '(no caption)'}" for span in spans for text in drawn[span]]
+
+
+def _drawn_captions(config: TrainConfig, concept: ConceptConfig, path: str, options: tuple[str, ...]) -> list[str]:
+    """What is drawn from these alternatives in the first epochs."""
     one = np.ones(1, np.int32)
     dataset = Dataset([concept], [path], np.zeros(1, np.int32), one, one, [], 0)
     # While a text encoder trains, captions are not cached, so each use has a new order.
