@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.config.atomic_file import write_bytes
+from modules.config.clips import clip_rule
 from modules.data.caption_encodings import byte_at, encoding_of, why_not_utf8
 from modules.data.caption_tables import find_table
 from modules.data.concepts import captions, scan
@@ -44,7 +45,7 @@ def misencoded_captions(config: TrainConfig) -> Iterator[str]:
     with_files = [replace(one, enabled=one.enabled and one.captions == "txt") for one in config.concepts]
     if any(concept.enabled for concept in with_files):
         unreadable: dict[str, CaptionError] = {}
-        captions(scan(with_files, outputs=Outputs.of(config)), unreadable)
+        captions(scan(with_files, outputs=Outputs.of(config), videos=clip_rule(config) is not None), unreadable)
         errors = [error for error in unreadable.values() if error.kind == "encoding"]
         yield from dict.fromkeys(error.path for error in errors)
 

@@ -22,6 +22,7 @@ from modules.data.Augmentation import NO_AUGMENTATION
 from modules.data.caching import latent_keys, load_pixels, text_keys
 from modules.data.clips import Clip, clip_frames, load_clip
 from modules.data.concepts import captions
+from modules.data.convert_captions import misencoded_captions
 from modules.data.draws import uniform
 from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes
@@ -192,6 +193,12 @@ def test_the_check_names_captions_of_times_without_a_clip_and_clips_without_a_ca
     finding = {finding.kind: finding for finding in check_health(timed).findings}["clip_without_caption"]
     assert (finding.count, finding.paths) == (2, [path])
     assert f"such as [0:00.56 - 0:01.12] of {path}" in finding.message
+
+
+def test_captions_of_videos_are_converted_to_utf8(timed):
+    caption = Path(timed.concepts[0].path, "walk.txt")
+    caption.write_text("café", "cp1252")
+    assert list(misencoded_captions(timed)) == [str(caption)]
 
 
 def test_the_pixels_are_those_of_the_clips_frames_and_a_bucket_has_one_number_of_frames(videos):

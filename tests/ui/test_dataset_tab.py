@@ -106,6 +106,12 @@ def test_the_preview_of_a_video_shows_the_caption_of_each_clip_if_they_differ(fo
     assert preview_captions(config, 0, video) == ["a walk"]
 
 
+def test_another_rate_of_frame_folders_counts_their_clips_again(folder):
+    config = replace(config_of(folder), family="wan21", data=DataConfig(frames=9))
+    faster = replace(config, concepts=[replace(config.concepts[0], frame_folders_fps=24)])
+    assert count_key(config) != count_key(faster)
+
+
 def test_the_balance_is_that_of_the_training(folder):
     one = ConceptConfig(path="a", repeats=2)
     assert samples_per_epoch([one, ConceptConfig(path="b")], [10, 20]) == [20, 20]

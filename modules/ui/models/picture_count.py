@@ -75,6 +75,7 @@ def scan_key(concept: ConceptConfig, outputs: Outputs, rule: ClipRule | None = N
         outputs.inside(concept.path),
         concept.path,
         concept.include_subfolders,
+        concept.frame_folders_fps,
         concept.include,
         concept.exclude,
         concept.captions,
