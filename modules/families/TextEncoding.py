@@ -33,6 +33,8 @@ class TextEncoding:
         pipeline's own encoding of a missing negative prompt; () if that is the encoding of "".
     empty_prompt: the text that takes the place of an empty prompt, in caption dropout and, if no negative prompt is
         given, in sampling. "" if the pipeline encodes "" itself where a negative prompt is missing.
+    rewrite: (pipeline, prompt that is not empty) -> what `encode_prompt` takes, for pipelines whose `__call__` brings
+        prompts into another form before.
     select: (pipeline, outputs of `encode_prompt` by name) -> what the denoiser takes, for pipelines that return more or
         pass them through `connectors` in `__call__`.
     connectors: components that `select` and `__call__` need beside the encoders; they are not trained.
@@ -63,6 +65,7 @@ class TextEncoding:
     empty_options: Mapping[str, Any] = field(default_factory=dict)
     empty_outputs: tuple[str | None, ...] = ()
     empty_prompt: str = ""
+    rewrite: Callable[[Any, str], str] = lambda pipe, prompt: prompt
     select: Callable[[Any, Mapping[str, Any]], Mapping[str, Any]] = lambda pipe, outputs: outputs
     connectors: tuple[str, ...] = ()
     at_once: int = 16

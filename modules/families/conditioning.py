@@ -75,11 +75,12 @@ def _encode(
     if family.text.empty_outputs and not prompts[0]:
         names = family.text.empty_outputs
         arguments["do_classifier_free_guidance"] = True
+    texts = [family.text.rewrite(pipe, prompt) if prompt else family.text.empty_prompt for prompt in prompts]
     outputs: dict[str, Any] = {}
     with _denoiser_config_available(family, pipe), _no_float16(encoder.device), clip_by_its_former_name(pipe):
         for options, own_names in ((family.text.options_for(prompts[0]), names), *family.text.further_calls):
             values = pipe.encode_prompt(
-                prompt=expand_textual_inversion(pipe, [prompt or family.text.empty_prompt for prompt in prompts]),
+                prompt=expand_textual_inversion(pipe, texts),
                 **{name: value for name, value in {**arguments, **options}.items() if name in taken},
             )
             values = values if isinstance(values, tuple) else (values,)
