@@ -60,6 +60,7 @@ def _entry(family: Family, counted: dict | None) -> dict:
         "needs_first_frame": family.needs_first_frame,
         "takes_last_frame": family.takes_last_frame,
         "min_sample_steps": family.min_sample_steps,
+        "has_own_sampler": family.has_own_sampler,
         "groups_texts": family.text.collate == "group",
         "skips_layers": family.text.skips_layers,
         "takes_chunks": family.text.takes_chunks,

@@ -58,6 +58,7 @@ def main(argv: list[str] | None = None) -> int:
         check_mask(args.mask, "".join(references[:1]), family, "--mask", "--reference")
         check_frames(args.frames, family)
         check_steps(args.steps, family)
+        check_sampler(args.sampler, family)
         options = (args.seed, args.width, args.height, args.steps, args.guidance, references)
         others = (min(args.clip_skip), args.frames, args.mask)
         first = [ImageRequest(prompt, args.negative_prompt, *options, *others) for prompt in args.prompt]
@@ -175,6 +176,12 @@ def check_steps(num_steps: int, family: Family | None) -> None:
 
     if family and num_steps < family.min_sample_steps:
         raise DataError(f"--steps {num_steps}: {family.label} takes at least {family.min_sample_steps}; raise it.")
+
+
+def check_sampler(sampler: str, family: Family | None) -> None:
+    """Raises UserError if the model is only sampled with its own scheduler."""
+    if family and family.has_own_sampler and sampler != "model":
+        raise UserError(f"--sampler {sampler}: {family.label} only samples as its base model says; leave it out.")
 
 
 def next_number(folder: Path) -> int:

@@ -33,6 +33,7 @@ class FamilyInfo:
     frame_step, fps: as in Family; 0 for models of images.
     takes_first_frame: whether it can generate a video from its first frame.
     needs_first_frame, takes_last_frame, min_sample_steps: as in Family.
+    has_own_sampler: as in Family.
     skips_layers: whether its CLIP encoders can leave out their last layers.
     has_kohya_loras: whether its layers have names in kohya's LoRA format.
     takes_chunks: whether its text encoders can encode prompts in chunks of 75 tokens.
@@ -70,6 +71,7 @@ class FamilyInfo:
     needs_first_frame: bool = False
     takes_last_frame: bool = False
     min_sample_steps: int = 1
+    has_own_sampler: bool = False
     groups_texts: bool = False
     skips_layers: bool = False
     takes_chunks: bool = False

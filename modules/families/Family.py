@@ -123,6 +123,8 @@ class Family:
     published: the model that the memory estimate is for; None if its architecture is unknown.
     can_train_vae: whether the method "vae" can train its VAE, which has to encode to a distribution.
     call_options: further arguments for the pipeline's `__call__`, besides `text.options`.
+    step_options: number of steps -> arguments for the pipeline's `__call__` that depend on it.
+    has_own_sampler: whether the pipeline samples with the scheduler of its models only.
     guidance_argument, frames_argument: the arguments of the pipeline's `__call__` for the guidance scale and the number
         of frames.
     call_attributes: (pipeline, width, height, guidance scale) -> attributes that are set on the pipeline while it
@@ -190,6 +192,8 @@ class Family:
     published: PublishedModel | None = None
     can_train_vae: bool = False
     call_options: Mapping[str, Any] = field(default_factory=dict)
+    step_options: Callable[[int], Mapping[str, Any]] = lambda steps: {}
+    has_own_sampler: bool = False
     guidance_argument: str = "guidance_scale"
     frames_argument: str = "num_frames"
     call_attributes: CallAttributes = lambda pipeline, width, height, guidance: {}

@@ -177,6 +177,7 @@ def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.I
     if family and first.references and family.image_pipeline not in ("", type(pipe).__name__):
         pipe = _pipeline_from_image(pipe, family)
     options = {**family.with_clip_skip(first.clip_skip).text.options, **family.call_options} if family else {}
+    options |= family.step_options(first.steps) if family else {}
     negative = expand_textual_inversion(pipe, [request.negative_prompt for request in batch])
     arguments = {
         **options,

@@ -137,6 +137,7 @@ MISTAKES = [
     (["concepts.0.secondary_separator=;", "concepts.0.tag_separator="], "concepts.0.tag_separator"),
     (["concepts.0.tag_dropout=0.1", "concepts.0.tag_separator="], "concepts.0.tag_separator"),
     (["family=pixart_alpha", "method=full", "sampling.samples.0.steps=1"], "sampling.samples.0.steps"),
+    (["family=sana_sprint", "sampling.sampler=heun"], "sampling.sampler"),
     (["lora.adapter=loha", "lora.dora=true"], "lora.dora"),
     (["lora.adapter=lokr", "lora.rslora=true"], "lora.rslora"),
     (["lora.adapter=lokr", "lora.dropout=0.1"], "lora.dropout"),

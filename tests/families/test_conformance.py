@@ -50,11 +50,11 @@ NO_TEXT_IN_CALL = (
 NORMALIZED_OVER_FRAMES = ("cogvideox", "hunyuan_video", "kandinsky5_video")
 # Their pipelines convert a prediction to clean latents and back, or attend over a text with its padding, or
 # keep keys and values of the first step.
-ROUNDING = {"ltx2": 3e-6, "ideogram4": 2e-6, "qwen_image21": 2e-6}
+ROUNDING = {"ltx2": 3e-6, "ideogram4": 2e-6, "qwen_image21": 2e-6, "sana_sprint": 2e-6}
 # Their denoisers, as their pipelines, round the timestep with the latents.
 TIME_IN_BFLOAT16 = (
     "bria_fibo", "chroma", "flux1", "flux1_fill", "flux1_kontext", "flux2_dev", "flux2_klein", "flux2_klein_kv",
-    "hunyuan_dit", "hunyuan_video15", "ideogram4", "longcat_image", "ovis_image",
+    "hunyuan_dit", "hunyuan_video15", "ideogram4", "longcat_image", "longcat_image_edit", "ovis_image",
 )  # fmt: skip
 PROMPTS = ["a photo of a cat", "the dog, moving below a red and blue sky"]
 
@@ -235,6 +235,7 @@ class Case:
             "max_area": self.width * self.height,
             **self.family.text.options,
             **self.family.call_options,
+            **self.family.step_options(3),
             "width": self.width,
             "height": self.height,
             self.family.frames_argument: self.frames,
@@ -325,16 +326,29 @@ def spied_sampling(case, prompt, **arguments):
     @wraps(step)  # pipelines look at its signature
     def spy(prediction, timestep, sample, *args, **kwargs):
         velocity, time = unpacked(prediction), torch.as_tensor(timestep).clone()
+        seen, result = unpacked(sample), step(prediction, timestep, sample, *args, **kwargs)
+        if isinstance(pipe.scheduler, diffusers.SCMScheduler):
+            scale = pipe.scheduler.config.sigma_data
+            velocity, time, seen = flow_of_trigflow(velocity / scale, time.double().view(-1), seen / scale)
+            latents.append(unpacked(result[1] / scale))
+        else:
+            latents.append(unpacked(result[0]))
         if pipe.scheduler.config.get("invert_sigmas"):  # the way from noise to data
             velocity, time = -velocity, 1000 - time.double()
-        calls.append((velocity, time, unpacked(sample)))
-        result = step(prediction, timestep, sample, *args, **kwargs)
-        latents.append(unpacked(result[0]))
+        calls.append((velocity, time, seen))
         return result
 
     pipe.scheduler.step = spy
     picture = case.make_picture(pipe, prompt=[prompt], **arguments)
     return picture, latents[-1], calls
+
+
+def flow_of_trigflow(prediction, angle, latents):
+    """The same prediction, time and latents of a flow. Source: Chen et al. 2025, arXiv 2503.09641, section 3.1."""
+    sin, cos = angle.sin(), angle.cos()
+    clean, noise = cos * latents - sin * prediction, sin * latents + cos * prediction
+    share = sin / (sin + cos)
+    return (noise - clean).float(), 1000 * share, ((1 - share) * clean + share * noise).float()
 
 
 def take_modes(vae):

@@ -88,7 +88,7 @@ def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> n
     if request.mask:
         arguments["mask_image"] = Image.open(request.mask)
     arguments[family.guidance_argument if family else "guidance_scale"] = request.guidance
-    arguments |= family.call_options if family else {}
+    arguments |= {**family.call_options, **family.step_options(request.steps)} if family else {}
     arguments |= {"width": request.width, "height": request.height}
     taken = inspect.signature(pipe.__call__).parameters  # of models without guidance neither
     size = request.width, request.height

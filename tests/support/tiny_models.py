@@ -315,8 +315,24 @@ def make_tiny_flux1_fill(path: str | Path) -> Path:
 
 def make_tiny_sana(path: str | Path) -> Path:
     """Save a tiny Sana pipeline below `path` and return the path."""
+    from diffusers import DPMSolverMultistepScheduler
+
+    flow = {"prediction_type": "flow_prediction", "use_flow_sigmas": True, "flow_shift": 3.0}
+    return _save_tiny_sana(path, "SanaPipeline", DPMSolverMultistepScheduler(**flow))
+
+
+def make_tiny_sana_sprint(path: str | Path) -> Path:
+    """Save a tiny SANA-Sprint pipeline below `path` and return the path."""
+    from diffusers import SCMScheduler
+
+    norms = {"guidance_embeds": True, "qk_norm": "rms_norm_across_heads"}
+    return _save_tiny_sana(path, "SanaSprintPipeline", SCMScheduler(), **norms)
+
+
+def _save_tiny_sana(path: str | Path, pipeline_class: str, scheduler, **config) -> Path:
+    import diffusers
     import torch
-    from diffusers import AutoencoderDC, DPMSolverMultistepScheduler, SanaPipeline, SanaTransformer2DModel
+    from diffusers import AutoencoderDC, SanaTransformer2DModel
 
     from modules.families.sana import SANA
 
@@ -334,6 +350,7 @@ def make_tiny_sana(path: str | Path) -> Path:
         cross_attention_dim=8,
         caption_channels=8,
         sample_size=32,
+        **config,
     )
     blocks = {
         f"{half}_{name}": value
@@ -345,7 +362,7 @@ def make_tiny_sana(path: str | Path) -> Path:
             "layers_per_block": (1, 1),
         }.items()
     }
-    pipeline = SanaPipeline(
+    pipeline = getattr(diffusers, pipeline_class)(
         transformer=transformer,
         vae=AutoencoderDC(
             latent_channels=4,
@@ -355,7 +372,7 @@ def make_tiny_sana(path: str | Path) -> Path:
             scaling_factor=0.41407,
             **blocks,
         ),
-        scheduler=DPMSolverMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0),
+        scheduler=scheduler,
         text_encoder=text_encoder,
         tokenizer=tokenizer,
     )
@@ -1532,7 +1549,7 @@ def make_tiny_bria_fibo(path: str | Path) -> Path:
 
 
 def make_tiny_bria_fibo2(path: str | Path) -> Path:
-    """Save a tiny Bria FIBO 2 pipeline below `path` and return the path. It has all layers that the transformer sees."""
+    """Save a tiny Bria FIBO 2 pipeline below `path` and return the path. It has all layers of text that are read."""
     import diffusers
     import torch
     from transformers import Qwen3VLForConditionalGeneration, Qwen3VLProcessor

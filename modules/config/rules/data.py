@@ -100,6 +100,10 @@ def image_size_problems(config: TrainConfig) -> Iterator[Problem]:
             path = f"sampling.samples.{number}.steps"
             message = f"{path} {sample.steps}: {family.label} takes at least {family.min_sample_steps}; raise it."
             yield Problem(path, message, remedy=set_to(path, family.min_sample_steps))
+    path, sampler = "sampling.sampler", config.sampling.sampler
+    if family.has_own_sampler and sampler != "model":
+        message = f"{path} {sampler}: {family.label} only samples as its base model says; set it to model."
+        yield Problem(path, message, remedy=set_to(path, "model"))
 
 
 def validation_problems(config: TrainConfig) -> Iterator[Problem]:
