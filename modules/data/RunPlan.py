@@ -47,11 +47,17 @@ class RunPlan:
         self.num_samples = count_samples(len(dataset), self._repeats, self._excluded, dataset.concept_index)
         self.steps_per_epoch = count_steps(self.num_samples, global_batch)
 
-    def steps(self, epoch: int, first: int, rank: int, world_size: int, accumulation: int) -> Iterator[PlannedStep]:
-        """Yields steps without end, starting at step `first` of `epoch`, with the micro-batches of `rank`."""
+    def steps(
+        self, epoch: int, first: int, rank: int, world_size: int, accumulation: int, same_passes: bool = False
+    ) -> Iterator[PlannedStep]:
+        """Yields steps without end, starting at step `first` of `epoch`, with the micro-batches of `rank`.
+
+        same_passes: as for `shard`.
+        """
+        buckets, costs = self._buckets.index, self._buckets.costs
         while True:
             plan = plan_epoch(
-                self._buckets.index,
+                buckets,
                 self._repeats,
                 self.seed,
                 epoch,
@@ -61,20 +67,21 @@ class RunPlan:
                 self._num_views,
             )
             for index in range(first, plan.num_steps):
-                micro_batches = shard(plan.step(index), self._buckets.index, rank, world_size, accumulation)
+                micro_batches = shard(plan.step(index), buckets, rank, world_size, accumulation, costs, same_passes)
                 yield PlannedStep(epoch, index, index == plan.num_steps - 1, micro_batches)
             epoch, first = epoch + 1, 0
 
-    def validation(self, rank: int, world_size: int, batch_size: int) -> list[MicroBatch]:
+    def validation(self, rank: int, world_size: int, batch_size: int, same_passes: bool = False) -> list[MicroBatch]:
         """The batches of `rank` for one pass over the validation samples; may be empty if there are few samples.
 
-        batch_size: the largest number of samples in a batch.
+        batch_size: the largest number of samples in a batch. same_passes: as for `shard`.
         """
         samples = np.stack((self.validation_samples, np.zeros_like(self.validation_samples)), axis=1)
         if not len(samples):
             return []
         num_batches = -(-len(samples) // (world_size * batch_size))
-        batches = shard(samples, self._buckets.index, rank, world_size, accumulation=num_batches)
+        buckets = self._buckets
+        batches = shard(samples, buckets.index, rank, world_size, num_batches, buckets.costs, same_passes)
         return [batch for batch in batches if batch.real]
 
 

@@ -82,8 +82,11 @@ def without_stills(dataset: Dataset, family: str) -> Dataset:
     return dataset.subset(kept, lost, clips=[clips[sample] for sample in kept])
 
 
-def with_frames(buckets: Buckets, dataset: Dataset) -> Buckets:
-    """The buckets divided by number of frames, so that the clips of a micro-batch can be stacked."""
+def with_frames(buckets: Buckets, dataset: Dataset, frame_step: int | None) -> Buckets:
+    """The buckets divided by number of frames, so that the clips of a micro-batch can be stacked.
+
+    frame_step: of the family.
+    """
     if dataset.clips is None:
         return buckets
     frames = [1 if clip is None else clip.num_frames for clip in dataset.clips]
@@ -91,7 +94,7 @@ def with_frames(buckets: Buckets, dataset: Dataset) -> Buckets:
     used = sorted(set(keys))
     position = {key: number for number, key in enumerate(used)}
     index = np.array([position[key] for key in keys], np.int32)
-    return Buckets([key[:2] for key in used], index, [key[2] for key in used])
+    return Buckets([key[:2] for key in used], index, [key[2] for key in used], frame_step or 1)
 
 
 def clip_frames(path: str, clip: Clip, shape: tuple[int, int], augmentation: Augmentation) -> Iterator[np.ndarray]:

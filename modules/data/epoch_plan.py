@@ -1,14 +1,15 @@
 """Assigns samples to optimizer steps, and the samples of a step to ranks.
 
 The plan of an epoch is a pure function that does not depend on the number of ranks; `shard` then selects what one rank
-runs of a step. No sample is dropped or duplicated: over all steps and ranks, each sample of the epoch occurs once.
+runs of a step, so that all need about the same time. No sample is dropped or duplicated: over all steps and ranks, each
+sample of the epoch occurs once.
 
 A sample of an epoch is a row (sample id, repeat); repeat counts 0, 1, ... for an image that is used several times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -103,31 +104,40 @@ def plan_epoch(
 
 
 def shard(
-    step_samples: np.ndarray, bucket_index: np.ndarray, rank: int, world_size: int, accumulation: int
+    step_samples: np.ndarray,
+    bucket_index: np.ndarray,
+    rank: int,
+    world_size: int,
+    accumulation: int,
+    costs: Sequence[int] | None = None,
+    same_passes: bool = False,
 ) -> list[MicroBatch]:
-    """The micro-batches of `rank` in one optimizer step, grouped by shape.
+    """The micro-batches of `rank` in one optimizer step, grouped by shape, the costliest first.
 
     step_samples: int64[K, 2] from EpochPlan.step, the same on all ranks; K >= 1.
     bucket_index: int[N], the bucket of each sample id.
     accumulation: the minimum number of micro-batches, if the rank has that many samples. Mixed shapes need more,
-        because no micro-batch is larger than ceil(samples of the rank / accumulation), which is what fits in memory.
-    The ranks' numbers of samples differ by at most one. Samples are sorted by shape before they are divided, so that
-    each rank has few shapes. A rank without samples gets one placeholder micro-batch.
+        because no micro-batch is larger than ceil(K / world_size / accumulation), which is what fits in memory.
+    costs: of a sample of each bucket, positive and relative to each other; None: all the same.
+    same_passes: whether ranks wait for each other in every pass, not only in the last one.
+    Ranks have about the same cost, and the same number of samples, up to one, if all cost the same. A rank without
+    samples gets one placeholder micro-batch.
     """
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} of {world_size}")
     buckets = np.asarray(bucket_index)[step_samples[:, 0]]
-    order = np.argsort(buckets, kind="stable")
-    step_samples, buckets = step_samples[order], buckets[order]
-    share, larger_shares = divmod(len(step_samples), world_size)
-    start = rank * share + min(rank, larger_shares)
-    stop = start + share + (rank < larger_shares)
-    if start == stop:
-        return [MicroBatch(step_samples[:1], int(buckets[0]), real=False)]
-    limit = -(-(stop - start) // accumulation)
+    cost = np.ones(len(buckets), np.int64) if costs is None else np.asarray(costs, np.int64)[buckets]
+    order = np.lexsort((buckets, -cost))  # stable
+    step_samples, buckets, cost = step_samples[order], buckets[order], cost[order]
+    per_rank = -(-len(buckets) // world_size)
+    ranks = _divide(buckets.tolist(), cost.tolist(), world_size, per_rank if same_passes else len(buckets))
+    own = np.flatnonzero(np.array(ranks) == rank)
+    if not len(own):
+        return [MicroBatch(step_samples[-1:], int(buckets[-1]), real=False)]
+    limit = -(-per_rank // accumulation)
     return [
-        MicroBatch(step_samples[i:j], int(buckets[i]), real=True)
-        for run_start, run_stop in _runs(buckets, start, stop)
+        MicroBatch(step_samples[own[i:j]], int(buckets[own[i]]), real=True)
+        for run_start, run_stop in _runs(buckets[own])
         for i, j in _cut(run_start, run_stop, limit)
     ]
 
@@ -227,11 +237,44 @@ def _whole_steps_first(bucket_key: np.ndarray, global_batch: int) -> np.ndarray:
     return np.concatenate((np.flatnonzero(in_whole_step), np.flatnonzero(~in_whole_step)))
 
 
-def _runs(buckets: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Ranges from start to stop whose samples have the same bucket; `buckets` is sorted."""
-    changes = start + 1 + np.flatnonzero(np.diff(buckets[start:stop]))
-    borders = [start, *changes.tolist(), stop]
-    return pairwise(borders)
+def _divide(buckets: list[int], costs: list[int], world_size: int, most: int) -> list[int]:
+    """The rank of each sample: the one with the least to do so far. The samples are sorted, the costliest first.
+
+    A sample follows the one before it of the same bucket unless its rank would then have more than the mean, because
+    several of one shape run together. most: how many samples a rank may have.
+    Source: R. Graham 1969, "Bounds on multiprocessing timing anomalies", SIAM Journal on Applied Mathematics 17.
+    """
+    costs = _without_small_differences(costs)
+    total = sum(costs)
+    loads, counts, ranks = [0] * world_size, [0] * world_size, [0]
+    for number, (bucket, cost) in enumerate(zip(buckets, costs, strict=True)):
+        rank = ranks[-1]
+        follows = number > 0 and bucket == buckets[number - 1]
+        if not follows or counts[rank] == most or (loads[rank] + cost) * world_size > total:
+            rank = min((loads[one], one) for one in range(world_size) if counts[one] < most)[1]
+        loads[rank] += cost
+        counts[rank] += 1
+        ranks.append(rank)
+    return ranks[1:]
+
+
+def _without_small_differences(costs: list[int]) -> list[int]:
+    """Descending costs, of which those up to an eighth below another are like it.
+
+    The shapes of images differ so little that ranks with fewer shapes, and larger micro-batches, are faster.
+    """
+    level, levels = costs[0], []
+    for cost in costs:
+        if 8 * cost < 7 * level:
+            level = cost
+        levels.append(level)
+    return levels
+
+
+def _runs(buckets: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Ranges whose samples have the same bucket; `buckets` is grouped."""
+    changes = 1 + np.flatnonzero(np.diff(buckets))
+    return pairwise([0, *changes.tolist(), len(buckets)])
 
 
 def _cut(start: int, stop: int, limit: int) -> Iterator[tuple[int, int]]:

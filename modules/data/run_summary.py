@@ -193,9 +193,7 @@ def disk_needs(
 ) -> list[DiskNeed]:
     """A rough estimate of what the run will write to each folder. num_texts: cached captions; None: one per sample."""
     encoded = np.array([_num_encoded(dataset, sample, family) for sample in range(len(dataset))])
-    latent_frames = [(count - 1) // (family.frame_step or 1) + 1 for count in buckets.frames]
-    sizes = [width * height * count for (width, height), count in zip(buckets.shapes, latent_frames, strict=True)]
-    pixels = (np.array(sizes, np.int64)[buckets.index] * encoded).sum()
+    pixels = (np.array(buckets.costs, np.int64)[buckets.index] * encoded).sum()
     if family.reference_size:  # not that of the image, as counted above
         width, height = family.reference_size(1.0)
         pixels += sum(len(dataset.references_of(sample)) for sample in range(len(dataset))) * width * height

@@ -386,7 +386,7 @@ class GenericTrainer:
         batch_size = max(1, run.global_batch // (self.runtime.world_size * run.accumulation))
         return ValidationLoss(
             replace(run.source, caption_dropout=0.0),
-            run.plan.validation(*ranks, batch_size),
+            run.plan.validation(*ranks, batch_size, self.runtime.shards),
             run.plan.validation(0, 1, 1)[0],
             self.config.validation.timesteps if self.method.facts.uses_denoiser else 1,
             self.runtime,
@@ -397,7 +397,7 @@ class GenericTrainer:
         run, loop = self.prepared, self.loop
         pin = self.runtime.device.type == "cuda"
         ranks = (self.runtime.rank, self.runtime.world_size)
-        planned = run.plan.steps(loop.epoch, loop.step_in_epoch, *ranks, run.accumulation)
+        planned = run.plan.steps(loop.epoch, loop.step_in_epoch, *ranks, run.accumulation, self.runtime.shards)
         for step in islice(planned, loop.total_steps - loop.step):
             batches = [run.source.batch(micro_batch, step.epoch) for micro_batch in step.micro_batches]
             padding = not step.micro_batches[0].real

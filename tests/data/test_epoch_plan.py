@@ -86,25 +86,73 @@ def test_a_bucket_mixes_with_others_only_in_its_remainder(arguments):
     assert (pure >= np.bincount(bucket[plan.samples[:, 0]], minlength=5) // batch).all()
 
 
-@settings(max_examples=300, deadline=None)
-@given(epochs(), st.integers(1, 8), st.integers(1, 4))
-def test_ranks_share_each_step_without_loss_or_doubling(arguments, world_size, accumulation):
+COSTS = np.array([1, 1, 3, 13, 40])  # of a sample of each bucket
+
+
+@settings(max_examples=200, deadline=None)
+@given(epochs(), st.integers(1, 8), st.integers(1, 4), st.booleans())
+def test_ranks_share_each_step_without_loss_or_doubling(arguments, world_size, accumulation, same_passes):
     plan, bucket = plan_epoch(**arguments), arguments["bucket_index"]
     for i in range(plan.num_steps):
         step = plan.step(i)
-        shares = [shard(step, bucket, rank, world_size, accumulation) for rank in range(world_size)]
+        shares = [shard(step, bucket, rank, world_size, accumulation, COSTS, same_passes) for rank in range(world_size)]
         real = [row for share in shares for micro in share if micro.real for row in rows(micro.samples)]
         assert sorted(real) == sorted(rows(step))
         sizes = [sum(len(micro.samples) for micro in share if micro.real) for share in shares]
-        assert max(sizes) - min(sizes) <= 1
+        most = -(-len(step) // world_size)
         for share, size in zip(shares, sizes, strict=True):
             assert share, "a rank without a micro-batch would leave the others waiting"
             if size == 0:
                 assert [len(micro.samples) for micro in share] == [1]
+            if same_passes:
+                assert size <= most
             for micro in share:
                 assert set(bucket[micro.samples[:, 0]]) == {micro.bucket}
                 assert micro.real == (size > 0)
-                assert 1 <= len(micro.samples) <= max(1, -(-size // accumulation))
+                assert 1 <= len(micro.samples) <= -(-most // accumulation)
+
+
+def loads_of(step, bucket, world_size, costs=COSTS):
+    """The cost of each rank's samples."""
+    shares = [shard(step, bucket, rank, world_size, 1, costs) for rank in range(world_size)]
+    return [sum(costs[micro.bucket] * len(micro.samples) for micro in share if micro.real) for share in shares]
+
+
+@settings(max_examples=50, deadline=None)
+@given(epochs(), st.integers(1, 8))
+def test_no_rank_has_much_more_to_do_than_the_mean_and_equal_costs_are_equal_numbers(arguments, world_size):
+    plan, bucket = plan_epoch(**arguments), arguments["bucket_index"]
+    for i in range(plan.num_steps):
+        cost = COSTS[bucket[plan.step(i)[:, 0]]]
+        assert max(loads_of(plan.step(i), bucket, world_size)) < cost.mean() * len(cost) / world_size + cost.max()
+        numbers = loads_of(plan.step(i), bucket, world_size, costs=np.ones(5, int))
+        assert max(numbers) - min(numbers) <= 1
+
+
+def step_of(*buckets):
+    return np.stack((np.arange(len(buckets)), np.zeros(len(buckets), int)), axis=1), np.array(buckets)
+
+
+def test_clips_are_divided_first_and_stills_fill_up_what_is_left():
+    step, bucket = step_of(*[3] * 4, *[0] * 12)
+    for rank in range(4):
+        share = shard(step, bucket, rank, 4, 1, COSTS)
+        assert [(micro.bucket, len(micro.samples)) for micro in share] == [(3, 1), (0, 3)]
+
+
+def test_where_ranks_wait_for_each_other_in_each_pass_none_makes_many_small_ones():
+    step, bucket = step_of(3, *[0] * 15)
+    sizes = [
+        [sum(len(micro.samples) for micro in shard(step, bucket, rank, 2, 8, COSTS, same)) for rank in range(2)]
+        for same in (False, True)
+    ]
+    assert sizes == [[2, 14], [8, 8]]
+
+
+def test_a_rank_without_samples_runs_one_of_the_cheapest():
+    step, bucket = step_of(3, 0)
+    (placeholder,) = shard(step, bucket, 2, 3, 1, COSTS)
+    assert (placeholder.bucket, placeholder.real) == (0, False)
 
 
 def test_ranks_of_one_shape_run_as_many_micro_batches_as_asked():
@@ -115,9 +163,9 @@ def test_ranks_of_one_shape_run_as_many_micro_batches_as_asked():
 
 
 def test_a_mixed_step_is_cut_so_that_ranks_meet_few_shapes():
-    step = np.stack((np.arange(8), np.zeros(8, int)), axis=1)
-    bucket = np.array([0, 1, 0, 1, 0, 1, 0, 1])
-    assert [[m.bucket for m in shard(step, bucket, rank, 2, 1)] for rank in range(2)] == [[0], [1]]
+    step, bucket = step_of(0, 1, 0, 1, 0, 1, 0, 1)
+    shares = [shard(step, bucket, rank, 2, 1, costs=[98, 100]) for rank in range(2)]
+    assert [[(micro.bucket, len(micro.samples)) for micro in share] for share in shares] == [[(1, 4)], [(0, 4)]]
 
 
 def test_a_rank_outside_the_world_is_refused():

@@ -29,11 +29,11 @@ WHOLE = ("batch_size=4", "batch_size_mode=global", "max_steps=6")
 
 @pytest.fixture
 def clips(tmp_path):
-    """Five clips of nine frames, and four images of the same size."""
+    """Five clips of nine frames, and three images of the same size: steps of four clips, and of both."""
     folder = tmp_path / "clips"
     folder.mkdir()
     write_video(folder / "long.mp4", 48, fps=24)
-    for number in range(4):
+    for number in range(3):
         Image.effect_noise((64, 64), 50 + 20 * number).convert("RGB").save(folder / f"{number}.png")
     return folder
 
