@@ -9,7 +9,7 @@ import inspect
 import json
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,13 +21,13 @@ from modules.weights.device_memory import free_memory
 from modules.weights.errors import WeightsError, loading_reason
 from modules.weights.hub_models import download_folder
 from modules.weights.inspect import check_base, check_fits, inspect_base, names_component
-from modules.weights.libraries import import_diffusers, import_pipeline
+from modules.weights.libraries import import_pipeline
 from modules.weights.own_parts import load_own_part, own_parts, put_own_parts
 from modules.weights.prequantized import load_prequantized, stored_quantization
 from modules.weights.processors import without_videos
 from modules.weights.quantization import quantization_of, quantize_layers
 from modules.weights.safe import read_header, tensor_shapes
-from modules.weights.single_file import V_PREDICTION_MARK, ZERO_SNR_MARK
+from modules.weights.schedulers import adapted_scheduler, scheduler_by_marks
 
 if TYPE_CHECKING:
     import torch
@@ -103,7 +103,7 @@ class BaseModel:
                 name: value for name, value in index.items() if name in options and not names_component(value)
             }
             self._components = dict.fromkeys((*parts, *family.unused))
-            self._components["scheduler"] = self._scheduler(self._load_component("scheduler"))
+            self._components["scheduler"] = adapted_scheduler(self._load_component("scheduler"), family, config)
             self.pipe = self._new_pipe()
             if version := family.unsupported and family.unsupported(self._denoiser_config):
                 raise WeightsError(
@@ -421,32 +421,9 @@ class BaseModel:
             if hasattr(component, "tie_weights"):
                 component.tie_weights()  # diffusers loads the tied vocabulary of T5 as two tensors
             self._frozen(component)
-        pipe.scheduler = self._scheduler(_scheduler_by_marks(pipe.scheduler, names))
+        pipe.scheduler = adapted_scheduler(scheduler_by_marks(pipe.scheduler, names), self.family, self.config)
         pipe.set_progress_bar_config(disable=True)
         return pipe
-
-    def _scheduler(self, scheduler):
-        """Applies the settings' prediction type and noise schedule, for training, sampling and the saved model."""
-        if self.family.objective != "ddpm":
-            return scheduler
-        if self.config.prediction_type != "auto":
-            scheduler = type(scheduler).from_config(scheduler.config, prediction_type=self.config.prediction_type)
-        return self._with_zero_terminal_snr(scheduler) if self.config.zero_terminal_snr else scheduler
-
-    def _with_zero_terminal_snr(self, scheduler):
-        """Lin et al. 2023, arXiv 2305.08891: the last timestep is pure noise, and sampling starts there."""
-        if scheduler.config.prediction_type == "epsilon":
-            raise WeightsError(
-                "model.zero_terminal_snr: this base model predicts epsilon, which contains no information about the "
-                "image at pure noise; set model.prediction_type to v_prediction, or turn it off."
-            )
-        taken = inspect.signature(type(scheduler).__init__).parameters
-        options = {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
-        if "rescale_betas_zero_snr" in taken:
-            return type(scheduler).from_config(scheduler.config, **options)
-        if "clip_sample" not in scheduler.config:
-            options["clip_sample"] = False  # DDIM's default clips to [-1, 1], which is for pixels
-        return import_diffusers().DDIMScheduler.from_config(scheduler.config, **options)
 
     def _single_file_error(self, reason: str, remedy: str) -> WeightsError:
         folder = self.config.config_folder
@@ -507,14 +484,3 @@ def check_config_folder(config: ModelConfig) -> None:
 
 def _files_below(folder: Path, names: Iterable[str]) -> list[Path]:
     return sorted(path for name in names for path in (folder / name).rglob("*") if path.is_file())
-
-
-def _scheduler_by_marks(scheduler, names: Collection[str]):
-    """The scheduler of a single file, changed as the marks among its tensor names say."""
-    marks: dict[str, dict[str, Any]] = {
-        V_PREDICTION_MARK: {"prediction_type": "v_prediction"},
-        # trailing: sampling must start at the last timestep, which is pure noise
-        ZERO_SNR_MARK: {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"},
-    }
-    changes = {name: value for mark, values in marks.items() if mark in names for name, value in values.items()}
-    return type(scheduler).from_config(scheduler.config, **changes) if changes else scheduler

@@ -1,0 +1,51 @@
+"""The noise schedule of a base model, as its settings or the marks of a single file change it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from modules.weights.errors import WeightsError
+from modules.weights.libraries import import_diffusers
+from modules.weights.single_file import V_PREDICTION_MARK, ZERO_SNR_MARK
+
+if TYPE_CHECKING:
+    from modules.config.ModelConfig import ModelConfig
+    from modules.families.Family import Family
+
+
+def adapted_scheduler(scheduler, family: Family, config: ModelConfig):
+    """Applies the settings' prediction type and noise schedule, for training, sampling and the saved model."""
+    if family.objective != "ddpm":
+        return scheduler
+    if config.prediction_type != "auto":
+        scheduler = type(scheduler).from_config(scheduler.config, prediction_type=config.prediction_type)
+    return _with_zero_terminal_snr(scheduler) if config.zero_terminal_snr else scheduler
+
+
+def scheduler_by_marks(scheduler, names: Collection[str]):
+    """The scheduler of a single file, changed as the marks among its tensor names say."""
+    marks: dict[str, dict[str, Any]] = {
+        V_PREDICTION_MARK: {"prediction_type": "v_prediction"},
+        # trailing: sampling must start at the last timestep, which is pure noise
+        ZERO_SNR_MARK: {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"},
+    }
+    changes = {name: value for mark, values in marks.items() if mark in names for name, value in values.items()}
+    return type(scheduler).from_config(scheduler.config, **changes) if changes else scheduler
+
+
+def _with_zero_terminal_snr(scheduler):
+    """Lin et al. 2023, arXiv 2305.08891: the last timestep is pure noise, and sampling starts there."""
+    if scheduler.config.prediction_type == "epsilon":
+        raise WeightsError(
+            "model.zero_terminal_snr: this base model predicts epsilon, which contains no information about the "
+            "image at pure noise; set model.prediction_type to v_prediction, or turn it off."
+        )
+    taken = inspect.signature(type(scheduler).__init__).parameters
+    options = {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
+    if "rescale_betas_zero_snr" in taken:
+        return type(scheduler).from_config(scheduler.config, **options)
+    if "clip_sample" not in scheduler.config:
+        options["clip_sample"] = False  # DDIM's default clips to [-1, 1], which is for pixels
+    return import_diffusers().DDIMScheduler.from_config(scheduler.config, **options)
