@@ -17,7 +17,6 @@ change differently on different ranks are set to rank 0's values after every ste
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -44,6 +43,7 @@ from modules.trainer.LateReport import COUNT, LOSS, NOT_FINITE, LateReport, Name
 from modules.trainer.LoopOptimizer import LoopOptimizer
 from modules.trainer.LoopSettings import LoopSettings
 from modules.trainer.LossScaler import LossScaler
+from modules.trainer.MemoryReading import MemoryReading
 from modules.trainer.preserve_buffers import preserve_buffers
 from modules.trainer.Step import Step
 from modules.trainer.TrainingError import TrainingError
@@ -107,9 +107,7 @@ class TrainingLoop:
         self._agreed: set[str] = set()  # requests known to all ranks and not yet served
         self._last_time = time.perf_counter()
         self._data_seconds = 0.0
-        self._memory: tuple[int | None, int | None] = (None, None)
-        self._memory_time = float("-inf")
-        self._has_spilled = False
+        self._memory = MemoryReading(self.runtime.device, self.callbacks)
         self._recent_seconds: deque[float] = deque(maxlen=32)  # durations of steps, for the heartbeat's limit
 
         self.model = model
@@ -427,7 +425,7 @@ class TrainingLoop:
                 "optimizer.fused_backward, which skips such steps."
             )
         self._note_skipped(figures.loss is None, report.number)
-        memory_bytes, peak_memory_bytes = self._device_memory()
+        memory_bytes, peak_memory_bytes = self._memory.read()
         self.callbacks.on_step(
             StepInfo(
                 epoch=report.step.epoch + 1,
@@ -462,28 +460,6 @@ class TrainingLoop:
             if step is None:
                 return
             yield step
-
-    def _device_memory(self) -> tuple[int | None, int | None]:
-        """Bytes in use on the device and the peak so far, at most a second old; None for the CPU."""
-        device, now = self.runtime.device, time.monotonic()
-        if device.type == "cuda" and now - self._memory_time >= 1:  # reading takes 0.1 ms, too long for short steps
-            self._memory_time = now
-            self._memory = (torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device))
-            if sys.platform == "win32" and not self._has_spilled:
-                self._warn_of_spilling(device)
-        return self._memory
-
-    def _warn_of_spilling(self, device: torch.device) -> None:
-        """Warns once if the driver has moved GPU memory to system memory; Windows does that instead of running out."""
-        used = torch.cuda.memory_reserved(device) / 1e9
-        available = torch.cuda.get_device_properties(device).total_memory / 1e9
-        self._has_spilled = used > available
-        if self._has_spilled:
-            self.callbacks.on_warning(
-                f"Training uses {used:.1f} GB and {device} has {available:.1f} GB: Windows keeps the rest in system "
-                "memory, which is many times slower. Lower batch_size or data.resolution, or enable "
-                "model.gradient_checkpointing."
-            )
 
     def _note_skipped(self, skipped: bool, number: int) -> None:
         if not skipped:

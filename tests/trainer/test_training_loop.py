@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from modules.config.OptimizerConfig import OptimizerConfig
 from modules.config.ScheduleConfig import ScheduleConfig
 from modules.distributed.Runtime import Runtime
 from modules.trainer.Ema import Ema
+from modules.trainer.MemoryReading import MemoryReading
 from modules.trainer.optimizers import ParamGroup
 from modules.trainer.Step import Step
 from modules.trainer.TrainingError import TrainingError
@@ -791,15 +793,15 @@ def test_the_averages_of_half_precision_weights_keep_small_updates():
 @pytest.mark.parametrize(("platform", "gigabytes", "warnings"), [("win32", 13, 1), ("win32", 11, 0), ("linux", 13, 0)])
 def test_on_windows_spilling_into_system_memory_is_warned_about_once(platform, gigabytes, warnings, monkeypatch):
     callbacks = Recorder()
-    loop = loop_over(small_net(), callbacks=callbacks)
-    monkeypatch.setattr("modules.trainer.TrainingLoop.sys", SimpleNamespace(platform=platform))
+    monkeypatch.setattr("modules.trainer.MemoryReading.sys", SimpleNamespace(platform=platform))
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved"):
         monkeypatch.setattr(torch.cuda, name, lambda device: gigabytes * 10**9)
     card = SimpleNamespace(total_memory=12 * 10**9)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
-    loop.runtime.device = torch.device("cuda", 0)
+    clock = count()  # a reading is kept for a second
+    monkeypatch.setattr("modules.trainer.MemoryReading.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    memory = MemoryReading(torch.device("cuda", 0), callbacks)
     for _ in range(3):
-        loop._memory_time = float("-inf")
-        loop._device_memory()
+        assert memory.read() == (gigabytes * 10**9, gigabytes * 10**9)
     text = "Training uses 13.0 GB and cuda:0 has 12.0 GB: Windows keeps the rest"
     assert [warning[: len(text)] for warning in callbacks.warnings] == [text] * warnings
