@@ -13,8 +13,10 @@ from modules.config.presets import list_presets, load_preset
 from modules.session.RunFolder import RunFolder
 from modules.ui.TrainUI import TABS, TrainUI
 from modules.ui.widgets import dialogs
-from modules.ui.widgets.fields import ChoiceField, EntryField, Field, SwitchField, TypedField
+from modules.ui.widgets.Field import Field
 from modules.ui.widgets.form import SettingsForm
+from modules.ui.widgets.make_field import ChoiceField, SwitchField
+from modules.ui.widgets.typed_fields import EntryField, TypedField
 from modules.ui.windows.ChangesWindow import ChangesWindow
 from modules.ui.windows.MultiNodeWindow import MultiNodeWindow
 

@@ -18,9 +18,11 @@ from modules.ui.tabs.DatasetTab import DatasetTab
 from modules.ui.tabs.ModelTab import ModelTab, describe_parts
 from modules.ui.tabs.MultiGpuTab import MultiGpuTab
 from modules.ui.TrainUI import TrainUI
-from modules.ui.widgets.fields import ChoiceField, Field, SwitchField, TextField, value_text
+from modules.ui.widgets.Field import Field, value_text
 from modules.ui.widgets.form import SettingsForm
+from modules.ui.widgets.make_field import ChoiceField, SwitchField
 from modules.ui.widgets.PromptList import COLUMNS, PromptList
+from modules.ui.widgets.typed_fields import TextField
 from modules.ui.windows.ChangesWindow import ChangesWindow
 from modules.ui.windows.MultiNodeWindow import MultiNodeWindow
 

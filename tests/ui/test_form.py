@@ -8,9 +8,10 @@ import pytest
 from modules.config.describe import settings_by_path
 from modules.ui import keyboard
 from modules.ui.theme import Theme
-from modules.ui.widgets.fields import ChoiceField, EntryField, PathField, SwitchField, TextField
 from modules.ui.widgets.form import COLUMN_WIDTH, CardSpec, SettingsForm, SettingsPage, find_field
+from modules.ui.widgets.make_field import ChoiceField, SwitchField
 from modules.ui.widgets.PartList import PartList
+from modules.ui.widgets.typed_fields import EntryField, PathField, TextField
 
 
 @pytest.fixture

@@ -654,7 +654,7 @@ def test_a_preset_says_what_it_has_kept_and_one_undo_brings_all_back(app, wait_f
 def test_an_added_concept_is_not_offered_to_go_back_to_what_the_preset_does_not_have(app, settle, monkeypatch):
     from modules.ui.widgets.form import SettingsForm
 
-    monkeypatch.setattr("modules.ui.widgets.fields.tkinter.Menu.tk_popup", lambda *arguments: None)
+    monkeypatch.setattr("modules.ui.widgets.Field.tkinter.Menu.tk_popup", lambda *arguments: None)
     app.settings.add("concepts", {"repeats": 3.0})
     form = SettingsForm(app, app, ["concepts.0.repeats", "concepts.2.repeats"])
     form.finish()
@@ -665,7 +665,7 @@ def test_an_added_concept_is_not_offered_to_go_back_to_what_the_preset_does_not_
 def test_menus_of_fields_take_the_place_of_each_other(app, settle, monkeypatch):
     from modules.ui.widgets.form import SettingsForm
 
-    monkeypatch.setattr("modules.ui.widgets.fields.tkinter.Menu.tk_popup", lambda *arguments: None)
+    monkeypatch.setattr("modules.ui.widgets.Field.tkinter.Menu.tk_popup", lambda *arguments: None)
     form = SettingsForm(app, app, ["seed", "batch_size"])
     form.finish()
     for path in ("seed", "batch_size", "seed"):

@@ -21,7 +21,7 @@ from modules.ui.models.picture_count import scan_key
 from modules.ui.models.QuickStart import QuickStart
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import ask_path
-from modules.ui.widgets.fields import EDITOR_HEIGHT, LABEL_WIDTH
+from modules.ui.widgets.Field import EDITOR_HEIGHT, LABEL_WIDTH
 from modules.ui.widgets.fitting import FittedLabel, FittedMenu, lay_in_rows, wrap_to
 from modules.ui.widgets.form import SettingsForm
 from modules.ui.widgets.StartButton import StartButton

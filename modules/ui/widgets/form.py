@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.ui.theme import Theme
-from modules.ui.widgets.fields import LABEL_WIDTH, ROWS, Field, make_field
+from modules.ui.widgets.Field import LABEL_WIDTH, ROWS, Field
+from modules.ui.widgets.make_field import make_field
 from modules.ui.widgets.scrolling import quiet_page
 
 if TYPE_CHECKING:
