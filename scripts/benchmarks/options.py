@@ -32,8 +32,8 @@ OPTIONS = {
     "ia3": ("lora.adapter=ia3",),
     "output_preservation": (
         "loss.output_preservation=true",
-        "concepts.0.trigger_word=cat",
-        "concepts.0.class_word=animal",
+        "concepts.0.trigger_word=number",  # in every caption
+        "concepts.0.class_word=count",
     ),
     "oft": ("lora.adapter=oft", "lora.rank=8"),
     "frozen_prior": ("loss.prior_by_frozen_model=true", "concepts.0.regularisation=true"),
