@@ -12,12 +12,16 @@ class LayerNames:
 
     names: path in diffusers -> name, both with {} for the number of the block; {} if all names are those of diffusers.
     fused: paths of layers -> the name of the one layer that they are in such a file, in the order of its outputs.
+    folds_alpha: whether layers are called `lora_A` and `lora_B` and have no alpha, which is multiplied into the second.
     """
 
     prefix: str
     flat: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     fused: Mapping[tuple[str, ...], str] = field(default_factory=dict)
+    folds_alpha: bool = False
 
 
-DIFFUSERS_NAMES = LayerNames("diffusion_model.")  # as ComfyUI reads them for models that it names as diffusers does
+# as ComfyUI reads them for models that it names as diffusers does
+DIFFUSERS_NAMES = LayerNames("diffusion_model.")
+DIFFUSERS_NAMES_WITHOUT_ALPHA = LayerNames("diffusion_model.", folds_alpha=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from modules.families.Codec import Codec
 from modules.families.Family import DenoiserCall, Family
 from modules.families.frames import encode_frames, shape_by_ratios
+from modules.families.LayerNames import DIFFUSERS_NAMES_WITHOUT_ALPHA
 from modules.families.PublishedModel import T5_XXL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
@@ -81,6 +82,7 @@ LTX_VIDEO = Family(
     lora_targets={"transformer": ("to_q", "to_k", "to_v", "to_out.0")},
     lora_mlp={"transformer": ("ff.net.0.proj", "ff.net.2")},
     lora_blocks={"transformer": ("transformer_blocks",)},
+    layer_names={"transformer": DIFFUSERS_NAMES_WITHOUT_ALPHA},
     latent_bytes_per_pixel=128 * 4 / _PIXELS_PER_CELL**2,
     caption_bytes=_NUM_TOKENS * (4096 * 4 + 8),
     typical_bytes=28.4e9,

@@ -12,6 +12,7 @@ from modules.families.Family import DenoiserCall, Family
 from modules.families.frames import channel_stats, decode_frames, encode_frames, encode_wan_pieces
 from modules.families.PublishedModel import Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
+from modules.families.wan_names import WAN_NAMES
 
 if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
@@ -71,6 +72,7 @@ WAN_21 = Family(
     lora_targets={"transformer": ATTENTION},
     lora_mlp={"transformer": MLP},
     lora_blocks={"transformer": ("blocks",)},
+    layer_names={"transformer": WAN_NAMES},
     latent_bytes_per_pixel=16 * 4 / 8**2,
     caption_bytes=512 * 4096 * 4,
     typical_bytes=80e9,

@@ -15,6 +15,7 @@ from typing import Any
 from modules.families.Family import DenoiserCall
 from modules.families.PublishedModel import Component
 from modules.families.wan21 import ATTENTION, MLP, WAN_21, WAN_21_MODEL, wan_inputs
+from modules.families.wan_names import WAN_NAMES
 
 
 def _inputs_by_token(call: DenoiserCall) -> dict[str, Any]:
@@ -80,6 +81,7 @@ WAN_22_A14B = replace(
     lora_targets=dict.fromkeys(("transformer", "transformer_2"), ATTENTION),
     lora_mlp=dict.fromkeys(("transformer", "transformer_2"), MLP),
     lora_blocks=dict.fromkeys(("transformer", "transformer_2"), ("blocks",)),
+    layer_names=dict.fromkeys(("transformer", "transformer_2"), WAN_NAMES),
     typical_bytes=137e9,
 )
 

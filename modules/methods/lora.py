@@ -133,7 +133,7 @@ class Lora(Method):
             if base.family.layer_names:
                 # fused layers are larger than their parts
                 dtype = getattr(torch, config.output.dtype)
-                bundled += kohya_bytes(self._adapted(base, config), type(base.pipe), dtype)
+                bundled += kohya_bytes(self._adapted(base, config), type(base.pipe), dtype, _experts(base.family))
                 num_files -= 1
         return num_files * numbers * getattr(torch, config.output.dtype).itemsize + bundled
 

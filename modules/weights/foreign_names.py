@@ -23,7 +23,7 @@ _BLOCK = re.compile(r"\b\d+\b")  # the number of a block: the first one in a pat
 
 
 def foreign_tensors(layers: Mapping[str, LoraLayer], names: LayerNames) -> dict[str, Tensor]:
-    """`<name>.lora_down.weight`, `.lora_up.weight` and `.alpha` of each layer of a component.
+    """`<name>.lora_down.weight`, `.lora_up.weight` and `.alpha` of each layer of a component, or as `folds_alpha` says.
 
     layers: by path, as in diffusers' format; fused ones completely, see `with_whole_groups`.
     Raises WeightsError for a layer that the format has no name for, and for the magnitudes of DoRA.
@@ -39,6 +39,9 @@ def foreign_tensors(layers: Mapping[str, LoraLayer], names: LayerNames) -> dict[
         else:
             down, up, alpha = parts[0].down, parts[0].up, float(parts[0].alpha)
         name = names.prefix + (name.replace(".", "_") if names.flat else name)
+        if names.folds_alpha:
+            tensors[f"{name}.lora_A.weight"], tensors[f"{name}.lora_B.weight"] = down, up * (alpha / len(down))
+            continue
         tensors[f"{name}.lora_down.weight"], tensors[f"{name}.lora_up.weight"] = down, up
         tensors[f"{name}.alpha"] = torch.tensor(alpha)
     return tensors

@@ -74,17 +74,22 @@ def save_lora(
     path = Path(path)
     stem = path.with_suffix("") if path.suffix == ".safetensors" else path
     # before the first file is written, because this raises if the format can't represent the adapters
-    as_kohya = _kohya_tensors(components, pipeline_class, dtype) if fmt != "diffusers" else {}
+    parts = _files(components, experts or {})
+    as_kohya = {}
+    if fmt != "diffusers":
+        as_kohya = {ending: _kohya_tensors(part, pipeline_class, dtype) for ending, part in parts.items()}
+    headers = {
+        ending: {**(metadata or {}), **({EXPERT: ending.removeprefix("_")} if ending else {})} for ending in parts
+    }
     written = []
     if fmt in ("diffusers", "both"):
-        for ending, part in _files(components, experts or {}).items():
+        for ending, part in parts.items():
             file = stem.with_name(f"{stem.name}{ending}.safetensors")
-            expert = {EXPERT: ending.removeprefix("_")} if ending else {}
-            _save_diffusers(file, part, pipeline_class, dtype, {**(metadata or {}), **expert})
+            _save_diffusers(file, part, pipeline_class, dtype, headers[ending])
             written.append(file)
-    if fmt in ("single_file", "both"):
-        file = stem.with_name(f"{stem.name}_kohya.safetensors")
-        save_tensors(file, {**as_kohya, **(bundle or {})}, metadata)
+    for ending, tensors in as_kohya.items():
+        file = stem.with_name(f"{stem.name}_kohya{ending}.safetensors")
+        save_tensors(file, {**tensors, **((not ending and bundle) or {})}, headers[ending])
         written.append(file)
     return written
 
@@ -99,12 +104,19 @@ def check_lora(
     for part in _files(components, experts or {}).values() if fmt != "single_file" else ():
         _check_places(part, pipeline_class)
     if fmt != "diffusers":
-        _kohya_tensors(components, pipeline_class, None)
+        for part in _files(components, experts or {}).values():
+            _kohya_tensors(part, pipeline_class, None)
 
 
-def kohya_bytes(components: Mapping[str, Model], pipeline_class: type[DiffusionPipeline], dtype: torch.dtype) -> int:
-    """The size of the tensors in the file in kohya's format."""
-    return sum(tensor.nbytes for tensor in _kohya_tensors(components, pipeline_class, dtype).values())
+def kohya_bytes(
+    components: Mapping[str, Model],
+    pipeline_class: type[DiffusionPipeline],
+    dtype: torch.dtype,
+    experts: Mapping[str, str] | None = None,
+) -> int:
+    """The size of the tensors in the files in kohya's format."""
+    parts = _files(components, experts or {}).values()
+    return sum(tensor.nbytes for part in parts for tensor in _kohya_tensors(part, pipeline_class, dtype).values())
 
 
 def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:

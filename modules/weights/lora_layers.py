@@ -112,9 +112,12 @@ def read_layers(path: str | Path, family: Family, but_norms: bool = False) -> La
             )
         tensors = {name: tensor for name, tensor in tensors.items() if name not in norms}
     keys = {name: parse_key(name, family) for name in tensors}
+    expert = header[METADATA].get(EXPERT)
     if not any(keys.values()) and (converted := converted_layers(Path(path), family)):
         return {
-            component: {layer: LoraLayer(*parts) for layer, parts in of_component.items()}
+            _own_component(component, expert, family): {
+                layer: LoraLayer(*parts) for layer, parts in of_component.items()
+            }
             for component, of_component in converted.items()
         }
     if unknown := [name for name, key in keys.items() if key is None]:
@@ -128,13 +131,17 @@ def read_layers(path: str | Path, family: Family, but_norms: bool = False) -> La
         assert key is not None  # else it is unknown
         parts.setdefault(key.component, {}).setdefault(key.layer, {})[key.kind] = tensor
     settings = _settings(path, header[METADATA])
-    expert = header[METADATA].get(EXPERT)
     return {
-        expert if expert and component in family.denoisers else component: {
+        _own_component(component, expert, family): {
             layer: _layer(path, component, layer, tensors, settings) for layer, tensors in layers.items()
         }
         for component, layers in parts.items()
     }
+
+
+def _own_component(component: str, expert: str | None, family: Family) -> str:
+    """expert: that a file is of, where each has its own and all name the first."""
+    return expert if expert and component in family.denoisers else component
 
 
 def diffusers_tensors(layers: Layers) -> dict[str, Tensor]:

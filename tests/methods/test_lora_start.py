@@ -74,7 +74,7 @@ def test_of_experts_the_files_beside_it_are_read_too(tiny_model, tmp_path):
             for parameter in before.module(name).parameters():
                 if parameter.requires_grad:
                     parameter.normal_()
-    first, _ = LORA.save(before, config, tmp_path, "first", {})
+    first, *_ = LORA.save(before, config, tmp_path, "first", {})
     base, config = prepared(tiny_model("wan22_a14b"), "lora", "wan22_a14b", lora={"start_from": str(first)})
     for name in base.family.denoisers:
         own, other = adapter_layers(base.module(name)), adapter_layers(before.module(name))

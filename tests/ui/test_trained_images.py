@@ -63,6 +63,9 @@ def test_the_model_saved_last_is_tried_in_the_format_of_diffusers():
     assert newest_model(saved) == [Path("cat.safetensors")]
     assert newest_model(saved[2:]) == [Path("cat_kohya.safetensors")]
     assert newest_model([]) == []
+    experts = ["cat", "cat_transformer_2", "cat_kohya", "cat_kohya_transformer_2"]
+    saved = [SavedModel(200, Path(f"{name}.safetensors")) for name in experts]
+    assert newest_model(saved) == [Path("cat.safetensors"), Path("cat_transformer_2.safetensors")]
 
 
 def test_the_first_wish_is_what_the_run_samples():

@@ -25,6 +25,10 @@ MIXINS = {
     "flux2_klein": "Flux2LoraLoaderMixin",
     "zimage": "ZImageLoraLoaderMixin",
     "qwen_image": "QwenImageLoraLoaderMixin",
+    "wan21": "WanLoraLoaderMixin",
+    "skyreels_v2": "SkyReelsV2LoraLoaderMixin",
+    "ltx_video": "LTXVideoLoraLoaderMixin",
+    "ltx2": "LTX2LoraLoaderMixin",
 }
 OPTIONS = {"output": {"format": "both", "dtype": "float32"}}
 
@@ -72,7 +76,7 @@ def test_the_file_makes_the_image_of_the_training(family, tiny_model, tmp_path):
     assert difference < abs(before - expected).max() / 10
 
 
-@pytest.mark.parametrize("family", ["flux2_klein", "zimage", "qwen_image"])
+@pytest.mark.parametrize("family", ["flux2_klein", "zimage", "qwen_image", "wan21", "ltx_video"])
 def test_training_goes_on_from_the_file_and_it_is_converted_there_and_back(family, tiny_model, tmp_path):
     # with the MLPs, by whose names an adapter as narrow as the tiny model's is told from that of another family
     base, _, files = saved(family, tiny_model(family), tmp_path, targets="attention_mlp")
@@ -89,6 +93,27 @@ def test_training_goes_on_from_the_file_and_it_is_converted_there_and_back(famil
     assert load_tensors(back).keys() == load_tensors(files[0]).keys()
     convert(str(back), forth, family=family)
     assert load_tensors(forth).keys() == load_tensors(files[1]).keys()
+
+
+def test_each_expert_of_wan_has_a_file_that_diffusers_and_training_read(tiny_model, tmp_path):
+    base, config, files = saved("wan22_a14b", tiny_model("wan22_a14b"), tmp_path)
+    names = ["lora.safetensors", "lora_transformer_2.safetensors"]
+    assert [file.name for file in files] == [*names, "lora_kohya.safetensors", "lora_kohya_transformer_2.safetensors"]
+    held = sum(tensor.nbytes for file in files for tensor in load_tensors(file).values())
+    assert LORA.saved_bytes(base, config) == pytest.approx(held, rel=0.01)
+    again, _ = prepared(tiny_model("wan22_a14b"), "lora", "wan22_a14b", lora={"start_from": str(files[2])})
+    plain = DiffusionPipeline.from_pretrained(tiny_model("wan22_a14b"))
+    for name, file in zip(("transformer", "transformer_2"), files[2:], strict=True):
+        expected = adapter_layers(base.module(name))
+        assert adapter_layers(again.module(name)).keys() == expected.keys()
+        assert not any("attn1" in key for key in load_tensors(file))
+        before = {key: getattr(plain, name).get_submodule(key).weight.clone() for key in expected}
+        load_lora(plain, file)
+        plain.fuse_lora(components=[name])
+        plain.unload_lora_weights()
+        for key, layer in expected.items():
+            change = getattr(plain, name).get_submodule(key).weight - before[key]
+            torch.testing.assert_close(change, layer.up @ layer.down * (layer.alpha / layer.rank), rtol=1e-4, atol=1e-5)
 
 
 def test_a_file_that_no_one_knows_is_refused_with_its_names(tmp_path):

@@ -66,8 +66,12 @@ def newest_model(saved: Sequence[SavedModel]) -> list[Path]:
     if not saved:
         return []
     newest = [model.path for model in saved if model.step == saved[-1].step]
-    own = [path for path in newest if not path.stem.endswith("_kohya")]
-    return own or newest
+    copies = [path for path in newest if "_kohya" in path.stem and _without_kohya(path) in newest]
+    return [path for path in newest if path not in copies]
+
+
+def _without_kohya(path: Path) -> Path:
+    return path.with_name(path.name.replace("_kohya", ""))  # before the name of an expert, too
 
 
 def sample_options(
