@@ -36,6 +36,7 @@ from modules.families.inpainting import num_mask_channels
 from modules.families.PublishedModel import Component
 from modules.families.registry import FAMILIES
 from modules.methods.layers import preset_layers
+from modules.weights.ActivationOffload import LEAST_BYTES
 from modules.weights.blocks import repeated_blocks
 from modules.weights.libraries import import_diffusers
 from modules.weights.quantization import quantizable_layers
@@ -43,6 +44,8 @@ from modules.weights.quantization import quantizable_layers
 TARGETS = ("attention", "attention_mlp", "linear", "linear_conv")
 RANK = 16  # of the adapters that are counted with the denoiser
 VAE_SIDE = 256  # of the pictures that autoencoders are counted on
+
+_Storages = dict[int, torch.UntypedStorage]  # by the address of what PyTorch keeps of them
 
 
 def main() -> None:
@@ -77,6 +80,7 @@ def count(family: Family) -> dict[str, Any]:
         else {"whole": 0, "part": 0},
         "held": count_held_in_sampling(family),
         "blocks": count_blocks(family),
+        "block_inputs": count_block_inputs(family),
         **({"clip": count_held_by_clips(family)} if family.frame_step else {}),
         **({"connectors": sum(num_weights(build(part, torch.bfloat16)) for part in connectors)} if connectors else {}),
         **({"guidance_denoisers": len(family.guidance_denoisers)} if family.guidance_denoisers else {}),
@@ -163,18 +167,38 @@ def _both(counted: Callable[[bool], float]) -> dict[str, int]:
 def count_kept(module: nn.Module, call: Callable[[nn.Module], object], checkpointing: bool = False) -> int:
     """Bytes of what a forward pass keeps for the backward pass, weights apart; with checkpointing the largest block's
     tensors, which are there while it is computed again, and the inputs of all."""
+    outside, inputs, largest = _kept(module, call, checkpointing)
+    return _bytes(outside | inputs) + largest
+
+
+def count_block_inputs(family: Family) -> int:
+    """Bytes for each pixel that checkpointing keeps of an adapted denoiser for the sake of its blocks alone, and that
+    are worth offloading."""
+    denoiser, side = build_denoiser(family).requires_grad_(False), family.published.side
+    add_adapters(family, family.denoisers[0], denoiser, "attention", RANK)
+    with mixed_precision():
+        outside, inputs, _ = _kept(denoiser, denoiser_call(family, side), checkpointing=True)
+    sizes = (value.nbytes() for key, value in inputs.items() if key not in outside)
+    return round(sum(size for size in sizes if size >= LEAST_BYTES) / side**2)
+
+
+def _kept(
+    module: nn.Module, call: Callable[[nn.Module], object], checkpointing: bool
+) -> tuple[_Storages, _Storages, int]:
+    """What a forward pass keeps outside of checkpointed blocks, their inputs, and the bytes of the largest block."""
     weights = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
-    outside: dict[int, object] = {}
+    outside: _Storages = {}
+    inputs: _Storages = {}
     largest = 0
 
-    def keep(tensor: Tensor, kept: dict[int, object]) -> Tensor:
+    def keep(tensor: Tensor, kept: _Storages) -> Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in weights:
             kept[storage._cdata] = storage  # held, so that no other takes its place
         return tensor
 
     @contextmanager
-    def counted(kept: dict[int, object]):
+    def counted(kept: _Storages):
         with torch.autograd.graph.saved_tensors_hooks(lambda tensor: keep(tensor, kept), lambda tensor: tensor):
             yield
 
@@ -182,8 +206,8 @@ def count_kept(module: nn.Module, call: Callable[[nn.Module], object], checkpoin
         nonlocal largest
         for tensor in args:
             if isinstance(tensor, Tensor):
-                keep(tensor, outside)
-        inside: dict[int, object] = {}
+                keep(tensor, inputs)
+        inside: _Storages = {}
         with counted(inside):
             result = block(*args, **options)
         largest = max(largest, _bytes(inside))
@@ -196,7 +220,7 @@ def count_kept(module: nn.Module, call: Callable[[nn.Module], object], checkpoin
             block.forward = partial(checkpoint, block.forward)
     with counted(outside):
         call(module)
-    return _bytes(outside) + largest
+    return outside, inputs, largest
 
 
 def count_held(module: nn.Module, call: Callable[[nn.Module], object]) -> int:
@@ -231,7 +255,7 @@ def count_held(module: nn.Module, call: Callable[[nn.Module], object]) -> int:
     return most
 
 
-def _bytes(kept: dict[int, object]) -> int:
+def _bytes(kept: _Storages) -> int:
     return sum(storage.nbytes() for storage in kept.values())
 
 

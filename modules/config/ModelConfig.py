@@ -210,6 +210,16 @@ class ModelConfig:
         group="model",
         in_crash_report=True,
     )
+    activation_offloading: bool = setting(
+        False,
+        label="Activation offloading",
+        also_called="activation_cpu_offloading, cpu_offload_checkpointing, offload activations, vram, memory",
+        help="Moves what gradient checkpointing keeps of the denoiser's blocks to system memory until the backward "
+        "pass, in the background: for long videos, large images and large batches. Changes no result.",
+        group="model",
+        in_crash_report=True,
+        visible_when={"method": WITH_DENOISER},
+    )
     blocks_to_swap: Int | None = setting(
         0,
         label="Blocks to swap",

@@ -33,6 +33,7 @@ RULES = (
     memory.precision_problems,
     memory.quantization_problems,
     adapters.adapter_problems,
+    memory.offloading_problems,
     memory.swap_problems,
     noise_and_loss.noise_problems,
     noise_and_loss.loss_problems,

@@ -10,26 +10,36 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def checkpoint_each(blocks: Iterable[nn.Module]) -> None:
-    """Lets each block compute its activations again for the backward pass instead of keeping them."""
+def checkpoint_each(blocks: Iterable[nn.Module], checkpoint: Callable[..., Any] | None = None) -> None:
+    """Lets each block compute its activations again for the backward pass instead of keeping them.
+
+    checkpoint: calls a block with its arguments and does so; None for torch's own. A second call replaces it.
+    """
     for block in blocks:
-        if "forward" not in vars(block):  # a second call changes nothing
-            vars(block)["forward"] = partial(_checkpointed, block, block.forward)
+        if not isinstance(vars(block).get("forward"), _Checkpointed):
+            vars(block)["forward"] = _Checkpointed(block)
+        vars(block)["forward"].checkpoint = checkpoint
 
 
-def _checkpointed(block: nn.Module, forward: Callable, *args: Any, **arguments: Any) -> Any:
-    import torch
-    from torch.utils.checkpoint import checkpoint
+class _Checkpointed:
+    """In place of the `forward` of a block."""
 
-    if not torch.is_grad_enabled():
-        return forward(*args, **arguments)
-    checkpointed = vars(block)["forward"]
+    def __init__(self, block: nn.Module):
+        self._block = block
+        self._forward = block.forward
+        self.checkpoint: Callable[..., Any] | None = None
 
-    def run(*args: Any, **arguments: Any) -> Any:
-        vars(block)["forward"] = forward
+    def __call__(self, *args: Any, **arguments: Any) -> Any:
+        import torch
+        from torch.utils.checkpoint import checkpoint
+
+        if not torch.is_grad_enabled():
+            return self._forward(*args, **arguments)
+        return (self.checkpoint or partial(checkpoint, use_reentrant=False))(self._run, *args, **arguments)
+
+    def _run(self, *args: Any, **arguments: Any) -> Any:
+        vars(self._block)["forward"] = self._forward
         try:
-            return block(*args, **arguments)  # with its hooks, also when it runs again
+            return self._block(*args, **arguments)  # with its hooks, also when it runs again
         finally:
-            vars(block)["forward"] = checkpointed
-
-    return checkpoint(run, *args, use_reentrant=False, **arguments)
+            vars(self._block)["forward"] = self

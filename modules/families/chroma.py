@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from modules.families.checkpointing import checkpoint_each
@@ -48,7 +49,7 @@ def _adapt(denoiser: ModelMixin) -> None:
     denoiser.register_forward_pre_hook(_with_bool_mask, with_kwargs=True)
     for block in blocks:
         block.attn.register_forward_pre_hook(_with_key_mask, with_kwargs=True)
-    vars(denoiser)["enable_gradient_checkpointing"] = lambda: checkpoint_each(blocks)
+    vars(denoiser)["enable_gradient_checkpointing"] = partial(checkpoint_each, blocks)
 
 
 def _with_bool_mask(denoiser: nn.Module, args: tuple[Any, ...], arguments: dict[str, Any]) -> _Inputs:

@@ -6,6 +6,7 @@ the sizes of the image, for which they get what the pipeline gives.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from modules.families.checkpointing import checkpoint_each
@@ -55,7 +56,7 @@ def _inputs(call: DenoiserCall) -> dict[str, Any]:
 
 def _adapt(denoiser: ModelMixin) -> None:
     """diffusers has no gradient checkpointing for it."""
-    vars(denoiser)["enable_gradient_checkpointing"] = lambda: checkpoint_each(denoiser.blocks)
+    vars(denoiser)["enable_gradient_checkpointing"] = partial(checkpoint_each, denoiser.blocks)
 
 
 HUNYUAN_DIT = Family(

@@ -47,8 +47,8 @@ def _adapt(denoiser: ModelMixin) -> None:
             "model.base: the distilled HunyuanImage 2.1 can't be trained, because that would undo its few-step "
             "sampling; choose the model that is not distilled."
         )
-    enable = partial(type(denoiser).enable_gradient_checkpointing, denoiser)
-    vars(denoiser)["enable_gradient_checkpointing"] = partial(enable, partial(checkpoint, use_reentrant=False))
+    enable, by_torch = type(denoiser).enable_gradient_checkpointing, partial(checkpoint, use_reentrant=False)
+    vars(denoiser)["enable_gradient_checkpointing"] = lambda own=None: enable(denoiser, own or by_torch)
 
 
 def _call_attributes(

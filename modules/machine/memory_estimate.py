@@ -33,6 +33,8 @@ _ROUNDED_WEIGHTS = 2**26  # that stochastic rounding holds in float32 at a time,
 _STATE_WEIGHTS = 2**24  # whose optimizer state is on the GPU together, see trainer/HostState.py
 _VOCABULARY = 152_064 * 3584  # of Qwen2.5-VL-7B, the largest vocabulary of the text encoders
 
+_INPUTS_ON_GPU = 3  # blocks whose inputs are there in spite of offloading, see weights/ActivationOffload.py
+
 _GATHERED = 0.2  # of the denoiser's weights under FSDP: up to two blocks and the gradients of one, see ShardedRuntime
 
 ALLOCATOR = 1.1
@@ -76,6 +78,7 @@ class Architecture:
     lora, full: activations of the denoiser in mixed precision. vae_activations: in float32.
     held: bytes per pixel during sampling, by the "denoiser" in mixed precision and by the "vae" in float32.
     text_bytes: activations of each text encoder per caption.
+    block_inputs: activations that checkpointing keeps for the sake of blocks alone, as "part" of `lora`.
     guidance_denoisers: how many further networks of the denoiser's size sampling needs.
     clip: bytes per pixel of a frame that "encoder" and "decoder" of a VAE of videos hold for a clip, in float32, and
         those that each of its frames adds ("encoder_frame", "decoder_frame").
@@ -94,6 +97,7 @@ class Architecture:
     vae_activations: Activations
     held: Mapping[str, int]
     blocks: Blocks
+    block_inputs: int = 0
     clip: Mapping[str, int] = field(default_factory=dict)
     connectors: int = 0
     guidance_denoisers: int = 0
@@ -389,6 +393,9 @@ def _activations(config: TrainConfig, model: Architecture, num_ranks: int) -> fl
     pixels = (largest_area(config) + _reference_pixels(config)) * _latent_frames(config, config.data.frames)
     each = pixels * (kept.part if config.model.gradient_checkpointing else kept.whole) * precision
     each *= _correction(config, backward_kind(config), 1.0)
+    if config.model.activation_offloading and config.model.gradient_checkpointing and method.uses_denoiser:
+        staying = min(1.0, _INPUTS_ON_GPU / max(1, model.blocks.count))
+        each -= pixels * model.block_inputs * (1 - staying) * precision
     if method.keeps_old_model and config.loss.output_preservation:
         each *= 2  # of both predictions that get gradients
     chunks = config.model.text_chunks if load_families()[config.family].takes_chunks else 1

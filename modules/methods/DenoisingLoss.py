@@ -18,7 +18,9 @@ from modules.families.conditioning import encode_text, zeroed
 from modules.families.prediction import objective_of, predict
 from modules.methods.frozen import adapted_layers, without_adapters
 from modules.methods.Method import Loss
+from modules.weights.ActivationOffload import ActivationOffload
 from modules.weights.BaseModel import BaseModel
+from modules.weights.transfers import transfers_to
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -42,8 +44,9 @@ class DenoisingLoss(Loss):
         self._mix = LossMix(loss.mse, loss.mae, loss.huber, loss.smooth_l1, loss.log_cosh)
         self._objective = objective_of(base.family, base.pipe.scheduler.config, base.device)
         if base.config.gradient_checkpointing:  # even a frozen denoiser passes gradients on to the text
+            offload = base.config.activation_offloading and ActivationOffload(base.device, transfers_to(base.device))
             for name in filter(base.is_loaded, base.family.denoisers):
-                base.denoiser(name).enable_gradient_checkpointing()
+                base.denoiser(name).enable_gradient_checkpointing(offload.checkpoint if offload else None)
 
     def forward(self, batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
         latents = batch.latents

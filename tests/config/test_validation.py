@@ -67,6 +67,7 @@ MISTAKES = [
     (["method=vae", "model.denoiser_quantization=float8"], "model.denoiser_quantization"),
     (["model.weight_dtype=float64", "model.denoiser_quantization=nf4"], "model.denoiser_quantization"),
     (["method=full", "model.blocks_to_swap=4"], "model.blocks_to_swap"),
+    (["model.activation_offloading=true"], "model.gradient_checkpointing"),
     (["model.blocks_to_swap=4"], "model.gradient_checkpointing"),
     (["model.blocks_to_swap="], "model.gradient_checkpointing"),
     (["model.blocks_to_swap=4", "model.gradient_checkpointing=true", "model.compile=blocks"], "model.compile"),

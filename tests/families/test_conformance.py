@@ -34,8 +34,10 @@ from modules.methods.registry import METHODS
 from modules.trainer.SamplePrompts import SamplePrompts
 from modules.trainer.sampling import call_attributes, generate_images, image_requests, images_in
 from modules.trainer.TrainingLoop import autocast
+from modules.weights import ActivationOffload
 from modules.weights.BaseModel import BaseModel
 from modules.weights.processors import load_processors
+from modules.weights.transfers import DirectTransfers
 from tests.support.prepared import prepared
 from tests.support.short_training import load_plainly
 from tests.support.tiny_models import VARIANTS
@@ -630,9 +632,13 @@ def test_training_mode_and_gradient_checkpointing_change_no_prediction(case):
     assert largest_difference(trained, case.plain_prediction) == 0.0
 
 
-def test_swapped_blocks_give_the_gradients_of_resident_ones(case):
+def test_swapped_blocks_and_offloaded_activations_give_the_gradients_of_those_on_the_device(case, monkeypatch):
     if "lora" not in case.family.methods:
         pytest.skip("its weights train themselves, so that none can be swapped")
+    monkeypatch.setattr(ActivationOffload, "LEAST_BYTES", 1)
+    transfers, copies = DirectTransfers(), []
+    monkeypatch.setattr(transfers, "start", lambda target, source: copies.append(target.copy_(source)))
+    offload = ActivationOffload.ActivationOffload(torch.device("cpu"), transfers)
 
     def gradients(count):
         settings = {"gradient_checkpointing": True, "channels_last": False, "blocks_to_swap": count}
@@ -644,6 +650,7 @@ def test_swapped_blocks_give_the_gradients_of_resident_ones(case):
                 param.data = param.data.clone()  # aligned as in a slot: results depend on it in the last bit
             if count:
                 base.swap_blocks(name)
+                base.denoiser(name).enable_gradient_checkpointing(offload.checkpoint)
         noised, timestep, _ = noised_pair(case)
         found = []
         for _ in range(2):
@@ -655,6 +662,7 @@ def test_swapped_blocks_give_the_gradients_of_resident_ones(case):
 
     base, swapped = gradients(1000)
     assert all(swap.on_device for swap in base.swaps.values())
+    assert copies
     for one, other in zip(swapped, gradients(0)[1], strict=True):
         assert torch.equal(one, other)
 

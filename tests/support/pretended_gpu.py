@@ -3,8 +3,8 @@
 What a GPU would refuse or wait for raises an AssertionError with the line of our code: an operation on tensors of two
 devices, one that does not take their dtypes, and inside of `no_waits` everything for which the host waits until the GPU
 has computed. Where a library's own code waits, `waits_elsewhere` has its file instead. A copy to the CPU with
-`non_blocking` arrives when its event has been waited for, and is NaN until then. There is one stream only
-(tests/weights/test_block_swap.py has a second). scripts/simulated_gpu.py measures memory.
+`non_blocking` arrives when its event has been waited for, and is NaN until then; so does any copy on a stream of its
+own, if what it copies has not been freed meanwhile. scripts/simulated_gpu.py measures memory.
 
 A process must import this before its first backward pass, after which autograd knows no further device, and is then no
 longer as it was for other tests. So it runs in a process of its own, see tests/trainer/test_pretended_gpu.py.
@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves, tree_map
 
 from scripts import python_device
@@ -52,6 +53,9 @@ _waits_forbidden = False  # of all threads: autograd has its own
 _step = 0  # the number of the last one
 waits_elsewhere: set[str] = set()  # files of libraries, as "diffusers/models/embeddings.py", that waited in `no_waits`
 _arriving: list[tuple[Tensor, Tensor]] = []  # (on the CPU, on the GPU) of copies that no event has been recorded after
+_pinned: set[int] = set()  # addresses of memory that the GPU can copy from and to by itself
+_launched = 0  # operations so far
+_copying: Stream | None = None  # the stream of a context, if there is one
 
 # Code of ours that has to know values: which experts a token goes to decides on the sizes of tensors.
 _MAY_WAIT = ("modules/families/hidream.py",)
@@ -87,7 +91,7 @@ def no_waits() -> Iterator[None]:
 class Event:
     """In place of torch.cuda.Event."""
 
-    def record(self, stream: None = None) -> None:
+    def record(self, stream: _ComputingStream | None = None) -> None:
         self._copies = list(_arriving)
         self._step = _step
         _arriving.clear()
@@ -99,8 +103,64 @@ class Event:
             target.copy_(source.held)
 
 
+class Stream:
+    """In place of torch.cuda.Stream: it only copies."""
+
+    def __init__(self, device: torch.device):
+        self._waited_for = -1
+        self._started = 0
+        self._waiting: list[tuple[Tensor, Tensor, StorageWeakRef]] = []  # (target, values, what has them)
+
+    def wait_stream(self, computing: _ComputingStream) -> None:
+        self._waited_for = _launched
+
+    def record_event(self) -> Callable[[], None]:
+        number = self._started
+
+        def arrive() -> None:
+            while self._waiting and self._started - len(self._waiting) < number:
+                target, values, source = self._waiting.pop(0)
+                if not source.expired():
+                    target.copy_(values)
+
+        return arrive
+
+    def copy(self, target: Tensor, source: Tensor, is_blocking: bool) -> None:
+        if self._waited_for != _launched:
+            raise AssertionError(f"A copy does not wait for what has been launched before{_line_of_ours()}")
+        host = source if isinstance(target, OnGpu) else target
+        if is_blocking or host.untyped_storage().data_ptr() not in _pinned:
+            _refuse_to_wait("a copy without non_blocking, or of memory that is not pinned")
+        target, source = _held((target, source))
+        self._waiting.append((target, source.clone(), StorageWeakRef(source.untyped_storage())))
+        self._started += 1
+        target.view(torch.uint8).fill_(255)  # NaN in all floating-point formats
+
+
+class _ComputingStream:
+    """The stream that everything else is on."""
+
+    def wait_event(self, arrive: Callable[[], None]) -> None:
+        arrive()
+
+
+@contextmanager
+def _on(stream: Stream) -> Iterator[None]:
+    global _copying
+    _copying = stream
+    try:
+        yield
+    finally:
+        _copying = None
+
+
 def _run(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Runs an operation with the values of its tensors, and pretends that the result is on the GPU."""
+    global _launched
+    if _copying is not None and function is _aten.copy_.default:
+        _copying.copy(args[0], args[1], not _is_non_blocking(args, kwargs))
+        return args[0]
+    _launched += 1
     given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
     target = kwargs.get("device")
     to_host = (target is not None and not _is_gpu(target)) or (
@@ -214,10 +274,15 @@ def _in_any_memory(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(make)
     def made(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Tensor:
-        return make(*args, **kwargs)
+        result = make(*args, **kwargs)
+        if pin_memory:
+            _pinned.add(result.untyped_storage().data_ptr())
+        return result
 
     return made
 
 
 torch.empty = _in_any_memory(torch.empty)
-torch.cuda.Event, torch.cuda.current_stream = Event, lambda device=None: None
+_COMPUTING = _ComputingStream()
+torch.cuda.Event, torch.cuda.Stream, torch.cuda.stream = Event, Stream, _on
+torch.cuda.current_stream = lambda device=None: _COMPUTING

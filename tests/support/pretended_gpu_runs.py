@@ -20,6 +20,8 @@ from modules.trainer.Ema import Ema
 from modules.trainer.GenericTrainer import GenericTrainer
 from modules.trainer.LateReport import LateReport
 from modules.trainer.TrainingLoop import TrainingLoop
+from modules.weights import ActivationOffload
+from modules.weights.transfers import CudaTransfers
 from tests.support.Recorder import Recorder
 
 
@@ -37,6 +39,8 @@ def run(_: Any, config: str, mistake: str = "", on_cpu: bool = False) -> dict[st
     error = ""
     with (
         mock.patch.object(TrainingLoop, "train_step", _unwaiting(TrainingLoop.train_step, pretended_gpu.no_waits)),
+        mock.patch("modules.methods.DenoisingLoss.transfers_to", CudaTransfers),
+        mock.patch.object(ActivationOffload, "LEAST_BYTES", 1),
         MISTAKES[mistake]() if mistake else nullcontext(),
     ):
         try:
@@ -109,6 +113,23 @@ def _report_read_too_soon() -> Any:
     return mock.patch("modules.trainer.TrainingLoop.LateReport", late_report)
 
 
+def _activations_freed_too_soon() -> Any:
+    own = ActivationOffload.ActivationOffload._let_go
+
+    def let_go(self: ActivationOffload.ActivationOffload, besides: Any = ()) -> None:
+        for kept in self._leaving.keys() - set(besides):
+            kept.values = None
+        own(self, besides)
+
+    return mock.patch.object(ActivationOffload.ActivationOffload, "_let_go", let_go)
+
+
+def _unordered_copy(self: CudaTransfers, target: torch.Tensor, source: torch.Tensor) -> Any:
+    with torch.cuda.stream(self._stream):
+        target.copy_(source, non_blocking=True)
+    return self._stream.record_event()
+
+
 MISTAKES: dict[str, Callable[[], Any]] = {
     "CPU in the step": _in_the_loss(lambda batch, losses: losses * torch.ones(len(losses))),
     "CPU in the EMA": _ema_on_the_cpu,
@@ -122,5 +143,9 @@ MISTAKES: dict[str, Callable[[], Any]] = {
     "mask": _in_the_loss(lambda batch, losses: losses[losses > 0]),
     "blocking copy": _in_the_loss(lambda batch, losses: losses * torch.ones(len(losses)).to(losses.device)),
     "event of the step": _report_read_too_soon,
+    "activations waited for": lambda: mock.patch.object(CudaTransfers, "start", lambda _, to, source: to.copy_(source)),
+    "activations copied at once": lambda: mock.patch.object(CudaTransfers, "start", _unordered_copy),
+    "activations freed too soon": _activations_freed_too_soon,
+    "activations read too soon": lambda: mock.patch.object(CudaTransfers, "finish"),
     "no event": lambda: mock.patch("tests.support.pretended_gpu.Event.synchronize"),
 }

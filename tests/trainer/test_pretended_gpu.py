@@ -15,6 +15,7 @@ from modules.families.registry import FAMILIES
 from tests.support import pretended_gpu_runs
 from tests.support.RankPool import RankPool
 
+OFFLOADED = "model.activation_offloading=true"
 MIXED = ("model.mixed_precision=bf16", "model.weight_dtype=bfloat16", "model.gradient_checkpointing=true")
 SAMPLE = "[{prompt: a photo of a cat, steps: 2}]"
 RUN = ("max_steps=2", "batch_size=2", "backup.at_end=false", "ema.enabled=true", "sampling.at_end=true")
@@ -28,7 +29,7 @@ RUNS = [
     ("sd15", "VAE", ("method=vae", "model.mixed_precision=bf16")),
     ("sd15", "embedding", ("method=embedding", "embeddings.0.placeholder=number", "embeddings.0.initial_text=dog")),
     ("sdxl", "sizes, fp16", ("model.mixed_precision=fp16", "lora.adapter=lokr")),
-    ("flux1", "packed, guidance, int8", (*MIXED, "model.denoiser_quantization=int8", "tensorboard=true")),
+    ("flux1", "packed, guidance, int8", (*MIXED, OFFLOADED, "model.denoiser_quantization=int8", "tensorboard=true")),
     ("zimage", "texts of unequal lengths", MIXED),
     ("sana", "text mask", MIXED),
     ("hidream", "mixture of experts", MIXED),
@@ -73,7 +74,7 @@ def test_a_run_uses_the_gpu_as_it_should(family, kind, overrides, settings, gpu)
 
 
 def test_it_computes_what_the_cpu_does(settings, gpu, tmp_path):
-    config = settings("sd15", "validation.every=1", "loss.masked_training=true")
+    config = settings("sd15", *MIXED[2:], OFFLOADED, "validation.every=1", "loss.masked_training=true")
     (there,) = gpu.run(pretended_gpu_runs.run, config=config)
     os.rename(tmp_path / "run", tmp_path / "there")
     (here,) = gpu.run(pretended_gpu_runs.run, config=config, on_cpu=True)
@@ -106,3 +107,17 @@ def test_a_mistake_is_found_with_its_line(mistake, message, settings, gpu):
 def test_what_is_read_before_its_event_is_not_there_yet(settings, gpu):
     (run,) = gpu.run(pretended_gpu_runs.run, config=settings("sd15"), mistake="no event")
     assert "NaN" in run["error"]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ("activations waited for", "a copy to the CPU"),
+        ("activations copied at once", "does not wait for what has been launched before"),
+        ("activations freed too soon", "not finite"),
+        ("activations read too soon", "not finite"),
+    ],
+)
+def test_a_mistake_with_offloaded_activations_is_found(mistake, message, settings, gpu):
+    (run,) = gpu.run(pretended_gpu_runs.run, config=settings("sd15", *MIXED, OFFLOADED), mistake=mistake)
+    assert message in " ".join([run["error"], *run["warnings"]])

@@ -1,4 +1,4 @@
-"""Runs with swapped blocks: they train, sample and resume exactly as runs with all blocks on the device."""
+"""Runs with swapped blocks and offloaded activations: they train, sample and resume exactly as without."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from modules.config.errors import ConfigError
+from modules.weights import ActivationOffload
 from modules.weights.safe import load_tensors
 
 OPTIONS = (
@@ -34,14 +35,16 @@ OPTIONS = (
         ("flux1", ("model.denoiser_quantization=nf4", "data.bucket_step=16")),
     ],
 )
-def test_a_run_with_swapped_blocks_gives_the_results_of_one_without(
-    family, more, make_config, train, tiny_model, tmp_path
+def test_a_run_with_swapped_blocks_and_offloaded_activations_gives_the_results_of_one_without(
+    family, more, make_config, train, tiny_model, tmp_path, monkeypatch
 ):
+    monkeypatch.setattr(ActivationOffload, "LEAST_BYTES", 1)
     if "model.denoiser_quantization=nf4" in more:
         pytest.importorskip("bitsandbytes", reason="an optional package")
 
     def run(count, steps, name, resume=False):
         settings = (f"family={family}", f"model.base={tiny_model(family)}", f"model.blocks_to_swap={count}", *more)
+        settings += ("model.activation_offloading=true",) if count else ()
         folder = f"workspace_dir={tmp_path / name}"
         trainer = train(make_config(*settings, *OPTIONS, folder, f"max_steps={steps}"), resume)
         pictures = [hashlib.sha256(path.read_bytes()).hexdigest() for path in trainer.callbacks.samples]
@@ -66,3 +69,16 @@ def test_an_automatic_number_swaps_nothing_on_the_cpu(make_config, start):
 def test_swapping_without_checkpointing_is_refused(make_config, start):
     with pytest.raises(ConfigError, match=r"model\.gradient_checkpointing"):
         start(make_config("model.blocks_to_swap=2"))
+
+
+def test_full_training_with_offloaded_activations_gives_the_losses_of_a_run_without(
+    make_config, train, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(ActivationOffload, "LEAST_BYTES", 1)
+    settings = ("method=full", *OPTIONS[:3], "gradient_accumulation_steps=2", "max_steps=3", "data.bucket_step=16")
+
+    def losses(offloads):
+        folder = f"workspace_dir={tmp_path / offloads}"
+        return train(make_config(*settings, folder, f"model.activation_offloading={offloads}")).callbacks.losses
+
+    assert losses("true") == losses("false")

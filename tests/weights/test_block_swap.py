@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from modules.weights.blocks import keep_in_place
 from modules.weights.BlockSwap import BlockSwap
 from modules.weights.transfers import CudaTransfers, DirectTransfers
+from tests.support.FakeCuda import FakeCuda
 
 CPU = torch.device("cpu")
 WIDTH = 8
@@ -115,96 +113,15 @@ def test_the_order_of_blocks_is_learnt_so_that_copies_begin_while_the_block_befo
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
-class FakeCuda:
-    """The calls of torch.cuda that CudaTransfers makes. Work of the computing stream is done at once; a copy is done
-    when that stream waits for its event, and until then its target holds NaN."""
-
-    def __init__(self):
-        self.pinned: set[int] = set()
-        self.kernels = 0  # launched by the computing stream
-        self.compute, self.copies = object(), 0
-
-    def stream(self, device):
-        cuda = self
-
-        class Stream:
-            waited_for = -1
-
-            def wait_stream(self, other):
-                assert other is cuda.compute
-                self.waited_for = cuda.kernels
-
-            def record_event(self):
-                return self.pending
-
-        return Stream()
-
-    @contextlib.contextmanager
-    def on(self, stream):
-        # all kernels launched so far may read what the copy overwrites
-        assert stream.waited_for == self.kernels
-        with Deferred(self) as copies:
-            yield
-        stream.pending = copies.made
-        self.copies += len(copies.made)
-
-    def wait_event(self, copies):
-        for target, source in copies:
-            target.copy_(source)
-
-
-class Deferred(TorchDispatchMode):
-    """Puts copies off, and spoils their targets."""
-
-    def __init__(self, cuda: FakeCuda):
-        super().__init__()
-        self.cuda, self.made = cuda, []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        assert function is torch.ops.aten.copy_.default
-        target, source, non_blocking = args
-        assert non_blocking
-        assert source.untyped_storage().data_ptr() in self.cuda.pinned
-        target.view(torch.uint8).fill_(255)  # NaN in all floating-point formats
-        self.made.append((target, source))
-        return target
-
-
-class Counted(TorchDispatchMode):
-    def __init__(self, cuda: FakeCuda):
-        super().__init__()
-        self.cuda = cuda
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.cuda.kernels += function in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
-        return function(*args, **(kwargs or {}))
-
-
 @pytest.fixture
 def cuda(monkeypatch) -> FakeCuda:
-    fake, empty = FakeCuda(), torch.empty
-
-    def pinned(*args, pin_memory=False, **options):
-        buffer = empty(*args, **options)
-        if pin_memory:
-            fake.pinned.add(buffer.untyped_storage().data_ptr())
-        return buffer
-
-    class Compute:
-        wait_event = staticmethod(fake.wait_event)
-
-    fake.compute = Compute()
-    monkeypatch.setattr(torch, "empty", pinned)
-    monkeypatch.setattr(torch.cuda, "Stream", fake.stream)
-    monkeypatch.setattr(torch.cuda, "stream", fake.on)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: fake.compute)
-    return fake
+    return FakeCuda(monkeypatch)
 
 
 def test_no_weight_is_read_before_the_event_of_its_copy_nor_overwritten_while_it_may_be_read(cuda):
     model = Model(6)
     BlockSwap(list(model.blocks), CPU, CudaTransfers(CPU))
-    with Counted(cuda):
+    with cuda.counting_kernels():
         seen = steps(model)
     assert cuda.copies > 30
     assert cuda.kernels > 100

@@ -1,4 +1,4 @@
-"""Rules of what saves memory: precision, quantization and swapped blocks."""
+"""Rules of what saves memory: precision, quantization, offloaded activations and swapped blocks."""
 
 from collections.abc import Iterator
 
@@ -53,6 +53,16 @@ def quantization_problems(config: TrainConfig) -> Iterator[Problem]:
         elif config.model.weight_dtype == "float64":
             message = f"{path} {quantization} with model.weight_dtype float64: use bfloat16, or set it to none."
             yield Problem(path, message, remedy=set_to(path, "none"))
+
+
+def offloading_problems(config: TrainConfig) -> Iterator[Problem]:
+    model = config.model
+    if model.activation_offloading and not model.gradient_checkpointing and facts_of(config).uses_denoiser:
+        message = (
+            "model.activation_offloading without model.gradient_checkpointing: it moves what that keeps; switch it on."
+        )
+        use = Remedy("Switch on", {"model.gradient_checkpointing": True})
+        yield Problem("model.gradient_checkpointing", message, remedy=use)
 
 
 def swap_problems(config: TrainConfig) -> Iterator[Problem]:

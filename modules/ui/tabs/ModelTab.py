@@ -51,6 +51,7 @@ CARDS = (
             "model.mixed_precision",
             "model.tf32",
             "model.gradient_checkpointing",
+            "model.activation_offloading",
             "model.blocks_to_swap",
             "model.compile",
             "model.channels_last",

@@ -1,0 +1,104 @@
+"""The calls of torch.cuda that CudaTransfers makes, on a machine without a GPU: "the device" is the CPU, too."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class FakeCuda:
+    """Work of the computing stream is done at once. A copy is done when that stream waits for its event, after all that
+    were started before it; until then, its target holds NaN. It stays NaN if the source was freed meanwhile."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.pinned: set[int] = set()
+        self.kernels = 0  # launched by the computing stream
+        self.copies = 0
+        self.waiting: list[tuple[Tensor, Tensor, StorageWeakRef]] = []  # (target, values, source)
+        self.compute = _Compute(self)
+        self._empty = torch.empty
+        monkeypatch.setattr(torch, "empty", self._pinned_empty)
+        monkeypatch.setattr(torch.cuda, "Stream", lambda device: _CopyStream(self))
+        monkeypatch.setattr(torch.cuda, "stream", self._on)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.compute)
+
+    def counting_kernels(self) -> TorchDispatchMode:
+        """A context in which the matrix products of the computing stream are counted."""
+        return _Counted(self)
+
+    def is_pinned(self, tensor: Tensor) -> bool:
+        return tensor.untyped_storage().data_ptr() in self.pinned
+
+    def _pinned_empty(self, *args: Any, pin_memory: bool = False, **options: Any) -> Tensor:
+        buffer = self._empty(*args, **options)
+        if pin_memory:
+            self.pinned.add(buffer.untyped_storage().data_ptr())
+        return buffer
+
+    @contextlib.contextmanager
+    def _on(self, stream: _CopyStream) -> Iterator[None]:
+        # all kernels launched so far may read what the copy overwrites, or write what it reads
+        assert stream.waited_for == self.kernels
+        with _Deferred(self):
+            yield
+
+
+class _CopyStream:
+    def __init__(self, cuda: FakeCuda):
+        self._cuda = cuda
+        self.waited_for = -1
+
+    def wait_stream(self, other: _Compute) -> None:
+        assert other is self._cuda.compute
+        self.waited_for = self._cuda.kernels
+
+    def record_event(self) -> int:
+        return self._cuda.copies
+
+
+class _Compute:
+    def __init__(self, cuda: FakeCuda):
+        self._cuda = cuda
+
+    def wait_event(self, event: int) -> None:
+        waiting = self._cuda.waiting
+        while waiting and self._cuda.copies - len(waiting) < event:
+            target, values, source = waiting.pop(0)
+            if not source.expired():
+                target.copy_(values)
+
+
+class _Deferred(TorchDispatchMode):
+    """Puts copies off, and spoils their targets."""
+
+    def __init__(self, cuda: FakeCuda):
+        super().__init__()
+        self._cuda = cuda
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Tensor:
+        assert function is torch.ops.aten.copy_.default
+        target, source, non_blocking = args
+        assert non_blocking
+        assert self._cuda.is_pinned(source) or self._cuda.is_pinned(target)
+        # not the source, which the code that copies it must keep
+        self._cuda.waiting.append((target, source.clone(), StorageWeakRef(source.untyped_storage())))
+        self._cuda.copies += 1
+        target.view(torch.uint8).fill_(255)  # NaN in all floating-point formats
+        return target
+
+
+class _Counted(TorchDispatchMode):
+    def __init__(self, cuda: FakeCuda):
+        super().__init__()
+        self._cuda = cuda
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._cuda.kernels += function in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+        return function(*args, **(kwargs or {}))
