@@ -16,6 +16,7 @@ import time
 import tkinter
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeVar
 
 import customtkinter as ctk
@@ -48,7 +49,7 @@ class RootWindow(ctk.CTk):
         super().__init__(className="Chorus")
         self.preferences = preferences
         self._results: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._due: list[tuple[float, int, float, Callable[[], None]]] = []
+        self._due: list[tuple[float, int, float, Callable[[], object]]] = []
         self._numbers = itertools.count()
         self._steps: list[tuple[str, Iterator[object]]] = []
         self.theme = Theme(self, preferences.appearance, preferences.scale)
@@ -71,16 +72,16 @@ class RootWindow(ctk.CTk):
             try:
                 result = work()
             except Exception as error:
-                self._results.put(lambda error=error: self._fail(error, failed))
+                self._results.put(partial(self._fail, error, failed))
             else:
                 self._results.put(lambda: then(result))
 
         try:
             threading.Thread(target=run, daemon=True).start()
         except RuntimeError as error:  # the system refuses to start another thread
-            self._results.put(lambda error=error: self._fail(error, failed))
+            self._results.put(partial(self._fail, error, failed))
 
-    def every(self, seconds: float, job: Callable[[], None]) -> Callable[[], None]:
+    def every(self, seconds: float, job: Callable[[], object]) -> Callable[[], None]:
         number = next(self._numbers)
         heapq.heappush(self._due, (time.monotonic(), number, seconds, job))
 
@@ -154,7 +155,7 @@ class RootWindow(ctk.CTk):
         if self._steps:
             self.after(1, self._run_slice)
 
-    def _call(self, task: Callable[[], None]) -> None:
+    def _call(self, task: Callable[[], object]) -> None:
         """Run a task; an exception in it must not keep the others from running."""
         try:
             task()

@@ -82,11 +82,12 @@ class SettingsViews:
 
     def is_suspended(self, widget: tkinter.Misc) -> bool:
         """Whether the page that holds `widget` is hidden."""
-        while widget is not None and widget not in self._hidden:
-            if isinstance(widget, tkinter.Toplevel):  # its master may be on a hidden tab
+        holder: tkinter.Misc | None = widget
+        while holder is not None and holder not in self._hidden:
+            if isinstance(holder, tkinter.Toplevel):  # its master may be on a hidden tab
                 return False
-            widget = widget.master
-        return widget is not None
+            holder = holder.master
+        return holder is not None
 
     def _tell_all(self, tell: Callable[[SettingsView], None]) -> None:
         for view in list(self._ends):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tkinter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,8 +104,8 @@ class TopBar(ctk.CTkFrame):
             self.app.show_message(str(error), "error")
             return
         if kept:
-            names = ", ".join(settings_by_path()[path].kept_as for path in kept)
-            self.app.show_message(f"Kept from before: {names}. Undo brings all back.", "info")
+            parts = ", ".join(settings_by_path()[path].kept_as for path in kept)
+            self.app.show_message(f"Kept from before: {parts}. Undo brings all back.", "info")
 
     def _compare(self, names: list[str]) -> None:
         """Open the list of changes that a preset or file would make."""
@@ -168,8 +169,12 @@ class TopBar(ctk.CTkFrame):
         self.preset.grid_propagate(False)  # keeps its width, whatever its text is
         self.preset.grid(row=0, column=1, sticky="ew", padx=3)
         Tooltip(self.preset, theme, lambda: f"{self.app.settings.preset_name}: start from another preset or a file.")
-        buttons = (("", self.show_changes), ("Save", self.save), ("Save as…", self.save_as))
-        buttons += (("Undo", self.app.settings.undo),)
+        buttons: tuple[tuple[str, Callable[[], object]], ...] = (
+            ("", self.show_changes),
+            ("Save", self.save),
+            ("Save as…", self.save_as),
+            ("Undo", self.app.settings.undo),
+        )
         made = []
         for column, (text, command) in enumerate(buttons, start=2):
             button = ctk.CTkButton(self._left, text=text, width=52, height=30, font=font, command=command)
@@ -181,7 +186,8 @@ class TopBar(ctk.CTkFrame):
     def _build_right(self) -> None:
         self.search = SettingsSearch(self._right, self.app)
         self.family, self.method = self._menu("family", FAMILY_WIDTH), self._menu("method", METHOD_WIDTH)
-        for column, widget in enumerate((self.search, self.family, self.method)):
+        widgets: tuple[ctk.CTkBaseClass, ...] = (self.search, self.family, self.method)
+        for column, widget in enumerate(widgets):
             widget.grid(row=0, column=column, sticky="ew", padx=(3, 3 if column < 2 else 0))
             self._right.grid_columnconfigure(column, weight=1)
 

@@ -37,7 +37,7 @@ from modules.ui.RootWindow import RootWindow
 from modules.ui.SettingsViews import SettingsViews
 from modules.ui.TopBar import TopBar
 from modules.ui.widgets.dialogs import ask, open_window, set_size
-from modules.ui.widgets.form import find_field
+from modules.ui.widgets.form import SettingsForm, find_field
 from modules.ui.widgets.Notices import Notices
 from modules.ui.widgets.TabBar import TabBar
 from modules.ui.window_system import close_on_quit
@@ -175,6 +175,7 @@ class TrainUI(RootWindow):
                 self.set_show_all(True)
             else:
                 self.revealed.add(path)
+                assert isinstance(found.parent, SettingsForm)
                 found.parent.refresh()
         self.update_idletasks()
         found.flash()
@@ -366,7 +367,7 @@ class TrainUI(RootWindow):
         was_running, self._was_running = self._was_running, state.is_running
         if state.folder is not None and self.preferences.runs[:1] != [str(state.folder)]:
             self.preferences.remember_run(state.folder)
-        if state.is_running or state.exit is None:
+        if state.is_running or state.exit is None or state.folder is None:
             return
         is_new, self._told_run = self.run.history is not self._told_run, self.run.history
         status, text = state.exit.get("status"), str(state.exit.get("text", ""))

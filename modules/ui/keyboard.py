@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import tkinter
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import customtkinter as ctk
 
@@ -41,7 +42,7 @@ def bind_keys(window: tkinter.Tk | tkinter.Toplevel, keys: Mapping[str, Callable
     for sequence, action in actions.items():
         for kind in TYPED_INTO:  # overrides less specific bindings of the widget class
             window.bind_class(kind, sequence, "# nothing")
-        window.bind(sequence, lambda event, action=action: _do(action))
+        window.bind(sequence, partial(_on_key, action))
 
 
 def press(widget: tkinter.Misc) -> None:
@@ -85,6 +86,10 @@ def _do(action: Callable[[], object]) -> str:
     return "break"
 
 
+def _on_key(action: Callable[[], object], event: tkinter.Event) -> str:
+    return _do(action)
+
+
 def _take_clicks(root: ctk.CTk) -> None:
     root.unbind_all("<Button-1>")
     root.bind_all("<Button-1>", _focus_clicked)
@@ -96,7 +101,8 @@ def _focus_clicked(event: tkinter.Event) -> None:
     if isinstance(widget, (str, *MENUS)) or isinstance(widget.master, MENUS):
         return
     if isinstance(widget, tkinter.Canvas):
-        widget.clicked = True  # no focus ring after a click
+        # no focus ring after a click; the attribute is our own
+        widget.clicked = True  # type: ignore[attr-defined]
     widget.focus_set()
 
 
@@ -119,7 +125,7 @@ def _serve_owner(event: tkinter.Event) -> None:
 def _draw_ring(canvas: tkinter.Canvas) -> None:
     canvas.delete(RING)
     if getattr(canvas, "clicked", False):
-        canvas.clicked = False
+        canvas.clicked = False  # type: ignore[attr-defined]
         return
     colour = Theme.focus[ctk.get_appearance_mode() == "Dark"]
     canvas.create_rectangle(

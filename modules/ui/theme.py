@@ -127,7 +127,11 @@ class Theme:
         factor = self.screen_scale() if scale is None else scale
         factor = min(max(factor, MIN_SCALE), MAX_SCALE)
         if factor != ctk.ScalingTracker.widget_scaling:
-            hidden = [widget for widget in _widgets_in(self._root) if _is_put_away(widget)]
+            hidden = [
+                widget
+                for widget in _widgets_in(self._root)
+                if isinstance(widget, tkinter.Grid) and _is_put_away(widget)
+            ]
             ctk.set_window_scaling(factor)
             ctk.set_widget_scaling(factor)
             for widget in hidden:  # CustomTkinter has gridded all widgets again, to scale their padding
@@ -257,7 +261,7 @@ def _colours_of_controls(theme: Theme) -> dict[str, dict[str, Pair | float]]:
     """The colours of clickable widgets, with text on or beside them."""
     words = {"text_color": theme.text, "text_color_disabled": theme.muted}
     menu = {**words, "button_color": theme.control_hover, "button_hover_color": theme.line}
-    box = {
+    box: dict[str, Pair | float] = {
         **words,
         "fg_color": theme.selected,
         "hover_color": theme.selected_hover,

@@ -23,7 +23,7 @@ def load_toolkit() -> None:
         with contextlib.suppress(OSError):  # CustomTkinter itself reports missing fonts
             Path("~/.fonts").expanduser().mkdir(exist_ok=True)
     copy = shutil.copy
-    shutil.copy = _copy_what_differs
+    shutil.copy = _copy_what_differs  # type: ignore[assignment] # for its two arguments alone
     try:
         importlib.import_module("customtkinter")
     finally:

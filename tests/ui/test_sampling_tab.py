@@ -199,7 +199,12 @@ def ended(app, tab, tmp_path, monkeypatch):
 
     def press(result) -> FakeScript:
         script, waiting = FakeScript(result), []
-        monkeypatch.setattr("modules.ui.cards.SampleNowCard.run_samples_script", lambda *asked: script)
+
+        def make_script(run, model, step, config) -> FakeScript:
+            script.config = config
+            return script
+
+        monkeypatch.setattr("modules.ui.cards.SampleNowCard.run_samples_script", make_script)
         monkeypatch.setattr(app, "in_background", lambda *work: waiting.append(work))
         app.run.state.folder, app.run.state.exit = tmp_path, {"status": "finished"}
         app.run.state.saved = [SavedModel(20, tmp_path / "cat.safetensors")]
@@ -225,6 +230,7 @@ def test_a_run_that_has_ended_is_sampled_with_its_saved_model(app, tab, ended, t
     image = tmp_path / "000_a cat_seed42.png"
     script = ended(f"{image}\n".encode())
     assert (tab.sample_now.cget("text"), tab.finished.winfo_manager()) == ("Cancel", "grid")
+    assert script.config == app.settings.config()
     finish(script)
     assert tab.finished.strip.samples == [("a cat_seed42", str(image))]
     assert (tab.sample_now.cget("text"), tab.sample_now.cget("state")) == ("Sample now", "normal")

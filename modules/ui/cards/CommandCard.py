@@ -42,7 +42,7 @@ class CommandCard(Card):
     ):
         super().__init__(parent, app, title)
         self._shows_all = shows_all
-        self._config: TrainConfig | None = None
+        self._config: TrainConfig | None = None  # and its places, while there are commands
         self._commands: Sequence[Command] = ()
         self._places: Places | None = None
         self._shell = ctk.CTkSegmentedButton(self, values=list(SHELLS), height=24, command=lambda name: self._show())
@@ -98,10 +98,10 @@ class CommandCard(Card):
         self._in_background(work, lambda settings: self.app.show_message(f"Saved as {path}. {settings}"))
 
     def _in_background(self, work: Callable[[TrainConfig, Places], str], then: Callable[[str], None]) -> None:
-        if not self._commands:
+        config, places = self._config, self._places
+        if not self._commands or config is None or places is None:
             self.app.show_message(self._note.cget("text"), "error")
             return
-        config, places = self._config, self._places
         self.app.in_background(lambda: work(config, places), then, self._fail)
 
     def _fail(self, error: Exception) -> None:
@@ -110,14 +110,15 @@ class CommandCard(Card):
         self.app.show_message(str(error), "error")
 
     def _show(self) -> None:
-        if not self._commands:
+        config = self._config
+        if not self._commands or config is None:
             return
         line = powershell_line if self._shell.get() == "PowerShell" else bash_line
         try:
             if self._shows_all:
-                text = commands_text(self._commands, self._config.master_addr, line)
+                text = commands_text(self._commands, config.master_addr, line)
             else:
-                text = line(self._commands[min(self._config.node_rank, len(self._commands) - 1)])
+                text = line(self._commands[min(config.node_rank, len(self._commands) - 1)])
         except UserError as error:
             self.refuse(str(error))
             return

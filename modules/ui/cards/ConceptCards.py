@@ -6,6 +6,7 @@ import os
 import tkinter as tk
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -86,7 +87,7 @@ class ConceptCards(PictureCanvas):
         on_move: Callable[[int, int], None],
     ):
         self.cards: Sequence[ConceptCard] = ()
-        self._on_toggle, self._on_remove = on_toggle, on_remove
+        self._on_toggle, self._on_remove, self._on_move = on_toggle, on_remove, on_move
         self._text_heights: tuple[tuple, int] | None = None
         self._page = parent
         self._height = 0  # requested, in screen pixels
@@ -96,7 +97,10 @@ class ConceptCards(PictureCanvas):
         self.canvas.bind("<space>", lambda event: self._act(self._on_toggle))
         self.canvas.bind("<Delete>", lambda event: self._act(self._on_remove))
         for key, by in (("<Alt-Up>", -1), ("<Alt-Down>", 1)):
-            self.canvas.bind(key, lambda event, by=by: self._act(lambda number: on_move(number, by)))
+            self.canvas.bind(key, partial(self._move, by))
+
+    def _move(self, by: int, event: tk.Event) -> object:
+        return self._act(lambda number: self._on_move(number, by))
 
     def show(self, cards: Sequence[ConceptCard]) -> None:
         self.cards = cards

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -23,8 +23,17 @@ BUSY_SHARE = 0.5  # of the memory in use, from which on a model may not fit
 LINK_WORDS = {"nvlink": "NVLink", "pcie": "PCIe", "none": "none", "unknown": "?", None: "-"}
 
 # (title, width); 0: as wide as its texts, -1: the remaining width
-COLUMNS = (("use", 36), ("#", 24), ("device", 0), ("memory", -1), ("", 0), ("in use by", 0), ("util", 0), ("temp", 0))
-COLUMNS = (*COLUMNS, ("link", 0))
+COLUMNS = (
+    ("use", 36),
+    ("#", 24),
+    ("device", 0),
+    ("memory", -1),
+    ("", 0),
+    ("in use by", 0),
+    ("util", 0),
+    ("temp", 0),
+    ("link", 0),
+)
 GAP, BAR_MIN, BAR_HEIGHT, NAME_MAX, USER_MAX = 12, 40, 10, 190, 130
 
 
@@ -38,7 +47,7 @@ class DeviceTable(CardCanvas):
         self._font = app.theme.plain_font()
         self._widths: dict[str, int] = {}  # of texts in the current font
 
-    def show_machine(self) -> Iterator[None]:
+    def show_machine(self) -> Generator[None, None, None]:
         """Create the boxes for a new list of GPUs, one per step."""
         while len(self.boxes) > len(self._model.gpus):
             self.boxes.pop().destroy()
@@ -113,6 +122,8 @@ class DeviceTable(CardCanvas):
 
     def _texts(self, gpu: Gpu, used: GpuUsage, ticked: set[int]) -> dict[int, str]:
         """Column -> text. Figures that the driver does not report are shown as a dash."""
+        machine = self._model.machine
+        assert machine is not None  # else there is no GPU
         total = "?" if gpu.memory_bytes is None else f"{gpu.memory_bytes / GIB:.1f}"
         now = "?" if used.memory_used_bytes is None else f"{used.memory_used_bytes / GIB:.1f}"
         others = f" +{len(used.processes) - 1}" if len(used.processes) > 1 else ""
@@ -124,7 +135,7 @@ class DeviceTable(CardCanvas):
             5: by,
             6: "-" if used.utilisation is None else f"{used.utilisation} %",
             7: "-" if used.temperature_celsius is None else f"{used.temperature_celsius} °C",
-            8: LINK_WORDS[worst_link(self._model.machine.links, gpu.index, ticked)],
+            8: LINK_WORDS[worst_link(machine.links, gpu.index, ticked)],
         }
 
     def _columns(self, rows: Sequence[dict[int, str]]) -> tuple[list[int], list[int]]:

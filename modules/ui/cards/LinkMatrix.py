@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tkinter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from modules.ui.cards.CardCanvas import CardCanvas
 from modules.ui.cards.DeviceTable import LINK_WORDS
@@ -57,7 +57,9 @@ class LinkMatrix(CardCanvas):
 
     def _draw_cell(self, row: int, column: int, x: int, width: int) -> None:
         theme = self._app.theme
-        link = self._model.machine.links[row][column]
+        machine = self._model.machine
+        assert machine is not None  # else there is no row
+        link = machine.links[row][column]
         top = theme.scaled(HEAD_HEIGHT + CELL_HEIGHT * row)
         bottom = theme.scaled(HEAD_HEIGHT + CELL_HEIGHT * (row + 1))
         fill = theme.control if row == column else theme.card
@@ -74,6 +76,14 @@ class LinkMatrix(CardCanvas):
             unit = " GB/s" if width >= theme.scaled(UNIT_WIDTH) else ""
             self._write(x + width / 2, middle + theme.scaled(8), f"{speed:.1f}{unit}", theme.text, size=11)
 
-    def _write(self, x: float, y: float, text: str, colour: tuple[str, str], size: int = 13, anchor: str = "center"):
+    def _write(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        colour: tuple[str, str],
+        size: int = 13,
+        anchor: Literal["center", "w"] = "center",
+    ):
         theme = self._app.theme
         self.create_text(x, y, anchor=anchor, text=text, fill=theme.now(colour), font=theme.plain_font(size))

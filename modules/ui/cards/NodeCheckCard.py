@@ -100,6 +100,7 @@ class NodeCheckCard(Card):
             raise error
 
     def _end(self, text: str, is_bad: bool = False) -> None:
+        assert self._check is not None
         self._check.is_over.set()
         self._check = None
         self.button.configure(text="Check nodes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import tkinter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -134,7 +134,7 @@ class OwnImagesCard(Card):
             note = describe_images(self._found[1])
         else:
             note = "Reading the folder…", Theme.muted
-            if self._reading is None:
+            if self._reading is None and key is not None:
                 self._read(key, copy.deepcopy(concepts[0]))
         _set(self.folder, text=text, text_color=colour)
         _set(self.choose, text="Edit…" if len(concepts) > 1 else "Choose…")
@@ -212,7 +212,7 @@ class OwnImagesCard(Card):
 
     # --- widgets ------------------------------------------------------------------------------------------------------
 
-    def _build(self) -> Iterator[None]:
+    def _build(self) -> Generator[None, None, None]:
         """Build the card in slices, so that the window is first drawn without waiting for it."""
         self.form = SettingsForm(self, self.app, BASE_PATHS, all_importances=True)
         self.form.grid(row=1, column=0, sticky="ew", padx=(0, 2))

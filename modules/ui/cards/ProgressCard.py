@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import tkinter
+from functools import partial
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -40,8 +41,7 @@ class ProgressCard(Card):
         bar = ctk.CTkFrame(self, fg_color="transparent")
         bar.grid(row=4, column=0, sticky="ew", padx=12, pady=(4, 2))
         self.buttons = {
-            name: self._add_button(bar, text, pressed_once(lambda name=name: self._ask(name)))
-            for name, text in COMMANDS.items()
+            name: self._add_button(bar, text, pressed_once(partial(self._ask, name))) for name, text in COMMANDS.items()
         }
         self.folder = self._add_button(bar, "Open folder", self._open_folder)
         lay_in_rows(bar, [*self.buttons.values(), self.folder], app.theme, gap=8)
@@ -76,8 +76,10 @@ class ProgressCard(Card):
             self.app.show_message(f"{COMMANDS[command]}: runs after the current step.", "info")
 
     def _open_folder(self) -> None:
+        folder = self.app.run.state.folder
+        assert folder is not None  # of the run that is shown
         try:
-            open_folder(self.app.run.state.folder)
+            open_folder(folder)
         except UserError as error:
             self.app.show_message(str(error), "error")
 

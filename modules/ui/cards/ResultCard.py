@@ -90,14 +90,18 @@ class ResultCard(Card):
         self.app.show_message(f"Copied {path}.", "info")
 
     def _open_folder(self) -> None:
+        folder = self.app.run.state.folder
+        assert folder is not None  # of the run that is shown
         try:
-            open_folder(self.app.run.state.folder)
+            open_folder(folder)
         except UserError as error:
             self.app.show_message(str(error), "error")
 
     def _load_settings(self) -> None:
+        folder = self.app.run.state.folder
+        assert folder is not None  # of the run that is shown
         try:
-            self.app.settings.load_file(RunFolder(self.app.run.state.folder).config_path)
+            self.app.settings.load_file(RunFolder(folder).config_path)
         except UserError as error:
             self.app.show_message(str(error), "error")
         else:

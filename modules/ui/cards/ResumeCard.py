@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import tkinter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,7 +89,7 @@ class ResumeCard(ctk.CTkFrame):
             self._label(text, 0, Theme.muted)
         for row, info in enumerate(runs):
             self._label(describe_run(info), row, Theme.text)
-            self._button("Open", lambda info=info: self._open(info)).grid(row=row, column=1, padx=(8, 0), pady=2)
+            self._button("Open", partial(self._open, info)).grid(row=row, column=1, padx=(8, 0), pady=2)
 
     def _button(self, text: str, command: Callable[[], None]) -> ctk.CTkButton:
         return ctk.CTkButton(self.body, text=text, width=56, height=26, font=self.app.theme.font(12), command=command)

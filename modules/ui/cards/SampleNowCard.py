@@ -12,6 +12,7 @@ from modules.config.errors import UserError
 from modules.ui.cards.Card import Card
 from modules.ui.cards.SamplesCard import SampleStrip
 from modules.ui.models.trained_images import newest_model, read_paths, run_samples_script
+from modules.ui.models.typed_text import WRONG_SETTING
 from modules.ui.theme import Theme
 
 if TYPE_CHECKING:
@@ -55,8 +56,13 @@ class SampleNowCard(Card):
         if not samples:
             self.app.show_message("There is no enabled prompt: add one, or enable one.", "error")
             return
+        config = self.app.settings.config()
+        if config is None:
+            self.app.show_message(WRONG_SETTING, "error")
+            return
+        assert state.folder is not None  # it has ended
         model = newest_model(state.saved)
-        script = self._script = run_samples_script(state.folder, model, state.saved[-1].step, self.app.settings.config)
+        script = self._script = run_samples_script(state.folder, model, state.saved[-1].step, config)
         self.show_title(f"Samples of {state.folder.name}, step {state.saved[-1].step:,}")
         self._tell(f"Generating {counted(sum(sample.count for sample in samples), 'sample')}…")
         self.strip.show([])

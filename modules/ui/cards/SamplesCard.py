@@ -79,8 +79,8 @@ class SamplesCard(Card):
 
     def _show(self) -> None:
         step = self.shown_step
-        rows = [row for row in self.table.rows if (row, step) in self.table.paths]
-        self.strip.show([(row.title, self.table.paths[row, step]) for row in rows])
+        paths = {row: path for (row, of_step), path in self.table.paths.items() if of_step == step}
+        self.strip.show([(row.title, paths[row]) for row in self.table.rows if row in paths])
         folder = self.app.run.state.folder
         of_run = f"Samples of {folder.name}" if folder else "Samples"
         self.show_title(of_run if step is None else f"{of_run}, step {step:,}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tkinter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import customtkinter as ctk
 
@@ -70,6 +71,7 @@ class TryCard(Card):
         self._shown = shown
         self._folder, self._config, self._wish, self._without = state.folder, None, None, None
         self.images.show([])
+        assert state.folder is not None  # of the run that has ended
         try:
             self._config = load_config(RunFolder(state.folder).config_path)
         except UserError as error:
@@ -97,7 +99,7 @@ class TryCard(Card):
         model = newest_model(self.app.run.state.saved)
         if self._config is None or self._wish is None or not model:
             return
-        wish = self._read_wish()
+        wish = self._read_wish(self._wish)
         if wish is None:
             return
         self._button.configure(text="Cancel")
@@ -111,15 +113,18 @@ class TryCard(Card):
         self._without = wish, without
         self._note.configure(text="Generating with the trained model…")
         strength = round(float(self._strength.get()), 2)
+        trains_adapters = self._config is not None and facts_of(self._config).trains_adapters
 
         def show(path: Path) -> None:
-            name = f"strength {strength:.2f}" if facts_of(self._config).trains_adapters else "trained"
+            name = f"strength {strength:.2f}" if trains_adapters else "trained"
             self.images.show([("base model", str(without)), (name, str(path))])
             self._end(f"Saved in {path.parent}")
 
         self._run(wish, strength, show)
 
-    def _run(self, wish: ImageWish, strength: float | None, then) -> None:
+    def _run(self, wish: ImageWish, strength: float | None, then: Callable[[Path], None]) -> None:
+        assert self._config is not None  # else nothing is generated
+        assert self._folder is not None
         model = newest_model(self.app.run.state.saved)
         options = sample_options(self._config, model, wish, strength, RunFolder(self._folder).samples_dir / FOLDER)
         script = self._script = image_script(options)
@@ -149,9 +154,9 @@ class TryCard(Card):
             self._script.cancel()
             self._script = None
 
-    def _read_wish(self) -> ImageWish | None:
-        """The fields' values; None, with a message, if one is no number."""
-        values: dict[str, str | int | float] = {"prompt": self.prompt.get("1.0", "end-1c").strip()}
+    def _read_wish(self, first: ImageWish) -> ImageWish | None:
+        """The fields' values, `first` for what has no field; None, with a message, if one is no number."""
+        values: dict[str, Any] = {"prompt": self.prompt.get("1.0", "end-1c").strip()}
         for name, (label, kind) in FIELDS.items():
             text = self.entries[name].get().strip()
             try:
@@ -161,8 +166,8 @@ class TryCard(Card):
                 self._note.configure(text=f"{label} {text!r} must be {number}.", text_color=Theme.error)
                 return None
         reference = self.reference.get().strip()
-        mask = self._wish.mask if reference == self._wish.reference else ""  # that of another image would not fit
-        return replace(self._wish, **values, reference=reference, mask=mask)
+        mask = first.mask if reference == first.reference else ""  # that of another image would not fit
+        return replace(first, **values, reference=reference, mask=mask)
 
     def _build(self) -> None:
         theme = self.app.theme

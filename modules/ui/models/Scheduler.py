@@ -24,7 +24,7 @@ class Scheduler(Protocol):
         """
         ...
 
-    def every(self, seconds: float, job: Callable[[], None]) -> Callable[[], None]:
+    def every(self, seconds: float, job: Callable[[], object]) -> Callable[[], None]:
         """Call `job` soon and then repeatedly; it should take a few milliseconds at most.
 
         Returns a function that ends it: call it when the widget that needs it is destroyed.

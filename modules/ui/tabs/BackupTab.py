@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import tkinter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from tkinter import ttk
 from typing import TYPE_CHECKING
@@ -247,7 +247,7 @@ class BackupTab(ctk.CTkFrame):
 
     # --- widgets ------------------------------------------------------------------------------------------------------
 
-    def _build(self) -> Iterator[None]:
+    def _build(self) -> Generator[None, None, None]:
         """Build the tab in slices, so that opening it never stalls the window."""
         yield from self._build_list()
         view = self.app.views.add(self, self._on_settings)
@@ -277,7 +277,7 @@ class BackupTab(ctk.CTkFrame):
             ("Save model now", pressed_once(lambda: self._ask_run("save", "The model is saved after this step."))),
         )
 
-    def _build_list(self) -> Iterator[None]:
+    def _build_list(self) -> Generator[None, None, None]:
         card = Card(self, self.app, "Backups")
         card.grid(row=0, column=1, sticky="nsew", padx=(4, 8), pady=(4, 8))
         card.grid_rowconfigure(2, weight=1)

@@ -7,7 +7,7 @@ import copy
 import re
 import threading
 import tkinter as tk
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -142,6 +142,10 @@ class DatasetTab(ctk.CTkFrame):
             self.app.settings.move("concepts", number, target)
             self.cards.choose(target)
 
+    def _chosen(self) -> int:
+        assert self.cards.chosen is not None  # else the buttons are disabled
+        return self.cards.chosen
+
     def check_data(self) -> None:
         open_window(self.app, HealthWindow).check()
 
@@ -272,18 +276,18 @@ class DatasetTab(ctk.CTkFrame):
 
     # --- widgets -----------------------------------------------------------------------------------------------------
 
-    def _build(self) -> Iterator[None]:
+    def _build(self) -> Generator[None, None, None]:
         """Build the tab in slices, so that opening it never stalls the window."""
         bar = ctk.CTkFrame(self, fg_color="transparent")
         bar.grid(row=0, column=0, sticky="ew", padx=8, pady=8)
         font = self.app.theme.font()
         actions = (
             ("Add folder …", self.add_folder, False),
-            ("Edit …", lambda: self.edit(self.cards.chosen), True),
-            ("Duplicate", lambda: self.duplicate(self.cards.chosen), True),
-            ("Remove", lambda: self.remove(self.cards.chosen), True),
-            ("Move up", lambda: self.move(self.cards.chosen, -1), True),
-            ("Move down", lambda: self.move(self.cards.chosen, 1), True),
+            ("Edit …", lambda: self.edit(self._chosen()), True),
+            ("Duplicate", lambda: self.duplicate(self._chosen()), True),
+            ("Remove", lambda: self.remove(self._chosen()), True),
+            ("Move up", lambda: self.move(self._chosen(), -1), True),
+            ("Move down", lambda: self.move(self._chosen(), 1), True),
             ("Refresh", self.refresh, False),
             ("Check data …", self.check_data, False),
         )

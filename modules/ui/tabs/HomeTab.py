@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -45,7 +45,7 @@ class HomeTab(ctk.CTkFrame):
         self._steps.close()
         super().destroy()
 
-    def _build(self) -> Iterator[None]:
+    def _build(self) -> Generator[None, None, None]:
         """Build the cards one at a time, so that the window is first drawn without waiting for them."""
         self.demo = DemoCard(self._page, self.app)
         self._arrange()

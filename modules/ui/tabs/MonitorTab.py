@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -42,7 +42,7 @@ class MonitorTab(ctk.CTkFrame):
         self.app = app
         self._is_reading = False
         self._has_ended = False
-        self._end_steps: Iterator[None] | None = None
+        self._end_steps: Generator[None, None, None] | None = None
         self._layout: tuple | None = None
         self._page = ctk.CTkScrollableFrame(self, fg_color="transparent")
         self._page.pack(fill="both", expand=True)
@@ -66,7 +66,7 @@ class MonitorTab(ctk.CTkFrame):
             self._end_steps.close()
         super().destroy()
 
-    def _build(self) -> Iterator[None]:
+    def _build(self) -> Generator[None, None, None]:
         """Build the cards one at a time, so that opening the tab never stalls the window."""
         self._page._parent_canvas.bind("<Configure>", lambda event: self._arrange(), add="+")
         self.chart = LossChart(self._page, self.app)
@@ -96,6 +96,7 @@ class MonitorTab(ctk.CTkFrame):
 
     def _on_run(self, state: RunState) -> None:
         self.bars.show(state.ranks, self.app.devices)
+        assert self.ranks is not None  # since runs are followed
         self.ranks.show_title(f"Ranks: {describe_ranks(state.ranks)}" if state.ranks else "Ranks")
         advice = wait_advice(state.ranks) if state.is_running else ""
         if self._advice.cget("text") != advice:
@@ -111,13 +112,13 @@ class MonitorTab(ctk.CTkFrame):
                 self._end_steps = self._build_end()
                 self.app.in_slices(self._end_steps)
             return
-        if self._has_ended and self.trying is not None:
+        if self._has_ended and self.result is not None and self.trying is not None:
             self.result.show(state)
             if state.saved:
                 self.trying.show(state)
         self._arrange()
 
-    def _build_end(self) -> Iterator[None]:
+    def _build_end(self) -> Generator[None, None, None]:
         def show_report() -> None:
             open_window(self.app, CrashReportWindow, self.app.run.state.folder)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -68,7 +68,7 @@ class MultiGpuTab(ctk.CTkFrame):
         self.command_card: CommandCard | None = None
         self._rank_card: Card | None = None
         self._build_shape_card()
-        self._steps: list[Iterator[None]] = []
+        self._steps: list[Generator[None, None, None]] = []
         self._in_slices(self._build())
 
     def destroy(self) -> None:
@@ -104,6 +104,7 @@ class MultiGpuTab(ctk.CTkFrame):
         shape = self.devices.shape(config) if self._is_chosen() else None
         self._backend_note.configure(text=self._launch_text(config))
         lines = shape_lines(shape, config) if shape else []
+        assert self.shape_card is not None  # since views are refreshed
         self.shape_card.show([*lines, ("Memory", self.devices.memory_text(config))])
         self._show_command(self.app.settings.config(), shape)
 
@@ -118,15 +119,16 @@ class MultiGpuTab(ctk.CTkFrame):
             self.device_table.show_usage()
         self._view.invalidate()
 
-    def _in_slices(self, steps: Iterator[None]) -> None:
+    def _in_slices(self, steps: Generator[None, None, None]) -> None:
         self._steps.append(steps)
         self.app.in_slices(steps)
 
-    def _show_machine(self) -> Iterator[None]:
+    def _show_machine(self) -> Generator[None, None, None]:
         seen = focus_in_sight(self._page)
         yield from self.device_table.show_machine()
         self._show_choice()
         yield
+        assert self.links_card is not None  # machines are shown once all cards are built
         self.links_card.show_machine()
         for button in self._choose_buttons:
             button.configure(state="normal" if self.devices.gpus else "disabled")
@@ -168,6 +170,7 @@ class MultiGpuTab(ctk.CTkFrame):
 
     def _on_run(self, state: RunState) -> None:
         self.rank_table.show(state.ranks)
+        assert self._rank_card is not None  # since runs are followed
         self._rank_card.show_title(f"Ranks: {describe_ranks(state.ranks)}")
 
     def _on_rank(self, rank: int | None) -> None:
@@ -183,8 +186,10 @@ class MultiGpuTab(ctk.CTkFrame):
         return self.app.settings.config() or config_from_values(self.app.settings.values)
 
     def _show_command(self, config: TrainConfig | None, shape: RunShape | None) -> None:
+        assert self.command_card is not None  # since views are refreshed
         try:
             commands = self.launch.commands(config, shape)
+            assert config is not None  # else `commands` refuses
             places = self.launch.places_of(config)
         except UserError as error:
             self.command_card.refuse(str(error))
@@ -207,7 +212,7 @@ class MultiGpuTab(ctk.CTkFrame):
 
     # --- widgets -----------------------------------------------------------------------------------------------------
 
-    def _build(self) -> Iterator[None]:
+    def _build(self) -> Generator[None, None, None]:
         """Create the cards one at a time, laying each out before the next, so that the window never stalls."""
         builders = (self._build_devices, self._build_links, self._build_shape, self._build_command, self._build_ranks)
         for build in builders:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -91,7 +91,7 @@ class SamplingTab(ctk.CTkFrame):
         text = "Cancel" if self.finished.is_generating else "Sample now"
         self.sample_now.configure(state="normal" if can_sample else "disabled", text=text)
 
-    def _build(self) -> Iterator[None]:
+    def _build(self) -> Generator[None, None, None]:
         """Build the tab in slices, so that opening it never stalls the window."""
         self._side = ctk.CTkScrollableFrame(self, width=SIDE_WIDTH, fg_color="transparent")
         self._side.grid(row=0, column=0, rowspan=2, sticky="nsew", padx=(4, 0), pady=(0, 4))

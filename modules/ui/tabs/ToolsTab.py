@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tkinter
 import webbrowser
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,7 +92,7 @@ class ToolsTab(ctk.CTkFrame):
         if self._report.cget("state") != wanted:
             self._report.configure(state=wanted)
 
-    def _build(self) -> Iterator[None]:
+    def _build(self) -> Generator[None, None, None]:
         """Build the tab in slices, so that opening it never stalls the window."""
         curves = self._add_card(0, "Curves", "Loss, learning rate and speed of this run in the browser.")
         (self._open,) = curves.add_buttons(2, ("Open TensorBoard", self.open_tensorboard))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import customtkinter as ctk
 from PIL import Image, ImageTk
@@ -72,7 +72,7 @@ class BeforeAfter(ctk.CTkFrame):
             bg=theme.now(theme.card), highlightcolor=theme.now(theme.focus), highlightbackground=theme.now(theme.card)
         )
         middle = canvas.winfo_width() // 2, canvas.winfo_height() // 2
-        if self._fitted is None:
+        if self._fitted is None or self._photo is None:
             font = theme.plain_font(13)
             width = max(40, canvas.winfo_width() - 20)
             canvas.create_text(
@@ -92,7 +92,7 @@ class BeforeAfter(ctk.CTkFrame):
         self._draw_title(self._titles[0], left, top, "nw")
         self._draw_title(self._titles[1], left + before.width, top, "ne")
 
-    def _draw_title(self, text: str, x: int, y: int, anchor: str) -> None:
+    def _draw_title(self, text: str, x: int, y: int, anchor: Literal["nw", "ne"]) -> None:
         """Draw a title on a dark background, as the image may have any colour."""
         canvas, theme = self.canvas, self.app.theme
         item = canvas.create_text(x, y, text=f" {text} ", anchor=anchor, fill="#ffffff", font=theme.plain_font(11))

@@ -47,7 +47,7 @@ class Field:
             parent, text=title, font=app.theme.font(), anchor="w", justify="left", height=20, wraplength=LABEL_WIDTH
         )
         self.label.grid(row=row, column=1, columnspan=1 + self.is_wide, sticky="w", padx=(0, 8), pady=3)
-        self.editor = self.make_editor()
+        self.editor: Any = self.make_editor()  # a widget of CustomTkinter, which declares no types
         self.editor.grid(row=row + self.is_wide, pady=3, sticky=self.sticky, **self._columns())
         for widget in (self.label, *self.pointed_at()):
             Tooltip(widget, app.theme, self.help_text)
@@ -58,7 +58,7 @@ class Field:
     sticky = "ew"
     is_wide = False  # whether the editor is below the label and takes the width of both
 
-    def make_editor(self) -> tkinter.Misc:
+    def make_editor(self) -> Any:
         raise NotImplementedError
 
     def pointed_at(self) -> tuple[tkinter.Misc, ...]:
@@ -166,6 +166,7 @@ class Field:
 
     def _wrap_problem(self, event: tkinter.Event) -> None:
         """Wrap the problem's text to the width of the editor, which depends on the window."""
+        assert self._problem is not None  # whose event it is
         width = event.width * 100 // self.app.theme.scaled(100) - 2
         if width > 50 and abs(width - self._problem.cget("wraplength")) > 2:
             self._problem.configure(wraplength=width)

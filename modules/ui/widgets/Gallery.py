@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -139,7 +139,7 @@ class Gallery(ctk.CTkFrame):
 
     # --- widgets -----------------------------------------------------------------------------------------------------
 
-    def _build(self) -> Iterator[None]:
+    def _build(self) -> Generator[None, None, None]:
         """Build the gallery in slices, so that opening it never stalls the window."""
         theme = self.app.theme
         bar = ctk.CTkFrame(self, fg_color="transparent")
@@ -160,7 +160,7 @@ class Gallery(ctk.CTkFrame):
         self.grid_view.side = SIDES[size]
         self.grid_view.redraw()
 
-    def _build_comparison(self) -> Iterator[None]:
+    def _build_comparison(self) -> Generator[None, None, None]:
         theme = self.app.theme
         side = ctk.CTkFrame(self, fg_color="transparent")
         side.grid(row=1, column=1, sticky="nsew", padx=(4, 8), pady=(0, 8))

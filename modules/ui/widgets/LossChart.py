@@ -94,11 +94,11 @@ class LossChart(ctk.CTkFrame):
         measured = ((step, loss) for step, loss, _ in history.validation if loss is not None)
         validation = [(step, loss) for step, loss in measured if first <= step <= last]
         self.plot = self._place(first, last, raw, smooth, validation)
-        self._draw_line(self._rate, self._rate_line(history.rate_points(self._num_points(), first, last)))
+        self._draw_line(self._rate, _rate_line(self.plot, history.rate_points(self._num_points(), first, last)))
         self._draw_line(self._raw, _zigzag(self.plot, raw))
         self._draw_line(self._smooth, _line(self.plot, smooth))
-        self._draw_validation(validation)
-        self._draw_axes(history)
+        self._draw_validation(self.plot, validation)
+        self._draw_axes(self.plot, history)
         self._draw_hover()
 
     def smooth_over(self, num_steps: float) -> None:
@@ -149,22 +149,17 @@ class LossChart(ctk.CTkFrame):
             self.canvas.coords(item, *coordinates)
         self.canvas.itemconfigure(item, state="normal" if shown else "hidden")
 
-    def _rate_line(self, points: Sequence[tuple[int, float]]) -> list[float]:
-        highest = max((rate for _, rate in points), default=0.0) or 1.0
-        places = [(self.plot.x(step), self.plot.rate_y(rate / highest)) for step, rate in points]
-        return [coordinate for place in places for coordinate in place]
-
-    def _draw_validation(self, points: Sequence[tuple[int, float]]) -> None:
+    def _draw_validation(self, plot: Plot, points: Sequence[tuple[int, float]]) -> None:
         self.canvas.delete("validation")
         radius, colour = max(2, self.app.theme.scaled(3)), self.app.theme.now(self.app.theme.warning)
         every = -(-len(points) // MAX_POINTS) or 1
         for step, loss in points[::every]:
-            x, y = self.plot.x(step), self.plot.y(loss)
+            x, y = plot.x(step), plot.y(loss)
             box = (x - radius, y - radius, x + radius, y + radius)
             self.canvas.create_oval(*box, fill=colour, width=0, tags="validation")
 
-    def _draw_axes(self, history: LossHistory) -> None:
-        plot, canvas, gap = self.plot, self.canvas, self.app.theme.scaled(6)
+    def _draw_axes(self, plot: Plot, history: LossHistory) -> None:
+        canvas, gap = self.canvas, self.app.theme.scaled(6)
         losses = _log_ticks(plot.low, plot.high) if plot.is_log else _ticks(plot.low, plot.high)
         steps = [step for step in _ticks(plot.first, plot.last) if step.is_integer()]
         for items, ticks in ((self._grid, losses), (self._steps, steps)):
@@ -189,8 +184,10 @@ class LossChart(ctk.CTkFrame):
 
     def _on_motion(self, event: tk.Event) -> None:
         plot = self.plot
-        inside = plot is not None and plot.left <= event.x <= plot.right and plot.top <= event.y <= plot.bottom
-        self._hover(round(plot.step(event.x)) if inside else None)
+        if plot is not None and plot.left <= event.x <= plot.right and plot.top <= event.y <= plot.bottom:
+            self._hover(round(plot.step(event.x)))
+        else:
+            self._hover(None)
 
     def _on_key(self, event: tk.Event) -> str:
         if self.plot is not None:
@@ -206,13 +203,14 @@ class LossChart(ctk.CTkFrame):
 
     def _draw_hover(self) -> None:
         """Draw a line at the step and its values."""
-        text = None if self._hovered is None or self.plot is None else self.describe(self._hovered)
+        plot, hovered = self.plot, self._hovered
+        text = None if hovered is None or plot is None else self.describe(hovered)
         for item in (self._hover_line, self._hover_box, self._hover_text):
             self.canvas.itemconfigure(item, state="hidden" if text is None else "normal")
-        if text is None:
+        if text is None or plot is None or hovered is None:
             return
-        plot, gap = self.plot, self.app.theme.scaled(8)
-        x = min(max(plot.x(self._hovered), plot.left), plot.right)
+        gap = self.app.theme.scaled(8)
+        x = min(max(plot.x(hovered), plot.left), plot.right)
         self.canvas.coords(self._hover_line, x, plot.top, x, plot.bottom)
         to_left = x > (plot.left + plot.right) / 2
         self.canvas.itemconfigure(self._hover_text, text=text, anchor="ne" if to_left else "nw")
@@ -352,6 +350,12 @@ def _log_ticks(low: float, high: float) -> list[float]:
         if len(ticks) <= NUM_TICKS:
             break
     return ticks[:: -(-len(ticks) // NUM_TICKS) or 1]
+
+
+def _rate_line(plot: Plot, points: Sequence[tuple[int, float]]) -> list[float]:
+    highest = max((rate for _, rate in points), default=0.0) or 1.0
+    places = [(plot.x(step), plot.rate_y(rate / highest)) for step, rate in points]
+    return [coordinate for place in places for coordinate in place]
 
 
 def _line(plot: Plot, points: Sequence[tuple[int, float]]) -> list[float]:

@@ -10,7 +10,7 @@ import tkinter as tk
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from tkinter import font as tkfont
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import customtkinter as ctk
 from PIL import ImageTk
@@ -135,7 +135,14 @@ class PictureCanvas(ctk.CTkFrame):
             self.canvas.create_text(*middle, text=reason, width=width - 8, justify="center", fill=colour, font=font)
 
     def draw_text(
-        self, x: int, y: int, text: str, width: int, size: int = 12, colour: Pair | None = None, weight: str = "normal"
+        self,
+        x: int,
+        y: int,
+        text: str,
+        width: int,
+        size: int = 12,
+        colour: Pair | None = None,
+        weight: Literal["normal", "bold"] = "normal",
     ) -> None:
         """Draw one line of text, cut to `width` pixels, with its upper left corner at x, y."""
         theme = self.app.theme
@@ -341,7 +348,7 @@ class PictureCanvas(ctk.CTkFrame):
         return "break"
 
     def _on_wheel(self, event: tk.Event, notches: float) -> str:
-        across = bool(event.state & 0x1)  # with Shift
+        across = isinstance(event.state, int) and bool(event.state & 0x1)  # with Shift
         self._scroll(0 if across else 1, "scroll", str(notches), "units")
         return "break"
 

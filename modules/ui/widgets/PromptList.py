@@ -94,24 +94,29 @@ class PromptList(ctk.CTkFrame):
         self.choose(self.app.settings.add(PATH, {**values, "prompt": "", "enabled": True}))
 
     def duplicate(self) -> None:
-        number = self.chosen
+        number = self._chosen_one()
         self.app.settings.duplicate(PATH, number)
         self.choose(number + 1)
 
     def remove(self) -> None:
-        number = self.chosen
+        number = self._chosen_one()
         self.app.settings.remove(PATH, number)
         self.choose(min(number, len(self.app.settings.get(PATH)) - 1))
 
     def move(self, by: int) -> None:
-        target = self.chosen + by
+        number = self._chosen_one()
+        target = number + by
         if 0 <= target < len(self.app.settings.get(PATH)):
-            self.app.settings.move(PATH, self.chosen, target)
+            self.app.settings.move(PATH, number, target)
             self.choose(target)
 
     def toggle(self, number: int) -> None:
         path = f"{PATH}.{number}.enabled"
         self.app.settings.set(path, not self.app.settings.get(path))
+
+    def _chosen_one(self) -> int:
+        assert self.chosen is not None  # else buttons are disabled, and keys without effect
+        return self.chosen
 
     # --- widgets -----------------------------------------------------------------------------------------------------
 
@@ -128,7 +133,7 @@ class PromptList(ctk.CTkFrame):
         self._fit_columns = fit_columns(self.tree, widths, self.app.theme, stretched="prompt")
         self.tree.bind("<<TreeviewSelect>>", self._on_select)
         self.tree.bind("<Button-1>", self._on_click, add=True)
-        self.tree.bind("<space>", lambda event: self._act(lambda: self.toggle(self.chosen)))
+        self.tree.bind("<space>", lambda event: self._act(lambda: self.toggle(self._chosen_one())))
         self.tree.bind("<Delete>", lambda event: self._act(self.remove))
 
     def _build_buttons(self) -> None:

@@ -61,7 +61,7 @@ class SettingsSearch(ctk.CTkEntry):
 
     def _open(self) -> tkinter.Listbox:
         theme = self.app.theme
-        if self._list is None:
+        if self._list is None or self._frame is None:
             self._frame = ctk.CTkFrame(self.app.root, border_width=1, border_color=Theme.border, corner_radius=4)
             self._list = tkinter.Listbox(
                 self._frame, width=46, borderwidth=0, highlightthickness=0, activestyle="none", exportselection=False
@@ -113,7 +113,7 @@ def find_settings(text: str) -> list[str]:
     words = text.lower().replace("_", " ").split()
     if not words:
         return []
-    found = []
+    found: list[tuple[list[bool], int, str]] = []
     for path, info in settings_by_path().items():
         if path != "config_version" and all(word in _searched(info) for word in words):
             label = info.label.lower()
@@ -124,8 +124,8 @@ def find_settings(text: str) -> list[str]:
                 all(word in label for word in words),
                 all(word in names for word in words),
             )
-            found.append((*(not applies for applies in order), len(found), path))
-    return [one[-1] for one in sorted(found)]
+            found.append(([not applies for applies in order], len(found), path))
+    return [path for *_, path in sorted(found)]
 
 
 def _searched(info: SettingInfo) -> str:

@@ -17,6 +17,7 @@ class Tooltip:
     add handlers to all widgets."""
 
     _window: tkinter.Toplevel | None = None
+    _label: tkinter.Label  # in it
 
     def __init__(self, widget: tkinter.Misc, theme: Theme, text: Callable[[], str]):
         self._widget, self._theme, self._text = widget, theme, text
@@ -55,10 +56,11 @@ class Tooltip:
             window = tkinter.Toplevel(self._widget.winfo_toplevel())
             window.withdraw()
             window.overrideredirect(True)
-            tkinter.Label(window, justify="left").pack(padx=1, pady=1)
+            Tooltip._label = tkinter.Label(window, justify="left")
+            Tooltip._label.pack(padx=1, pady=1)
             window.bind("<Destroy>", lambda event: setattr(Tooltip, "_window", None))
             Tooltip._window = window
-        return window, window.winfo_children()[0]
+        return window, Tooltip._label
 
     def _place(self, window: tkinter.Toplevel) -> tuple[int, int]:
         """Its position: below the widget, or above it at the bottom of the screen."""

@@ -7,7 +7,7 @@ import os
 import tkinter
 from collections.abc import Callable, Sequence
 from tkinter import filedialog
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import customtkinter as ctk
 
@@ -98,14 +98,18 @@ def ask_path(app: App, question: PathQuestion, parent: tkinter.Misc | None = Non
     return _one_at_a_time(app, answer) or ""
 
 
-def open_window(app: App, kind: Callable[..., tkinter.Toplevel], *arguments: Any) -> tkinter.Toplevel:
+Window = TypeVar("Window", bound=tkinter.Toplevel)
+
+
+def open_window(app: App, kind: Callable[..., Window], *arguments: Any) -> Window:
     """Open the window `kind(app, *arguments)`; if it is already open, bring it to the front.
 
     There is only one window of a kind: one with other arguments is closed.
     """
-    for window in app.root.winfo_children():
-        if type(window) is kind:
-            if window.opened_with == arguments:
+    for child in app.root.winfo_children():
+        if type(child) is kind:
+            window = cast("Window", child)
+            if getattr(window, "opened_with", None) == arguments:
                 app.views.resume(window)
                 window.deiconify()
                 window.lift()
@@ -113,7 +117,7 @@ def open_window(app: App, kind: Callable[..., tkinter.Toplevel], *arguments: Any
                 return window
             window.destroy()
     window = kind(app, *arguments)
-    window.opened_with = arguments
+    window.opened_with = arguments  # type: ignore[attr-defined] # an attribute of our own
     return window
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tkinter
 from collections.abc import Callable, Mapping, Sequence
 from tkinter import ttk
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import customtkinter as ctk
 
@@ -80,12 +80,12 @@ def fit_columns(
     return fit
 
 
-def lay_in_rows(frame: ctk.CTkFrame, widgets: Sequence[tkinter.Misc], theme: Theme, gap: int = 6) -> None:
+def lay_in_rows(frame: ctk.CTkFrame, widgets: Sequence[ctk.CTkBaseClass], theme: Theme, gap: int = 6) -> None:
     """Arrange the children of `frame` side by side, in as many rows as needed; it must have no other children.
 
     The frame's width has to be set from outside (sticky="ew", fill="x").
     """
-    shown: list[tuple] = []
+    shown: list[Any] = []
 
     def arrange(event: object = None) -> None:
         width, space = frame.winfo_width(), theme.scaled(gap)
@@ -110,7 +110,7 @@ def lay_in_rows(frame: ctk.CTkFrame, widgets: Sequence[tkinter.Misc], theme: The
         widget._canvas.bind("<Configure>", arrange, add="+")
 
 
-class _Fitted:
+class _Fitted(ctk.CTkBaseClass):
     """A CustomTkinter widget that shows as much of its text as fits; `is_cut` says whether it is cut off. `cget` still
     returns the full text."""
 

@@ -7,7 +7,7 @@ method, and advanced ones only if the user wants to see all, or if they differ f
 from __future__ import annotations
 
 import tkinter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -94,7 +94,7 @@ class SettingsForm(ctk.CTkFrame):
         self._steps.close()
         super().destroy()
 
-    def _build(self) -> Iterator[None]:
+    def _build(self) -> Generator[None, None, None]:
         for number, path in enumerate(self.paths):
             self.fields[path] = make_field(self, self.app, path, ROWS * number, self._labels.get(path, ""))
             self.fields[path].set_shown(self.is_field_shown(path))
@@ -208,7 +208,7 @@ class SettingsPage(ctk.CTkScrollableFrame):
 
     def _build(
         self, specs: Sequence[CardSpec], footers: Mapping[str, Callable[[ctk.CTkFrame], None]]
-    ) -> Iterator[None]:
+    ) -> Generator[None, None, None]:
         for make in self._first:
             self._places.append(make())
             yield

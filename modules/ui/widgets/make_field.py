@@ -31,7 +31,7 @@ def make_field(parent: tkinter.Misc, app: App, path: str, row: int, label: str =
 class SwitchField(Field):
     sticky = "w"
 
-    def make_editor(self) -> tkinter.Misc:
+    def make_editor(self) -> ctk.CTkBaseClass:
         return ctk.CTkSwitch(
             self.parent, text="", width=44, height=EDITOR_HEIGHT, command=lambda: self.commit(bool(self.editor.get()))
         )
@@ -42,7 +42,7 @@ class SwitchField(Field):
 
 
 class ChoiceField(Field):
-    def make_editor(self) -> tkinter.Misc:
+    def make_editor(self) -> ctk.CTkBaseClass:
         self._choices = {label: choice for choice, label in self.info.choice_labels.items()}
         return FittedMenu(
             self.parent,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tkinter
 from collections.abc import Iterator
+from tkinter import ttk
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -31,7 +32,7 @@ def scroll_to(widget: tkinter.Misc, margin: int = 40) -> None:
 
 def page_around(widget: tkinter.Misc) -> ctk.CTkScrollableFrame | None:
     """The scrollable frame that a widget is on, or is itself."""
-    frame = widget
+    frame: tkinter.Misc | None = widget
     while frame is not None and not isinstance(frame, ctk.CTkScrollableFrame):
         frame = frame.master
     return frame
@@ -62,7 +63,9 @@ def focus_in_sight(page: ctk.CTkScrollableFrame) -> tkinter.Misc | None:
     return widget if 0 <= top <= canvas.winfo_height() - widget.winfo_height() else None
 
 
-def make_scrollbar(parent: tkinter.Misc, widget: tkinter.XView | tkinter.YView, row: int, column: int) -> None:
+def make_scrollbar(
+    parent: tkinter.Misc, widget: tkinter.Canvas | ttk.Treeview | tkinter.Text, row: int, column: int
+) -> None:
     """Add a vertical scrollbar for `widget` to the parent's grid, hidden while it is not needed."""
     # With minimal height, so that showing and hiding it never changes the rows, which would toggle it again.
     scrollbar = ctk.CTkScrollbar(parent, height=10, command=widget.yview)

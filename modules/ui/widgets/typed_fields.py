@@ -50,7 +50,9 @@ class TypedField(Field):
 
 
 class EntryField(TypedField):
-    def make_editor(self) -> tkinter.Misc:
+    _border: Any = Theme.border  # its colour without the focus
+
+    def make_editor(self) -> ctk.CTkBaseClass:
         self.entry = ctk.CTkEntry(
             self.parent,
             width=EDITOR_WIDTH,
@@ -91,7 +93,6 @@ class EntryField(TypedField):
         return self.info.empty_means or ("empty" if self.info.optional else "")
 
     def _bind_entry(self) -> None:
-        self._border: Any = Theme.border
         self.entry.bind("<KeyRelease>", self._typed, add="+")
         for change in ("<<Paste>>", "<<PasteSelection>>", "<<Cut>>"):
             self.entry.bind(change, lambda event: self.app.after_idle(self._typed), add="+")
@@ -114,7 +115,7 @@ class PathField(EntryField):
 
     is_wide = True
 
-    def make_editor(self) -> tkinter.Misc:
+    def make_editor(self) -> ctk.CTkBaseClass:
         frame = ctk.CTkFrame(self.parent, fg_color="transparent")
         frame.grid_columnconfigure(0, weight=1)
         self.entry = ctk.CTkEntry(frame, width=EDITOR_WIDTH - 36, height=EDITOR_HEIGHT, font=self.app.theme.font())
@@ -146,7 +147,7 @@ class PathField(EntryField):
 class TextField(TypedField):
     """A text of several lines. Tab leaves the field, as in all others."""
 
-    def make_editor(self) -> tkinter.Misc:
+    def make_editor(self) -> ctk.CTkBaseClass:
         box = Textbox(self.parent, width=EDITOR_WIDTH, height=72, font=self.app.theme.font(), wrap="word")
         box.bind("<KeyRelease>", self._typed, add="+")
         for change in ("<<Paste>>", "<<PasteSelection>>", "<<Cut>>"):

@@ -6,6 +6,7 @@ import os
 import threading
 import tkinter as tk
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -127,6 +128,7 @@ class ConceptWindow(ctk.CTkToplevel):
     def _show_concept(self) -> None:
         """Update everything from the settings."""
         number = self.number
+        assert number is not None  # it is shown
         config = config_from_values(self.app.settings.values)
         concept, outputs = config.concepts[number], Outputs.of(config)
         name = concept.name or os.path.basename(os.path.normpath(concept.path)) or "new"
@@ -173,13 +175,13 @@ class ConceptWindow(ctk.CTkToplevel):
     def _make_preview(self) -> None:
         """Create the preview of the selected image in a thread."""
         self._cancel_preview()
-        path = self.thumbnails.chosen_path
-        if path is None:
+        path, number = self.thumbnails.chosen_path, self.number
+        if path is None or number is None:
             self.looks.show(())
             self._show_captions(())
             return
         config = config_from_values(self.app.settings.values)
-        number, side = self.number, self.app.theme.scaled(LOOK_SIDE)
+        side = self.app.theme.scaled(LOOK_SIDE)
         version = self._version
 
         def make() -> tuple[list[PreviewLook], list[str]]:
@@ -220,7 +222,7 @@ class ConceptWindow(ctk.CTkToplevel):
         self.thumbnails = Thumbnails(side, self.app, side=88, on_choose=lambda number: self._make_preview())
         self.looks = LooksView(side, self.app)
         self.captions = Textbox(side, height=60, wrap="word", state="disabled")
-        below = (
+        below: tuple[tuple[str, ctk.CTkBaseClass], ...] = (
             ("Augmentation preview", self.looks),
             ("Caption", self.captions),
         )
@@ -260,7 +262,7 @@ class LooksView(ctk.CTkFrame):
         self.canvas.grid(row=0, column=0, sticky="nsew")
         make_scrollbar(self, self.canvas, row=0, column=1)
         for event, units in (("<Button-4>", -1), ("<Button-5>", 1), ("<Up>", -1), ("<Down>", 1)):
-            self.canvas.bind(event, lambda event, units=units: self.canvas.yview_scroll(units, "units"))
+            self.canvas.bind(event, partial(self._scroll, units))
         self.canvas.bind("<MouseWheel>", lambda event: self.canvas.yview_scroll(-1 if event.delta > 0 else 1, "units"))
         self.canvas.bind("<Configure>", lambda event: self._paint())
         self._stop_listening = app.theme.on_change(self._paint)
@@ -269,6 +271,9 @@ class LooksView(ctk.CTkFrame):
         self._looks = looks
         self._photos = [ImageTk.PhotoImage(look.image, master=self.canvas) for look in looks]
         self._paint()
+
+    def _scroll(self, units: int, event: tk.Event) -> None:
+        self.canvas.yview_scroll(units, "units")
 
     def _paint(self) -> None:
         theme, canvas, scaled = self.app.theme, self.canvas, self.app.theme.scaled

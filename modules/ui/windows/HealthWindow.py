@@ -86,7 +86,7 @@ class HealthWindow(ctk.CTkToplevel):
             self._end_check("The check was cancelled.")
 
     def _show(self, check: DataCheck, report: DataReport | None) -> None:
-        if check is not self._check:  # cancelled
+        if check is not self._check or report is None:  # cancelled
             return
         self.report = report
         found = len(report.findings)

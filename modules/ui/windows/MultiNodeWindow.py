@@ -44,6 +44,7 @@ class MultiNodeWindow(ctk.CTkToplevel):
         super().__init__(app.root, fg_color=Theme.page)
         self.app, self._devices, self._launch = app, app.devices, app.launch
         self._ends: list[Callable[[], None]] = []  # set before anything that may fail, as `destroy` uses it
+        self._shown_file = ""  # the default settings file that is shown, which `show` fills in
         self.title("Several machines")
         set_size(self, "880x780", (480, 400))
         self.page = ctk.CTkScrollableFrame(self, fg_color="transparent")
@@ -91,6 +92,7 @@ class MultiNodeWindow(ctk.CTkToplevel):
         note = "Start them in any order: they wait for machine 0. Copy and Save also write the settings file."
         if len(commands) == 1:
             note = "One machine: switch multi-GPU on and raise the number of machines."
+        assert config is not None  # else there are no commands
         self.commands.show(config, commands, places, note)
 
     def _show_default_file(self) -> None:
@@ -129,7 +131,6 @@ class MultiNodeWindow(ctk.CTkToplevel):
         table = ctk.CTkFrame(card, fg_color="transparent")
         table.grid(row=1, column=0, sticky="ew", padx=12, pady=(0, 10))
         table.grid_columnconfigure(1, weight=1)
-        self._shown_file = ""  # filled in by `show`
         places = self._launch.places or self._default_places()
         self.entries: dict[str, ctk.CTkEntry] = {}
         for row, (name, label) in enumerate(PLACES.items()):

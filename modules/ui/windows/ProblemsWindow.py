@@ -106,7 +106,7 @@ class ProblemRow(ctk.CTkFrame):
         )
         self.remedy.grid(row=0, column=0, padx=(0, 8))
         self.go = ctk.CTkButton(bar, text="Go to setting", width=44, height=26, font=app.theme.font(12))
-        self.go.configure(command=lambda: lead_to(app, self.problem))
+        self.go.configure(command=self._go)
         self.go.grid(row=0, column=1)
 
     def show(self, problem: Problem) -> None:
@@ -123,5 +123,10 @@ class ProblemRow(ctk.CTkFrame):
         for button, is_shown in ((self.remedy, problem.remedy is not None), (self.go, bool(problem.path))):
             button.grid() if is_shown else button.grid_remove()
 
+    def _go(self) -> None:
+        if self.problem is not None:
+            lead_to(self.app, self.problem)
+
     def _apply(self) -> None:
-        self.app.problems.apply(self.problem.remedy)
+        if self.problem is not None and self.problem.remedy is not None:
+            self.app.problems.apply(self.problem.remedy)

@@ -32,4 +32,5 @@ class RunSummaryWindow(TextWindow):
         # meant for this button would trigger it.
         self.app.root.focus_set()
         self.destroy()
-        start()
+        if start is not None:
+            start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tkinter
 from collections.abc import Callable, Sequence
 from tkinter import ttk
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import customtkinter as ctk
 
@@ -101,7 +101,7 @@ class TableWindow(ctk.CTkToplevel):
         frame.grid(row=1, column=0, columnspan=GRID_COLUMNS, sticky="nsew", padx=14)
         frame.grid_columnconfigure(0, weight=1)
         frame.grid_rowconfigure(0, weight=1)
-        mode = "extended" if many else "browse"
+        mode: Literal["extended", "browse"] = "extended" if many else "browse"
         table = ttk.Treeview(frame, columns=list(columns), show="headings", selectmode=mode)
         make_scrollbar(frame, table, row=0, column=1)
         for title in columns:
