@@ -394,7 +394,8 @@ def mixed_precision():
     from diffusers.models.transformers.transformer_hidream_image import MOEFeedForwardSwiGLU
 
     low, full = torch.bfloat16, torch.float32
-    linear, group_norm, layer_norm = F.linear, F.group_norm, F.layer_norm
+    linear, grouped_mm, group_norm, layer_norm = F.linear, F.grouped_mm, F.group_norm, F.layer_norm
+    scatter_add = Tensor.scatter_add
 
     def cast(dtype: torch.dtype, *tensors: Tensor | None) -> list[Tensor | None]:
         return [None if tensor is None else tensor.to(dtype) for tensor in tensors]
@@ -414,6 +415,12 @@ def mixed_precision():
     def multiply(values, weight, bias=None):
         return linear(*cast(low, values, weight, bias))
 
+    def multiply_groups(values, weight, offs):
+        return grouped_mm(*cast(low, values, weight), offs=offs)
+
+    def scatter(values, dim, index, src):
+        return scatter_add(values.to(src.dtype), dim, index, src)
+
     def attend(query, key, value, *args, **options):
         return _Attention.apply(*cast(low, query, key, value))
 
@@ -428,6 +435,8 @@ def mixed_precision():
 
     with (
         mock.patch.object(F, "linear", multiply),
+        mock.patch.object(F, "grouped_mm", multiply_groups),
+        mock.patch.object(Tensor, "scatter_add", scatter),
         mock.patch.object(nn.Conv2d, "_conv_forward", conv),
         mock.patch.object(nn.Conv3d, "_conv_forward", conv),
         mock.patch.object(F, "group_norm", norm_groups),

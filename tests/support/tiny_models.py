@@ -1750,6 +1750,43 @@ def make_tiny_qwen_image(path: str | Path) -> Path:
     return randomize_and_save(pipeline, path)
 
 
+def make_tiny_nucleus_image(path: str | Path) -> Path:
+    """Save a tiny Nucleus-Image pipeline below `path` and return the path."""
+    import diffusers
+    import torch
+    from transformers import Qwen3VLForConditionalGeneration, Qwen3VLProcessor
+
+    torch.manual_seed(SEED)
+    tokenizer = qwen_tokenizer(VISION_TOKENS)
+    transformer = diffusers.NucleusMoEImageTransformer2DModel(
+        in_channels=16,
+        out_channels=4,
+        num_layers=4,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        joint_attention_dim=16,
+        axes_dims_rope=(4, 6, 6),
+        mlp_ratio=8.0,
+        dense_moe_strategy="leave_first_block_dense",
+        num_experts=4,
+        moe_intermediate_dim=16,
+        capacity_factors=[0.0, 2.0, 2.0, 1.0],
+    )
+    with torch.no_grad():
+        for block in list(transformer.transformer_blocks)[1:]:
+            for parameter in block.img_mlp.experts.parameters():
+                parameter.normal_(0, 0.1)  # diffusers leaves them as the memory was
+    pipeline = diffusers.NucleusMoEImagePipeline(
+        transformer=transformer,
+        vae=tiny_qwen_vae(),
+        scheduler=diffusers.FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+        text_encoder=Qwen3VLForConditionalGeneration(tiny_qwen3_vl_config(tokenizer, num_layers=8)),
+        processor=qwen_processor(tokenizer, Qwen3VLProcessor, patch_size=16, max_pixels=256**2),
+    )
+    return randomize_and_save(pipeline, path)
+
+
 def make_tiny_qwen_image21(path: str | Path) -> Path:
     """Save a tiny Qwen-Image 2.1 pipeline below `path` and return the path."""
     import diffusers
@@ -1827,7 +1864,7 @@ def _save_tiny_qwen_edit(path: str | Path, pipeline_class: str, **config) -> Pat
 
 
 def qwen_processor(tokenizer, kind, patch_size: int, max_pixels: int):
-    """A processor of that class, with a template for chats whose messages are lists."""
+    """A processor of that class, with a template for chats whose messages are lists or texts."""
     from transformers import Qwen2VLImageProcessorPil
 
     from modules.weights.processors import without_videos
@@ -1835,7 +1872,8 @@ def qwen_processor(tokenizer, kind, patch_size: int, max_pixels: int):
     images = Qwen2VLImageProcessorPil(min_pixels=(2 * patch_size) ** 2, max_pixels=max_pixels, patch_size=patch_size)
     template = (
         "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-        "{{ message['content'][0]['text'] }}<|im_end|>\n{% endfor %}"
+        "{% set content = message['content'] %}{{ content if content is string else content[0]['text'] }}"
+        "<|im_end|>\n{% endfor %}"
     )
     return without_videos(kind)(images, tokenizer, chat_template=template)
 
