@@ -12,7 +12,7 @@ from modules.data.caption_edits import alternatives, as_trained, varies, without
 from modules.data.caption_encodings import why_not_utf8
 from modules.data.errors import CaptionError, DataError
 from modules.data.images import EXTENSIONS
-from modules.data.timed_captions import Span, captions_at
+from modules.data.timed_captions import Span, caption_parts, captions_at
 from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
 MAX_CAPTION_BYTES = 64 * 1024
-MAX_LINES_BYTES = 1024 * 1024  # of a text file that holds several captions
+MAX_LINES_BYTES = 1024 * 1024  # of a text file, which may hold several captions
 PUNCTUATION = (",", ".", ";", ":", "!", "?")  # which no space precedes
 NUM_LISTED = 5  # unreadable caption files named in an error message
 REMEDIES_OF_SEVERAL = {
@@ -152,23 +152,25 @@ def _plain_text(text: str) -> str:
 
 def _read_text(path: str, per_line: bool) -> tuple[str, ...] | None:
     """Raises CaptionError."""
-    limit = MAX_LINES_BYTES if per_line else MAX_CAPTION_BYTES
     try:
         with open(path, "rb") as file:
-            content = file.read(limit + 1)
+            content = file.read(MAX_LINES_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise CaptionError(path, "access", f"can't be read ({error.strerror})") from error
-    if len(content) > limit:
-        raise CaptionError(path, "size", f"is larger than {limit // 1024} KB")
+    if len(content) > MAX_LINES_BYTES:
+        raise CaptionError(path, "size", f"is larger than {MAX_LINES_BYTES // 1024} KB")
     if reason := why_not_utf8(content):
         raise CaptionError(path, "encoding", reason)
     # Windows editors start UTF-8 files with a byte order mark
     lines = [line.strip() for line in content.decode("utf-8-sig").splitlines()]
     lines = [line for line in lines if line]
     if not per_line:
-        return (" ".join(lines),)
+        text = " ".join(lines)
+        if any(_is_too_long(part.text) for part in caption_parts((text,))):
+            raise CaptionError(path, "size", f"is larger than {MAX_CAPTION_BYTES // 1024} KB")
+        return (text,)
     if any(map(_is_too_long, lines)):
         raise CaptionError(path, "size", f"has a line larger than {MAX_CAPTION_BYTES // 1024} KB")
     return tuple(lines) or ("",)

@@ -2,6 +2,8 @@
 
 import pytest
 
+from modules.config.ConceptConfig import ConceptConfig
+from modules.data.captions import read_captions
 from modules.data.timed_captions import CaptionPart, Span, caption_parts, captions_at
 
 CAPTION = "a cat in a garden [0:00 - 0:03] the cat sleeps [00:03–1:02:06.5] it walks away [0:09 - 0:12]"
@@ -32,6 +34,16 @@ def test_other_brackets_are_text(text):
 )
 def test_a_clip_has_the_caption_of_most_of_its_time_or_that_of_its_video(span, expected):
     assert captions_at((CAPTION,), span) == (expected,)
+
+
+def test_a_long_video_has_room_for_many_captions(tmp_path):
+    lines = (
+        f"[{number // 60}:{number % 60:02} - {number // 60}:{number % 60 + 1:02}] {'word ' * 20}{number}"
+        for number in range(1000)
+    )
+    (tmp_path / "film.txt").write_text("\n".join(lines))
+    (caption,) = read_captions(tmp_path / "film.mp4", ConceptConfig(), span=Span(600.0, 601.0))
+    assert caption.endswith("word 600")
 
 
 def test_without_a_caption_of_the_video_other_times_have_none_and_several_of_one_time_are_alternatives():
