@@ -61,9 +61,10 @@ class ModelConfig:
     denoiser: Str = setting(
         "",
         label="Other denoiser",
-        also_called="transformer_model, unet_path, dit, transformer override",
-        help="A .safetensors file with the transformer or U-Net alone, as ComfyUI loads it, in place of the base "
-        "model's; the rest comes from the base model. Generate images of a LoRA with the same one.",
+        also_called="transformer_model, unet_path, dit, transformer override, gguf",
+        help="A .safetensors or .gguf file with the transformer or U-Net alone, as ComfyUI loads it, in place of the "
+        "base model's; the rest comes from the base model. A GGUF file stays quantized, for LoRAs and embeddings. "
+        "Generate images of a LoRA with the same one.",
         group="model",
         format="file",
         empty_means="that of the base model",

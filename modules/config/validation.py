@@ -32,6 +32,7 @@ RULES = (
     trained_parts.embedding_problems,
     memory.precision_problems,
     memory.quantization_problems,
+    memory.gguf_problems,
     adapters.adapter_problems,
     memory.offloading_problems,
     memory.swap_problems,

@@ -19,6 +19,7 @@ from modules.families.long_prompts import extend_prompts
 from modules.weights.blocks import keep_in_place, repeated_blocks, swapped_blocks
 from modules.weights.device_memory import free_memory
 from modules.weights.errors import WeightsError, loading_reason
+from modules.weights.gguf_files import is_gguf
 from modules.weights.hub_models import download_folder
 from modules.weights.inspect import check_base, check_fits, inspect_base, names_component
 from modules.weights.libraries import import_pipeline
@@ -122,7 +123,8 @@ class BaseModel:
     def stored_quantized(self) -> list[str]:
         """The components whose files are quantized."""
         names = self._classes.keys() - self._own_parts.keys()
-        return [name for name in sorted(names) if stored_quantization(self.path / name) != "none"]
+        own = [name for name, path in self._own_parts.items() if is_gguf(path)]
+        return own + [name for name in sorted(names) if stored_quantization(self.path / name) != "none"]
 
     def require(self, *names: str, on_device: bool = True, lazily: bool = False) -> None:
         """Loads missing components, frozen and in evaluation mode, and by default moves modules to the device.

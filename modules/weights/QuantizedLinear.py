@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 BLOCK = 64  # weights that share a scale in nf4
+GGUF = "GGUF "  # before the name of one of its formats
 _INT8_MAX = 127
 _FLOAT8 = torch.float8_e4m3fn
 
@@ -22,10 +23,11 @@ class QuantizedLinear(nn.Linear):
     """A frozen linear layer that dequantizes its weight in each pass and computes in the precision of its input.
 
     quantization: "int8" (symmetric) or "float8" (e4m3), with a scale per output, or "nf4" (Dettmers et al. 2023, arXiv
-        2305.14314, section 3), with a scale per 64 weights.
-    weight: int8[out, in], also for the bits of float8; int8[out * in / 2, 1] for nf4, with two values per byte. No cast
-        of the model changes it, and T5 does not cast the input of a layer to the dtype of its weight if that is int8.
-    scale: float32[out, 1]; for nf4 float32[blocks].
+        2305.14314, section 3), with a scale per 64 weights; or a format of GGUF files, as "GGUF Q4_0".
+    weight: int8[out, in], also for the bits of float8; int8[out * in / 2, 1] for nf4, with two values per byte; the
+        bytes in a GGUF file. No cast of the model changes it, and T5 does not cast the input of a layer to the dtype of
+        its weight if that is int8.
+    scale: float32[out, 1]; for nf4 float32[blocks]; empty for GGUF, which has its scales among the bytes.
     compute_dtype: of the original weight. PEFT reads it to create adapters.
     """
 
@@ -121,5 +123,9 @@ def dequantize(weight: Tensor, scale: Tensor, quantization: str, shape: tuple[in
     """The weight [out, in], rounded once to `dtype`."""
     if quantization == "nf4":
         return torch.ops.bitsandbytes.dequantize_4bit(weight.view(torch.uint8), scale, BLOCK, "nf4", shape, dtype)
+    if quantization.startswith(GGUF):
+        from modules.weights.gguf_files import dequantize_gguf
+
+        return dequantize_gguf(weight, quantization.removeprefix(GGUF), shape, dtype)
     values = weight if quantization == "int8" else weight.view(_FLOAT8)
     return values.to(dtype).mul_(scale)  # the cast is exact, and the product is computed in float32

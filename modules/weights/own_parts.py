@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.weights.errors import WeightsError, loading_reason
+from modules.weights.gguf_files import check_gguf, is_gguf, put_quantized, shape_of
 from modules.weights.part_files import denoiser_tensors, in_diffusers_names, surplus
 from modules.weights.safe import load_tensors
 
@@ -35,7 +36,12 @@ def own_parts(family: Family, config: ModelConfig) -> dict[str, Path]:
                 f"model.denoiser {config.denoiser!r}: {family.label} has {len(family.denoisers)} denoisers; leave it "
                 "empty, and put the file's weights into a diffusers folder for model.base."
             )
-        parts[family.denoisers[0]] = _file(config.denoiser, "model.denoiser")
+        path = Path(os.path.expanduser(config.denoiser))
+        if path.is_file() and is_gguf(path):
+            check_gguf(path, "model.denoiser")
+            parts[family.denoisers[0]] = path
+        else:
+            parts[family.denoisers[0]] = _file(config.denoiser, "model.denoiser")
     return parts
 
 
@@ -112,13 +118,16 @@ def _from_file(
         tensors = in_diffusers_names(component_class, tensors, config, expected)
     if not is_vae and (name := surplus(tensors.keys(), expected)):
         raise ValueError(f"it has a {name}, and that of model.base has none")
+    for name, value in component.state_dict().items():
+        if name in tensors and shape_of(tensors[name]) != value.shape:
+            shapes = f"{shape_of(tensors[name])} and that of model.base {tuple(value.shape)}"
+            raise ValueError(f"its {name} has the shape {shapes}")
+    if is_gguf(path):
+        put_quantized(component, tensors, dtype)
     exact = set(component_class._keep_in_fp32_modules or ())  # as diffusers loads it from a folder
     weights = component.state_dict()
     for name in weights.keys() & tensors.keys():
         value = tensors.pop(name)  # or it would be held in both dtypes
-        if value.shape != weights[name].shape:
-            shapes = f"{tuple(value.shape)} and that of model.base {tuple(weights[name].shape)}"
-            raise ValueError(f"its {name} has the shape {shapes}")
         own_dtype = dtype if exact.isdisjoint(name.split(".")) else torch.float32
         weights[name] = value.to(own_dtype) if value.is_floating_point() else value
     component.load_state_dict(weights, assign=True)

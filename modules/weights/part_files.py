@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from modules.weights.gguf_files import gguf_tensors, is_gguf
 from modules.weights.safe import load_tensors, read_header, tensor_shapes
 
 if TYPE_CHECKING:
@@ -22,11 +23,15 @@ CHOOSE_FLOAT = "which can't be read; choose the file in bfloat16, float16 or flo
 def denoiser_tensors(path: Path, dtype: torch.dtype) -> dict[str, Tensor]:
     """The tensors of the denoiser in a file, without prefix; float8 weights that have scales are multiplied by them.
 
-    dtype: of these products; other tensors are as in the file.
+    dtype: of these products; other tensors are as in the file, which may be GGUF.
     Raises ValueError for weights that are quantized in another way.
     """
+    if is_gguf(path):
+        found = gguf_tensors(path)
+        prefix = _prefix(found)
+        return {name.removeprefix(prefix): tensor for name, tensor in found.items() if name.startswith(prefix)}
     names = tensor_shapes(read_header(path)).keys()
-    prefix = next((start for start in PREFIXES if any(name.startswith(start) for name in names)), "")
+    prefix = _prefix(names)
     own = [name for name in names if name.startswith(prefix)]
     tensors = {name.removeprefix(prefix): tensor for name, tensor in load_tensors(path, own).items()}
     weights = {name: tensor for name, tensor in tensors.items() if not name.endswith(_NOT_WEIGHTS)}
@@ -39,6 +44,10 @@ def denoiser_tensors(path: Path, dtype: torch.dtype) -> dict[str, Tensor]:
         if name.endswith(".weight") and not tensor.is_floating_point():
             raise ValueError(f"its {name} is quantized to {_called(tensor)}, {CHOOSE_FLOAT}")
     return weights
+
+
+def _prefix(names: Collection[str]) -> str:
+    return next((start for start in PREFIXES if any(name.startswith(start) for name in names)), "")
 
 
 def _scaled(name: str, weight: Tensor, scale: Tensor) -> Tensor:

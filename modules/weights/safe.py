@@ -209,7 +209,7 @@ def _other_format(start: bytes, size: int) -> str | None:
     if start.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04")) and start[8:9] != b"{":
         return "is a pickled checkpoint, not safetensors; use the safetensors version of this model"
     if start.startswith(b"GGUF"):
-        return "is a GGUF file, not safetensors; use the safetensors version of this model"
+        return "is a GGUF file, which model.denoiser alone takes; use the safetensors version of this model"
     if size < 8 or start[8:9] != b"{":
         return "is not a safetensors file; choose one that ends in .safetensors"
     return None

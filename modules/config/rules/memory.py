@@ -55,6 +55,27 @@ def quantization_problems(config: TrainConfig) -> Iterator[Problem]:
             yield Problem(path, message, remedy=set_to(path, "none"))
 
 
+def gguf_problems(config: TrainConfig) -> Iterator[Problem]:
+    """A denoiser in a GGUF file is quantized, and stays as it is."""
+    file = config.model.denoiser
+    if not file.lower().endswith(".gguf") or not facts_of(config).uses_denoiser:
+        return
+    start, quantization = f"model.denoiser {file!r}", config.model.denoiser_quantization
+    if facts_of(config).trains_weights:
+        kept = " or ".join(method.label for method in METHODS.values() if not method.trains_weights)
+        message = (
+            f"{start} with method {config.method}: quantized weights can neither train nor be saved with the model; "
+            f"choose a .safetensors file, or use {kept}."
+        )
+        yield Problem("model.denoiser", message)
+    if quantization != "none":
+        message = f"model.denoiser_quantization {quantization} with {start}: it is quantized already; set it to none."
+        yield Problem("model.denoiser_quantization", message, remedy=set_to("model.denoiser_quantization", "none"))
+    if config.distributed_strategy in ("fsdp", "hsdp"):
+        message = f"distributed_strategy {config.distributed_strategy} with {start}: it can't be sharded; use ddp."
+        yield Problem("distributed_strategy", message, remedy=set_to("distributed_strategy", "ddp"))
+
+
 def offloading_problems(config: TrainConfig) -> Iterator[Problem]:
     model = config.model
     if model.activation_offloading and not model.gradient_checkpointing and facts_of(config).uses_denoiser:

@@ -30,7 +30,7 @@ OPTIONAL = {
 }
 
 # Packages that Chorus or its libraries use if they are installed.
-EXTRAS = ("bitsandbytes", "triton", "triton-windows", "torchao", "torchvision", "xformers")
+EXTRAS = ("bitsandbytes", "gguf", "triton", "triton-windows", "torchao", "torchvision", "xformers")
 
 
 def check_python(version: tuple[int, ...] = sys.version_info[:3], is_64_bit: bool = sys.maxsize > 2**32) -> CheckResult:
