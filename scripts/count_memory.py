@@ -297,6 +297,8 @@ def denoiser_call(family: Family, side: int) -> Callable[[nn.Module], object]:
         timestep, sizes, guidance = torch.empty(1), torch.empty(1, 6), torch.empty(1)
     packed, shape = family.pack(latents), tuple(latents.shape)
     others = {"first_frame": latents} if family.needs_first_frame else {}
+    if family.published.image_features:
+        others["image_features"] = torch.empty(1, *family.published.image_features, device="meta")
     if family.inpainting:
         channels = num_mask_channels(family.inpainting, side // shape[-1]) + shape[1]
         others["inpainting"] = torch.empty(1, channels, *shape[2:], device="meta")

@@ -253,6 +253,8 @@ def _inputs(base: Any, count: int, width: int, height: int, frames: int) -> dict
     given: dict[str, Any] = {"host_timestep": timestep, "text": make_text(family, count)}
     given["sizes"] = torch.zeros(count, 6).to(GPU) if family.takes_sizes else None
     given["first_frame"] = latents if family.needs_first_frame else None
+    features = family.published.image_features
+    given["image_features"] = torch.empty(count, *features, device=GPU) if features else None
     if family.max_references == 1:  # made for it
         given["references"] = [[row] for row in latents]
     return {"noised": latents, "timestep": timestep.to(GPU), **given}
@@ -284,6 +286,7 @@ def make_batch(config: TrainConfig, base: Any) -> Any:
         latents=inputs["noised"],
         sizes=inputs["sizes"],
         first_frame=inputs["first_frame"],
+        image_features=inputs["image_features"],
         references=inputs.get("references"),
         text=None if _trained_encoders(config, base) else inputs["text"],
     )

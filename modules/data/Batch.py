@@ -35,6 +35,7 @@ class Batch:
         the last, see `last_given`), for families that need it.
     inpainting: [B, M + C, h, w], for families that paint a part of an image: the mask as they see it, 1 where they
         paint, and normalized latents of the image with gray in place of that part; None for others.
+    image_features: [B, tokens, width], what an image encoder makes of the first frames, for families that need it.
     last_given: bool[B], clips whose `first_frame` shows the last frame, too, or None.
     first_given: bool[B], clips whose first latent frame gets no noise and is no part of the loss, or None.
     unconditional: bool[B], samples whose conditioning is all zeros, or None.
@@ -61,6 +62,7 @@ class Batch:
     prior: Tensor | None = None
     first_frame: Tensor | None = None
     inpainting: Tensor | None = None
+    image_features: Tensor | None = None
     last_given: Tensor | None = None
     first_given: Tensor | None = None
     unconditional: Tensor | None = None

@@ -13,6 +13,7 @@ from modules.data.caching import (
     Shard,
     cache_latents,
     cache_text,
+    encoders_of,
     find_undecodable,
     latent_keys,
     reference_parts,
@@ -75,7 +76,7 @@ class DatasetEncoder:
         """The latents of every usable image."""
         cache = self._scanned_cache("latents")
         files = dict.fromkeys([*self._dataset.paths, *self._dataset.other_files])
-        self._hash_together([*self._base.component_files(self._base.family.vae), *files])
+        self._hash_together([*self._base.component_files(*encoders_of(self._base.family)), *files])
         keys = latent_keys(self._dataset, self._buckets, self._base, self._hashes)
         self._hashes.save()
 

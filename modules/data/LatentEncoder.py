@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modules.data.errors import DataError
+from modules.data.images import to_image
 from modules.data.prefetch import prefetch
 from modules.weights.device_memory import fits_in_memory
 
 if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from torch import Tensor
 
     from modules.families.Family import Family
@@ -32,10 +34,12 @@ class LatentEncoder:
 
     A size that did not fit is not tried again. Tiled latents differ slightly, because each tile is encoded without its
     surroundings and blended where tiles overlap.
+    pipe: with the `image_components` of a family that has some.
     """
 
-    def __init__(self, family: Family, vae: ModelMixin):
+    def __init__(self, family: Family, vae: ModelMixin, pipe: DiffusionPipeline | None = None):
         self.family = family
+        self._pipe = pipe
         self._vae = vae
         self._device = vae.device
         self._pixels_at_once = PIXELS_AT_ONCE
@@ -88,6 +92,15 @@ class LatentEncoder:
                 yield from deque(rest, maxlen=1)
 
         return self.encode_clip(gray_elsewhere)
+
+    def image_features(self, frames: Callable[[], Iterator[np.ndarray]]) -> Tensor:
+        """Of a clip, as a row of `Batch.image_features`, for families that have `image_components`."""
+        import torch
+
+        assert self._pipe is not None
+        assert self.family.image_features is not None
+        with torch.no_grad():
+            return self.family.image_features(self._pipe, [to_image(next(frames()))])
 
     def _encode_pieces(self, frames: Callable[[], Iterator[np.ndarray]], latents: list[Tensor]) -> None:
         import torch

@@ -91,7 +91,7 @@ class SampleSource:
             _with_last_frame(self.pictures.record(sample)) if last else self.pictures.record(sample)
             for sample, last in zip(samples, last_given, strict=True)
         ]
-        names = [name for name in ("latents", "pixels", "first_frame") if name in records[0]]
+        names = [name for name in ("latents", "pixels", "first_frame", "image_features") if name in records[0]]
         pictures = _stacked([{name: record[name] for name in names} for record in records])
         shape = self.pictures.noise_shape(pictures)
         u = [self.timesteps.at(uniform(*draw, "timestep"), shape) for draw in draws]

@@ -54,7 +54,7 @@ WHOLE: Shard = (0, 1)
 
 def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: FileHashes) -> list[str | None]:
     """The cache key of each sample's latents, None if the image, its mask or one of its references can't be read."""
-    encoder = hashes.combined(base.component_files(base.family.vae), str(base.dtype), f"v{ENCODING_VERSION}")
+    encoder = hashes.combined(base.component_files(*encoders_of(base.family)), str(base.dtype), f"v{ENCODING_VERSION}")
     contents = _of_each_view(dataset, hashes.of)
     others = _contents_of_others(dataset, hashes)
     keys: list[str | None] = []
@@ -85,6 +85,11 @@ def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: Fil
         is_readable = content is not None and all(others[path] is not None for path in needed)
         keys.append(_key(*parts) if is_readable else None)
     return keys
+
+
+def encoders_of(family: Family) -> tuple[str, ...]:
+    """The components that latents, and what is cached with them, are encoded with."""
+    return family.vae, *family.image_components
 
 
 def text_keys(
@@ -150,7 +155,7 @@ def cache_latents(
     missing = shard_of(_first_of_each_key(tried, cache), shard)
     if not missing:
         return unusable
-    with must_fit("the VAE"), base.using(base.family.vae):
+    with must_fit("the VAE"), base.using(*encoders_of(base.family)):
         found = _encode_images(missing, dataset, buckets, keys, cache, base, progress)
     by_key = {keys[sample]: reason for sample, reason in found.items()}
     return unusable | {sample: by_key[key] for sample, key in enumerate(tried) if key in by_key}
@@ -249,7 +254,7 @@ def _encode_images(
     progress: Progress,
 ) -> dict[int, str]:
     """Caches the latents of `missing`, bucket by bucket; returns the images that can't be decoded (id -> reason)."""
-    encoder = LatentEncoder(base.family, base.vae)
+    encoder = LatentEncoder(base.family, base.vae, base.pipe)
     unusable: dict[int, str] = {}
     done = 0
     for bucket in sorted({int(buckets.index[sample]) for sample in missing}):
@@ -297,6 +302,8 @@ def _encode_clips(
             record = _record(encoder.encode_clip(frames), others, encoder)
             if encoder.family.needs_first_frame:
                 record["first_frame"] = encoder.encode_ends(frames, clip.num_frames, last=False)
+            if encoder.family.image_components:
+                record["image_features"] = encoder.image_features(frames)
             if clip.last_given:
                 record[BOTH_ENDS] = encoder.encode_ends(frames, clip.num_frames, last=True)
             yield sample, record

@@ -147,6 +147,12 @@ def to_array(image: Image.Image) -> np.ndarray:
     return np.ascontiguousarray(array / 127.5 - 1.0)
 
 
+def to_image(array: np.ndarray) -> Image.Image:
+    """The image of which `to_array` gives this array."""
+    values = ((array + 1.0) * 127.5).round().astype(np.uint8)
+    return Image.fromarray(np.ascontiguousarray(values.transpose(1, 2, 0)))
+
+
 @contextmanager
 def _damage_explained(path: str) -> Iterator[None]:
     try:

@@ -21,6 +21,7 @@ from modules.families.TextEncoding import Conditioning, TextEncoding
 if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
+    from PIL.Image import Image
     from torch import Tensor
 
     from modules.config.ModelConfig import ModelConfig
@@ -44,6 +45,7 @@ class DenoiserCall:
     first_frame: Tensor | None = None  # as in Batch; None unless the family `needs_first_frame`
     first_given: Tensor | None = None  # bool[B], rows whose first latent frame has no noise; None if there are none
     last_given: Tensor | None = None  # as in Batch
+    image_features: Tensor | None = None  # as in Batch
     inpainting: Tensor | None = None  # as in Batch; None unless the family has `inpainting`
 
     def token_timesteps(self, patch_size: int) -> Tensor:
@@ -111,6 +113,9 @@ class Family:
         trains clips only, and samples start from an image.
     takes_last_frame: whether the denoiser can also be given the last frame (`Batch.last_given`); the pipeline's
         `__call__` takes it as `last_image`.
+    image_components: an image encoder that sees the first frame beside the VAE, and its processor; () for none.
+    image_features: (pipeline, images) -> what the denoiser takes of the image encoder, [tokens, width]; None unless
+        there are `image_components`. images: the first frame, in the size of the clip.
     min_sample_steps: the fewest steps that the pipeline can sample in.
     patch_size: latent cells along each side of a token, for shifting timesteps by resolution.
     shift_law: how the shift of timesteps by resolution grows with the size of an image, as in ResolutionShift.
@@ -180,6 +185,8 @@ class Family:
     image_pipeline: str = ""
     needs_first_frame: bool = False
     takes_last_frame: bool = False
+    image_components: tuple[str, ...] = ()
+    image_features: Callable[[DiffusionPipeline, list[Image]], Tensor] | None = None
     min_sample_steps: int = 1
     patch_size: int = 2
     shift_law: ShiftLaw = "exponential"

@@ -33,6 +33,7 @@ class PublishedModel:
     text: name of a text encoding output -> its shape for one prompt.
     side: the native resolution in pixels, as the side of a square.
     connectors: the components in `Family.text.connectors`.
+    image_features: the shape of what `Family.image_features` gives of one clip; () where it has none.
     """
 
     denoiser: Component
@@ -41,6 +42,7 @@ class PublishedModel:
     text: Mapping[str, tuple[int, ...]]
     side: int
     connectors: tuple[Component, ...] = field(default=(), repr=False)
+    image_features: tuple[int, ...] = field(default=(), repr=False)
 
 
 # --- components shared by several families ----------------------------------------------------------------------------

@@ -35,6 +35,7 @@ def predict(
     first_given: Tensor | None = None,
     last_given: Tensor | None = None,
     inpainting: Tensor | None = None,
+    image_features: Tensor | None = None,
 ) -> Tensor:
     """The prediction for noised latents [B, C, H, W] (video models: [B, C, F, H, W]), in the same shape.
 
@@ -47,7 +48,7 @@ def predict(
     references: of each row, the normalized latents of its reference images, not batched; None if no row has any.
     first_frame, last_given: as in Batch, for families that need the first frame.
     first_given: bool[B], rows whose first latent frame has no noise; None if there are none.
-    inpainting: as in Batch, for families that need it.
+    inpainting, image_features: as in Batch, for families that need them.
     """
     import torch
 
@@ -65,6 +66,7 @@ def predict(
         first_given=first_given,
         last_given=last_given,
         inpainting=inpainting,
+        image_features=image_features,
     )
     if family.experts is None:
         return _call_alike(family, call, references)
@@ -111,6 +113,7 @@ def _call(family: Family, call: DenoiserCall) -> Tensor:
         references=tuple(latents.to(dtype) for latents in call.references),
         first_frame=None if call.first_frame is None else call.first_frame.to(dtype),
         inpainting=None if call.inpainting is None else call.inpainting.to(dtype),
+        image_features=None if call.image_features is None else call.image_features.to(dtype),
     )
     output = family.output(call, call.denoiser(**family.inputs(call), return_dict=False)[0])
     return family.unpack(output, call.shape)
@@ -148,6 +151,7 @@ def _rows_of(call: DenoiserCall, rows: list[int]) -> DenoiserCall:
         first_given=take(call.first_given),
         last_given=take(call.last_given),
         inpainting=take(call.inpainting),
+        image_features=take(call.image_features),
     )
 
 

@@ -22,7 +22,7 @@ def _inputs_by_token(call: DenoiserCall) -> dict[str, Any]:
     return {**wan_inputs(call), "timestep": call.token_timesteps(WAN_21.patch_size)}
 
 
-def _inputs_with_first_frame(call: DenoiserCall) -> dict[str, Any]:
+def inputs_with_first_frame(call: DenoiserCall) -> dict[str, Any]:
     import torch
 
     assert call.first_frame is not None  # of a family that needs it
@@ -94,7 +94,7 @@ WAN_22_I2V_A14B = replace(
     unused=("image_encoder", "image_processor"),
     needs_first_frame=True,
     takes_last_frame=True,
-    inputs=_inputs_with_first_frame,
+    inputs=inputs_with_first_frame,
     latent_bytes_per_pixel=2 * WAN_22_A14B.latent_bytes_per_pixel,
     published=replace(
         WAN_21_MODEL, denoiser=Component("diffusers.WanTransformer3DModel", {"in_channels": 36, "out_channels": 16})

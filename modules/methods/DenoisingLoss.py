@@ -83,7 +83,7 @@ class DenoisingLoss(Loss):
         host_timestep = self._objective.timestep(batch.host_u)
         inputs = (noised, timestep, self._text(batch), batch.sizes, self._guidance, host_timestep, batch.references)
         frames = (batch.first_frame, batch.first_given, batch.last_given)
-        prediction = predict(self.base.family, self.base.pipe, *inputs, *frames, batch.inpainting)
+        prediction = predict(self.base.family, self.base.pipe, *inputs, *frames, batch.inpainting, batch.image_features)
         if batch.first_given is None:
             return prediction
         return prediction.masked_fill(_first_frames(batch.first_given, prediction), 0)

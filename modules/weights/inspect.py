@@ -103,7 +103,7 @@ def check_fits(base: str, info: BaseInfo, family: Family, setting: str = "model.
 
 def _check_complete(base: str, index: Mapping[str, Any], family: Family, setting: str) -> None:
     """Raises WeightsError if the folder goes without a component that the family needs."""
-    for name in (*family.denoisers, family.vae, *family.text_components):
+    for name in (*family.denoisers, family.vae, *family.text_components, *family.image_components):
         if name not in family.optional and (index.get(name) or [None])[0] is None:
             raise WeightsError(
                 f"{setting} '{base}': has no {name}, which {family.label} needs; load it with diffusers, give the "

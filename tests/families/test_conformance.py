@@ -21,6 +21,7 @@ from PIL import Image
 from modules.config.ModelConfig import ModelConfig
 from modules.config.SampleConfig import SampleConfig
 from modules.data.images import to_array
+from modules.data.LatentEncoder import LatentEncoder
 from modules.data.TensorCache import TensorCache
 from modules.families.conditioning import encode_records, encode_text, is_unconditional_zero
 from modules.families.Family import Family
@@ -150,6 +151,8 @@ class Case:
             conditions["inpainting"] = self.inpainting.expand(len(noised), -1, -1, -1)
         if self.family.needs_first_frame:
             conditions["first_frame"] = self.first_frame.expand(len(noised), -1, -1, -1, -1)
+        if self.family.image_features:
+            conditions["image_features"] = self.image_features.expand(len(noised), -1, -1)
         if self.family.needs_references:
             conditions["references"] = [self.reference_latents() for _ in noised]
         return conditions
@@ -161,6 +164,12 @@ class Case:
         gray = torch.zeros(1, 3, self.frames - 1, self.height, self.width)
         with torch.no_grad():
             return encode_pixels(self.family, self.pipe.vae, torch.cat([first, gray], 2))
+
+    @cached_property
+    def image_features(self):
+        """As Batch.image_features, of `input_image`."""
+        encoder = LatentEncoder(self.family, self.pipe.vae, self.pipe)
+        return encoder.image_features(lambda: iter([to_array(self.input_image)]))[None]
 
     @cached_property
     def inpainting(self):

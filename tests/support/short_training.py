@@ -55,7 +55,7 @@ def our_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> np.
     """float32[H, W, 3] in [0, 1] of our own sampler, seen just before it is rounded to a PIL image."""
     seen = []
     # the one of videos calls that of pictures for each of them
-    processor = getattr(pipe, "image_processor", None) or pipe.video_processor
+    processor = getattr(pipe, "video_processor", None) or pipe.image_processor
     postprocess = processor.postprocess
 
     def spy(image, output_type, **options):

@@ -559,6 +559,13 @@ def make_tiny_wan22_i2v_a14b(path: str | Path) -> Path:
     return _save_tiny_wan(path, experts=2, further_channels=20, pipeline="WanImageToVideoPipeline", boundary_ratio=0.5)
 
 
+def make_tiny_wan21_i2v(path: str | Path) -> Path:
+    """Save a tiny Wan 2.1 I2V pipeline below `path` and return the path: an image encoder sees the first frame, too."""
+    return _save_tiny_wan(
+        path, further_channels=20, pipeline="WanImageToVideoPipeline", seen={"image_dim": 16, "added_kv_proj_dim": 24}
+    )
+
+
 def _save_tiny_wan(
     path: str | Path,
     channels: int = 16,
@@ -568,8 +575,10 @@ def _save_tiny_wan(
     pipeline: str = "WanPipeline",
     transformer: str = "WanTransformer3DModel",
     heads: int = 2,
+    seen: dict | None = None,
     **options,
 ) -> Path:
+    """seen: how the transformer takes what an image encoder of 16 features sees; None for models without one."""
     import diffusers
     import torch
     from diffusers import AutoencoderKLWan, UniPCMultistepScheduler
@@ -587,11 +596,14 @@ def _save_tiny_wan(
             ffn_dim=32,
             num_layers=2,
             rope_max_seq_len=32,
+            **(seen or {}),
         )
         for _ in range(experts)
     ]
     if experts > 1:
         options["transformer_2"] = transformers[1]
+    if seen:
+        options |= {"image_encoder": tiny_clip_vision(), "image_processor": tiny_clip_processor()}
     made = getattr(diffusers, pipeline)(
         transformer=transformers[0],
         vae=AutoencoderKLWan(**_tiny_wan_vae(channels), **(vae or {})),
@@ -1996,6 +2008,26 @@ def tiny_clip(
         pad_token_id=tokenizer.pad_token_id,
     )
     return (CLIPTextModelWithProjection if projected else CLIPTextModel)(config)
+
+
+def tiny_clip_vision():
+    from transformers import CLIPVisionConfig, CLIPVisionModel
+
+    config = CLIPVisionConfig(
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=3,  # the last one is not used
+        num_attention_heads=2,
+        image_size=16,
+        patch_size=8,
+    )
+    return CLIPVisionModel(config)
+
+
+def tiny_clip_processor():
+    from transformers import CLIPImageProcessorPil
+
+    return CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
 
 
 def tiny_t5(tokenizer, width: int):

@@ -78,7 +78,7 @@ def test_a_run_goes_on_exactly_and_its_sample_is_a_video_with_a_poster(settings,
         assert container.streams.video[0].average_rate == 24
 
 
-@pytest.mark.parametrize("family", ["wan22_5b", "ltx_video", "wan22_i2v_a14b"])
+@pytest.mark.parametrize("family", ["wan22_5b", "ltx_video", "wan22_i2v_a14b", "wan21_i2v"])
 def test_videos_start_and_end_with_an_image_as_in_the_plain_pipeline(family, tiny_model, clips):
     plain = DiffusionPipeline.from_pretrained(tiny_model(family))
     kind = getattr(diffusers, FAMILIES[family].image_pipeline)
@@ -137,7 +137,7 @@ def test_a_model_for_images_learns_from_clips_and_starts_samples_from_their_firs
         train(replace(config, workspace_dir=str(tmp_path / "other")))
 
 
-@pytest.mark.parametrize("name", [n for n, family in FAMILIES.items() if family.frame_step and n != "wan22_i2v_a14b"])
+@pytest.mark.parametrize("name", [n for n, f in FAMILIES.items() if f.frame_step and not f.needs_first_frame])
 def test_every_family_of_videos_trains_on_clips_and_images_and_samples_videos(
     name, settings, train, tiny_model, tmp_path
 ):
