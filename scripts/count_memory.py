@@ -296,7 +296,7 @@ def denoiser_call(family: Family, side: int) -> Callable[[nn.Module], object]:
             text = {name: list(value) for name, value in text.items()}
         timestep, sizes, guidance = torch.empty(1), torch.empty(1, 6), torch.empty(1)
     packed, shape = family.pack(latents), tuple(latents.shape)
-    others = {"first_frame": latents} if family.needs_first_frame else {}
+    others = {"first_frame": latents[:, :, :1] if family.encode_first else latents} if family.needs_first_frame else {}
     if family.published.image_features:
         others["image_features"] = torch.empty(1, *family.published.image_features, device="meta")
     if family.inpainting:

@@ -252,7 +252,8 @@ def _inputs(base: Any, count: int, width: int, height: int, frames: int) -> dict
     timestep = torch.full((count,), 500.0)
     given: dict[str, Any] = {"host_timestep": timestep, "text": make_text(family, count)}
     given["sizes"] = torch.zeros(count, 6).to(GPU) if family.takes_sizes else None
-    given["first_frame"] = latents if family.needs_first_frame else None
+    first = latents[:, :, :1] if family.encode_first else latents
+    given["first_frame"] = first if family.needs_first_frame else None
     features = family.published.image_features
     given["image_features"] = torch.empty(count, *features, device=GPU) if features else None
     if family.max_references == 1:  # made for it

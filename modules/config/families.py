@@ -15,6 +15,8 @@ from modules.config.installation import ROOT
 from modules.config.methods import methods_for
 
 PATH = ROOT / "resources" / "families.json"
+# Where the config of a model's denoiser is added to its model_index.json, because some families share a pipeline.
+DENOISER_CONFIG = "denoiser_config"
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class Batch:
     mask: [B, 1, H, W], 1 where the image is learned and 0 where it is not; None if no sample is masked.
     prior: bool[B], samples whose target is the prediction of the base model before training, or None.
     first_frame: [B, C, F, H, W], normalized latents of the clips with gray in place of all frames but the first (and
-        the last, see `last_given`), for families that need it.
+        the last, see `last_given`), for families that need it; of those with `encode_first`, what that gives.
     inpainting: [B, M + C, h, w], for families that paint a part of an image: the mask as they see it, 1 where they
         paint, and normalized latents of the image with gray in place of that part; None for others.
     image_features: [B, tokens, width], what an image encoder makes of the first frames, for families that need it.

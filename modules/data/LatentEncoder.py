@@ -78,10 +78,15 @@ class LatentEncoder:
         return self.encode(whole)[0]
 
     def encode_ends(self, frames: Callable[[], Iterator[np.ndarray]], num_frames: int, last: bool) -> Tensor:
-        """Of a clip of `num_frames` with gray in place of all of `frames` but the first, as `Batch.first_frame`.
+        """A row of `Batch.first_frame`: of a clip of `num_frames` with gray in place of all of `frames` but the first.
 
         last: whether the last one is kept, too.
         """
+        import torch
+
+        if self.family.encode_first is not None:
+            with torch.no_grad():
+                return self.family.encode_first(self.family, self._vae, torch.from_numpy(next(frames()))[None])[0]
 
         def gray_elsewhere() -> Iterator[np.ndarray]:
             rest = frames()

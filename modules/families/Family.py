@@ -113,6 +113,8 @@ class Family:
         trains clips only, and samples start from an image.
     takes_last_frame: whether the denoiser can also be given the last frame (`Batch.last_given`); the pipeline's
         `__call__` takes it as `last_image`.
+    encode_first: (family, VAE, first frame [1, 3, H, W] in [-1, 1]) -> `Batch.first_frame` of one clip,
+        [1, C, 1, h, w]; None if that is the clip with gray behind its first frame.
     image_components: an image encoder that sees the first frame beside the VAE, and its processor; () for none.
     image_features: (pipeline, images) -> what the denoiser takes of the image encoder, [tokens, width]; None unless
         there are `image_components`. images: the first frame, in the size of the clip.
@@ -121,7 +123,8 @@ class Family:
     shift_law: how the shift of timesteps by resolution grows with the size of an image, as in ResolutionShift.
     partly_unused: components with weights that the forward pass does not use, so that they never get a gradient.
     frozen_layers: component -> layers that are never trained, because other programs' file formats can't hold them.
-    accepts: whether a model_index.json with one of the pipelines belongs to this family and not to a variant.
+    accepts: whether a model_index.json with one of the pipelines belongs to this family and not to a variant. With
+        `denoiser_config`, families are told apart whose pipelines have the same class.
     unsupported: config of the first denoiser -> the name of its version, if it is one that can't be trained, else "".
     matches_lora: whether tensor names and shapes of a LoRA file belong to this family and to no other.
     takes_loras_of: the family whose LoRA files also fit this one, because both have the same layers; "" for none.
@@ -185,6 +188,7 @@ class Family:
     image_pipeline: str = ""
     needs_first_frame: bool = False
     takes_last_frame: bool = False
+    encode_first: Callable[[Family, ModelMixin, Tensor], Tensor] | None = None
     image_components: tuple[str, ...] = ()
     image_features: Callable[[DiffusionPipeline, list[Image]], Tensor] | None = None
     min_sample_steps: int = 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from modules.config.families import DENOISER_CONFIG
 from modules.families.Codec import Codec
 from modules.families.Family import DenoiserCall, Family
 from modules.families.frames import decode_frames, encode_frames
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _NUM_TOKENS = 226  # of every text
 
 
-def _shape(vae: ModelMixin, width: int, height: int, num_frames: int) -> tuple[int, ...]:
+def latent_shape(vae: ModelMixin, width: int, height: int, num_frames: int) -> tuple[int, ...]:
     config, cell = vae.config, 2 ** (len(vae.config.block_out_channels) - 1)
     frames = (num_frames - 1) // config.temporal_compression_ratio + 1
     return config.latent_channels, frames, height // cell, width // cell
@@ -33,7 +34,7 @@ def _frames_first(latents: Tensor) -> Tensor:
     return latents.transpose(1, 2)
 
 
-def _inputs(call: DenoiserCall) -> dict[str, Any]:
+def inputs(call: DenoiserCall) -> dict[str, Any]:
     config = call.denoiser.config
     return {
         "hidden_states": call.latents,
@@ -56,6 +57,7 @@ COGVIDEOX = Family(
     name="cogvideox",
     label="CogVideoX",
     pipeline="CogVideoXPipeline",
+    accepts=lambda index: not index.get(DENOISER_CONFIG, {}).get("patch_size_t"),
     denoisers=("transformer",),
     text=TextEncoding(
         outputs=("prompt_embeds", None),
@@ -67,12 +69,10 @@ COGVIDEOX = Family(
     align=16,
     frame_step=8,
     fps=8.0,
-    codec=Codec(encode=encode_frames, decode=decode_frames, shape=_shape),
-    inputs=_inputs,
+    codec=Codec(encode=encode_frames, decode=decode_frames, shape=latent_shape),
+    inputs=inputs,
     pack=_frames_first,
     unpack=lambda packed, shape: _frames_first(packed),
-    # 1.5 has two latent frames a token; its pipeline adds one of noise in front of an odd number and cuts it off again
-    unsupported=lambda config: "CogVideoX 1.5" if config.get("patch_size_t") else "",
     lora_targets={"transformer": ("to_q", "to_k", "to_v", "to_out.0")},
     lora_mlp={"transformer": ("ff.net.0.proj", "ff.net.2")},
     lora_blocks={"transformer": ("transformer_blocks",)},

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from modules.config.families import DENOISER_CONFIG
 from modules.families.Family import Family
 
 if TYPE_CHECKING:
@@ -26,14 +27,16 @@ FAMILIES: dict[str, Family] = _declared()
 
 
 def family_of(index: Mapping[str, Any]) -> Family | None:
-    """The family for the pipeline of a model_index.json, or None."""
+    """The family for the pipeline of a model_index.json, with the denoiser's config as DENOISER_CONFIG, or None."""
     named = index.get("_class_name")
     return next((one for one in FAMILIES.values() if named in one.pipelines and one.accepts(index)), None)
 
 
 def family_of_pipeline(pipe: DiffusionPipeline) -> Family | None:
     """The family of a loaded pipeline, or None."""
-    return family_of({**pipe.config, "_class_name": type(pipe).__name__})
+    transformer = getattr(pipe, "transformer", None)
+    config = {} if transformer is None else {DENOISER_CONFIG: transformer.config}
+    return family_of({**pipe.config, **config, "_class_name": type(pipe).__name__})
 
 
 def adapt_denoisers(pipe: DiffusionPipeline) -> None:

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from modules.config.errors import UserError
+from modules.config.families import DENOISER_CONFIG
 
 HUB_NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>\w[\w./-]*))?")
 """NAMESPACE/MODEL, or NAMESPACE/MODEL@REVISION: a branch, a tag or a commit."""
 INDEX = "model_index.json"
+TRANSFORMER = "transformer/config.json"  # U-Nets are told apart by their pipelines
 FOUND_LIMIT = 40
 REPORT_SECONDS = 0.5
 # Weight files that diffusers loads by default; others have the name of a variant, such as fp16.
@@ -85,7 +87,7 @@ def folder_on_disk(name: str) -> Path | None:
     if not isinstance(found, str):
         return None
     folder = Path(found).parent
-    index = _read_index(folder)
+    index = read_index(folder)
     parts = [name for name, value in index.items() if isinstance(value, list) and value and value[0] is not None]
     return folder if all(_is_complete(folder / part) for part in parts) else None
 
@@ -118,7 +120,9 @@ def read_model(name: str) -> HubModel:
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
         index: dict[str, Any] = {}
         if INDEX in sizes:
-            index = _read_index(Path(hf_hub_download(repo, INDEX, revision=commit)).parent)
+            if TRANSFORMER in sizes:
+                hf_hub_download(repo, TRANSFORMER, revision=commit)
+            index = read_index(Path(hf_hub_download(repo, INDEX, revision=commit)).parent)
     except Exception as error:
         problem = _cannot_fetch(name, _expected(error))
         if (folder := folder_on_disk(name)) is not None:
@@ -228,13 +232,16 @@ _PROBLEMS = {
 
 def _model_in(folder: Path, name: str) -> HubModel:
     paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    index = _read_index(folder)
+    index = read_index(folder)
     sizes = {path: paths[path].stat().st_size for path in needed_files(paths, index)}
     return HubModel(name, folder.name, "", False, index, sizes)
 
 
-def _read_index(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / INDEX).read_text(encoding="utf-8"))
+def read_index(folder: Path) -> dict[str, Any]:
+    """The model_index.json of a diffusers folder, with the config of its denoiser as DENOISER_CONFIG if it is there."""
+    index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    config = folder / TRANSFORMER
+    return {**index, DENOISER_CONFIG: json.loads(config.read_text(encoding="utf-8"))} if config.is_file() else index
 
 
 def _is_complete(part: Path) -> bool:

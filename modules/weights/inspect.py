@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from modules.families.registry import FAMILIES, family_of
-from modules.machine.hub import HUB_NAME, LOADED_WEIGHTS
+from modules.machine.hub import HUB_NAME, LOADED_WEIGHTS, read_index
 from modules.weights.errors import WeightsError
 from modules.weights.safe import PICKLE_SUFFIXES, check_pickle, read_header, tensor_shapes
 
@@ -156,7 +156,7 @@ def _inspect_folder(path: Path) -> BaseInfo:
             raise WeightsError(f"'{path}': is a LoRA, not a base model; choose the model that it was trained on.")
         raise WeightsError(f"'{path}': has no model_index.json, so it is not a diffusers folder; {CHOOSE}.")
     try:
-        content = json.loads(index.read_text(encoding="utf-8"))
+        content = read_index(path)
         pipeline = str(content["_class_name"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise WeightsError(f"'{index}': does not name a pipeline; download the model again.") from error

@@ -50,7 +50,7 @@ NO_TEXT_IN_CALL = (
     "ltx2",
 )  # fmt: skip
 # Their VAEs normalize over several frames, so that the first latent frame of a clip depends on those after it.
-NORMALIZED_OVER_FRAMES = ("cogvideox", "hunyuan_video", "kandinsky5_video")
+NORMALIZED_OVER_FRAMES = ("cogvideox", "cogvideox15", "cogvideox15_i2v", "hunyuan_video", "kandinsky5_video")
 # Their pipelines convert a prediction to clean latents and back, or attend over a text with its padding, or
 # keep keys and values of the first step.
 ROUNDING = {"ltx2": 3e-6, "ideogram4": 2e-6, "qwen_image21": 2e-6, "sana_sprint": 2e-6}
@@ -160,10 +160,8 @@ class Case:
     @cached_property
     def first_frame(self):
         """As Batch.first_frame, of `input_image`."""
-        first = torch.from_numpy(to_array(self.input_image))[None, :, None]
-        gray = torch.zeros(1, 3, self.frames - 1, self.height, self.width)
-        with torch.no_grad():
-            return encode_pixels(self.family, self.pipe.vae, torch.cat([first, gray], 2))
+        encoder = LatentEncoder(self.family, self.pipe.vae)
+        return encoder.encode_ends(lambda: iter([to_array(self.input_image)]), self.frames, last=False)[None]
 
     @cached_property
     def image_features(self):
@@ -309,7 +307,8 @@ def load_pipe(family, folder):
 
 def rounding(family):
     """How much our prediction may differ; pipelines that see an image convert its pixels in another order."""
-    return ROUNDING.get(family.name, 2e-6 if family.inpainting or family.needs_references else 0.0)
+    sees_images = family.inpainting or family.needs_references or family.encode_first
+    return ROUNDING.get(family.name, 2e-6 if sees_images else 0.0)
 
 
 def no_guidance(pipe):
@@ -326,7 +325,7 @@ def spied_sampling(case, prompt, **arguments):
         pipe.scheduler = diffusers.DDIMScheduler.from_config(pipe.scheduler.config)
     calls, latents = [], []
     only_pictures(case.family, pipe)
-    if case.family.inpainting:
+    if case.family.inpainting or case.family.encode_first:
         take_modes(pipe.vae)
     step = pipe.scheduler.step
     shape = (1, *case.latent_shape())
@@ -528,7 +527,7 @@ def test_clips_are_predicted_decoded_and_encoded_as_the_pipeline_does_it(clip_ca
         pieces = iter(pixels[1:].split([1, *[clip_case.family.frame_step] * 2], 2))
         in_pieces = encode_pieces(clip_case.family, clip_case.pipe.vae, pieces)
     assert latents.shape[1:] == clip_case.latent_shape()
-    is_still = largest_difference(latents[:, :, :1], first) <= 1e-5  # a still is a clip of one frame
+    is_still = largest_difference(latents[:, :, : first.shape[2]], first) <= 1e-5  # a still is a clip of one frame
     assert is_still == (clip_case.family.name not in NORMALIZED_OVER_FRAMES)
     assert largest_difference(latents[1:], in_pieces) <= 1e-5
     noised, timestep, _ = noised_pair(clip_case)

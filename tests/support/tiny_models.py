@@ -631,12 +631,36 @@ def make_tiny_cogvideox(path: str | Path, is_5b: bool = False) -> Path:
 
     is_5b: embed positions and noise latents as 5B does, not 2B.
     """
+    return _save_tiny_cogvideox(path, is_5b)
+
+
+def make_tiny_cogvideox15(path: str | Path) -> Path:
+    """Save a tiny CogVideoX 1.5 pipeline below `path` and return the path: two latent frames a token."""
+    return _save_tiny_cogvideox(path, patch_size_t=2, patch_bias=False)
+
+
+def make_tiny_cogvideox15_i2v(path: str | Path) -> Path:
+    """Save a tiny CogVideoX 1.5 I2V pipeline below `path` and return the path: the first frame in 4 more channels."""
+    return _save_tiny_cogvideox(
+        path,
+        pipeline="CogVideoXImageToVideoPipeline",
+        vae={"invert_scale_latents": True},
+        in_channels=8,
+        patch_size_t=2,
+        patch_bias=False,
+        ofs_embed_dim=16,
+    )
+
+
+def _save_tiny_cogvideox(
+    path: str | Path, is_5b: bool = True, pipeline: str = "CogVideoXPipeline", vae: dict | None = None, **config
+) -> Path:
+    import diffusers
     import torch
     from diffusers import (
         AutoencoderKLCogVideoX,
         CogVideoXDDIMScheduler,
         CogVideoXDPMScheduler,
-        CogVideoXPipeline,
         CogVideoXTransformer3DModel,
     )
 
@@ -645,26 +669,27 @@ def make_tiny_cogvideox(path: str | Path, is_5b: bool = False) -> Path:
     transformer = CogVideoXTransformer3DModel(
         num_attention_heads=2,
         attention_head_dim=16,
-        in_channels=4,
         out_channels=4,
         time_embed_dim=16,
         text_embed_dim=32,
         num_layers=2,
         sample_width=8,
-        sample_height=6,
+        sample_height=8 if "patch_size_t" in config else 6,  # 1.5 has no positions beyond
         use_rotary_positional_embeddings=is_5b,
+        **{"in_channels": 4, **config},
     )
-    vae = AutoencoderKLCogVideoX(
+    autoencoder = AutoencoderKLCogVideoX(
         down_block_types=("CogVideoXDownBlock3D",) * 4,
         up_block_types=("CogVideoXUpBlock3D",) * 4,
         block_out_channels=(8, 8, 8, 8),
         latent_channels=4,
         layers_per_block=1,
         norm_num_groups=2,
+        **(vae or {}),
     )
-    pipeline = CogVideoXPipeline(
+    made = getattr(diffusers, pipeline)(
         transformer=transformer,
-        vae=vae,
+        vae=autoencoder,
         scheduler=(CogVideoXDPMScheduler if is_5b else CogVideoXDDIMScheduler)(
             prediction_type="v_prediction",
             timestep_spacing="trailing",
@@ -674,7 +699,7 @@ def make_tiny_cogvideox(path: str | Path, is_5b: bool = False) -> Path:
         text_encoder=tiny_t5(tokenizer, width=32),
         tokenizer=tokenizer,
     )
-    return randomize_and_save(pipeline, path)
+    return randomize_and_save(made, path)
 
 
 def make_tiny_mochi(path: str | Path) -> Path:

@@ -58,8 +58,9 @@ def test_five_steps_train_and_the_saved_files_make_the_same_picture(
     settings = (f"family={family}", f"model.base={folder}", f"method={method}", *SETTINGS.get(method, ()))
     settings += (f"data.bucket_step={step}",)
     if FAMILIES[family].needs_first_frame:
-        write_video(tmp_path / "videos" / "number.mp4", 5)
-        settings += (f"concepts.0.path={tmp_path / 'videos'}", "data.frames=5")
+        frames = FAMILIES[family].frame_step + 1
+        write_video(tmp_path / "videos" / "number.mp4", frames)
+        settings += (f"concepts.0.path={tmp_path / 'videos'}", f"data.frames={frames}")
         Image.effect_noise((request.width, request.height), 80).convert("RGB").save(tmp_path / "input.png")
         request = replace(request, references=(str(tmp_path / "input.png"),))
     if FAMILIES[family].inpainting:

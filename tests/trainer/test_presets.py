@@ -38,8 +38,9 @@ def small(picture_folder, tmp_path, tiny_model) -> Callable[[dict], list[str]]:
             "data.bucket_step": max(16, load_families()[values["family"]].align),
         }
         if load_families()[values["family"]].needs_first_frame:
-            write_video(tmp_path / "videos" / "number.mp4", 5, size=(32, 32))
-            paths |= {"concepts.0.path": tmp_path / "videos", "data.frames": 5}
+            frames = load_families()[values["family"]].frame_step + 1
+            write_video(tmp_path / "videos" / "number.mp4", frames, size=(32, 32))
+            paths |= {"concepts.0.path": tmp_path / "videos", "data.frames": frames}
         if load_families()[values["family"]].needs_references:
             paths["concepts.0.reference_folder"] = picture_folder(name="before")
         words = WORD if "embeddings" in values else ()

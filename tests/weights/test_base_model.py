@@ -278,9 +278,16 @@ def test_a_model_of_the_hub_that_cannot_be_fetched_is_refused():
 
 
 def test_a_version_that_can_not_be_trained_is_refused_before_it_is_loaded(tiny_model, tmp_path):
-    folder = shutil.copytree(tiny_model("cogvideox"), tmp_path / "1.5")
-    edit_json(folder / "transformer" / "config.json", patch_size_t=2)
-    assert "is CogVideoX 1.5, which can't be trained yet; choose another" in refusal(folder, FAMILIES["cogvideox"])
+    folder = shutil.copytree(tiny_model("wan21_i2v"), tmp_path / "flf2v")
+    edit_json(folder / "transformer" / "config.json", pos_embed_seq_len=10)
+    assert "is Wan 2.1 FLF2V, which can't be trained yet; choose another" in refusal(folder, FAMILIES["wan21_i2v"])
+
+
+def test_families_with_the_same_pipeline_are_told_apart_by_the_config_of_the_denoiser(tiny_model):
+    one, other = FAMILIES["cogvideox"], FAMILIES["cogvideox15"]
+    assert one.pipeline == other.pipeline
+    assert "is a CogVideoX 1.5 model" in refusal(tiny_model("cogvideox15"), one)
+    assert "choose family cogvideox or another" in refusal(tiny_model("cogvideox"), other)
 
 
 def test_what_was_fetched_from_the_hub_is_looked_at_before_it_is_loaded(tiny_model, monkeypatch):
