@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.config.errors import UserError
+from modules.ui.models.desktop import open_folder
 from modules.ui.theme import Theme
 from modules.ui.widgets.fitting import lay_in_rows, wrap_to
 
@@ -28,6 +30,15 @@ class Card(ctk.CTkFrame):
     def show_title(self, text: str) -> None:
         if self._title.cget("text") != text:
             self._title.configure(text=text)
+
+    def open_run_folder(self) -> None:
+        """Show the folder of the run in the file manager, or say why that is impossible."""
+        folder = self.app.run.state.folder
+        assert folder is not None  # of the run that the card shows
+        try:
+            open_folder(folder)
+        except UserError as error:
+            self.app.show_message(str(error), "error")
 
     def add_note(self, row: int, colour: tuple[str, str] = Theme.muted) -> ctk.CTkLabel:
         """Add a text that wraps to as many lines as it needs."""

@@ -12,7 +12,6 @@ import customtkinter as ctk
 from modules.config.errors import UserError
 from modules.ui.cards.Card import Card
 from modules.ui.keyboard import pressed_once
-from modules.ui.models.desktop import open_folder
 from modules.ui.models.run_text import describe_phase, describe_seconds, share_done
 from modules.ui.models.RunState import RunState
 from modules.ui.theme import Theme
@@ -43,7 +42,7 @@ class ProgressCard(Card):
         self.buttons = {
             name: self._add_button(bar, text, pressed_once(partial(self._ask, name))) for name, text in COMMANDS.items()
         }
-        self.folder = self._add_button(bar, "Open folder", self._open_folder)
+        self.folder = self._add_button(bar, "Open folder", self.open_run_folder)
         lay_in_rows(bar, [*self.buttons.values(), self.folder], app.theme, gap=8)
         self._ends = (app.run.subscribe(self.show), app.every(CLOCK_SECONDS, lambda: self.show(app.run.state)))
         self.show(app.run.state)
@@ -74,14 +73,6 @@ class ProgressCard(Card):
             self.app.show_message(str(error), "error")
         else:
             self.app.show_message(f"{COMMANDS[command]}: runs after the current step.", "info")
-
-    def _open_folder(self) -> None:
-        folder = self.app.run.state.folder
-        assert folder is not None  # of the run that is shown
-        try:
-            open_folder(folder)
-        except UserError as error:
-            self.app.show_message(str(error), "error")
 
     def _add_figure(self, grid: ctk.CTkFrame, number: int, name: str) -> ctk.CTkLabel:
         theme, (row, column) = self.app.theme, divmod(number, 2)

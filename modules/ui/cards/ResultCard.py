@@ -15,7 +15,6 @@ from modules.config.errors import UserError
 from modules.session.byte_sizes import spoken_bytes
 from modules.session.RunFolder import RunFolder
 from modules.ui.cards.Card import Card
-from modules.ui.models.desktop import open_folder
 from modules.ui.models.run_text import describe_end, describe_result
 from modules.ui.models.SampleTable import arrange_samples
 from modules.ui.theme import Theme
@@ -40,7 +39,7 @@ class ResultCard(Card):
         self._rows = ctk.CTkFrame(self, fg_color="transparent")
         self._rows.grid(row=2, column=0, sticky="ew", padx=12, pady=4)
         self._rows.grid_columnconfigure(0, weight=1)
-        actions = ("Open folder", self._open_folder), ("Load these settings", self._load_settings)
+        actions = ("Open folder", self.open_run_folder), ("Load these settings", self._load_settings)
         self.folder, self.settings, self.report = self.add_buttons(3, *actions, ("Crash report…", show_report))
 
     def show(self, state: RunState) -> None:
@@ -88,14 +87,6 @@ class ResultCard(Card):
         self.app.root.clipboard_clear()
         self.app.root.clipboard_append(str(path))
         self.app.show_message(f"Copied {path}.", "info")
-
-    def _open_folder(self) -> None:
-        folder = self.app.run.state.folder
-        assert folder is not None  # of the run that is shown
-        try:
-            open_folder(folder)
-        except UserError as error:
-            self.app.show_message(str(error), "error")
 
     def _load_settings(self) -> None:
         folder = self.app.run.state.folder
