@@ -14,6 +14,7 @@ from modules.methods.DenoisingLoss import DenoisingLoss
 from tests.support.fork_server import start_forked
 from tests.support.full_disk import full_disk
 from tests.support.StartedRun import StartedRun
+from tests.support.stop_after import stop_after
 from tests.support.train_here import train_here
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -76,18 +77,6 @@ def step_events(folder: Path) -> dict[int, tuple]:
     lines = (folder / "events" / "rank-0.jsonl").read_text(encoding="utf-8").splitlines()
     events = [event for event in map(json.loads, lines) if event["type"] == "step"]
     return {e["step"]: (e["loss"], e["smooth_loss"], e["lr"], e["epoch"], e["samples"], e["grad_norm"]) for e in events}
-
-
-def stop_after(trainer, step: int) -> None:
-    """Requests a stop so that the run ends with this step; results and requests are read one step late."""
-    on_step = trainer.callbacks.on_step
-
-    def watch(info):
-        on_step(info)
-        if info.step == step - 3:
-            trainer.commands.stop()
-
-    trainer.callbacks.on_step = watch
 
 
 @pytest.mark.parametrize("method", METHODS)
