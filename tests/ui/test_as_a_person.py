@@ -29,7 +29,8 @@ pytestmark = [
 ]
 
 MANY_STEPS, MANY_EPOCHS = 20_000, 100_000  # enough not to finish during the test
-SAMPLE_EVERY = 40
+SAMPLE_EVERY = 20
+SAMPLE_STEPS = " steps: 20,"  # of the demo
 TOY_OR_CHECK = """
 import runpy, sys
 if "--supervise" in sys.argv and "--dry-run" not in sys.argv:
@@ -48,6 +49,10 @@ def chorus(tmp_path):
     folder = tmp_path / "chorus"
     for name in ("modules", "scripts", "resources"):
         shutil.copytree(ROOT / name, folder / name)
+    preset = folder / "resources" / "presets" / "demo.yaml"
+    text = preset.read_text(encoding="utf-8")
+    assert SAMPLE_STEPS in text
+    preset.write_text(text.replace(SAMPLE_STEPS, " steps: 1,"), encoding="utf-8")  # what samples show is no matter here
     return folder
 
 
