@@ -39,7 +39,6 @@ ALLOWED = {
     ("modules/session/RunLock.py", "import msvcrt"): "called where os.name is nt",
     ("modules/session/atomic.py", "ctypes.WinDLL"): "called where os.name is nt",
     ("modules/machine/keep_awake.py", "ctypes.WinDLL"): "called where sys.platform is win32",
-    ("scripts/setup/place.py", "import winreg"): "called where the platform is win32",
     ("modules/data/TensorCache.py", "Path.unlink"): "of a temporary that nobody else knows",
     ("modules/config/atomic_file.py", "Path.unlink"): "of temporaries, which the next sweep removes otherwise",
     ("modules/config/atomic_file.py", "shutil.rmtree"): "of temporaries, which the next sweep removes otherwise",

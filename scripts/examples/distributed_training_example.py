@@ -21,7 +21,7 @@ if __name__ == "__main__":  # before the imports that take long
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from modules.config.errors import UserError
 from modules.session.printing import print_line, print_text
@@ -61,12 +61,12 @@ def train(rank: int, world_size: int, args: argparse.Namespace) -> float:
     """What every rank runs. Returns the test accuracy, from 0 to 1."""
     torch.manual_seed(42)  # the same first weights on one rank and on many
     if args.data:
-        name, (train_set, test_set) = "cifar10", load_cifar10(args.data)
-        train_set = Augmented(train_set, padding=4, flips=True)
+        name, (images, test_set) = "cifar10", load_cifar10(args.data)
+        train_set = Augmented(images, padding=4, flips=True)
         model = resnet(in_channels=3, width=32, blocks_per_stage=3)
     else:
-        name, (train_set, test_set) = "digits", load_digits()
-        train_set = Augmented(train_set, padding=1, flips=False)  # a mirrored digit is another digit, or none
+        name, (images, test_set) = "digits", load_digits()
+        train_set = Augmented(images, padding=1, flips=False)  # a mirrored digit is another digit, or none
         model = resnet(in_channels=1, width=16, blocks_per_stage=1)
     engine = TrainingEngine(
         model,
@@ -102,7 +102,7 @@ class Augmented(Dataset):
     The engine seeds torch's generator for each sample: the same images on any number of ranks, and after a resume.
     """
 
-    def __init__(self, data: Dataset, padding: int, flips: bool):
+    def __init__(self, data: TensorDataset, padding: int, flips: bool):
         self.data = data
         self.padding = padding
         self.flips = flips
@@ -147,7 +147,7 @@ class ResidualBlock(nn.Module):
             conv3x3(out_channels, out_channels),
             nn.BatchNorm2d(out_channels),
         )
-        self.shortcut = nn.Identity()
+        self.shortcut: nn.Module = nn.Identity()
         if in_channels != out_channels:
             convolution = nn.Conv2d(in_channels, out_channels, kernel_size=1, stride=stride, bias=False)
             self.shortcut = nn.Sequential(convolution, nn.BatchNorm2d(out_channels))

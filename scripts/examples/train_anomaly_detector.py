@@ -85,7 +85,7 @@ def train_both(rank: int, world_size: int, args: argparse.Namespace) -> dict[str
     aucs: dict[str, float] = {}
     for name, width in WIDTHS.items():
         engine = train_autoencoder(name, width, normal, world_size, args)
-        drawings[name] = engine.predict(DataLoader(test_images, args.batch_size)).float()
+        drawings[name] = engine.predict(DataLoader(TensorDataset(test_images), args.batch_size)).float()
         aucs[name] = area_under_roc((drawings[name] - test_images).square().mean((1, 2, 3)), is_anomaly)
         if engine.is_main_process:
             num_weights = sum(param.numel() for param in engine.model.parameters())

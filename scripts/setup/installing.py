@@ -116,7 +116,8 @@ def _run_logged(
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environ
     )
-    lines = collections.deque(maxlen=SEARCHED_LINES)
+    assert process.stdout is not None  # it is a pipe
+    lines = collections.deque(maxlen=SEARCHED_LINES)  # type: collections.deque[str] # annotated as Python 3.6 allows
     with open(str(_log(root)), "a", encoding="utf-8") as log, process:
         for raw in process.stdout:
             line = raw.decode("utf-8", "replace").rstrip()

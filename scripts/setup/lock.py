@@ -2,7 +2,7 @@
 
 import contextlib
 import errno
-import os
+import sys
 import time
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def exclusive(path: Path, say):
 
 def _try_lock(file) -> bool:
     try:
-        if os.name == "nt":
+        if sys.platform == "win32":
             import msvcrt
 
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)

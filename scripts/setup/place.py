@@ -1,6 +1,7 @@
 """Whether the folder of Chorus is a place where the environment can be."""
 
 import shutil
+import sys
 from pathlib import Path, PurePath
 
 from scripts.setup.SetupError import SetupError
@@ -26,6 +27,8 @@ def check_length(root: PurePath, platform: str, has_long_paths) -> None:
 
 def has_long_paths() -> bool:
     """Whether an administrator has switched long paths on (Windows only)."""
+    if sys.platform != "win32":
+        return True
     import winreg
 
     try:

@@ -55,7 +55,7 @@ class Python(NamedTuple):
 def this_python() -> Python:
     machine = {"win-amd64": "AMD64", "win-arm64": "ARM64"}.get(sysconfig.get_platform(), platform.machine())
     is_64_bit = sys.maxsize > 2**32
-    return Python(sys.version_info, is_64_bit, sys.platform, machine, platform.libc_ver(), platform.mac_ver()[0])
+    return Python(sys.version_info[:3], is_64_bit, sys.platform, machine, platform.libc_ver(), platform.mac_ver()[0])
 
 
 def check_python(python: Python) -> None:
@@ -104,7 +104,7 @@ def remedy(
     part: str,
     platform: str = sys.platform,
     os_release: "str | None" = None,
-    version: "tuple[int, ...]" = sys.version_info,
+    version: "tuple[int, ...]" = sys.version_info[:3],
 ) -> str:
     """What to do on this system when `part` of Python ("venv" or "tkinter") is missing.
 
