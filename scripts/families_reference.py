@@ -80,7 +80,7 @@ def _memory(family: Family, counted: dict | None) -> dict | None:
     counted_from = _digest(family)
     if counted and counted["counted_from"] == counted_from:
         return counted
-    from scripts.count_memory import count
+    from scripts.model_counts import count
 
     return {"counted_from": counted_from, **count(family)}
 

@@ -1,11 +1,13 @@
 """Simulate how much GPU memory presets need, at the real size of their models, and keep the results.
 
-    python scripts/memory.py sdxl-lora-12gb flux1-lora   # prints them
-    python scripts/memory.py --write                     # simulates what has changed, into resources/preset_memory.json
-    python scripts/memory.py --write sdxl flux1          # of these families only
+    python scripts/memory.py sdxl-lora-12gb flux1-lora      # prints them
+    python scripts/memory.py --counts sdxl                  # what is counted of a family's model for the estimate
+    python scripts/memory.py --write                        # simulates what has changed
+    python scripts/memory.py --write --processes 4 sdxl     # of these families only, by so many processes
 
-scripts/simulated_run.py says how. Results are kept by a hash of all that they depend on: the settings that count, the
-family's description and the simulation itself.
+scripts/simulated_run.py says how, and scripts/model_counts.py what is counted. --write is for
+resources/preset_memory.json. Results are kept by a hash of all that
+they depend on: the settings that count, the family's description and the simulation itself.
 """
 
 from __future__ import annotations
@@ -13,9 +15,13 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import multiprocessing
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,8 +42,10 @@ from modules.config.presets import (  # noqa: E402
 )
 from modules.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.machine.memory_estimate import (  # noqa: E402
+    ALLOCATOR,
     BYTES_OF,
     CORRECTIONS,
+    CUDA_BYTES,
     FACTORED,
     GIB,
     SIMULATED_FILE,
@@ -46,38 +54,79 @@ from modules.machine.memory_estimate import (  # noqa: E402
 )
 from scripts.simulated_run import Simulation, simulate  # noqa: E402
 
-_SOURCES = ("simulated_run.py", "simulated_gpu.py", "python_device.py")
+_SOURCES = ("simulated_run.py", "simulated_model.py", "simulated_gpu.py", "python_device.py", "published_models.py")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="presets; with --write, families")
+    parser.add_argument("names", nargs="*", help="presets; with --write or --counts, families")
     parser.add_argument("--write", action="store_true", help=f"write {SIMULATED_FILE.name}")
+    parser.add_argument("--counts", action="store_true", help="print the counts of families' models")
+    parser.add_argument("--processes", type=int, default=1, help="how many simulate at once")
     arguments = parser.parse_args()
     if arguments.write:
-        write(arguments.names)
-        return 0
+        return write(arguments.names, arguments.processes)
     for name in arguments.names:
-        config = config_from_values(load_preset(name))
-        result, estimate = simulate(config), estimate_memory(config)
-        print(f"{name}, in GiB (estimated):")
-        for part in (*asdict(result), "training", "peak"):
-            estimated = getattr(estimate, part) / GIB if estimate else float("nan")
-            print(f"  {part:12}{getattr(result, part) / GIB:8.2f} ({estimated:.2f})")
+        _print_counts(name) if arguments.counts else _print_preset(name)
     return 0
 
 
-def write(families: list[str]) -> None:
-    """Simulates presets without a result, and drops results that no preset has any more. Each is written at once."""
-    wanted = dict(presets_by_hash())
-    for key, (names, config) in wanted.items():
-        if key not in load_results() and (not families or config.family in families):
-            result = simulate(config)
+def _print_preset(name: str) -> None:
+    config = config_from_values(load_preset(name))
+    result, estimate = simulate(config), estimate_memory(config)
+    print(f"{name}, in GiB (estimated):")
+    for part in (*asdict(result), "training", "peak"):
+        estimated = getattr(estimate, part) / GIB if estimate else float("nan")
+        print(f"  {part:12}{getattr(result, part) / GIB:8.2f} ({estimated:.2f})")
+
+
+def _print_counts(name: str) -> None:
+    from modules.families.registry import FAMILIES
+    from scripts.model_counts import count
+
+    family = FAMILIES[name]
+    print(name, json.dumps(count(family), indent=2) if family.published else "is of unknown size")
+
+
+def write(families: list[str], num_processes: int = 1) -> int:
+    """Simulates presets without a result, and drops results that no preset has any more.
+
+    One preset of each family and method comes first, so that what is not finished leaves no family without a result.
+    Each result is written at once. Returns 1 if a simulation failed.
+    """
+    wanted, known = dict(presets_by_hash()), load_results()
+    kinds = {key: (config.family, config.method) for key, (_, config) in wanted.items()}
+    missing = [key for key in wanted if key not in known and (not families or wanted[key][1].family in families)]
+    missing = _one_of_each_first(missing, kinds, [kinds[key] for key in known if key in kinds])
+    has_failed = False
+    with ProcessPoolExecutor(num_processes, multiprocessing.get_context("spawn")) as pool:
+        running = {pool.submit(_simulated, wanted[key][1]): key for key in missing}
+        for future in as_completed(running):
+            names, result = wanted[running[future]][0], future.result()
+            if isinstance(result, str):
+                print(f"{names[0]}: {result}", file=sys.stderr, flush=True)
+                has_failed = True
+                continue
             print(f"{names[0]}: {result.peak / GIB:.1f} GiB", flush=True)
-            _save({**load_results(), key: {"presets": names, **asdict(result)}})
+            _save({**load_results(), running[future]: {"presets": names, **asdict(result)}})
     kept = {key: value for key, value in load_results().items() if key in wanted}
     results = {key: {**value, "presets": wanted[key][0]} for key, value in kept.items()}
     _save(results, corrections({key: config for key, (_, config) in wanted.items()}, results))
+    return int(has_failed)
+
+
+def _one_of_each_first(keys: list[str], kinds: Mapping[str, object], known: list[object]) -> list[str]:
+    """The keys, with the first of each kind that is not known ahead of all others."""
+    first = {kinds[key]: key for key in reversed(keys) if kinds[key] not in known}
+    return [*first.values(), *(key for key in keys if key not in first.values())]
+
+
+def _simulated(config: TrainConfig) -> Simulation | str:
+    """The result, or the traceback of what failed, so that the others go on."""
+    try:
+        return simulate(config)
+    except Exception:
+        return traceback.format_exc()
 
 
 def corrections(configs: dict[str, TrainConfig], results: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
@@ -152,8 +201,16 @@ def digest(config: TrainConfig) -> str:
     parts += (data, optimizer, len(config.embeddings))
     parts += (config.batch_size, config.gradient_accumulation_steps)
     parts += (config.sampling.batch_size, config.sampling.makes_samples, samples, family and family["counted_from"])
-    parts += tuple((ROOT / "scripts" / name).read_text(encoding="utf-8") for name in _SOURCES)
+    parts += (ALLOCATOR, CUDA_BYTES)
+    parts += tuple(map(_code_of, _SOURCES))
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+@cache
+def _code_of(name: str) -> list[str]:
+    """The lines of a script but for comments and imports, which say where code is and not what it does."""
+    lines = (ROOT / "scripts" / name).read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line.strip() and not line.lstrip().startswith(("#", "import ", "from "))]
 
 
 def _save(results: dict[str, dict[str, Any]], corrections: dict[str, dict[str, float]] = CORRECTIONS) -> None:

@@ -77,8 +77,8 @@ and its libraries, and on what else uses it. The sum, for one GPU, is the larges
   holds more, in half precision for one image and in float32, the table says how much. Prompts are encoded with the
   captions.
 
-Weights and activations are counted by `scripts/count_memory.py` on the real architectures, without their weights; then
-corrected by what the step takes at its peak in the simulation below:
+Weights and activations are counted on the real architectures, without their weights (`scripts/memory.py --counts sdxl`
+prints a family's), then corrected by what the step takes at its peak in the simulation below:
 
 {table}
 

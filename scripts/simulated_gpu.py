@@ -32,6 +32,11 @@ class Memory:
     def restart(self) -> None:
         self.peak = self.now
 
+    def forget(self) -> None:
+        """Start anew; what is still held no longer counts."""
+        self._storages.clear()
+        self.now = self.peak = 0
+
     def take(self, storage: int, num_bytes: int) -> None:
         """A further tensor has the storage, which may have grown."""
         entry = self._storages.setdefault(storage, [0, 0])
@@ -40,7 +45,9 @@ class Memory:
         entry[:] = entry[0] + 1, max(num_bytes, entry[1])
 
     def give(self, storage: int) -> None:
-        entry = self._storages[storage]
+        entry = self._storages.get(storage)
+        if entry is None:  # forgotten
+            return
         entry[0] -= 1
         if not entry[0]:
             self.now -= entry[1]
@@ -82,6 +89,79 @@ GPU = make_device("simulated", Simulated)
 
 
 def _run(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    key = _key(function, args, kwargs)
+    if key is not None and key in _layouts:
+        return _run_again(_kind(function), args, _layouts[key])
+    before = _layout(args[0].held) if key is not None and _kind(function) != "new" else None
+    result = _run_anew(function, args, kwargs)
+    if key is not None and isinstance(result, Simulated) and result.held.is_meta:
+        layout = _layout(result.held)
+        is_resized = _kind(function) == "itself" and layout != before
+        is_reread = _kind(function) == "view" and layout[2] != before[2]  # as another dtype
+        if not is_resized and not is_reread:
+            _layouts[key] = layout
+    return result
+
+
+# --- operations that were run before, on tensors of the same layouts -------------------------------------------------
+
+# Most of a model is the same block again and again, and torch takes long to find out the layout of a result.
+_layouts: dict[tuple, tuple] = {}  # what is run -> the layout of its result
+_kinds: dict[Any, str] = {}
+
+
+def _layout(held: Tensor) -> tuple:
+    return held.shape, held.stride(), held.dtype, held.storage_offset()
+
+
+def _kind(function: Any) -> str:
+    """Whether the one result of an operation is "new", a "view" of the first argument, or that "itself", changed in
+    place; "" if it is none of these."""
+    if function not in _kinds:
+        arguments, results = function._schema.arguments, function._schema.returns
+        aliased = [number for number, argument in enumerate(arguments) if argument.alias_info is not None]
+        kind = ""
+        if len(results) == 1 and str(results[0].type) == "Tensor" and aliased in ([], [0]):
+            writes = bool(aliased) and arguments[0].alias_info.is_write
+            kind = "itself" if writes else "view" if aliased else "new"
+        _kinds[function] = kind
+    return _kinds[function]
+
+
+def _key(function: Any, args: tuple, kwargs: dict[str, Any]) -> tuple | None:
+    """All that the result's layout depends on; None if values or another device matter."""
+    kind, target = _kind(function), kwargs.get("device")
+    if not kind or (target is not None and torch.device(target).type != GPU.type):
+        return None
+    seen: list[Any] = [function, len(args), *kwargs]
+    num_tensors = num_without_values = 0
+    for value in (*args, *kwargs.values()):
+        seen.append(type(value))
+        for part in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(part, Simulated):
+                num_tensors += 1
+                num_without_values += part.held.is_meta
+                seen += _layout(part.held)
+            elif isinstance(part, Tensor):
+                return None
+            else:
+                seen += (type(part), part)
+    has_values = num_tensors > 0 and not num_without_values
+    if has_values or (kind == "itself" and not (isinstance(args[0], Simulated) and args[0].held.is_meta)):
+        return None
+    return tuple(seen)
+
+
+def _run_again(kind: str, args: tuple, layout: tuple) -> Any:
+    size, stride, dtype, offset = layout
+    if kind == "itself":
+        return args[0]
+    if kind == "view":
+        return Simulated(args[0].held.as_strided(size, stride, offset))
+    return Simulated(torch.empty_strided(size, stride, dtype=dtype, device="meta"))
+
+
+def _run_anew(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     target = kwargs.get("device")
     if function is _aten._local_scalar_dense.default:
         return function(_values(args[0]))
@@ -96,7 +176,8 @@ def _run(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     held = [value.held if isinstance(value, Simulated) else value for value in leaves]
     has_values = not any(isinstance(value, Tensor) and value.is_meta for value in held)
     if has_values:
-        made = tree_leaves(_call(function, _on_meta(held), spec)) if target is not None or not own else own
+        is_known = target is None and own and "out" not in function._overloadname
+        made = own if is_known else tree_leaves(_call(function, _on_meta(held), spec))
         has_values = all(value.numel() <= MOST_WITH_VALUES for value in made if isinstance(value, Tensor))
         if target is not None and has_values:
             held = ["cpu" if value == "meta" and isinstance(value, str) else value for value in held]

@@ -1,22 +1,33 @@
 """The GPU memory of a run, from its own code and the real size of its model, with neither weights nor a GPU.
 
 The run's code encodes images, attaches the method, makes a step and predicts and decodes a sample on
-scripts/simulated_gpu.py. In place of the pipelines' calls, text encoders are run on the tokens of a caption, and the
-denoiser once for a sample. What comes and goes counts with the share that fragmentation adds (`ALLOCATOR`).
+scripts/simulated_gpu.py, with the models of scripts/simulated_model.py. In place of a pipeline's call, the denoiser is
+run once for a sample. What comes and goes counts with the share that fragmentation adds (`ALLOCATOR`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 from modules.config.TrainConfig import TrainConfig
 from modules.machine.memory_estimate import ALLOCATOR, CUDA_BYTES
+from scripts.simulated_model import (
+    encode_text,
+    largest_side,
+    make_base,
+    make_batch,
+    make_inputs,
+    reference_size,
+    trained_encoders,
+    with_stand_ins,
+)
+
+_CACHED_BYTES = 2**26  # that libraries may keep, such as the positions of tokens
 
 
 @dataclass(frozen=True)
@@ -45,11 +56,14 @@ def simulate(config: TrainConfig) -> Simulation:
     """The memory of a run on one GPU."""
     from scripts.simulated_gpu import MEMORY
 
-    with _as_simulated():
-        caching = _remembered("caching", config, lambda: _caching(config))
+    gc.collect()
+    gc.freeze()  # libraries and what they hold, so that the collections below are quick
+    MEMORY.forget()
+    with with_stand_ins():
+        caching = _caching(config)
         result = _training(config)
     gc.collect()
-    assert MEMORY.now == 0, f"{MEMORY.now} bytes are still held after the run"
+    assert MEMORY.now <= _CACHED_BYTES, f"{MEMORY.now} bytes are still held after the run"
     return Simulation(**result, caching=round(caching))
 
 
@@ -90,7 +104,11 @@ def _training(config: TrainConfig) -> dict[str, int]:
         before = MEMORY.now
         with loop.inference_weights(config.ema.sample):
             averaged = MEMORY.now - before
-            added = _remembered("sampling", config, lambda: _sample(config, base, loop))
+            # only the steps themselves differ by gradient checkpointing, optimizer and batch size
+            model = replace(config.model, gradient_checkpointing=False)
+            made = (config.data.shape, config.data.resolutions, config.data.frames, config.sampling)
+            key = ("sampling", config.family, config.method, repr((model, made, config.text_encoder, config.lora)))
+            added = _remembered(key, lambda: _sample(config, base, loop))
         sampling = round(before + averaged + added * ALLOCATOR + CUDA_BYTES)
     return {
         "weights": weights,
@@ -123,71 +141,64 @@ def _nbytes(state: Any) -> int:
 
 def _caching(config: TrainConfig) -> float:
     """The most bytes while captions and images are encoded."""
-    import torch
-
-    from modules.config.image_sizes import largest_area
-    from modules.data.LatentEncoder import PIXELS_AT_ONCE, LatentEncoder
     from modules.methods.registry import METHODS
-    from scripts.simulated_gpu import MEMORY
 
-    base, facts = make_base(config), METHODS[config.method].facts
-    family, most = base.family, 0.0
-    if not _trained_encoders(config, base) and (facts.uses_denoiser or config.sampling.makes_samples):
-        vae = [family.vae] if not facts.uses_denoiser else []
-        with base.using(*vae), base.using(*family.text_components), torch.no_grad():
-            lasting = MEMORY.now
-            MEMORY.restart()
-            _encode_text(base, 1)
-            most = lasting + (MEMORY.peak - lasting) * ALLOCATOR
-    if facts.uses_denoiser:
-        side, frames = round(largest_area(config) ** 0.5 / family.align) * family.align, config.data.frames
-        with base.using(family.vae):
-            lasting = MEMORY.now
-            MEMORY.restart()
-            encoder = LatentEncoder(family, base.vae)
-            if family.frame_step and frames > 1:
-                encoder.encode_clip(lambda: (torch.empty(3, side, side).numpy() for _ in range(frames)))
-            else:
-                count = max(1, min(4, PIXELS_AT_ONCE // side**2))
-                encoder.encode(_pixels(family, count, side))
-            most = max(most, lasting + (MEMORY.peak - lasting) * ALLOCATOR)
+    base, uses_denoiser = make_base(config), METHODS[config.method].facts.uses_denoiser
+    most = 0.0
+    if not trained_encoders(config, base) and (uses_denoiser or config.sampling.makes_samples):
+        key = (config.family, config.model.weight_dtype, config.model.text_encoder_quantization, uses_denoiser)
+        beside = [] if uses_denoiser else [base.family.vae]
+        most = _remembered(("text", *key), lambda: _caching_text(base, beside))
+    if uses_denoiser:
+        side, frames = largest_side(config, base.family), config.data.frames
+        key = (config.family, config.model.weight_dtype, side, frames)
+        most = max(most, _remembered(("images", *key), lambda: _caching_images(base, side, frames)))
     return most + CUDA_BYTES
 
 
-def _pixels(family: Any, count: int, side: int) -> Any:
+def _caching_text(base: Any, beside: list[str]) -> float:
     import torch
 
-    return torch.empty(count, 3, *([1] if family.frame_step else []), side, side)
+    from scripts.simulated_gpu import MEMORY
+
+    with base.using(*beside), base.using(*base.family.text_components), torch.no_grad():
+        lasting = MEMORY.now
+        MEMORY.restart()
+        encode_text(base, 1)
+        return lasting + (MEMORY.peak - lasting) * ALLOCATOR
 
 
-def _trained_encoders(config: TrainConfig, base: Any) -> list[str]:
-    from modules.methods.parts import trained_in
-    from modules.methods.registry import METHODS
-
-    return [name for name in trained_in(METHODS[config.method], base, config) if name in base.family.text.encoders]
-
-
-def _encode_text(base: Any, count: int) -> list[Any]:
-    """The outputs of all text encoders for the tokens of `count` captions."""
+def _caching_images(base: Any, side: int, frames: int) -> float:
     import torch
 
-    from scripts.simulated_gpu import GPU
+    from modules.data.LatentEncoder import PIXELS_AT_ONCE, LatentEncoder
+    from scripts.simulated_gpu import MEMORY
 
-    outputs = []
-    for name, (_, tokens) in zip(base.family.text.encoders, base.family.published.text_encoders, strict=True):
-        ids = torch.empty(count, tokens, dtype=torch.long, device="meta").to(GPU)
-        outputs.append(getattr(base.pipe, name)(ids)[0])
-    return outputs
+    family = base.family
+    with base.using(family.vae):
+        lasting = MEMORY.now
+        MEMORY.restart()
+        encoder = LatentEncoder(family, base.vae)
+        if family.frame_step and frames > 1:
+            encoder.encode_clip(lambda: (torch.empty(3, side, side).numpy() for _ in range(frames)))
+        else:
+            width, height = (max(side, own) for own in reference_size(family, side, side))
+            count = max(1, min(4, PIXELS_AT_ONCE // (width * height)))
+            encoder.encode(_pixels(family, count, width, height))
+        return lasting + (MEMORY.peak - lasting) * ALLOCATOR
 
 
-_remembered_bytes: dict[str, float] = {}
+def _pixels(family: Any, count: int, width: int, height: int) -> Any:
+    import torch
+
+    return torch.empty(count, 3, *([1] if family.frame_step else []), height, width)
 
 
-def _remembered(what: str, config: TrainConfig, simulated: Callable[[], float]) -> float:
-    """The result of `simulated`, which is the same for runs that differ only in how they make their steps."""
-    data = config.data.shape, config.data.resolutions, config.data.frames
-    model = replace(config.model, gradient_checkpointing=False)
-    key = repr((what, config.family, config.method, model, data, config.text_encoder, config.sampling, config.lora))
+_remembered_bytes: dict[tuple, float] = {}
+
+
+def _remembered(key: tuple, simulated: Callable[[], float]) -> float:
+    """The result of `simulated`, which depends on nothing but the key; many runs have the same."""
     if key not in _remembered_bytes:
         _remembered_bytes[key] = simulated()
     return _remembered_bytes[key]
@@ -218,7 +229,7 @@ def _sample(config: TrainConfig, base: Any, loop: Any) -> int:
             stack.enter_context(base.using(*family.denoisers, *family.guidance_denoisers))
             for name in family.denoisers:
                 stack.enter_context(autocast_denoiser(base.module(name), loop.autocast))
-            inputs = _inputs(base, guided, width, height, frames)
+            inputs = make_inputs(base, guided, width, height, frames)
             predict(family, base.pipe, **inputs)
         with base.using(family.vae):
             shape = family.codec.shape(base.vae, width, height, frames)
@@ -238,189 +249,3 @@ def _is_guided_at_once(family: Any) -> bool:
 
 def _area(size: tuple[int, int]) -> int:
     return size[0] * size[1]
-
-
-def _inputs(base: Any, count: int, width: int, height: int, frames: int) -> dict[str, Any]:
-    """The arguments of `predict` for `count` samples."""
-    import torch
-
-    from scripts.simulated_gpu import GPU
-
-    family = base.family
-    shape = family.codec.shape(make_vae(base), width, height, frames)
-    latents = torch.empty(count, *shape, device=GPU)
-    timestep = torch.full((count,), 500.0)
-    given: dict[str, Any] = {"host_timestep": timestep, "text": make_text(family, count)}
-    given["sizes"] = torch.zeros(count, 6).to(GPU) if family.takes_sizes else None
-    first = latents[:, :, :1] if family.encode_first else latents
-    given["first_frame"] = first if family.needs_first_frame else None
-    features = family.published.image_features
-    given["image_features"] = torch.empty(count, *features, device=GPU) if features else None
-    if family.max_references == 1:  # made for it
-        given["references"] = [[row] for row in latents]
-    return {"noised": latents, "timestep": timestep.to(GPU), **given}
-
-
-def make_batch(config: TrainConfig, base: Any) -> Any:
-    """The largest micro-batch of the run, on the GPU."""
-    import torch
-
-    from modules.config.image_sizes import largest_area
-    from modules.data.Batch import Batch
-    from modules.methods.registry import METHODS
-    from scripts.simulated_gpu import GPU
-
-    count, family = config.batch_size, base.family
-    if config.batch_size_mode == "global":
-        count = -(-count // config.gradient_accumulation_steps)
-    side = round(largest_area(config) ** 0.5 / family.align) * family.align
-    weight, u = torch.ones(count), torch.full((count,), 0.3)
-    fixed = {"weight": weight.to(GPU), "u": u.to(GPU), "cpu_u": u, "count": count, "prompts": [""] * count}
-    if not METHODS[config.method].facts.uses_denoiser:
-        shape = family.codec.shape(make_vae(base), side, side, 1)
-        pixels = torch.empty(count, 3, side, side, device=GPU)
-        return Batch(**fixed, noise=torch.empty(count, *shape, device=GPU), pixels=pixels)
-    inputs = _inputs(base, count, side, side, config.data.frames)
-    return Batch(
-        **fixed,
-        noise=torch.empty_like(inputs["noised"]),
-        latents=inputs["noised"],
-        sizes=inputs["sizes"],
-        first_frame=inputs["first_frame"],
-        image_features=inputs["image_features"],
-        references=inputs.get("references"),
-        text=None if _trained_encoders(config, base) else inputs["text"],
-    )
-
-
-def make_text(family: Any, count: int) -> dict[str, Any]:
-    """The conditioning of `count` captions; masks have values, because some denoisers read the lengths of texts."""
-    import torch
-
-    from scripts.simulated_gpu import GPU
-
-    text: dict[str, Any] = {}
-    for name, shape in family.published.text.items():
-        is_mask = "_mask" in name
-        text[name] = (
-            torch.ones(count, *shape, dtype=torch.long).to(GPU) if is_mask else torch.empty(count, *shape, device=GPU)
-        )
-    return {name: list(value) for name, value in text.items()} if family.text.collate == "list" else text
-
-
-# --- the model --------------------------------------------------------------------------------------------------------
-
-
-def make_vae(base: Any) -> Any:
-    """The VAE, on the meta device if it is not loaded."""
-    return base.meta_module(base.family.vae)
-
-
-class _Words:
-    """A tokenizer of one token."""
-
-    unk_token, eos_token_id = None, 2
-
-    def __call__(self, text: str, add_special_tokens: bool) -> SimpleNamespace:
-        return SimpleNamespace(input_ids=[1])
-
-    def tokenize(self, word: str) -> list[str]:
-        return list(word)
-
-    def get_vocab(self) -> dict[str, int]:
-        return {}
-
-    def add_tokens(self, names: list[str]) -> None:
-        """It needs none."""
-
-    def convert_tokens_to_ids(self, name: str) -> int:
-        return 1
-
-
-def make_base(config: TrainConfig) -> Any:
-    """The published model of the family, none of it on the GPU."""
-    import threading
-
-    import torch
-    from diffusers import DDPMScheduler
-
-    from modules.families.registry import FAMILIES
-    from modules.weights.BaseModel import BaseModel
-    from scripts.count_memory import build
-    from scripts.simulated_gpu import GPU
-
-    family = FAMILIES[config.family]
-    published = family.published
-    assert published is not None  # presets of families of unknown size are not simulated
-    components = dict.fromkeys((*family.denoisers, *family.guidance_denoisers), published.denoiser)
-    components[family.vae] = published.vae
-    components |= {name: part for name, (part, _) in zip(family.text.encoders, published.text_encoders, strict=True)}
-    components |= dict(zip(family.text.connectors, published.connectors, strict=True))
-
-    class PublishedModel(BaseModel):
-        def __init__(self) -> None:
-            self.family, self.config, self.device = family, config.model, GPU
-            self._lock, self._loading_turn, self._quantized = threading.RLock(), contextlib.nullcontext, set()
-            self.num_swapped, self.swaps, self._own_parts = config.model.blocks_to_swap or 0, {}, {}
-            self.is_single_file = False
-            self._classes = dict.fromkeys(components, ("", ""))
-            self._components = dict.fromkeys(components)
-            self.pipe = self._new_pipe()
-
-        @property
-        def stored_quantized(self) -> list[str]:
-            return []
-
-        def tokenizer_of(self, text_encoder: str) -> Any:
-            return _Words()
-
-        def _new_pipe(self) -> Any:
-            tokenizers = dict.fromkeys(family.text.tokenizers, _Words())
-            return SimpleNamespace(
-                **self._components, **tokenizers, scheduler=DDPMScheduler(), config={"boundary_ratio": 0.9}
-            )
-
-        def _load_component(self, name: str) -> Any:
-            return self._ready(name, build(components[name], self.dtype))
-
-        def _on_meta(self, name: str) -> Any:
-            return build(components[name], torch.float32)
-
-    return PublishedModel()
-
-
-@contextlib.contextmanager
-def _as_simulated() -> Iterator[None]:
-    """Inside, what needs values or files has a stand-in."""
-    import torch
-    from torch import Tensor, nn
-
-    import scripts.simulated_gpu  # noqa: F401 - before a backward pass
-    from modules.families import hidream
-    from modules.methods import full, lora, vae
-    from modules.methods.DenoisingLoss import DenoisingLoss
-
-    def route(experts: nn.ModuleList, tokens: Tensor, expert_of: Tensor, weights: Tensor) -> Tensor:
-        """The experts get equal numbers of tokens; which ones depends on values."""
-        count = len(expert_of) // len(tokens)
-        share = len(tokens) * count // len(experts)
-        result = tokens.new_zeros(tokens.shape)
-        for expert in experts:
-            rows = torch.arange(share, device=tokens.device)
-            result = result.index_add(0, rows, (expert(tokens[rows]) * weights[rows]).to(result.dtype))
-        return result
-
-    def text(self: DenoisingLoss, batch: Any) -> dict[str, Any]:
-        if batch.text is not None:
-            return batch.text
-        whole = sum(output.float().mean() for output in _encode_text(self.base, batch.count))
-        return {name: value + whole for name, value in make_text(self.base.family, batch.count).items()}
-
-    with (
-        mock.patch.object(hidream, "_route", route),
-        mock.patch.object(DenoisingLoss, "_text", text),
-        mock.patch.object(full.Full, "check_output"),
-        mock.patch.object(lora.Lora, "check_output"),
-        mock.patch.object(vae.Vae, "check_output"),
-    ):
-        yield

@@ -1,6 +1,6 @@
 """The architecture of a family's published model, from which the memory estimate is computed.
 
-`scripts/count_memory.py` builds the components without loading weights.
+`scripts/published_models.py` builds the components without loading weights.
 """
 
 from __future__ import annotations

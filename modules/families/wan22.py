@@ -61,6 +61,8 @@ WAN_22_5B = replace(
                 "base_dim": 160,
                 "decoder_base_dim": 256,
                 "z_dim": 48,
+                "latents_mean": (0.0,) * 48,  # only their number counts here
+                "latents_std": (1.0,) * 48,
                 "is_residual": True,
                 "in_channels": 12,
                 "out_channels": 12,

@@ -70,7 +70,7 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Architecture:
-    """The size of a family's published model, as counted by `scripts/count_memory.py`.
+    """The size of a family's published model, as counted by `scripts/model_counts.py`.
 
     denoiser, text_encoders, connectors, vae: numbers of weights. quantizable_denoiser, quantizable_text: of those, the
     weights that quantization applies to. adapter: of a rank-1 LoRA, by `lora.targets`.
@@ -493,7 +493,7 @@ def _sampling(config: TrainConfig, model: Architecture, num_ranks: int) -> float
     activations of the denoiser for one batch of images, at least 456 bytes per pixel in half precision, doubled by
     guidance; or the VAE with those of its decoder for the image being decoded. At full size that has 256 channels going
     into a norm, 256 coming out of it and 256 out of the activation behind it: in float32 3 x 256 x 4 = 3,072 bytes per
-    pixel, more in video models. Mixed precision applies to the denoiser only. Source: scripts/count_memory.py.
+    pixel, more in video models. Mixed precision applies to the denoiser only. Source: scripts/model_counts.py.
     """
     settings = config.sampling
     if not settings.makes_samples:

@@ -31,6 +31,7 @@ def quantizable_layers(family: Family, component: str, module: nn.Module) -> lis
     blocks = family.lora_blocks.get(described, ("",))
     left_out = set(family.unquantized.get(component, ()))
     owners = Counter(id(part.weight) for part in module.modules() if hasattr(part, "weight"))
+    own_dtype = module.dtype  # diffusers looks for it in all layers each time
     return [
         name
         for name, layer in module.named_modules()
@@ -38,7 +39,7 @@ def quantizable_layers(family: Family, component: str, module: nn.Module) -> lis
         and name.startswith(blocks)
         and left_out.isdisjoint(name.split("."))
         and owners[id(layer.weight)] == 1
-        and layer.weight.dtype == module.dtype
+        and layer.weight.dtype == own_dtype
     ]
 
 

@@ -25,7 +25,6 @@ FOR_DEVELOPERS = {
     "scripts/setup/saying.py",
     "scripts/setup_env.py",
     "scripts/benchmark.py",
-    "scripts/count_memory.py",
     "scripts/memory.py",
     "scripts/generated_file.py",
     "scripts/window_pictures.py",

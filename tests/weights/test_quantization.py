@@ -14,7 +14,7 @@ from modules.families.registry import FAMILIES
 from modules.weights.BaseModel import BaseModel
 from modules.weights.quantization import quantizable_layers, quantize_layers
 from modules.weights.QuantizedLinear import QuantizedLinear
-from scripts.count_memory import build
+from scripts.published_models import build
 
 CPU = torch.device("cpu")
 # Of the memory that all linear layers of a denoiser take in bfloat16.

@@ -1,57 +1,46 @@
-"""Computes the memory that training the families' published models takes, for resources/families.json, and prints it.
+"""Counts the weights and activations of a family's published model, for resources/families.json.
 
-    python scripts/count_memory.py            # of every family
-    python scripts/count_memory.py sdxl
-
-The models are built without weights on torch's meta device, so that neither a download nor a GPU is needed. Activations
-that a step saves for the backward pass are counted with autograd hooks, once per tensor, as with mixed precision on a
-GPU: matrix products and convolutions in bfloat16, norms in float32, attention without its matrix.
+Activations that a step saves for the backward pass are counted with autograd hooks, once per tensor, as with mixed
+precision on a GPU: matrix products and convolutions in bfloat16, norms in float32, attention without its matrix.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 from unittest import mock
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
-from modules.families.Family import DenoiserCall, Family
-from modules.families.inpainting import num_mask_channels
-from modules.families.PublishedModel import Component
-from modules.families.registry import FAMILIES
-from modules.methods.layers import preset_layers
+from modules.families.Family import Family
 from modules.weights.ActivationOffload import LEAST_BYTES
 from modules.weights.blocks import repeated_blocks
 from modules.weights.libraries import import_diffusers
-from modules.weights.quantization import quantizable_layers
+from scripts.published_models import (
+    add_adapters,
+    build,
+    build_denoiser,
+    build_vae,
+    decoder_call,
+    denoiser_call,
+    num_quantizable,
+    num_weights,
+    vae_call,
+)
 
 TARGETS = ("attention", "attention_mlp", "linear", "linear_conv")
 RANK = 16  # of the adapters that are counted with the denoiser
 VAE_SIDE = 256  # of the pictures that autoencoders are counted on
 
 _Storages = dict[int, torch.UntypedStorage]  # by the address of what PyTorch keeps of them
-
-
-def main() -> None:
-    for name in sys.argv[1:] or FAMILIES:
-        family = FAMILIES[name]
-        print(name, json.dumps(count(family), indent=2) if family.published else "is of unknown size")
 
 
 def count(family: Family) -> dict[str, Any]:
@@ -128,15 +117,6 @@ def count_held_by_clips(family: Family) -> dict[str, int]:
         else:
             counted |= {name: round(short - lengths[0] * each), f"{name}_frame": round(each)}
     return counted
-
-
-def num_weights(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
-def num_quantizable(family: Family, component: str, module: nn.Module) -> int:
-    """The number of weights that a quantization of the component applies to."""
-    return sum(module.get_submodule(name).weight.numel() for name in quantizable_layers(family, component, module))
 
 
 def activations(family: Family, method: str, checkpointing: bool = False) -> float:
@@ -259,122 +239,6 @@ def _bytes(kept: _Storages) -> int:
     return sum(storage.nbytes() for storage in kept.values())
 
 
-# --- models -----------------------------------------------------------------------------------------------------------
-
-
-def build(part: Component, dtype: torch.dtype) -> nn.Module:
-    """A component on the meta device, in training mode."""
-    import_diffusers()
-    library, _, class_name = part.class_name.rpartition(".")
-    module = import_module(library)
-    component_class = getattr(module, class_name)
-    with torch.device("meta"):
-        if part.config_class:
-            component = component_class(getattr(module, part.config_class)(**part.config))
-        else:
-            component = component_class(**part.config)
-        return component.to(dtype).train()
-
-
-def build_denoiser(family: Family) -> nn.Module:
-    return build(family.published.denoiser, torch.bfloat16)
-
-
-def build_vae(family: Family) -> nn.Module:
-    return build(family.published.vae, torch.float32)
-
-
-def denoiser_call(family: Family, side: int) -> Callable[[nn.Module], object]:
-    """Takes one image of `side` x `side` pixels through a denoiser."""
-    with torch.device("meta"):
-        latents = torch.empty(1, *family.codec.shape(build_vae(family), side, side, 1))
-        text = {name: torch.empty(1, *shape) for name, shape in family.published.text.items()}
-        # masks with values, because some denoisers read the lengths of texts from them
-        masks = {name: shape for name, shape in family.published.text.items() if "_mask" in name}
-        text |= {name: torch.ones(1, *shape, dtype=torch.long, device="cpu") for name, shape in masks.items()}
-        if family.text.collate == "list":
-            text = {name: list(value) for name, value in text.items()}
-        timestep, sizes, guidance = torch.empty(1), torch.empty(1, 6), torch.empty(1)
-    packed, shape = family.pack(latents), tuple(latents.shape)
-    others = {"first_frame": latents[:, :, :1] if family.encode_first else latents} if family.needs_first_frame else {}
-    if family.published.image_features:
-        others["image_features"] = torch.empty(1, *family.published.image_features, device="meta")
-    if family.inpainting:
-        channels = num_mask_channels(family.inpainting, side // shape[-1]) + shape[1]
-        others["inpainting"] = torch.empty(1, channels, *shape[2:], device="meta")
-
-    def call(model: nn.Module) -> object:
-        inputs = DenoiserCall(model, packed, timestep, text, shape, sizes, guidance, **others)
-        with _MasksFollow():
-            return model(**family.inputs(inputs))
-
-    return call
-
-
-class _MasksFollow(TorchFunctionMode):
-    """Moves masks to the meta device where they meet other tensors; indexing takes them as they are."""
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
-        if function is torch.all and given[0].is_meta:
-            return torch.tensor(True)  # as for inputs that are zero because nothing is given
-        if function is Tensor.repeat_interleave and args[0].is_meta and isinstance(args[1], Tensor):
-            order = torch.arange(args[0].shape[kwargs["dim"]]).repeat_interleave(args[1])
-            return args[0].index_select(kwargs["dim"], to_meta(order))
-        if function not in (Tensor.__getitem__, Tensor.__setitem__) and any(value.is_meta for value in given):
-            args, kwargs = tree_map(to_meta, (args, kwargs))
-        return function(*args, **kwargs)
-
-
-def to_meta(value: object) -> object:
-    return value.to("meta") if isinstance(value, Tensor) else value
-
-
-def vae_call(family: Family, side: int) -> Callable[[nn.Module], object]:
-    pixels = torch.empty(1, 3, side, side, device="meta")
-
-    def call(vae: nn.Module) -> Tensor:
-        posterior = family.codec.encode(vae, pixels)
-        return family.codec.decode(vae, posterior.mean + posterior.std * torch.empty_like(posterior.mean))
-
-    return call
-
-
-def decoder_call(family: Family, side: int) -> Callable[[nn.Module], object]:
-    latents = torch.empty(1, *family.codec.shape(build_vae(family), side, side, 1), device="meta")
-    return lambda vae: family.codec.decode(vae, latents)
-
-
-class _Adapter(nn.Module):
-    """A layer with a LoRA beside it."""
-
-    def __init__(self, base: nn.Linear | nn.Conv2d, rank: int):
-        super().__init__()
-        self.base = base
-        if isinstance(base, nn.Linear):
-            self.down = nn.Linear(base.in_features, rank, bias=False, device="meta")
-            self.up = nn.Linear(rank, base.out_features, bias=False, device="meta")
-        else:
-            sizes = {"kernel_size": base.kernel_size, "stride": base.stride, "padding": base.padding}
-            self.down = nn.Conv2d(base.in_channels, rank, bias=False, device="meta", **sizes)
-            self.up = nn.Conv2d(rank, base.out_channels, 1, bias=False, device="meta")
-
-    def forward(self, values: Tensor) -> Tensor:
-        return self.base(values) + self.up(self.down(values.float()))
-
-
-def add_adapters(family: Family, component: str, module: nn.Module, targets: str, rank: int) -> int:
-    """Puts adapters on the layers that the family's tables name; how many weights they have."""
-    added = 0
-    for path in preset_layers(family, component, module, targets):
-        parent, _, last = path.rpartition(".")
-        adapter = _Adapter(module.get_submodule(path), rank)
-        added += num_weights(adapter.down) + num_weights(adapter.up)
-        setattr(module.get_submodule(parent), last, adapter)
-    return added
-
-
 # --- as on a GPU in mixed precision -----------------------------------------------------------------------------------
 
 
@@ -449,7 +313,3 @@ def mixed_precision():
         mock.patch.object(torch, "autocast", return_value=nullcontext()),  # refuses the meta device
     ):
         yield
-
-
-if __name__ == "__main__":
-    main()

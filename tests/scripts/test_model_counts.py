@@ -6,16 +6,14 @@ from torch import nn
 
 from modules.families.sd15 import SD15
 from modules.machine.memory_estimate import ARCHITECTURES
-from scripts.count_memory import (
+from scripts.model_counts import count_held, count_kept, vae_activations
+from scripts.published_models import (
     add_adapters,
     build_denoiser,
     build_vae,
-    count_held,
-    count_kept,
     decoder_call,
     num_quantizable,
     num_weights,
-    vae_activations,
 )
 
 

@@ -1,0 +1,241 @@
+"""A family's published model on the simulated GPU, and what goes into it.
+
+In place of the pipelines' calls, text encoders are run on the tokens of a caption. What needs values or files has a
+stand-in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from modules.config.TrainConfig import TrainConfig
+
+
+def make_vae(base: Any) -> Any:
+    """The VAE, on the meta device if it is not loaded."""
+    return base.meta_module(base.family.vae)
+
+
+class _Words:
+    """A tokenizer of one token."""
+
+    unk_token, eos_token_id = None, 2
+
+    def __call__(self, text: str, add_special_tokens: bool) -> SimpleNamespace:
+        return SimpleNamespace(input_ids=[1])
+
+    def tokenize(self, word: str) -> list[str]:
+        return list(word)
+
+    def get_vocab(self) -> dict[str, int]:
+        return {}
+
+    def add_tokens(self, names: list[str]) -> None:
+        """It needs none."""
+
+    def convert_tokens_to_ids(self, name: str) -> int:
+        return 1
+
+
+def make_base(config: TrainConfig) -> Any:
+    """The published model of the family, none of it on the GPU."""
+    import threading
+
+    import torch
+    from diffusers import DDPMScheduler
+
+    from modules.families.registry import FAMILIES
+    from modules.weights.BaseModel import BaseModel
+    from scripts.published_models import build
+    from scripts.simulated_gpu import GPU
+
+    family = FAMILIES[config.family]
+    published = family.published
+    assert published is not None  # presets of families of unknown size are not simulated
+    components = dict.fromkeys((*family.denoisers, *family.guidance_denoisers), published.denoiser)
+    components[family.vae] = published.vae
+    components |= {name: part for name, (part, _) in zip(family.text.encoders, published.text_encoders, strict=True)}
+    components |= dict(zip(family.text.connectors, published.connectors, strict=True))
+
+    class PublishedModel(BaseModel):
+        def __init__(self) -> None:
+            self.family, self.config, self.device = family, config.model, GPU
+            self._lock, self._loading_turn, self._quantized = threading.RLock(), contextlib.nullcontext, set()
+            self.num_swapped, self.swaps, self._own_parts = config.model.blocks_to_swap or 0, {}, {}
+            self.is_single_file = False
+            self._classes = dict.fromkeys(components, ("", ""))
+            self._components = dict.fromkeys(components)
+            self.pipe = self._new_pipe()
+
+        @property
+        def stored_quantized(self) -> list[str]:
+            return []
+
+        def tokenizer_of(self, text_encoder: str) -> Any:
+            return _Words()
+
+        def _new_pipe(self) -> Any:
+            tokenizers = dict.fromkeys(family.text.tokenizers, _Words())
+            return SimpleNamespace(
+                **self._components, **tokenizers, scheduler=DDPMScheduler(), config={"boundary_ratio": 0.9}
+            )
+
+        def _load_component(self, name: str) -> Any:
+            return self._ready(name, build(components[name], self.dtype))
+
+        def _on_meta(self, name: str) -> Any:
+            return build(components[name], torch.float32)
+
+    return PublishedModel()
+
+
+@contextlib.contextmanager
+def with_stand_ins() -> Iterator[None]:
+    """Inside, what needs values or files has a stand-in."""
+    import torch
+    from torch import Tensor, nn
+
+    import scripts.simulated_gpu  # noqa: F401 - before a backward pass
+    from modules.families import hidream
+    from modules.methods import full, lora, vae
+    from modules.methods.DenoisingLoss import DenoisingLoss
+
+    def route(experts: nn.ModuleList, tokens: Tensor, expert_of: Tensor, weights: Tensor) -> Tensor:
+        """The experts get equal numbers of tokens; which ones depends on values."""
+        count = len(expert_of) // len(tokens)
+        share = len(tokens) * count // len(experts)
+        result = tokens.new_zeros(tokens.shape)
+        for expert in experts:
+            rows = torch.arange(share, device=tokens.device)
+            result = result.index_add(0, rows, (expert(tokens[rows]) * weights[rows]).to(result.dtype))
+        return result
+
+    def text(self: DenoisingLoss, batch: Any) -> dict[str, Any]:
+        if batch.text is not None:
+            return batch.text
+        whole = sum(output.float().mean() for output in encode_text(self.base, batch.count))
+        return {name: value + whole for name, value in make_text(self.base.family, batch.count).items()}
+
+    def unchanged(tensor: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Adapters are made on the CPU, where values would take long."""
+        return tensor
+
+    with (
+        mock.patch.multiple(
+            nn.init, zeros_=unchanged, uniform_=unchanged, normal_=unchanged, kaiming_uniform_=unchanged
+        ),
+        mock.patch.object(hidream, "_route", route),
+        mock.patch.object(DenoisingLoss, "_text", text),
+        mock.patch.object(full.Full, "check_output"),
+        mock.patch.object(lora.Lora, "check_output"),
+        mock.patch.object(vae.Vae, "check_output"),
+    ):
+        yield
+
+
+# --- what goes into it ------------------------------------------------------------------------------------------------
+
+
+def trained_encoders(config: TrainConfig, base: Any) -> list[str]:
+    from modules.methods.parts import trained_in
+    from modules.methods.registry import METHODS
+
+    return [name for name in trained_in(METHODS[config.method], base, config) if name in base.family.text.encoders]
+
+
+def encode_text(base: Any, count: int) -> list[Any]:
+    """The outputs of all text encoders for the tokens of `count` captions."""
+    import torch
+
+    from scripts.simulated_gpu import GPU
+
+    outputs = []
+    for name, (_, tokens) in zip(base.family.text.encoders, base.family.published.text_encoders, strict=True):
+        ids = torch.empty(count, tokens, dtype=torch.long, device="meta").to(GPU)
+        outputs.append(getattr(base.pipe, name)(ids)[0])
+    return outputs
+
+
+def largest_side(config: TrainConfig, family: Any) -> int:
+    """The side of a square with the area of the run's largest images."""
+    from modules.config.image_sizes import largest_area
+
+    return round(largest_area(config) ** 0.5 / family.align) * family.align
+
+
+def reference_size(family: Any, width: int, height: int) -> tuple[int, int]:
+    """Of a reference image beside an image of that size."""
+    return family.reference_size(width / height) if family.reference_size else (width, height)
+
+
+def make_inputs(base: Any, count: int, width: int, height: int, frames: int) -> dict[str, Any]:
+    """The arguments of `predict` for `count` samples."""
+    import torch
+
+    from modules.families.inpainting import num_mask_channels
+    from scripts.simulated_gpu import GPU
+
+    family = base.family
+    shape = family.codec.shape(make_vae(base), width, height, frames)
+    latents = torch.empty(count, *shape, device=GPU)
+    timestep = torch.full((count,), 500.0)
+    given: dict[str, Any] = {"host_timestep": timestep, "text": make_text(family, count)}
+    given["sizes"] = torch.zeros(count, 6).to(GPU) if family.takes_sizes else None
+    given["first_frame"] = latents if family.needs_first_frame else None
+    if family.max_references == 1 or family.needs_references:  # made for it
+        shape = family.codec.shape(make_vae(base), *reference_size(family, width, height), 1)
+        given["references"] = [[row] for row in torch.empty(count, *shape, device=GPU)]
+    if family.inpainting:
+        channels = num_mask_channels(family.inpainting, height // latents.shape[-2]) + latents.shape[1]
+        given["inpainting"] = torch.empty(count, channels, *latents.shape[2:], device=GPU)
+    return {"noised": latents, "timestep": timestep.to(GPU), **given}
+
+
+def make_batch(config: TrainConfig, base: Any) -> Any:
+    """The largest micro-batch of the run, on the GPU."""
+    import torch
+
+    from modules.data.Batch import Batch
+    from modules.methods.registry import METHODS
+    from scripts.simulated_gpu import GPU
+
+    count, family = config.batch_size, base.family
+    if config.batch_size_mode == "global":
+        count = -(-count // config.gradient_accumulation_steps)
+    side = largest_side(config, family)
+    weight, u = torch.ones(count), torch.full((count,), 0.3)
+    fixed = {"weight": weight.to(GPU), "u": u.to(GPU), "cpu_u": u, "count": count, "prompts": [""] * count}
+    if not METHODS[config.method].facts.uses_denoiser:
+        shape = family.codec.shape(make_vae(base), side, side, 1)
+        pixels = torch.empty(count, 3, side, side, device=GPU)
+        return Batch(**fixed, noise=torch.empty(count, *shape, device=GPU), pixels=pixels)
+    inputs = make_inputs(base, count, side, side, config.data.frames)
+    return Batch(
+        **fixed,
+        noise=torch.empty_like(inputs["noised"]),
+        latents=inputs["noised"],
+        sizes=inputs["sizes"],
+        first_frame=inputs["first_frame"],
+        references=inputs.get("references"),
+        inpainting=inputs.get("inpainting"),
+        text=None if trained_encoders(config, base) else inputs["text"],
+    )
+
+
+def make_text(family: Any, count: int) -> dict[str, Any]:
+    """The conditioning of `count` captions; masks have values, because some denoisers read the lengths of texts."""
+    import torch
+
+    from scripts.simulated_gpu import GPU
+
+    text: dict[str, Any] = {}
+    for name, shape in family.published.text.items():
+        is_mask = "_mask" in name
+        text[name] = (
+            torch.ones(count, *shape, dtype=torch.long).to(GPU) if is_mask else torch.empty(count, *shape, device=GPU)
+        )
+    return {name: list(value) for name, value in text.items()} if family.text.collate == "list" else text
