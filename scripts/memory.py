@@ -41,17 +41,10 @@ from modules.config.presets import (  # noqa: E402
     why_not_offered,
 )
 from modules.config.TrainConfig import TrainConfig  # noqa: E402
-from modules.machine.memory_estimate import (  # noqa: E402
-    ALLOCATOR,
-    BYTES_OF,
-    CORRECTIONS,
-    CUDA_BYTES,
-    FACTORED,
-    GIB,
-    SIMULATED_FILE,
-    backward_kind,
-    estimate_memory,
-)
+from modules.machine.architectures import CORRECTIONS, FACTORED, SIMULATED_FILE  # noqa: E402
+from modules.machine.lasting_memory import BYTES_OF  # noqa: E402
+from modules.machine.memory_estimate import ALLOCATOR, CUDA_BYTES, GIB, estimate_memory  # noqa: E402
+from modules.machine.passing_memory import backward_kind  # noqa: E402
 from scripts.simulated_run import Simulation, simulate  # noqa: E402
 
 _SOURCES = ("simulated_run.py", "simulated_model.py", "simulated_gpu.py", "python_device.py", "published_models.py")
@@ -130,7 +123,7 @@ def _simulated(config: TrainConfig) -> Simulation | str:
 
 
 def corrections(configs: dict[str, TrainConfig], results: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """What the estimate needs of the results, as memory_estimate.CORRECTIONS; families without any keep their own."""
+    """What the estimate needs of the results, as architectures.CORRECTIONS; families without any keep their own."""
     found: dict[str, dict[str, list[float]]] = {}
     for key, kept in results.items():
         config, result = configs[key], simulation(kept)

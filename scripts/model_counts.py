@@ -44,7 +44,7 @@ _Storages = dict[int, torch.UntypedStorage]  # by the address of what PyTorch ke
 
 
 def count(family: Family) -> dict[str, Any]:
-    """Weights and activations of a family's published model; modules/machine/memory_estimate.py says what they are."""
+    """Weights and activations of a family's published model; modules/machine/architectures.py says what they are."""
     encoders = [(build(part, torch.bfloat16), tokens) for part, tokens in family.published.text_encoders]
     connectors = family.published.connectors
     adapted = list(zip(family.text.encoders, encoders, strict=True))

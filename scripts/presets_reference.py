@@ -25,7 +25,8 @@ from modules.config.presets import (  # noqa: E402
     why_not_offered,
 )
 from modules.config.TrainConfig import TrainConfig  # noqa: E402
-from modules.machine.memory_estimate import ARCHITECTURES, GIB, estimate_memory  # noqa: E402
+from modules.machine.architectures import ARCHITECTURES  # noqa: E402
+from modules.machine.memory_estimate import GIB, estimate_memory  # noqa: E402
 from scripts.generated_file import write_or_check  # noqa: E402
 from scripts.memory import load_results  # noqa: E402
 

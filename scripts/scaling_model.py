@@ -15,8 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from modules.machine.architectures import ARCHITECTURES  # noqa: E402
 from modules.machine.link_speeds import PCIE_LANE  # noqa: E402
-from modules.machine.memory_estimate import ARCHITECTURES  # noqa: E402
 from modules.machine.scaling import Work, ddp_seconds, efficiency, fsdp_seconds, linked  # noqa: E402
 from scripts.benchmarks.gloo_scaling import measure, predictions  # noqa: E402
 from scripts.generated_file import write_or_check  # noqa: E402

@@ -15,7 +15,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from modules.config.TrainConfig import TrainConfig
-from modules.machine.memory_estimate import ALLOCATOR, CUDA_BYTES
+from modules.machine.memory_estimate import CUDA_BYTES
+from modules.machine.passing_memory import ALLOCATOR
 from scripts.simulated_model import (
     encode_text,
     largest_side,

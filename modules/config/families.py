@@ -42,7 +42,7 @@ class FamilyInfo:
     groups_texts: whether texts of different lengths take passes of their own.
     experts: whether several denoisers share the timesteps.
     patch_size, shift_law: as in Family.
-    memory: the sizes that machine/memory_estimate.py uses; None if they are unknown.
+    memory: the sizes that machine/architectures.py holds; None if they are unknown.
     text_trainable: whether the text encoders' own weights can be trained.
     """
 

@@ -12,8 +12,9 @@ from modules.config.methods import facts_of
 from modules.config.problems import Remedy
 from modules.config.quantizations import QUANTIZATIONS
 from modules.config.validation import find_problems
+from modules.machine.architectures import ARCHITECTURES
 from modules.machine.fitting import NO_CHANGE, Change, micro_batches, mildest, quantizations, values_of
-from modules.machine.memory_estimate import ARCHITECTURES, needed_bytes
+from modules.machine.memory_estimate import needed_bytes
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -59,6 +60,9 @@ def _axes(config: TrainConfig, num_ranks: int) -> Iterator[list[Change]]:
     has_wide_weights = model.weight_dtype == "float32" and not trains_weights
     yield [Change({"model.weight_dtype": "bfloat16"}, "bfloat16 weights")] if has_wide_weights else []
     yield list(_swaps(config))
+    needed = _needed_checkpointing(config)
+    offload = Change({"model.activation_offloading": True, **needed.values}, f"offloaded activations{needed.text}")
+    yield [] if model.activation_offloading or not method.uses_denoiser else [offload]
     yield [Change({"optimizer.state_in_ram": True}, "the optimizer's state in system memory")] if trains_weights else []
     shares_state = config.distributed_strategy == "ddp" and num_ranks > 1 and trains_weights
     yield [Change({"ddp_shard_optimizer": True}, "a sharded optimizer state")] if shares_state else []
@@ -78,10 +82,15 @@ def _swaps(config: TrainConfig) -> Iterator[Change]:
     model, now = ARCHITECTURES.get(config.family), config.model.blocks_to_swap
     if model is None or now is None or not facts_of(config).uses_denoiser:
         return
-    is_ready = config.model.gradient_checkpointing  # which it needs
-    needed = NO_CHANGE if is_ready else Change(_CHECKPOINTING.values, f" with {_CHECKPOINTING.text}")
+    needed = _needed_checkpointing(config)
     for count in range(now + 1, model.blocks.count + 1):
         yield Change({"model.blocks_to_swap": count, **needed.values}, f"{count} swapped blocks{needed.text}")
+
+
+def _needed_checkpointing(config: TrainConfig) -> Change:
+    """What has to go with a change that needs gradient checkpointing."""
+    is_on = config.model.gradient_checkpointing
+    return NO_CHANGE if is_on else Change(_CHECKPOINTING.values, f" with {_CHECKPOINTING.text}")
 
 
 def _formats() -> list[str]:

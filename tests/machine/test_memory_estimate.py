@@ -16,10 +16,8 @@ from modules.config.presets import (
     variant_name,
     why_not_offered,
 )
+from modules.machine.architectures import ARCHITECTURES, CORRECTIONS, FACTORED
 from modules.machine.memory_estimate import (
-    ARCHITECTURES,
-    CORRECTIONS,
-    FACTORED,
     GIB,
     SYSTEM_BYTES,
     blocks_to_swap,

@@ -42,6 +42,7 @@ SOME = mock.ANY
         ("sdxl-lora-24gb", {"batch_size": 8}, 24, CHECKPOINTING),
         ("lumina2-lora-12gb", {"batch_size": 2}, 9, {"batch_size": 1, "gradient_accumulation_steps": 4}),
         ("sdxl-lora", {"batch_size": 1, "batch_size_mode": "global"}, 7, {"model.blocks_to_swap": SOME}),
+        ("skyreels_v2-lora", {}, 34, {"model.activation_offloading": True}),
         ("kolors-lora", {}, 11, {"model.text_encoder_quantization": "int8"}),  # captions, whatever the steps take
         ("kolors-lora", {"model": {"compile": "blocks"}}, 6.5,
          {"model.text_encoder_quantization": "int8", "model.denoiser_quantization": "int8"}),  # compiled blocks stay

@@ -6,7 +6,8 @@ import pytest
 
 from modules.config.files import config_from_values
 from modules.config.presets import load_preset
-from modules.machine.memory_estimate import ARCHITECTURES, GIB, estimate_memory
+from modules.machine.architectures import ARCHITECTURES
+from modules.machine.memory_estimate import GIB, estimate_memory
 from scripts.memory import digest, load_results, presets_by_hash, result_of, simulation
 from tests.support.RankPool import RankPool
 from tests.support.simulated_runs import simulated

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from modules.families.sd15 import SD15
-from modules.machine.memory_estimate import ARCHITECTURES
+from modules.machine.architectures import ARCHITECTURES
 from scripts.model_counts import count_held, count_kept, vae_activations
 from scripts.published_models import (
     add_adapters,

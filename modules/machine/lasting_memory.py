@@ -1,0 +1,152 @@
+"""The part of the memory estimate that lasts: weights, their gradients and the optimizer's state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from modules.config.families import load_families
+from modules.config.methods import facts_of
+from modules.config.optimizers import facts_of_optimizer
+from modules.config.quantizations import QUANTIZATIONS
+from modules.machine.architectures import FACTORED, Architecture, correction
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+
+BYTES_OF = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+ROUNDED_WEIGHTS = 2**26  # that stochastic rounding holds in float32 at a time, in about four copies
+_STATE_WEIGHTS = 2**24  # whose optimizer state is on the GPU together, see trainer/HostState.py
+_VOCABULARY = 152_064 * 3584  # of Qwen2.5-VL-7B, the largest vocabulary of the text encoders
+
+
+def loaded_bytes(config: TrainConfig, model: Architecture) -> float:
+    """The weights on the GPU during training; text encoders are unloaded if all captions are cached."""
+    if not facts_of(config).uses_denoiser:
+        return model.vae * BYTES_OF[config.model.weight_dtype]
+    return denoiser_bytes(config, model) + (text_encoder_bytes(config, model) if trained_text_encoders(config) else 0)
+
+
+def denoiser_bytes(config: TrainConfig, model: Architecture) -> float:
+    """The denoiser's weights on the GPU: without the swapped blocks, but with room for two of them."""
+    quantization, blocks = config.model.denoiser_quantization, model.blocks
+    share = _loaded_share(config)
+    if share < 1:
+        return share * denoiser_bytes(replace(config, denoiser=replace(config.denoiser, expert="both")), model)
+    whole = held_bytes(config, quantization, model.denoiser, model.quantizable_denoiser)
+    swapped = blocks.count if config.model.blocks_to_swap is None else min(config.model.blocks_to_swap, blocks.count)
+    if not swapped:
+        return whole
+    quantizable = min(model.quantizable_denoiser, blocks.weights)  # few others are outside of these blocks
+    in_blocks = held_bytes(config, quantization, blocks.weights, quantizable)
+    num_denoisers = len(load_families()[config.family].denoisers)
+    slots = min(swapped, 2) * num_denoisers * blocks.largest * in_blocks / blocks.weights
+    return whole - in_blocks * swapped / blocks.count + min(slots, in_blocks * swapped / blocks.count)
+
+
+def text_encoder_bytes(config: TrainConfig, model: Architecture) -> float:
+    quantization = config.model.text_encoder_quantization
+    connectors = model.connectors * BYTES_OF[config.model.weight_dtype]
+    return connectors + held_bytes(config, quantization, sum(model.text_encoders), sum(model.quantizable_text))
+
+
+def held_bytes(config: TrainConfig, quantization: str, count: int, quantizable: int) -> float:
+    """Bytes of `count` weights, of which `quantizable` are held in the format `quantization`, if it is not "none"."""
+    own = BYTES_OF[config.model.weight_dtype]
+    if quantization == "none":
+        return count * own
+    return (count - quantizable) * own + quantizable * QUANTIZATIONS[quantization].weight_bytes
+
+
+def autocast_weights(config: TrainConfig, model: Architecture) -> int:
+    """The number of loaded weights that autocast copies: all but the quantized ones."""
+    if not facts_of(config).uses_denoiser:
+        return model.vae
+    copied = model.denoiser
+    if config.model.denoiser_quantization != "none":
+        copied -= model.quantizable_denoiser
+    if trained_text_encoders(config):
+        copied += sum(model.text_encoders)
+        if config.model.text_encoder_quantization != "none":
+            copied -= sum(model.quantizable_text)
+    return copied
+
+
+def trained_weights(config: TrainConfig, model: Architecture) -> int:
+    """The number of trained weights; an upper bound if only some layers train."""
+    method = facts_of(config)
+    if not method.uses_denoiser:
+        return model.vae
+    if method.trains_words and not method.trains_adapters:
+        return 0  # a few thousand
+    encoders = trained_text_encoders(config)
+    if method.trains_adapters:
+        lora = config.lora
+        rank = lora.largest_rank
+        factor = 2 if lora.adapter == "loha" else 1  # two products; a LoKr is smaller than a LoRA
+        texts = rank * sum(model.text_adapters[index] for index in encoders)
+        denoiser = rank * model.adapter[lora.targets]
+        if lora.targets == "linear_conv" and lora.conv_rank is not None:
+            convolutions = model.adapter["linear_conv"] - model.adapter["linear"]
+            denoiser += (lora.conv_rank - rank) * convolutions
+        return factor * (texts + (round(denoiser * _trained_share(config)) if config.denoiser.train else 0))
+    denoiser = round(model.denoiser * _trained_share(config)) if config.denoiser.train else 0
+    return denoiser + sum(model.text_encoders[index] for index in encoders)
+
+
+def trained_text_encoders(config: TrainConfig) -> list[int]:
+    """Indexes of the text encoders that train, from 0."""
+    count = len(load_families()[config.family].text_encoders)
+    method = facts_of(config)
+    if method.trains_words:
+        return list(range(count))
+    if not method.trains_text(config):
+        return []
+    return [number - 1 for number in config.text_encoder.only if number <= count] or list(range(count))
+
+
+def _trained_share(config: TrainConfig) -> float:
+    """Of all denoisers, those that train: one of two experts is half of them."""
+    family = load_families()[config.family]
+    return 1 / len(family.denoisers) if family.experts and config.denoiser.expert != "both" else 1.0
+
+
+def _loaded_share(config: TrainConfig) -> float:
+    """Of all denoisers, those that are loaded: the other expert only for samples, or to be saved with the model."""
+    facts = facts_of(config)
+    trains_one = facts.trains_adapters and config.denoiser.train and not config.sampling.makes_samples
+    return _trained_share(config) if trains_one else 1.0
+
+
+def gradients_at_once(config: TrainConfig, model: Architecture, trained: float) -> float:
+    """The number of `trained` weights that have a gradient at once: those of the largest matrix if the backward pass
+    updates each of them."""
+    if not (config.optimizer.fused_backward and facts_of(config).trains_weights):
+        return trained
+    return min(trained, _largest_matrix(config, model))
+
+
+def state_at_once(config: TrainConfig, model: Architecture, trained: float) -> float:
+    """The number of `trained` weights whose state is on the GPU at once, if it is in system memory."""
+    largest = _largest_matrix(config, model) if facts_of(config).trains_weights else 0
+    return min(trained, 2 * max(_STATE_WEIGHTS, largest))
+
+
+def _largest_matrix(config: TrainConfig, model: Architecture) -> float:
+    """An upper bound of the number of weights in a matrix that trains: a block of the denoiser is larger than any, and
+    of text encoders the vocabulary is the largest."""
+    texts = [min(_VOCABULARY, model.text_encoders[index] / 2) for index in trained_text_encoders(config)]
+    return max([model.blocks.largest, *texts])
+
+
+def state_bytes(config: TrainConfig, weight_bytes: int) -> float:
+    """The optimizer's state per trained weight, in bytes. weight_bytes: size of a weight."""
+    facts = facts_of_optimizer(config.optimizer)
+    value_bytes = 4 if rounds_by_chance(config) else weight_bytes
+    states = correction(config, FACTORED, 0.0) if facts.factors and facts_of(config).trains_weights else facts.states
+    return states * value_bytes + facts.state_bytes
+
+
+def rounds_by_chance(config: TrainConfig) -> bool:
+    is_wanted = config.optimizer.stochastic_rounding and config.model.weight_dtype == "bfloat16"
+    return is_wanted and facts_of(config).trains_weights

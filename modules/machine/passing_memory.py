@@ -1,0 +1,161 @@
+"""The part of the memory estimate that comes and goes: in a step, and while a run encodes and makes samples."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from modules.config.clips import sample_frames
+from modules.config.families import load_families
+from modules.config.image_sizes import largest_area, sample_size
+from modules.config.methods import facts_of
+from modules.config.optimizers import facts_of_optimizer
+from modules.machine.architectures import Architecture, correction
+from modules.machine.lasting_memory import (
+    BYTES_OF,
+    ROUNDED_WEIGHTS,
+    denoiser_bytes,
+    held_bytes,
+    rounds_by_chance,
+    text_encoder_bytes,
+    trained_text_encoders,
+)
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+
+_INPUTS_ON_GPU = 3  # blocks whose inputs are there in spite of offloading, see weights/ActivationOffload.py
+ALLOCATOR = 1.1
+"""Fragmentation: activations of many sizes are allocated and freed."""
+_TEXT_LAYERS = 24  # of T5: without gradients, the activations of only one layer exist at a time
+_VAE_WIDTH = 5 * 128  # values per pixel at the encoder's widest point
+_ENCODED_PIXELS = 2**20  # encoded at once, or a single larger image; at most four, see data/LatentEncoder.py
+_DECODER_WIDTH = 256  # channels of the decoder at its widest point, which is at the image's full size
+_DENOISER_WIDTH = 2 * 228  # values of the denoiser per image pixel at its widest point, doubled by guidance
+
+
+def frees_as_it_goes(config: TrainConfig) -> bool:
+    """Whether activations, and the copies that autocast makes of weights, are freed while gradients come to be, so that
+    not all of them exist at once: in a step without accumulation that trains the weights themselves."""
+    return facts_of(config).trains_weights and config.gradient_accumulation_steps == 1
+
+
+def backward_kind(config: TrainConfig) -> str:
+    """The kind of a step, for `Architecture.backward`."""
+    method = facts_of(config)
+    kind = "vae" if not method.uses_denoiser else "full" if method.trains_weights else "lora"
+    checkpoints = " in parts" if config.model.gradient_checkpointing else ""
+    return f"{kind}{checkpoints}{' at once' if frees_as_it_goes(config) else ''}"
+
+
+def activation_bytes(config: TrainConfig, model: Architecture, num_ranks: int) -> float:
+    method = facts_of(config)
+    kept = (model.full if method.trains_weights else model.lora) if method.uses_denoiser else model.vae_activations
+    precision = 1.0
+    if method.uses_denoiser and config.model.mixed_precision == "no" and config.model.weight_dtype == "float32":
+        precision = 2.0
+    pixels = (largest_area(config) + _reference_pixels(config)) * _latent_frames(config, config.data.frames)
+    each = pixels * (kept.part if config.model.gradient_checkpointing else kept.whole) * precision
+    each *= correction(config, backward_kind(config), 1.0)
+    if config.model.activation_offloading and config.model.gradient_checkpointing and method.uses_denoiser:
+        staying = min(1.0, _INPUTS_ON_GPU / max(1, model.blocks.count))
+        each -= pixels * model.block_inputs * (1 - staying) * precision
+    if method.keeps_old_model and config.loss.output_preservation:
+        each *= 2  # of both predictions that get gradients
+    chunks = config.model.text_chunks if load_families()[config.family].takes_chunks else 1
+    each += chunks * sum(model.text_bytes[index] for index in trained_text_encoders(config))
+    return each * _micro_batch(config, num_ranks) + _composed_bytes(config, model)
+
+
+def _composed_bytes(config: TrainConfig, model: Architecture) -> float:
+    """What a LoHa or LoKr adds to each weight, which is kept for the backward pass; of a LoRA, nothing."""
+    if not facts_of(config).trains_adapters or not config.lora.composes_weights or not config.denoiser.train:
+        return 0.0
+    weights = model.quantizable_denoiser * model.adapter[config.lora.targets] / model.adapter["linear"]
+    if config.model.gradient_checkpointing:
+        weights /= model.blocks.count  # those of one block at a time
+    return weights * (2 if config.model.mixed_precision != "no" else 4)
+
+
+def _latent_frames(config: TrainConfig, num_frames: int) -> int:
+    """The latent frames of a clip: the denoiser treats each of them as an image."""
+    step = load_families()[config.family].frame_step
+    return (num_frames - 1) // step + 1 if step else 1
+
+
+def _reference_pixels(config: TrainConfig) -> int:
+    """The area of an image's reference, if it has one; a model that takes just one, or needs one, is made for it."""
+    family = load_families()[config.family]
+    has_folder = any(concept.enabled and concept.reference_folder for concept in config.concepts)
+    if family.max_references == 1 or family.needs_references or (family.max_references > 1 and has_folder):
+        return family.reference_pixels or largest_area(config)
+    return 0
+
+
+def _micro_batch(config: TrainConfig, num_ranks: int) -> int:
+    if config.batch_size_mode == "per_device":
+        return config.batch_size
+    return math.ceil(config.batch_size / (num_ranks * config.gradient_accumulation_steps))
+
+
+def stepping_bytes(config: TrainConfig, stepped: float, trained: float, weight_bytes: int) -> float:
+    """stepped: the number of weights that are updated at once."""
+    if rounds_by_chance(config):
+        working = 4 * 4 * min(stepped, ROUNDED_WEIGHTS)
+    else:
+        working = 0 if facts_of_optimizer(config.optimizer).steps_in_place else stepped * weight_bytes
+    averaging = 4 * min(trained, ROUNDED_WEIGHTS) if config.ema.enabled and weight_bytes < 4 else 0  # in float32
+    return max(working, averaging)
+
+
+def caching_bytes(config: TrainConfig, model: Architecture) -> float:
+    """Either all text encoders, or the VAE with the images that it encodes at once, whichever is larger."""
+    own = BYTES_OF[config.model.weight_dtype]
+    is_cached = not trained_text_encoders(config)
+    text = text_encoder_bytes(config, model) + max(model.text_bytes) / _TEXT_LAYERS if is_cached else 0
+    if not facts_of(config).uses_denoiser:  # of the samples' prompts; the VAE is loaded already
+        return text + model.vae * own if config.sampling.makes_samples else 0
+    largest = max(largest_area(config), load_families()[config.family].reference_pixels)
+    pixels = max(largest, min(4 * largest, _ENCODED_PIXELS))
+    width: float = _VAE_WIDTH
+    if _latent_frames(config, config.data.frames) > 1:
+        pixels, width = largest, (model.clip["encoder"] + model.clip["encoder_frame"] * config.data.frames) / 4
+    return max(text, (model.vae + pixels * width * ALLOCATOR) * own)
+
+
+def sampling_bytes(config: TrainConfig, model: Architecture, num_ranks: int) -> float:
+    """Additional memory for sampling, in bytes; 0 if the run makes no samples.
+
+    Prompts are encoded before the training, and the VAE is loaded while it decodes. So it is the larger of two: the
+    activations of the denoiser for one batch of images, at least 456 bytes per pixel in half precision, doubled by
+    guidance; or the VAE with those of its decoder for the image being decoded. At full size that has 256 channels going
+    into a norm, 256 coming out of it and 256 out of the activation behind it: in float32 3 x 256 x 4 = 3,072 bytes per
+    pixel, more in video models. Mixed precision applies to the denoiser only. Source: scripts/model_counts.py.
+    """
+    settings = config.sampling
+    if not settings.makes_samples:
+        return 0
+    samples = [sample for sample in settings.samples if sample.enabled]
+    own = BYTES_OF[config.model.weight_dtype]
+    trains_denoiser = facts_of(config).uses_denoiser
+    absent = 0 if trains_denoiser else denoiser_bytes(config, model)
+    quantization = config.model.denoiser_quantization
+    absent += model.guidance_denoisers * held_bytes(config, quantization, model.denoiser, model.quantizable_denoiser)
+    vae = model.vae * own if trains_denoiser else 0
+    pictures = min(settings.batch_size, math.ceil(sum(sample.count for sample in samples) / num_ranks))
+    sizes = [math.prod(sample_size(sample, config.data)) for sample in samples]
+    frames = [sample_frames(sample, config) for sample in samples]
+    pixels = max(sizes)
+    # SDXL's pipeline decodes in float32 if the weights are float16, in which its VAE overflows
+    value_bytes = 4 if config.model.weight_dtype == "float16" else own
+    decoding = pixels * max(_DECODER_WIDTH * 3, model.held["vae"] / 4) * value_bytes
+    if max(frames) > 1:
+        decoding = max(
+            size * (model.clip["decoder"] + model.clip["decoder_frame"] * count) / 4 * value_bytes
+            for size, count in zip(sizes, frames, strict=True)
+        )
+        pixels = max(size * _latent_frames(config, count) for size, count in zip(sizes, frames, strict=True))
+    denoiser_value_bytes = own if config.model.mixed_precision == "no" else 2
+    # counted in half precision for one of the two passes that guidance needs
+    denoising = pictures * pixels * max(_DENOISER_WIDTH, model.held["denoiser"]) * denoiser_value_bytes
+    return absent + max(denoising * ALLOCATOR, vae + decoding * ALLOCATOR)
