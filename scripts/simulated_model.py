@@ -185,7 +185,10 @@ def make_inputs(base: Any, count: int, width: int, height: int, frames: int) -> 
     timestep = torch.full((count,), 500.0)
     given: dict[str, Any] = {"host_timestep": timestep, "text": make_text(family, count)}
     given["sizes"] = torch.zeros(count, 6).to(GPU) if family.takes_sizes else None
-    given["first_frame"] = latents if family.needs_first_frame else None
+    first = latents[:, :, :1] if family.encode_first else latents
+    given["first_frame"] = first if family.needs_first_frame else None
+    features = family.published.image_features
+    given["image_features"] = torch.empty(count, *features, device=GPU) if features else None
     if family.max_references == 1 or family.needs_references:  # made for it
         shape = family.codec.shape(make_vae(base), *reference_size(family, width, height), 1)
         given["references"] = [[row] for row in torch.empty(count, *shape, device=GPU)]
@@ -220,6 +223,7 @@ def make_batch(config: TrainConfig, base: Any) -> Any:
         latents=inputs["noised"],
         sizes=inputs["sizes"],
         first_frame=inputs["first_frame"],
+        image_features=inputs["image_features"],
         references=inputs.get("references"),
         inpainting=inputs.get("inpainting"),
         text=None if trained_encoders(config, base) else inputs["text"],
