@@ -37,7 +37,9 @@ def build(part: Component, dtype: torch.dtype) -> nn.Module:
 
 
 def build_denoiser(family: Family) -> nn.Module:
-    return build(family.published.denoiser, torch.bfloat16)
+    denoiser = build(family.published.denoiser, torch.bfloat16)
+    family.adapt(denoiser)
+    return denoiser
 
 
 def build_vae(family: Family) -> nn.Module:

@@ -242,9 +242,9 @@ def _is_guided_at_once(family: Any) -> bool:
     """Whether the pipeline predicts with and without the prompt in one batch, as its code says."""
     import inspect
 
-    import diffusers
+    from modules.weights.libraries import import_pipeline
 
-    code = inspect.getsource(getattr(diffusers, family.pipeline).__call__)
+    code = inspect.getsource(import_pipeline(family.pipeline).__call__)
     return not family.takes_guidance and ("cat([latents] * 2)" in code or "cat([latents, latents])" in code)
 
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from modules.config.errors import UserError
 from modules.config.families import DENOISER_CONFIG
+from modules.config.model_index import INDEXES, index_in, read_model_index
 
 HUB_NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>\w[\w./-]*))?")
 """NAMESPACE/MODEL, or NAMESPACE/MODEL@REVISION: a branch, a tag or a commit."""
-INDEX = "model_index.json"
 TRANSFORMER = "transformer/config.json"  # U-Nets are told apart by their pipelines
 FOUND_LIMIT = 40
 REPORT_SECONDS = 0.5
@@ -83,8 +83,9 @@ def folder_on_disk(name: str) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
     repo, revision = split_name(name)
-    found = try_to_load_from_cache(repo, INDEX, revision=revision)
-    if not isinstance(found, str):
+    cached = (try_to_load_from_cache(repo, name, revision=revision) for name in INDEXES)
+    found = next((path for path in cached if isinstance(path, str)), None)
+    if found is None:
         return None
     folder = Path(found).parent
     index = read_index(folder)
@@ -119,10 +120,10 @@ def read_model(name: str) -> HubModel:
         commit = str(info.sha)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
         index: dict[str, Any] = {}
-        if INDEX in sizes:
+        if (name_of_index := index_in(sizes)) in sizes:
             if TRANSFORMER in sizes:
                 hf_hub_download(repo, TRANSFORMER, revision=commit)
-            index = read_index(Path(hf_hub_download(repo, INDEX, revision=commit)).parent)
+            index = read_index(Path(hf_hub_download(repo, name_of_index, revision=commit)).parent)
     except Exception as error:
         problem = _cannot_fetch(name, _expected(error))
         if (folder := folder_on_disk(name)) is not None:
@@ -148,7 +149,7 @@ def needed_files(paths: Iterable[str], index: Mapping[str, Any]) -> list[str]:
             return path in weights and (folder not in safe or name.endswith(".safetensors"))
         return True
 
-    return sorted([path for path in inside if is_needed(path)] + [path for path in paths if path == INDEX])
+    return sorted([path for path in inside if is_needed(path)] + [path for path in paths if path in INDEXES])
 
 
 def download_model(model: HubModel, report: Callable[[int, int], None]) -> Path:
@@ -195,7 +196,7 @@ def models_on_disk() -> list[FoundModel]:
     found = []
     for repo in repos:
         names = {file.file_name for revision in repo.revisions for file in revision.files}
-        if repo.repo_type == "model" and INDEX in names:
+        if repo.repo_type == "model" and names.intersection(INDEXES):
             found.append(FoundModel(repo.repo_id, num_bytes=repo.size_on_disk))
     return sorted(found, key=lambda model: model.name.casefold())
 
@@ -238,8 +239,8 @@ def _model_in(folder: Path, name: str) -> HubModel:
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    """The model_index.json of a diffusers folder, with the config of its denoiser as DENOISER_CONFIG if it is there."""
-    index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    """The index of a diffusers folder, with the config of its denoiser as DENOISER_CONFIG if it is there."""
+    index = read_model_index(folder)
     config = folder / TRANSFORMER
     return {**index, DENOISER_CONFIG: json.loads(config.read_text(encoding="utf-8"))} if config.is_file() else index
 

@@ -52,7 +52,7 @@ class SamplePrompts:
         if not unknown or self.trains_text:
             return
         base, family = self.base, self.base.family
-        encoding = family.text.encoders + family.text.tokenizers
+        encoding = family.text_components
         later = {name: base.meta_module(name) for name in base.component_names if name not in encoding}
         models = {name: model for name, model in later.items() if isinstance(model, nn.Module)}
         described = {name: _Description(model, base.dtype) for name, model in models.items()}

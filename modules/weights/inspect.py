@@ -5,13 +5,13 @@ Used by the checks before a start and by the model picker of the window.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from modules.config.model_index import index_file
 from modules.families.registry import FAMILIES, family_of
 from modules.machine.hub import HUB_NAME, LOADED_WEIGHTS, read_index
 from modules.weights.errors import WeightsError
@@ -116,7 +116,7 @@ def check_parts(path: Path, unused: Collection[str] = ()) -> None:
 
     path: a diffusers folder. unused: components to skip. Raises WeightsError, starting with the path.
     """
-    index = json.loads((path / "model_index.json").read_text(encoding="utf-8"))
+    index = read_index(path)
     parts = [name for name, value in index.items() if names_component(value) and value[0] is not None]
     for name in parts:
         if name in unused:
@@ -150,7 +150,7 @@ def lora_family(path: str | Path) -> str | None:
 
 
 def _inspect_folder(path: Path) -> BaseInfo:
-    index = path / "model_index.json"
+    index = index_file(path)
     if not index.is_file():
         if (path / "adapter_config.json").is_file():
             raise WeightsError(f"'{path}': is a LoRA, not a base model; choose the model that it was trained on.")

@@ -7,8 +7,12 @@ import gc
 import logging
 import os
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeAlias
+
+from modules.families import pipelines
 
 if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
@@ -19,9 +23,14 @@ if TYPE_CHECKING:
 
 
 def import_pipeline(name: str) -> type[DiffusionPipeline]:
-    """The pipeline class `name` of diffusers. Importing it imports most of what its models need."""
+    """The pipeline class `name` of diffusers, or our own for a model that it has as blocks only.
+
+    Importing it imports most of what its models need.
+    """
     with gc_paused():
-        return getattr(import_diffusers(), name)
+        diffusers = import_diffusers()
+        own = f"{pipelines.__name__}.{name}"
+        return getattr(import_module(own) if find_spec(own) else diffusers, name)
 
 
 def import_diffusers() -> ModuleType:

@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modules.config.model_index import MODULAR_INDEX, index_file, read_model_index
 from modules.config.ModelConfig import ModelConfig
 from modules.distributed.usable_gpus import supports_bf16
 from modules.families.long_prompts import extend_prompts
 from modules.families.registry import adapt_denoisers, family_of, family_of_pipeline
+from modules.machine.hub import folder_on_disk
 from modules.weights.BaseModel import BaseModel
 from modules.weights.embedding_files import add_embedding
 from modules.weights.errors import WeightsError, loading_reason
 from modules.weights.hub_models import download_folder
 from modules.weights.inspect import BaseInfo, check_parts, inspect_base
-from modules.weights.libraries import import_diffusers
+from modules.weights.libraries import import_diffusers, import_pipeline
 from modules.weights.lora_files import load_lora
 from modules.weights.own_parts import own_parts, put_own_parts
 from modules.weights.processors import load_processors
@@ -113,7 +115,11 @@ def _folder(base: str, info: BaseInfo) -> DiffusionPipeline:
         except WeightsError as error:
             raise WeightsError(f"base {error}") from error
     pipeline_class = import_diffusers().DiffusionPipeline
-    path = download_folder(pipeline_class, base, "base") if info.kind == "hub" else Path(base).expanduser()
+    path = Path(base).expanduser()
+    if info.kind == "hub":
+        path = folder_on_disk(base) or download_folder(pipeline_class, base, "base")
+    if index_file(path).name == MODULAR_INDEX and (family := family_of(read_model_index(path))):
+        pipeline_class = import_pipeline(family.pipeline)
     try:
         index = pipeline_class.load_config(path)
         # diffusers must be told which components the model lacks, such as the T5 of an SD 3

@@ -37,6 +37,7 @@ from modules.trainer.sampling import call_attributes, generate_images, image_req
 from modules.trainer.TrainingLoop import autocast
 from modules.weights import ActivationOffload
 from modules.weights.BaseModel import BaseModel
+from modules.weights.libraries import import_pipeline
 from modules.weights.processors import load_processors
 from modules.weights.transfers import DirectTransfers
 from tests.support.prepared import prepared
@@ -294,7 +295,7 @@ def clip_case(request, tiny_model) -> Case:
 
 
 def load_pipe(family, folder):
-    pipeline = getattr(diffusers, family.pipeline)
+    pipeline = import_pipeline(family.pipeline)
     # diffusers wants to be told of each part that a model goes without
     parts = pipeline.load_config(folder)
     lacking = {name: None for name in (*family.optional, *family.unused) if parts.get(name) == [None, None]}

@@ -10,12 +10,14 @@ import pytest
 from diffusers import DiffusionPipeline
 from PIL import Image
 
+from modules.config.model_index import MODULAR_INDEX, index_file, read_model_index
 from modules.families.conditioning import expand_textual_inversion
 from modules.families.registry import FAMILIES, adapt_denoisers, family_of
 from modules.methods.registry import METHODS
 from modules.session.RunFolder import is_word
 from modules.trainer.sampling import ImageRequest
 from modules.weights.embedding_files import add_embedding
+from modules.weights.libraries import import_pipeline
 from modules.weights.lora_files import load_lora
 from modules.weights.processors import load_processors
 from modules.weights.safe import load_tensors
@@ -35,9 +37,11 @@ SETTINGS = {
 
 def load(folder: Path) -> DiffusionPipeline:
     # LongCat's pipeline wants to be told that it goes without a part that training never needs
-    parts = DiffusionPipeline.load_config(folder)
-    lacking = {name: None for name in family_of(parts).unused if parts.get(name) == [None, None]}
-    pipe = DiffusionPipeline.from_pretrained(folder, **lacking, **load_processors(folder, parts))
+    parts = read_model_index(folder)
+    family = family_of(parts)
+    lacking = {name: None for name in family.unused if parts.get(name) == [None, None]}
+    kind = import_pipeline(family.pipeline) if index_file(folder).name == MODULAR_INDEX else DiffusionPipeline
+    pipe = kind.from_pretrained(folder, **lacking, **load_processors(folder, parts))
     pipe.set_progress_bar_config(disable=True)
     adapt_denoisers(pipe)
     return pipe

@@ -8,6 +8,7 @@ import os
 import threading
 from pathlib import Path
 
+from modules.config.model_index import index_file
 from modules.machine.hub import HUB_NAME
 from modules.session.byte_sizes import spoken_bytes
 
@@ -46,7 +47,7 @@ def base_bytes(base: str) -> int | None:
     path = Path(os.path.expanduser(base))
     try:
         files = [path] if path.is_file() else []
-        if (path / "model_index.json").is_file():  # else it may be a half-typed path, such as the root of the disk
+        if index_file(path).is_file():  # else it may be a half-typed path, such as the root of the disk
             files = list(path.rglob("*.safetensors"))
         return sum(file.stat().st_size for file in files) or None
     except OSError:  # an unreadable folder, which the model tab reports
@@ -69,7 +70,7 @@ def sha256_of(path: Path, is_cancelled: threading.Event) -> str:
 
 
 def _look_at_folder(path: Path) -> tuple[str, bool]:
-    index = path / "model_index.json"
+    index = index_file(path)
     if not index.is_file():
         return f"model.base '{path}' has no model_index.json: choose the folder that holds it.", True
     with index.open("rb") as file:

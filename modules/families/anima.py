@@ -1,0 +1,103 @@
+"""Anima: the flow transformer of Cosmos-Predict2, for illustrations.
+
+Its text is that of Qwen 3, seen from the token ids of T5 by a small text conditioner. CircleStone Labs 2026.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from modules.families.Family import DenoiserCall, Family
+from modules.families.PublishedModel import Component, PublishedModel
+from modules.families.qwen_image import QWEN_CODEC
+from modules.families.TextEncoding import TextEncoding
+
+if TYPE_CHECKING:
+    from diffusers.models.modeling_utils import ModelMixin
+
+_ATTENTION = tuple(f"{name}.{layer}" for name in ("attn1", "attn2") for layer in ("to_q", "to_k", "to_v", "to_out.0"))
+
+
+def _inputs(call: DenoiserCall) -> dict[str, Any]:
+    latents = call.latents
+    return {
+        "hidden_states": latents,
+        "timestep": call.timestep / 1000,
+        "encoder_hidden_states": call.text["prompt_embeds"],
+        "padding_mask": latents.new_zeros(1, 1, *latents.shape[-2:]),
+    }
+
+
+def _resize_masks(denoiser: ModelMixin) -> None:
+    """Gives diffusers' file what it takes of torchvision, which Chorus does not install: a nearest resize."""
+    from types import SimpleNamespace
+
+    from diffusers.models.transformers import transformer_cosmos
+    from torch.nn.functional import interpolate
+
+    if not hasattr(transformer_cosmos, "transforms"):
+        functional = SimpleNamespace(resize=lambda mask, size, interpolation: interpolate(mask, size=size))
+        modes = SimpleNamespace(NEAREST="nearest")
+        vars(transformer_cosmos)["transforms"] = SimpleNamespace(functional=functional, InterpolationMode=modes)
+
+
+ANIMA = Family(
+    name="anima",
+    label="Anima",
+    pipeline="AnimaPipeline",
+    other_pipelines=("AnimaModularPipeline",),
+    denoisers=("transformer",),
+    text=TextEncoding(
+        outputs=("prompt_embeds",),
+        encoders=("text_encoder",),
+        tokenizers=("tokenizer", "t5_tokenizer"),
+        connectors=("text_conditioner",),
+        options={"max_sequence_length": 512},
+        collate="group",  # seen without a mask
+    ),
+    objective="flow",
+    align=16,
+    codec=QWEN_CODEC,
+    inputs=_inputs,
+    adapt=_resize_masks,
+    lora_targets={"transformer": _ATTENTION},
+    lora_mlp={"transformer": ("ff.net.0.proj", "ff.net.2")},
+    lora_blocks={"transformer": ("transformer_blocks",)},
+    latent_bytes_per_pixel=16 * 4 / 8**2,
+    caption_bytes=512 * 1024 * 4,
+    typical_bytes=11.4e9,
+    published=PublishedModel(
+        denoiser=Component(  # of Cosmos-Predict2 2B
+            "diffusers.CosmosTransformer3DModel",
+            {
+                "num_attention_heads": 16,
+                "attention_head_dim": 128,
+                "num_layers": 28,
+                "adaln_lora_dim": 256,
+                "max_size": (128, 240, 240),
+                "rope_scale": (1.0, 4.0, 4.0),
+                "extra_pos_embed_type": None,
+            },
+        ),
+        vae=Component("diffusers.AutoencoderKLQwenImage"),
+        text_encoders=(
+            (
+                Component(
+                    "transformers.Qwen3Model",  # 0.6B
+                    {
+                        "hidden_size": 1024,
+                        "intermediate_size": 3072,
+                        "num_hidden_layers": 28,
+                        "num_attention_heads": 16,
+                        "num_key_value_heads": 8,
+                    },
+                    "Qwen3Config",
+                ),
+                128,
+            ),
+        ),
+        connectors=(Component("diffusers.AnimaTextConditioner"),),
+        text={"prompt_embeds": (512, 1024)},
+        side=1024,
+    ),
+)
