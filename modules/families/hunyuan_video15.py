@@ -37,7 +37,14 @@ def _inputs(call: DenoiserCall) -> dict[str, Any]:
     return {
         "hidden_states": torch.cat([latents, image], 1),
         "image_embeds": latents.new_zeros(len(latents), _NUM_IMAGE_TOKENS, config.image_embed_dim),
-        "timestep": call.timestep.to(latents.dtype),
+        **text_inputs(call),
+    }
+
+
+def text_inputs(call: DenoiserCall) -> dict[str, Any]:
+    """The inputs beside the latents, of which models for images have the same."""
+    return {
+        "timestep": call.timestep.to(call.latents.dtype),
         "encoder_hidden_states": call.text["prompt_embeds"],
         "encoder_attention_mask": call.text["prompt_embeds_mask"],
         "encoder_hidden_states_2": call.text["prompt_embeds_2"],

@@ -52,12 +52,12 @@ class SamplePrompts:
         if not unknown or self.trains_text:
             return
         base, family = self.base, self.base.family
-        encoding = family.text_components
+        # some pipelines encode the image before the prompt
+        encoding = family.text_components + family.image_components
         later = {name: base.meta_module(name) for name in base.component_names if name not in encoding}
         models = {name: model for name, model in later.items() if isinstance(model, nn.Module)}
         described = {name: _Description(model, base.dtype) for name, model in models.items()}
-        processors = [name for name in family.image_components if name not in models]
-        with base.using(*encoding, *processors), base.replaced(described), self._remembering(base.pipe):
+        with base.using(*encoding), base.replaced(described), self._remembering(base.pipe):
             for batch in unknown:
                 known = tuple(batch)
                 if not (family.needs_first_frame or family.text.sees_references):

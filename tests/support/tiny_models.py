@@ -791,12 +791,31 @@ def make_tiny_hunyuan_video(path: str | Path) -> Path:
 
 def make_tiny_hunyuan_video15(path: str | Path) -> Path:
     """Save a tiny HunyuanVideo 1.5 pipeline below `path` and return the path."""
+    return _save_tiny_hunyuan_video15(path, "HunyuanVideo15Pipeline")
+
+
+def make_tiny_hunyuan_video15_i2v(path: str | Path) -> Path:
+    """Save a tiny HunyuanVideo 1.5 I2V pipeline below `path` and return the path."""
+    from transformers import SiglipImageProcessorPil, SiglipVisionConfig, SiglipVisionModel
+
+    vision = SiglipVisionConfig(
+        hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=16, patch_size=8
+    )
+    return _save_tiny_hunyuan_video15(
+        path,
+        "HunyuanVideo15ImageToVideoPipeline",
+        image_encoder=SiglipVisionModel(vision),
+        feature_extractor=SiglipImageProcessorPil(size={"height": 16, "width": 16}),
+    )
+
+
+def _save_tiny_hunyuan_video15(path: str | Path, pipeline: str, **further_parts) -> Path:
+    import diffusers
     import torch
     from diffusers import (
         AutoencoderKLHunyuanVideo15,
         ClassifierFreeGuidance,
         FlowMatchEulerDiscreteScheduler,
-        HunyuanVideo15Pipeline,
         HunyuanVideo15Transformer3DModel,
     )
     from transformers import ByT5Tokenizer
@@ -816,7 +835,7 @@ def make_tiny_hunyuan_video15(path: str | Path) -> Path:
         rope_axes_dim=(2, 4, 4),
     )
     vae = AutoencoderKLHunyuanVideo15(latent_channels=4, block_out_channels=(32, 32, 32, 32, 32), layers_per_block=1)
-    pipeline = HunyuanVideo15Pipeline(
+    made = getattr(diffusers, pipeline)(
         text_encoder=tiny_qwen_text(tokenizer),
         tokenizer=tokenizer,
         transformer=transformer,
@@ -825,8 +844,9 @@ def make_tiny_hunyuan_video15(path: str | Path) -> Path:
         text_encoder_2=tiny_t5(letters, width=32),
         tokenizer_2=letters,
         guider=ClassifierFreeGuidance(),
+        **further_parts,
     )
-    return randomize_and_save(pipeline, path)
+    return randomize_and_save(made, path)
 
 
 def make_tiny_ltx_video(path: str | Path) -> Path:
