@@ -183,7 +183,7 @@ def _comparable(base: str, tuned: str) -> Family:
     if family is None or not family.lora_targets:
         raise WeightsError(f"'{base}': is {infos[0].detail}, for which there are no LoRAs; choose another model.")
     if families[1] is not family:
-        raise WeightsError(f"'{tuned}': is {infos[1].detail}; choose a {family.label} model, as the base is.")
+        raise WeightsError(f"'{tuned}': is {infos[1].detail}; choose {infos[0].detail}, as the base is.")
     return family
 
 

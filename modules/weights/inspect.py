@@ -229,4 +229,6 @@ def describe_index(index: Mapping[str, Any]) -> str:
     """What the model of a model_index.json is, such as "a Stable Diffusion XL model"."""
     pipeline, family = index["_class_name"], family_of(index)
     label = family.label if family else OTHER_LABELS.get(pipeline)
-    return f"a {label} model" if label else f"a model of the pipeline {pipeline}"
+    if not label:
+        return f"a model of the pipeline {pipeline}"
+    return f"{'an' if label[0] in 'AEIO' else 'a'} {label} model"

@@ -10,7 +10,7 @@ from diffusers import StableDiffusionPipeline
 
 from modules.families.registry import FAMILIES
 from modules.weights.errors import WeightsError
-from modules.weights.inspect import check_base, inspect_base
+from modules.weights.inspect import check_base, describe_index, inspect_base
 from modules.weights.safe import load_tensors, save_tensors
 from modules.weights.single_file import save_single_file
 
@@ -139,6 +139,10 @@ def test_1_x_and_2_x_are_told_apart_by_the_width_of_their_text(width, detail, tm
     shapes = {f"{UNET}0.0.weight": (1, 4), f"{UNET}1.1.attn2.to_k.weight": (1, width)}
     info = inspect_base(str(write_file(tmp_path / "x.safetensors", shapes)))
     assert (info.pipeline, info.detail) == ("StableDiffusionPipeline", f"a {detail} model")
+
+
+def test_a_model_is_named_with_the_article_that_its_name_wants():
+    assert describe_index({"_class_name": "AuraFlowPipeline"}) == "an AuraFlow model"
 
 
 def test_a_folder_that_is_no_pipeline_is_refused(tmp_path):
