@@ -33,6 +33,7 @@ class FamilyInfo:
     reference_pixels: the area in which it sees them; 0 for that of the image.
     inpainting: as in Family; "" for models that see no mask.
     frame_step, fps: as in Family; 0 for models of images.
+    frames_per_token: as in Family, also where it is that of `frame_step`.
     takes_first_frame: whether it can generate a video from its first frame.
     needs_first_frame, takes_last_frame, min_sample_steps: as in Family.
     has_own_sampler: as in Family.
@@ -68,6 +69,7 @@ class FamilyInfo:
     needs_references: bool = False
     reference_pixels: int = 0
     frame_step: int = 0
+    frames_per_token: int = 0
     fps: float = 16.0
     takes_first_frame: bool = False
     needs_first_frame: bool = False

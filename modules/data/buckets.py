@@ -26,13 +26,13 @@ class Buckets:
     shapes: (width, height) in pixels, sorted.
     index: int32[N], position in `shapes` for each sample id.
     num_frames: of each shape, which may then be in `shapes` several times; None without clips.
-    frame_step: Family.frame_step of the model that trains on clips.
+    frames_per_token: as in Family, of the model that trains on clips.
     """
 
     shapes: list[tuple[int, int]]
     index: np.ndarray
     num_frames: list[int] | None = None
-    frame_step: int = 1
+    frames_per_token: int = 1
 
     def shape_of(self, sample: int) -> tuple[int, int]:
         """(width, height) of a sample in pixels."""
@@ -47,7 +47,7 @@ class Buckets:
     def costs(self) -> list[int]:
         """The time that a sample of each shape takes, relative to others: its pixels, of one frame per latent frame."""
         pairs = zip(self.shapes, self.frames, strict=True)
-        return [width * height * ((count - 1) // self.frame_step + 1) for (width, height), count in pairs]
+        return [width * height * ((count - 1) // self.frames_per_token + 1) for (width, height), count in pairs]
 
     @property
     def names(self) -> list[str]:

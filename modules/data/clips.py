@@ -82,10 +82,10 @@ def without_stills(dataset: Dataset, family: str) -> Dataset:
     return dataset.subset(kept, lost, clips=[clips[sample] for sample in kept])
 
 
-def with_frames(buckets: Buckets, dataset: Dataset, frame_step: int | None) -> Buckets:
+def with_frames(buckets: Buckets, dataset: Dataset, frames_per_token: int | None) -> Buckets:
     """The buckets divided by number of frames, so that the clips of a micro-batch can be stacked.
 
-    frame_step: of the family.
+    frames_per_token: of the family.
     """
     if dataset.clips is None:
         return buckets
@@ -94,7 +94,7 @@ def with_frames(buckets: Buckets, dataset: Dataset, frame_step: int | None) -> B
     used = sorted(set(keys))
     position = {key: number for number, key in enumerate(used)}
     index = np.array([position[key] for key in keys], np.int32)
-    return Buckets([key[:2] for key in used], index, [key[2] for key in used], frame_step or 1)
+    return Buckets([key[:2] for key in used], index, [key[2] for key in used], frames_per_token or 1)
 
 
 def clip_frames(path: str, clip: Clip, shape: tuple[int, int], augmentation: Augmentation) -> Iterator[np.ndarray]:

@@ -56,4 +56,4 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
         max_side=data.max_side,
         fixed_shape=data.fixed_shape,
     )
-    return dataset, with_frames(buckets, dataset, family.frame_step)
+    return dataset, with_frames(buckets, dataset, family.frames_per_token or family.frame_step)

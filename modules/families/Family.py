@@ -106,6 +106,8 @@ class Family:
     reference_size: aspect ratio (width / height) -> the size in which the denoiser sees a reference, to which the
         pipeline resizes it; None if that depends on the size of the image to be made.
     frame_step: a clip of a video model has a multiple of this many frames, and one more; 0 for models of images.
+    frames_per_token: of a clip, for each further latent frame that takes the denoiser as long as an image; 0 for
+        `frame_step` of them.
     fps: frames per second of the videos that a video model was trained on.
     image_pipeline: the diffusers class for videos whose first frame is given as an image; empty if the denoiser can't
         keep a frame without noise.
@@ -184,6 +186,7 @@ class Family:
     needs_references: bool = False
     reference_size: Callable[[float], Size] | None = None
     frame_step: int = 0
+    frames_per_token: int = 0
     fps: float = 16.0
     image_pipeline: str = ""
     needs_first_frame: bool = False

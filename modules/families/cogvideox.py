@@ -68,6 +68,7 @@ COGVIDEOX = Family(
     objective="ddpm",
     align=16,
     frame_step=8,
+    frames_per_token=4,
     fps=8.0,
     codec=Codec(encode=encode_frames, decode=decode_frames, shape=latent_shape),
     inputs=inputs,

@@ -79,6 +79,7 @@ COGVIDEOX_15 = replace(
     name="cogvideox15",
     label="CogVideoX 1.5",
     accepts=lambda index: not COGVIDEOX.accepts(index),
+    frames_per_token=8,  # two latent frames are in one token
     fps=16.0,
     codec=Codec(encode=_encode, decode=_decode, shape=_shape),
     published=replace(_PUBLISHED, denoiser=Component("diffusers.CogVideoXTransformer3DModel", _CONFIG), side=1024),

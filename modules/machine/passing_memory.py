@@ -79,7 +79,7 @@ def _composed_bytes(config: TrainConfig, model: Architecture) -> float:
 
 def _latent_frames(config: TrainConfig, num_frames: int) -> int:
     """The latent frames of a clip: the denoiser treats each of them as an image."""
-    step = load_families()[config.family].frame_step
+    step = load_families()[config.family].frames_per_token
     return (num_frames - 1) // step + 1 if step else 1
 
 

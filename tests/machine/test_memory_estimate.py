@@ -243,13 +243,14 @@ def test_offloaded_inputs_of_blocks_do_not_count_and_without_checkpointing_there
 
 
 def test_each_latent_frame_of_a_clip_counts_like_an_image_and_its_vae_in_pieces():
-    def of(frames, **sampling):
+    def of(frames, family="wan22_5b", **sampling):
         data = {"resolution": 480, "frames": frames}
         model = {"weight_dtype": "bfloat16", "mixed_precision": "bf16"}
-        values = {"family": "wan22_5b", "method": "lora", "data": data, "model": model, "sampling": sampling}
+        values = {"family": family, "method": "lora", "data": data, "model": model, "sampling": sampling}
         return estimate_memory(config_from_values(values))
 
     assert of(17).activations == pytest.approx(5 * of(1).activations)
+    assert of(17, family="cogvideox").activations == pytest.approx(5 * of(1, family="cogvideox").activations)
     assert of(49).caching == of(1).caching  # the text encoder needs more than the VAE, whose pieces are short
     clip, longer = ({"at_end": True, "samples": [{"frames": frames}]} for frames in (17, 33))
     image = {"at_end": True, "samples": [{"frames": 1}]}
