@@ -153,7 +153,7 @@ def test_a_caption_that_can_not_be_read_is_an_error(check, folder):
     (folder / "000.txt").write_bytes(b"x" * 10_000_000)
     health = check()
     assert not health.can_train
-    assert "000.txt is larger than 64 KB" in health.findings[0].message
+    assert "000.txt is larger than 1024 KB" in health.findings[0].message
 
 
 def test_captions_that_can_not_be_read_are_all_listed_and_hide_nothing_else(check, folder):

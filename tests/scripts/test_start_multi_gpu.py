@@ -238,13 +238,13 @@ def test_a_wrong_answer_is_asked_again_with_the_reason(start, settings, tmp_path
         tmp_path / "global.yaml", tmp_path, batch_size=6, batch_size_mode="global",
         concepts=[{"path": str(tmp_path / "pictures")}],
     )  # fmt: skip
-    answers = ["", "99", "nothing", "none.yaml", str(broken), str(shared)]
+    answers = ["", "999", "nothing", "none.yaml", str(broken), str(shared)]
     answers += ["two", "1 2", "010", "9", "0,9", "4", "2"]
     answers += ["", "maybe", "yes", "x", "t"]
     code, trained, said = start(answers=answers)
     for reason in (
         "Answer with a number or a name from the list",
-        "99 is not in the list",
+        "999 is not in the list",
         "unknown preset 'nothing'",
         "none.yaml can't be read",
         "batch_size",
@@ -428,8 +428,8 @@ def test_another_program_can_answer_every_question_and_wrong_answers_are_asked_a
     base = f"model.base={ROOT / 'resources' / 'demo' / 'model'}"  # the preset's own one is on the Hub
     code, said, trained = answer(
         terminal("--run-folder", str(tmp_path / "first"), "--set", base, eight_gpus=True),
-        ("Settings: .*: ", "99"),
-        ("99 is not in the list.*Settings: .*: ", "no such preset"),
+        ("Settings: .*: ", "999"),
+        ("999 is not in the list.*Settings: .*: ", "no such preset"),
         ("unknown preset .*Settings: .*: ", "sd15-lora"),
         ("Folder with your pictures: ", "dogs"),
         ("'dogs' is no folder.*Folder with your pictures: ", "cats & dögs"),
