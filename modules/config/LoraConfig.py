@@ -174,7 +174,7 @@ class LoraConfig:
         label="Train norm layers",
         also_called="train_norm",
         help="Also train the weights and biases of the blocks' norm layers: little to train that shifts colors and "
-        "contrasts. Only ComfyUI and Chorus read these files, which diffusers' format can't be.",
+        "contrasts. Diffusers' format can't hold them; of other programs, ComfyUI reads the file.",
         group="method",
         importance="advanced",
     )

@@ -106,8 +106,8 @@ class Family:
     reference_size: aspect ratio (width / height) -> the size in which the denoiser sees a reference, to which the
         pipeline resizes it; None if that depends on the size of the image to be made.
     frame_step: a clip of a video model has a multiple of this many frames, and one more; 0 for models of images.
-    frames_per_token: of a clip, for each further latent frame that takes the denoiser as long as an image; 0 for
-        `frame_step` of them.
+    frames_per_token: how many further frames of a clip take the denoiser as long as an image does; 0 for as many as
+        `frame_step`.
     fps: frames per second of the videos that a video model was trained on.
     image_pipeline: the diffusers class for videos whose first frame is given as an image; empty if the denoiser can't
         keep a frame without noise.

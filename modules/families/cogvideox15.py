@@ -80,6 +80,7 @@ COGVIDEOX_15 = replace(
     label="CogVideoX 1.5",
     accepts=lambda index: not COGVIDEOX.accepts(index),
     frames_per_token=8,  # two latent frames are in one token
+    latent_bytes_per_pixel=2 * COGVIDEOX.latent_bytes_per_pixel,  # of both
     fps=16.0,
     codec=Codec(encode=_encode, decode=_decode, shape=_shape),
     published=replace(_PUBLISHED, denoiser=Component("diffusers.CogVideoXTransformer3DModel", _CONFIG), side=1024),
