@@ -65,7 +65,7 @@ def test_a_saved_model_is_read_by_diffusers_blocks(folder, tmp_path):
 
 def test_a_folder_is_known_by_its_index_and_missing_parts_are_named(folder, tmp_path):
     info = check_base(str(folder), FAMILIES["anima"])
-    assert (info.pipeline, info.detail) == ("AnimaModularPipeline", "a Anima model")
+    assert (info.pipeline, info.detail) == ("AnimaModularPipeline", "an Anima model")
     assert examine_base(str(folder))[0].startswith("A diffusers folder: AnimaModularPipeline, ")
     assert base_bytes(str(folder)) == sum(file.stat().st_size for file in folder.rglob("*.safetensors"))
     lacking = shutil.copytree(folder, tmp_path / "lacking")
