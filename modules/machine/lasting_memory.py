@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,33 +30,51 @@ def loaded_bytes(config: TrainConfig, model: Architecture) -> float:
 
 def denoiser_bytes(config: TrainConfig, model: Architecture) -> float:
     """The denoiser's weights on the GPU: without the swapped blocks, but with room for two of them."""
-    quantization, blocks = config.model.denoiser_quantization, model.blocks
+    quantized, blocks = quantized_denoiser_bytes(config, model), model.blocks
     share = _loaded_share(config)
     if share < 1:
         return share * denoiser_bytes(replace(config, denoiser=replace(config.denoiser, expert="both")), model)
-    whole = held_bytes(config, quantization, model.denoiser, model.quantizable_denoiser)
+    whole = held_bytes(config, quantized, model.denoiser, model.quantizable_denoiser)
     swapped = blocks.count if config.model.blocks_to_swap is None else min(config.model.blocks_to_swap, blocks.count)
     if not swapped:
         return whole
     quantizable = min(model.quantizable_denoiser, blocks.weights)  # few others are outside of these blocks
-    in_blocks = held_bytes(config, quantization, blocks.weights, quantizable)
+    in_blocks = held_bytes(config, quantized, blocks.weights, quantizable)
     num_denoisers = len(load_families()[config.family].denoisers)
     slots = min(swapped, 2) * num_denoisers * blocks.largest * in_blocks / blocks.weights
     return whole - in_blocks * swapped / blocks.count + min(slots, in_blocks * swapped / blocks.count)
 
 
 def text_encoder_bytes(config: TrainConfig, model: Architecture) -> float:
-    quantization = config.model.text_encoder_quantization
+    quantized = _weight_bytes(config.model.text_encoder_quantization)
     connectors = model.connectors * BYTES_OF[config.model.weight_dtype]
-    return connectors + held_bytes(config, quantization, sum(model.text_encoders), sum(model.quantizable_text))
+    return connectors + held_bytes(config, quantized, sum(model.text_encoders), sum(model.quantizable_text))
 
 
-def held_bytes(config: TrainConfig, quantization: str, count: int, quantizable: int) -> float:
-    """Bytes of `count` weights, of which `quantizable` are held in the format `quantization`, if it is not "none"."""
+def held_bytes(config: TrainConfig, quantized: float | None, count: int, quantizable: int) -> float:
+    """Bytes of `count` weights, of which `quantizable` take `quantized` bytes each if that is not None."""
     own = BYTES_OF[config.model.weight_dtype]
-    if quantization == "none":
-        return count * own
-    return (count - quantizable) * own + quantizable * QUANTIZATIONS[quantization].weight_bytes
+    return count * own if quantized is None else (count - quantizable) * own + quantizable * quantized
+
+
+def quantized_denoiser_bytes(config: TrainConfig, model: Architecture) -> float | None:
+    """Bytes per weight of the denoiser's quantized layers; None if it has none.
+
+    A GGUF file may mix formats, so they follow from its size; the weights that are not quantized are in half precision.
+    """
+    if not config.model.denoiser.lower().endswith(".gguf"):
+        return _weight_bytes(config.model.denoiser_quantization)
+    try:
+        in_file = os.path.getsize(config.model.denoiser)
+    except OSError:  # refused before a start
+        return None
+    num_files = len(load_families()[config.family].denoisers)
+    unquantized = model.denoiser - model.quantizable_denoiser
+    return max(0.0, num_files * in_file - 2 * unquantized) / model.quantizable_denoiser
+
+
+def _weight_bytes(quantization: str) -> float | None:
+    return None if quantization == "none" else QUANTIZATIONS[quantization].weight_bytes
 
 
 def autocast_weights(config: TrainConfig, model: Architecture) -> int:
@@ -63,7 +82,7 @@ def autocast_weights(config: TrainConfig, model: Architecture) -> int:
     if not facts_of(config).uses_denoiser:
         return model.vae
     copied = model.denoiser
-    if config.model.denoiser_quantization != "none":
+    if quantized_denoiser_bytes(config, model) is not None:
         copied -= model.quantizable_denoiser
     if trained_text_encoders(config):
         copied += sum(model.text_encoders)

@@ -16,6 +16,7 @@ from modules.machine.lasting_memory import (
     ROUNDED_WEIGHTS,
     denoiser_bytes,
     held_bytes,
+    quantized_denoiser_bytes,
     rounds_by_chance,
     text_encoder_bytes,
     trained_text_encoders,
@@ -139,8 +140,8 @@ def sampling_bytes(config: TrainConfig, model: Architecture, num_ranks: int) -> 
     own = BYTES_OF[config.model.weight_dtype]
     trains_denoiser = facts_of(config).uses_denoiser
     absent = 0 if trains_denoiser else denoiser_bytes(config, model)
-    quantization = config.model.denoiser_quantization
-    absent += model.guidance_denoisers * held_bytes(config, quantization, model.denoiser, model.quantizable_denoiser)
+    quantized = quantized_denoiser_bytes(config, model)
+    absent += model.guidance_denoisers * held_bytes(config, quantized, model.denoiser, model.quantizable_denoiser)
     vae = model.vae * own if trains_denoiser else 0
     pictures = min(settings.batch_size, math.ceil(sum(sample.count for sample in samples) / num_ranks))
     sizes = [math.prod(sample_size(sample, config.data)) for sample in samples]

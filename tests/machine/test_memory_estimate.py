@@ -154,6 +154,19 @@ def test_quantized_layers_take_their_bytes_and_are_not_copied_by_autocast(quanti
     assert plain.sampling - memory.sampling == pytest.approx(denoiser)
 
 
+@pytest.mark.parametrize("bits", [4.5, 8.5])
+def test_a_gguf_file_takes_on_the_gpu_what_it_takes_on_the_disk(tmp_path, bits):
+    file = tmp_path / "flux1.gguf"
+    model = ARCHITECTURES["flux1"]
+    quantized, others = model.quantizable_denoiser, model.denoiser - model.quantizable_denoiser
+    with open(file, "wb") as empty:
+        empty.truncate(round(quantized * bits / 8 + 2 * others))
+    run = {"family": "flux1", "method": "lora"}
+    settings = {"weight_dtype": "bfloat16", "mixed_precision": "bf16"}
+    plain, memory = estimate(**run, model=settings), estimate(**run, model={**settings, "denoiser": str(file)})
+    assert memory.weights == pytest.approx(plain.weights - quantized * (2 - bits / 8), rel=1e-6)
+
+
 def test_swapped_blocks_leave_room_for_two_of_them_on_the_gpu():
     blocks = ARCHITECTURES["flux1"].blocks
     run = {"family": "flux1", "batch_size": 1}
