@@ -60,6 +60,7 @@ def _entry(family: Family, counted: dict | None) -> dict:
         "takes_first_frame": bool(family.image_pipeline),
         "needs_first_frame": family.needs_first_frame,
         "takes_last_frame": family.takes_last_frame,
+        "needs_last_frame": family.needs_last_frame,
         "min_sample_steps": family.min_sample_steps,
         "has_own_sampler": family.has_own_sampler,
         "groups_texts": family.text.collate == "group",

@@ -7,9 +7,9 @@ from pydantic.dataclasses import dataclass
 
 from modules.config.families import (
     families_choosing_first_frames,
+    families_choosing_last_frames,
     families_inpainting,
     families_taking_clips,
-    families_with,
 )
 from modules.config.methods import methods_that
 from modules.config.setting import STRICT, Float, Int, VisibleWhen, setting
@@ -101,7 +101,7 @@ class DataConfig:
         group="data",
         ge=0,
         le=1,
-        visible_when={"family": families_with(takes_last_frame=True)},
+        visible_when={"family": families_choosing_last_frames()},
     )
     inpainting_shapes: Literal["mixed", "rectangles", "ellipses", "strokes"] = setting(
         "mixed",

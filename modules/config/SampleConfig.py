@@ -2,7 +2,12 @@
 
 from pydantic.dataclasses import dataclass
 
-from modules.config.families import families_inpainting, families_taking_clips, families_taking_images
+from modules.config.families import (
+    families_inpainting,
+    families_taking_clips,
+    families_taking_images,
+    families_taking_last_frames,
+)
 from modules.config.setting import STRICT, Float, Int, Str, setting
 
 MAX_SIDE = 16384  # pixels; no model generates images this large, so a larger value is a typing error
@@ -38,6 +43,17 @@ class SampleConfig:
         format="file",
         scope="machine",
         visible_when={"family": families_taking_images()},
+    )
+    last_frame: Str = setting(
+        "",
+        label="Last frame",
+        also_called="last_image, end image, end frame, flf2v",
+        help="The image that the video ends with. Empty: the model decides how it ends, unless it needs an image.",
+        empty_means="open",
+        group="sampling",
+        format="file",
+        scope="machine",
+        visible_when={"family": families_taking_last_frames()},
     )
     mask: Str = setting(
         "",

@@ -37,8 +37,16 @@ def clip_rule(config: TrainConfig) -> ClipRule | None:
     family = load_families()[config.family]
     if not family.frame_step or config.data.frames == 1 or not facts_of(config).uses_denoiser:
         return None
-    last_frame = family.takes_last_frame and config.data.last_frame > 0
-    return ClipRule(config.data.frames, clip_fps(config), config.data.clips, family.frame_step, config.seed, last_frame)
+    given = last_frame_share(config) > 0
+    return ClipRule(config.data.frames, clip_fps(config), config.data.clips, family.frame_step, config.seed, given)
+
+
+def last_frame_share(config: TrainConfig) -> float:
+    """The fraction of the clips of which the model is given the last frame, too."""
+    family = load_families()[config.family]
+    if family.needs_last_frame:
+        return 1.0
+    return config.data.last_frame if family.takes_last_frame else 0.0
 
 
 def clip_fps(config: TrainConfig) -> float:
@@ -90,6 +98,18 @@ def _first_frame_problems(config: TrainConfig, family: FamilyInfo) -> Iterator[P
                 "clip of the dataset gives both."
             )
             yield Problem(path, message)
+        if family.takes_last_frame:
+            yield from _last_frame_problems(sample, family, f"sampling.samples.{number}.last_frame", path)
+
+
+def _last_frame_problems(sample: SampleConfig, family: FamilyInfo, path: str, of_first: str) -> Iterator[Problem]:
+    """path, of_first: the settings of the sample's last and first frame."""
+    if sample.last_frame and not sample.reference:
+        message = f"{path}: there is no first frame; choose one in {of_first}, or empty it."
+        yield Problem(path, message, remedy=Remedy("Empty", {path: ""}))
+    elif family.needs_last_frame and sample.reference and not sample.last_frame:
+        message = f"{path} is empty: {family.label} makes videos between two images; choose the one that they end with."
+        yield Problem(path, message)
 
 
 def frame_problem(setting: str, num_frames: int, family: str, step: int) -> Problem | None:

@@ -35,7 +35,7 @@ class FamilyInfo:
     frame_step, fps: as in Family; 0 for models of images.
     frames_per_token: as in Family, also where it is that of `frame_step`.
     takes_first_frame: whether it can generate a video from its first frame.
-    needs_first_frame, takes_last_frame, min_sample_steps: as in Family.
+    needs_first_frame, takes_last_frame, needs_last_frame, min_sample_steps: as in Family.
     has_own_sampler: as in Family.
     skips_layers: whether its CLIP encoders can leave out their last layers.
     has_kohya_loras: whether its layers have names in kohya's LoRA format.
@@ -74,6 +74,7 @@ class FamilyInfo:
     takes_first_frame: bool = False
     needs_first_frame: bool = False
     takes_last_frame: bool = False
+    needs_last_frame: bool = False
     min_sample_steps: int = 1
     has_own_sampler: bool = False
     groups_texts: bool = False
@@ -129,6 +130,16 @@ def families_taking_clips() -> tuple[str, ...]:
 def families_choosing_first_frames() -> tuple[str, ...]:
     """The names of the families that generate videos from text or from their first frame."""
     return families_with(takes_first_frame=True, needs_first_frame=False)
+
+
+def families_taking_last_frames() -> tuple[str, ...]:
+    """The names of the families that can be given the last frame of a video beside the first."""
+    return families_with(takes_last_frame=True)
+
+
+def families_choosing_last_frames() -> tuple[str, ...]:
+    """The names of those that go on from the first frame alone, too."""
+    return families_with(takes_last_frame=True, needs_last_frame=False)
 
 
 def families_taking_images() -> tuple[str, ...]:

@@ -104,8 +104,12 @@ class LatentEncoder:
 
         assert self._pipe is not None
         assert self.family.image_features is not None
+        rest = frames()
+        seen = [next(rest)]
+        if self.family.needs_last_frame:
+            seen += deque(rest, maxlen=1)
         with torch.no_grad():
-            return self.family.image_features(self._pipe, [to_image(next(frames()))])
+            return self.family.image_features(self._pipe, [to_image(frame) for frame in seen])
 
     def _encode_pieces(self, frames: Callable[[], Iterator[np.ndarray]], latents: list[Tensor]) -> None:
         import torch

@@ -300,7 +300,7 @@ def _encode_clips(
             continue
         try:
             record = _record(encoder.encode_clip(frames), others, encoder)
-            if encoder.family.needs_first_frame:
+            if encoder.family.needs_first_frame and not encoder.family.needs_last_frame:
                 record["first_frame"] = encoder.encode_ends(frames, clip.num_frames, last=False)
             if encoder.family.image_components:
                 record["image_features"] = encoder.image_features(frames)

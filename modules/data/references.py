@@ -182,7 +182,9 @@ def of_captions(
     masks: dict[str, str] = {}
     for sample, options in enumerate(texts):
         if family.needs_first_frame:
-            found.setdefault(options[0], files_of(dataset.paths[sample])[0])
+            files = files_of(dataset.paths[sample])
+            ends = [files[0], files[-1]] if family.needs_last_frame else files[:1]
+            found.setdefault(options[0], "\n".join(ends))
         elif family.inpainting and options[0] not in found:
             found[options[0]] = dataset.paths[sample]
             masks[options[0]] = dataset.mask_of(sample) or ""
@@ -214,8 +216,13 @@ def check_sample_references(sampling: SamplingConfig, family: Family) -> None:
     """
     for number, sample in enumerate(sampling.samples) if family.max_input_images else ():
         if sample.enabled and sample.reference:
-            setting = f"sampling.samples.{number}.reference {sample.reference}"
-            check_references(image_files(sample.reference), family, setting)
+            setting, files = f"sampling.samples.{number}.reference {sample.reference}", image_files(sample.reference)
+            if sample.last_frame and family.takes_last_frame:
+                setting, files = (
+                    f"{setting} with last_frame {sample.last_frame}",
+                    [*files, *image_files(sample.last_frame)],
+                )
+            check_references(files, family, setting)
         if sample.enabled and family.inpainting:
             check_mask(sample.mask, sample.reference, family, f"sampling.samples.{number}.mask", "reference")
 
@@ -223,10 +230,12 @@ def check_sample_references(sampling: SamplingConfig, family: Family) -> None:
 def check_references(files: Sequence[str], family: Family | None, setting: str = "--reference") -> None:
     """Raises DataError if a model of `family` (None: unknown) can't see these images. setting: where they are named.
 
-    A video stands for its first frame.
+    A video stands for its first frame, as the last image for its last one.
     """
     if family and family.needs_first_frame and not files:
         raise DataError(f"{setting}: {family.label} makes videos of images; name one.")
+    if family and family.needs_last_frame and len(files) == 1:
+        raise DataError(f"{setting}: {family.label} makes videos between two images; name the last one, too.")
     if family and family.needs_references and not files:
         raise DataError(f"{setting}: {family.label} edits images; name one.")
     if files and (family is None or not family.max_input_images):

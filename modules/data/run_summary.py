@@ -215,9 +215,10 @@ def _num_encoded(dataset: Dataset, sample: int, family: Family) -> float:
     clip = dataset.clip_of(sample)
     mask_bytes = 1 / family.latent_bytes_per_pixel if family.inpainting == "pixels" else 0.0  # one for each pixel
     masked = num_masks(dataset, sample) * (1 + mask_bytes)
-    # the entry of such a clip is half latents, half first frame; with the last frame, the second half is there twice
+    # such a clip's entry is half latents, half first frame; if it is given without and with the last, that half twice
+    both_kinds = clip is not None and clip.last_given and not family.needs_last_frame
     num_alike = 0 if family.reference_size else len(dataset.references_of(sample))
-    return 1 + masked + num_alike + (0.5 if clip and clip.last_given else 0)
+    return 1 + masked + num_alike + (0.5 if both_kinds else 0)
 
 
 @dataclass(frozen=True)

@@ -114,12 +114,13 @@ class Family:
     needs_first_frame: whether the denoiser always sees the first frame of a clip (`Batch.first_frame`), so that it
         trains clips only, and samples start from an image.
     takes_last_frame: whether the denoiser can also be given the last frame (`Batch.last_given`); the pipeline's
-        `__call__` takes it as `last_image`.
+        `__call__` takes it as `last_image`. needs_last_frame: whether it always is.
     encode_first: (family, VAE, first frame [1, 3, H, W] in [-1, 1]) -> `Batch.first_frame` of one clip,
         [1, C, 1, h, w]; None if that is the clip with gray behind its first frame.
     image_components: an image encoder that sees the first frame beside the VAE, and its processor; () for none.
     image_features: (pipeline, images) -> what the denoiser takes of the image encoder, [tokens, width]; None unless
-        there are `image_components`. images: the first frame, in the size of the clip.
+        there are `image_components`. images: the first frame, in the size of the clip, and the last one if the family
+        `needs_last_frame`.
     min_sample_steps: the fewest steps that the pipeline can sample in.
     patch_size: latent cells along each side of a token, for shifting timesteps by resolution.
     shift_law: how the shift of timesteps by resolution grows with the size of an image, as in ResolutionShift.
@@ -191,6 +192,7 @@ class Family:
     image_pipeline: str = ""
     needs_first_frame: bool = False
     takes_last_frame: bool = False
+    needs_last_frame: bool = False
     encode_first: Callable[[Family, ModelMixin, Tensor], Tensor] | None = None
     image_components: tuple[str, ...] = ()
     image_features: Callable[[DiffusionPipeline, list[Image]], Tensor] | None = None

@@ -1,14 +1,16 @@
-"""Wan 2.1 from an image to video: the first frame in further channels, and as CLIP sees it in front of the text.
+"""Wan 2.1 from images to video: the first frame in further channels, and as CLIP sees it in front of the text.
 
 Wan et al. 2025, arXiv 2503.20314, section 5.1. The denoiser takes all but the last 512 tokens for those of the image.
-The version that is given the last frame, too, adds positions to the tokens of both.
+The version for videos between two images, FLF2V, is given the last frame, too, and adds positions to CLIP's tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from modules.config.families import DENOISER_CONFIG
 from modules.families.Family import DenoiserCall
 from modules.families.PublishedModel import Component
 from modules.families.wan21 import ATTENTION, WAN_21, WAN_21_MODEL
@@ -25,31 +27,56 @@ def _inputs(call: DenoiserCall) -> dict[str, Any]:
     return {**inputs_with_first_frame(call), "encoder_hidden_states_image": call.image_features}
 
 
+def _inputs_with_last_frame(call: DenoiserCall) -> dict[str, Any]:
+    assert call.image_features is not None  # of a family that has them
+    one_by_one = call.image_features.unflatten(1, (2, -1)).flatten(0, 1)  # as the denoiser takes them
+    return {**inputs_with_first_frame(call), "encoder_hidden_states_image": one_by_one}
+
+
 def _image_features(pipe: Any, images: list[Image]) -> Tensor:
     return pipe.encode_image(images).flatten(0, 1)
 
+
+def _has_positions(index: Mapping[str, Any]) -> bool:
+    return bool(index.get(DENOISER_CONFIG, {}).get("pos_embed_seq_len"))
+
+
+_CONFIG = {"in_channels": 36, "out_channels": 16, "image_dim": _IMAGE_WIDTH, "added_kv_proj_dim": 5120}
 
 WAN_21_I2V = replace(
     WAN_21,
     name="wan21_i2v",
     label="Wan 2.1 I2V",
     pipeline="WanImageToVideoPipeline",
+    accepts=lambda index: WAN_21.accepts(index) and not _has_positions(index),
     image_pipeline="WanImageToVideoPipeline",
     needs_first_frame=True,
     image_components=("image_encoder", "image_processor"),
     image_features=_image_features,
     inputs=_inputs,
-    unsupported=lambda config: "Wan 2.1 FLF2V" if config.get("pos_embed_seq_len") else "",
     lora_targets={"transformer": (*ATTENTION, "add_k_proj", "add_v_proj")},
     latent_bytes_per_pixel=2 * WAN_21.latent_bytes_per_pixel,
     typical_bytes=91e9,
     published=replace(
         WAN_21_MODEL,
-        denoiser=Component(
-            "diffusers.WanTransformer3DModel",
-            {"in_channels": 36, "out_channels": 16, "image_dim": _IMAGE_WIDTH, "added_kv_proj_dim": 5120},
-        ),
+        denoiser=Component("diffusers.WanTransformer3DModel", _CONFIG),
         image_features=(_NUM_IMAGE_TOKENS, _IMAGE_WIDTH),
+        side=720,
+    ),
+)
+
+WAN_21_FLF2V = replace(
+    WAN_21_I2V,
+    name="wan21_flf2v",
+    label="Wan 2.1 FLF2V",
+    accepts=lambda index: WAN_21.accepts(index) and _has_positions(index),
+    takes_last_frame=True,
+    needs_last_frame=True,
+    inputs=_inputs_with_last_frame,
+    published=replace(
+        WAN_21_MODEL,
+        denoiser=Component("diffusers.WanTransformer3DModel", {**_CONFIG, "pos_embed_seq_len": 2 * _NUM_IMAGE_TOKENS}),
+        image_features=(2 * _NUM_IMAGE_TOKENS, _IMAGE_WIDTH),
         side=720,
     ),
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from modules.config.batch_size import accumulation_steps, describe_scaling, global_batch, learning_rate_factor
+from modules.config.clips import last_frame_share
 from modules.config.counted import counted
 from modules.config.errors import ConfigError
 from modules.config.methods import facts_of
@@ -240,7 +241,7 @@ def _cache(
         text=_cached_text(config, encoder, caption_source, family) if caches_text else None,
         caption_dropout=config.data.caption_dropout,
         image_to_video=config.data.image_to_video if family.image_pipeline else 0.0,
-        last_frame=config.data.last_frame if family.takes_last_frame else 0.0,
+        last_frame=last_frame_share(config),
         whole_mask=config.data.inpainting_whole,
         seed=config.seed,
         dtype=torch.promote_types(base.dtype, torch.float32),

@@ -49,6 +49,8 @@ class ImageRequest:
     seed: of its initial noise, independent of the batch. width, height: in pixels; None for the model's default.
     references: paths of the images that the model sees. clip_skip: as in ModelConfig, for models that have it.
     frames: of the video; 1 for an image. Models of images ignore it.
+    last_frame: path of the image that the video ends with, for models that take one; "" if it is the second reference
+        or open.
     mask: path of the mask, for models that paint in the reference; the reference itself if its alpha channel is the
         mask; "" as in SampleConfig.
     """
@@ -64,11 +66,12 @@ class ImageRequest:
     clip_skip: int = 1
     frames: int = 1
     mask: str = ""
+    last_frame: str = ""
 
     def batch_key(self) -> tuple:
         """Images of one batch must have the same key."""
         size = self.width, self.height, self.frames
-        shared = *size, self.steps, self.guidance, self.references, self.mask, self.clip_skip
+        shared = *size, self.steps, self.guidance, self.references, self.last_frame, self.mask, self.clip_skip
         # from references they are made one at a time: pipelines differ in how they take several
         apart = (self.prompt, self.seed) if self.references and not self.mask else None
         return *shared, bool(self.negative_prompt), apart
@@ -116,6 +119,7 @@ def image_requests(sample: SampleConfig, clip_skip: int = 1) -> list[ImageReques
         clip_skip,
         sample.frames or 1,
         sample.mask,
+        image_files(sample.last_frame)[-1] if sample.last_frame else "",
     )
     return repeated(first, sample.count)
 
@@ -197,10 +201,11 @@ def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.I
         arguments |= {"image": [image] * len(batch), "mask_image": [mask] * len(batch)}
         arguments |= {"width": image.width, "height": image.height}
     elif family and first.references:
-        images = [_reference(path, first, family) for path in first.references]
+        seen = first.references[:1] if family.image_pipeline else first.references
+        images = [_reference(path, first, family) for path in seen]
         arguments["image"] = images[0] if family.image_pipeline or family.max_references == 1 else images
-        if family.takes_last_frame and len(images) > 1:
-            arguments["last_image"] = images[1]
+        if family.takes_last_frame and (last := first.last_frame or "".join(first.references[1:])):
+            arguments["last_image"] = _reference(last, first, family, last=True)
     if first.width and first.height:
         arguments["max_area"] = first.width * first.height  # else FLUX.1 Kontext chooses a size of its own
     if first.negative_prompt:
@@ -242,9 +247,9 @@ def images_in(output: Any) -> Any:
     return next((getattr(output, name) for name in ("images", "image") if hasattr(output, name)), None)
 
 
-def _reference(path: str, request: ImageRequest, family: Family) -> Image.Image:
-    """An input image in the size that training uses. Raises ImageError."""
-    image = load_still(path)
+def _reference(path: str, request: ImageRequest, family: Family, last: bool = False) -> Image.Image:
+    """An input image in the size that training uses. last: as for `load_still`. Raises ImageError."""
+    image = load_still(path, last=last)
     shape = request.width or image.width, request.height or image.height
     if family.image_pipeline:
         return fit_image(image, *shape)

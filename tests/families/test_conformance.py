@@ -153,23 +153,30 @@ class Case:
             conditions["inpainting"] = self.inpainting.expand(len(noised), -1, -1, -1)
         if self.family.needs_first_frame:
             conditions["first_frame"] = self.first_frame.expand(len(noised), -1, -1, -1, -1)
+        if self.family.needs_last_frame:
+            conditions["last_given"] = torch.ones(len(noised), dtype=torch.bool)
         if self.family.image_features:
             conditions["image_features"] = self.image_features.expand(len(noised), -1, -1)
         if self.family.needs_references:
             conditions["references"] = [self.reference_latents() for _ in noised]
         return conditions
 
+    def given_frames(self):
+        """Those of a clip that the model is given."""
+        yield to_array(self.input_image)
+        if self.family.needs_last_frame:
+            yield to_array(self.last_image)
+
     @cached_property
     def first_frame(self):
-        """As Batch.first_frame, of `input_image`."""
+        """As Batch.first_frame, of `given_frames`."""
         encoder = LatentEncoder(self.family, self.pipe.vae)
-        return encoder.encode_ends(lambda: iter([to_array(self.input_image)]), self.frames, last=False)[None]
+        return encoder.encode_ends(self.given_frames, self.frames, last=self.family.needs_last_frame)[None]
 
     @cached_property
     def image_features(self):
-        """As Batch.image_features, of `input_image`."""
-        encoder = LatentEncoder(self.family, self.pipe.vae, self.pipe)
-        return encoder.image_features(lambda: iter([to_array(self.input_image)]))[None]
+        """As Batch.image_features, of `given_frames`."""
+        return LatentEncoder(self.family, self.pipe.vae, self.pipe).image_features(self.given_frames)[None]
 
     @cached_property
     def inpainting(self):
@@ -198,6 +205,11 @@ class Case:
         """In the size of the picture."""
         return Image.fromarray(np.random.default_rng(4).integers(0, 255, (self.height, self.width, 3), np.uint8))
 
+    @property
+    def last_image(self):
+        """The other end of a clip that starts with `input_image`."""
+        return self.input_image.transpose(Image.Transpose.ROTATE_180)
+
     def sizes(self, latents):
         return torch.tensor([[self.height, self.width, 0, 0, self.height, self.width]]).float().repeat(len(latents), 1)
 
@@ -213,6 +225,10 @@ class Case:
         if self.family.needs_first_frame or self.family.inpainting:
             sample.reference = str(folder / "input.png")
             self.input_image.save(sample.reference)
+        if self.family.needs_last_frame:
+            sample.last_frame = str(folder / "last.png")
+            self.last_image.save(sample.last_frame)
+            sample.frames = self.frames
         if self.family.inpainting:
             sample.mask = str(folder / "white.png")
             self.mask.save(sample.mask)
@@ -251,6 +267,7 @@ class Case:
             "height": self.height,
             self.family.frames_argument: self.frames,
             **({"image": self.input_image} if self.family.needs_first_frame else {}),
+            **({"last_image": self.last_image} if self.family.needs_last_frame else {}),
             **self.painted,
             **({"image": self.given_references()} if self.family.needs_references else {}),
             "num_inference_steps": 3,
@@ -285,7 +302,8 @@ def family_named(name):
 def case(request, tiny_model) -> Case:
     folder = str(tiny_model(request.param))
     family = family_named(request.param)
-    return Case(family, folder, load_pipe(family, folder))
+    # between two frames, there is no still
+    return Case(family, folder, load_pipe(family, folder), family.frame_step + 1 if family.needs_last_frame else 1)
 
 
 @pytest.fixture(params=[name for name in (*FAMILIES, *VARIANTS) if family_named(name).frame_step])
@@ -580,7 +598,8 @@ def test_clips_from_their_first_frame_are_predicted_as_the_pipeline_does_it(clip
 
 
 def test_encoding_undoes_the_scale_and_shift_of_decoding(case):
-    pixels = torch.rand(2, 3, case.height, case.width) * 2 - 1
+    frames = [case.frames] if case.frames > 1 else []
+    pixels = torch.rand(2, 3, *frames, case.height, case.width) * 2 - 1
     vae = case.pipe.vae
     with torch.no_grad():
         latents = encode_pixels(case.family, vae, pixels)
@@ -752,7 +771,7 @@ def test_the_products_own_sampling_makes_pictures_with_guidance_and_otherwise_de
     together = [np.asarray(image, int) for _, image in generate_images(case.copied_pipe(), image_requests(sample), 2)]
     alone = [np.asarray(image, int) for _, image in generate_images(case.copied_pipe(), image_requests(sample), 1)]
     for one, other in zip(together, alone, strict=True):
-        assert one.shape[:2] == (case.height, case.width)
+        assert one.shape[-3:-1] == (case.height, case.width)
         assert np.abs(one - other).max() <= 2  # rounding, of 255
     assert np.abs(together[0] - together[1]).max() > 2
 

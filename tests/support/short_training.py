@@ -68,7 +68,8 @@ def our_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> np.
     finally:
         processor.postprocess = postprocess
     assert made is request
-    assert np.array_equal(np.asarray(picture), (seen[0] * 255).round().astype(np.uint8))
+    first = picture[0] if isinstance(picture, list) else picture  # of a video
+    assert np.array_equal(np.asarray(first), (seen[0] * 255).round().astype(np.uint8))
     return seen[0]
 
 
@@ -85,6 +86,7 @@ def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> n
     arguments[family.frames_argument if family else "num_frames"] = request.frames
     if request.references:
         arguments["image"] = Image.open(request.references[0])
+        arguments["last_image"] = Image.open(request.references[-1]) if len(request.references) > 1 else None
     if request.mask:
         arguments["mask_image"] = Image.open(request.mask)
     arguments[family.guidance_argument if family else "guidance_scale"] = request.guidance

@@ -67,6 +67,8 @@ def test_five_steps_train_and_the_saved_files_make_the_same_picture(
         settings += (f"concepts.0.path={tmp_path / 'videos'}", f"data.frames={frames}")
         Image.effect_noise((request.width, request.height), 80).convert("RGB").save(tmp_path / "input.png")
         request = replace(request, references=(str(tmp_path / "input.png"),))
+    if FAMILIES[family].needs_last_frame:
+        request = replace(request, references=2 * request.references, frames=frames)
     if FAMILIES[family].inpainting:
         request = replace(request, references=(str(tmp_path / "input.png"),), mask=str(tmp_path / "white.png"))
         Image.effect_noise((request.width, request.height), 80).convert("RGB").save(request.references[0])

@@ -83,6 +83,10 @@ def test_a_reference_is_given_to_a_model_that_takes_one():
     for family, expected in (("flux1_kontext", ["before.png"]), ("sd15", [])):
         options = sample_options(TrainConfig(family=family), [Path("m")], wish, 1.0, Path("out"))
         assert parse(options).reference == expected
+    wish = replace(wish, last_frame="after.png")
+    for family, expected in (("wan22_i2v_a14b", ["before.png", "after.png"]), ("wan21_i2v", ["before.png"])):
+        options = sample_options(TrainConfig(family=family), [Path("m")], wish, 1.0, Path("out"))
+        assert parse(options).reference == expected
 
 
 def test_the_samples_of_a_run_are_asked_for_with_all_files_of_its_model():

@@ -278,9 +278,10 @@ def test_a_model_of_the_hub_that_cannot_be_fetched_is_refused():
 
 
 def test_a_version_that_can_not_be_trained_is_refused_before_it_is_loaded(tiny_model, tmp_path):
-    folder = shutil.copytree(tiny_model("wan21_i2v"), tmp_path / "flf2v")
-    edit_json(folder / "transformer" / "config.json", pos_embed_seq_len=10)
-    assert "is Wan 2.1 FLF2V, which can't be trained yet; choose another" in refusal(folder, FAMILIES["wan21_i2v"])
+    folder = shutil.copytree(tiny_model("hunyuan_video15"), tmp_path / "distilled")
+    edit_json(folder / "transformer" / "config.json", use_meanflow=True)
+    message = "is the distilled HunyuanVideo 1.5, which can't be trained yet; choose another"
+    assert message in refusal(folder, FAMILIES["hunyuan_video15"])
 
 
 def test_families_with_the_same_pipeline_are_told_apart_by_the_config_of_the_denoiser(tiny_model):

@@ -25,6 +25,7 @@ from modules.ui.models.trained_images import (
     newest_model,
     read_path,
     sample_options,
+    takes_last_frame,
     takes_references,
 )
 from modules.ui.theme import Theme
@@ -86,6 +87,9 @@ class TryCard(Card):
         self.reference.delete(0, "end")
         self.reference.insert(0, self._wish.reference)
         self._reference_row.grid() if takes_references(self._config) else self._reference_row.grid_remove()
+        self.last_frame.delete(0, "end")
+        self.last_frame.insert(0, self._wish.last_frame)
+        self._last_row.grid() if takes_last_frame(self._config) else self._last_row.grid_remove()
         has_strength = facts_of(self._config).trains_adapters
         self._strength_row.grid() if has_strength else self._strength_row.grid_remove()
         self._note.configure(text="")
@@ -167,7 +171,7 @@ class TryCard(Card):
                 return None
         reference = self.reference.get().strip()
         mask = first.mask if reference == first.reference else ""  # that of another image would not fit
-        return replace(first, **values, reference=reference, mask=mask)
+        return replace(first, **values, reference=reference, mask=mask, last_frame=self.last_frame.get().strip())
 
     def _build(self) -> None:
         theme = self.app.theme
@@ -182,41 +186,46 @@ class TryCard(Card):
             self.entries[name] = ctk.CTkEntry(row, width=64, height=28, font=theme.font())
             self.entries[name].grid(row=0, column=2 * column + 1, sticky="ew")
             row.grid_columnconfigure(2 * column + 1, weight=1)
-        self._build_reference()
+        self._build_references()
         self._build_strength()
         self._button = ctk.CTkButton(
             self, text="Generate", width=110, height=30, font=theme.font(13, "bold"), fg_color=Theme.start,
             hover_color=Theme.start_hover, text_color=Theme.on_accent, command=self.generate,
         )  # fmt: skip
-        self._button.grid(row=5, column=0, sticky="w", padx=12, pady=(4, 2))
-        self._note = self.add_note(6)
-        self.grid_rowconfigure(7, weight=1, minsize=theme.scaled(150))
+        self._button.grid(row=6, column=0, sticky="w", padx=12, pady=(4, 2))
+        self._note = self.add_note(7)
+        self.grid_rowconfigure(8, weight=1, minsize=theme.scaled(150))
         self.images = SampleStrip(self, self.app)
         self.images.nothing = "The images appear here side by side."
-        self.images.grid(row=7, column=0, sticky="nsew", padx=8)
+        self.images.grid(row=8, column=0, sticky="nsew", padx=8)
 
-    def _build_reference(self) -> None:
+    def _build_references(self) -> None:
+        self._reference_row, self.reference = self._path_row(3, "Reference", "A reference image")
+        self._last_row, self.last_frame = self._path_row(4, "Last frame", "The image that the video ends with")
+
+    def _path_row(self, number: int, label: str, title: str) -> tuple[ctk.CTkFrame, ctk.CTkEntry]:
+        """A row with an entry for an image. title: of the window in which it is chosen."""
         theme = self.app.theme
-        self._reference_row = ctk.CTkFrame(self, fg_color="transparent")
-        self._reference_row.grid(row=3, column=0, sticky="ew", padx=12, pady=(4, 0))
-        self._reference_row.grid_columnconfigure(1, weight=1)
-        label = ctk.CTkLabel(self._reference_row, text="Reference", font=theme.font(12), text_color=Theme.muted)
-        label.grid(row=0, column=0, padx=(0, 6))
-        self.reference = ctk.CTkEntry(self._reference_row, height=28, font=theme.font())
-        self.reference.grid(row=0, column=1, sticky="ew")
-        choose = ctk.CTkButton(self._reference_row, text="…", width=28, height=28, command=self._choose_reference)
-        choose.grid(row=0, column=2, padx=(4, 0))
+        row = ctk.CTkFrame(self, fg_color="transparent")
+        row.grid(row=number, column=0, sticky="ew", padx=12, pady=(4, 0))
+        row.grid_columnconfigure(1, weight=1)
+        text = ctk.CTkLabel(row, text=label, font=theme.font(12), text_color=Theme.muted)
+        text.grid(row=0, column=0, padx=(0, 6))
+        entry = ctk.CTkEntry(row, height=28, font=theme.font())
+        entry.grid(row=0, column=1, sticky="ew")
+        button = ctk.CTkButton(row, text="…", width=28, height=28, command=lambda: self._choose(entry, title))
+        button.grid(row=0, column=2, padx=(4, 0))
+        return row, entry
 
-    def _choose_reference(self) -> None:
-        question = PathQuestion("file", "A reference image", self.reference.get().strip())
-        if path := ask_path(self.app, question):
-            self.reference.delete(0, "end")
-            self.reference.insert(0, path)
+    def _choose(self, entry: ctk.CTkEntry, title: str) -> None:
+        if path := ask_path(self.app, PathQuestion("file", title, entry.get().strip())):
+            entry.delete(0, "end")
+            entry.insert(0, path)
 
     def _build_strength(self) -> None:
         theme = self.app.theme
         self._strength_row = ctk.CTkFrame(self, fg_color="transparent")
-        self._strength_row.grid(row=4, column=0, sticky="ew", padx=12, pady=4)
+        self._strength_row.grid(row=5, column=0, sticky="ew", padx=12, pady=4)
         self._strength_row.grid_columnconfigure(1, weight=1)
         label = ctk.CTkLabel(self._strength_row, text="Strength", font=theme.font(12), text_color=Theme.muted)
         label.grid(row=0, column=0, padx=(0, 6))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.config.clips import clip_fps, sample_frames
-from modules.config.families import families_taking_images
+from modules.config.families import families_taking_images, families_taking_last_frames
 from modules.config.image_sizes import sample_size
 from modules.config.methods import facts_of
 from modules.config.SampleConfig import SampleConfig
@@ -26,7 +26,7 @@ FOLDER = "generated"  # in the folder of samples, which is never taken for train
 class ImageWish:
     """What to generate. width, height: in pixels. reference: an image that the model sees, or a folder of them.
 
-    mask: of what to paint in the reference, as in SampleConfig.
+    mask, last_frame: as in SampleConfig.
     frames: of a video; 1 for an image.
     """
 
@@ -40,6 +40,7 @@ class ImageWish:
     reference: str = ""
     frames: int = 1
     mask: str = ""
+    last_frame: str = ""
 
 
 def first_wish(config: TrainConfig, samples: Sequence[SamplePicture]) -> ImageWish:
@@ -58,6 +59,7 @@ def first_wish(config: TrainConfig, samples: Sequence[SamplePicture]) -> ImageWi
         sample.reference,
         sample_frames(sample, config),
         sample.mask,
+        sample.last_frame,
     )
 
 
@@ -111,12 +113,18 @@ def sample_options(
     if wish.reference and takes_references(config):
         options += ["--reference", wish.reference]
         options += ["--mask", wish.mask] if wish.mask else []
+        options += ["--reference", wish.last_frame] if wish.last_frame and takes_last_frame(config) else []
     return [*options, "--out", str(folder)]
 
 
 def takes_references(config: TrainConfig) -> bool:
     """Whether the run's model can start from images: references, or the first frame of a video."""
     return config.family in families_taking_images()
+
+
+def takes_last_frame(config: TrainConfig) -> bool:
+    """Whether the run's model can end videos with an image."""
+    return config.family in families_taking_last_frames()
 
 
 def image_script(options: Sequence[str]) -> ScriptRun:
