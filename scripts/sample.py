@@ -51,6 +51,7 @@ def main(argv: list[str] | None = None) -> int:
             args.denoiser,
             args.word_weights,
             args.clip_skip if len(args.clip_skip) > 1 else (),
+            args.denoiser_2,
         )
         references = tuple(file for path in args.reference for file in image_files(path))
         family = family_of_pipeline(pipe)
@@ -71,8 +72,8 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         # the settings' names, as the options here are called
         text = str(error).replace("model.config_folder", "--config")
-        for name in ("base", "vae", "denoiser"):
-            text = text.replace(f"model.{name}", f"--{name}")
+        for name in ("base", "vae", "denoiser_2", "denoiser"):
+            text = text.replace(f"model.{name}", f"--{name.replace('_', '-')}")
         print_text(text, sys.stderr)
         return 2
     except RuntimeError as error:
@@ -96,6 +97,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--config", default="", metavar="DIR", help="diffusers folder, for a single file")
     parser.add_argument("--vae", default="", metavar="PATH", help="VAE in place of the base's: a folder or file")
     parser.add_argument("--denoiser", default="", metavar="FILE", help="transformer or U-Net in place of the base's")
+    parser.add_argument("--denoiser-2", default="", metavar="FILE", help="expert for low noise in place of the base's")
     parser.add_argument(
         "--lora",
         action="append",

@@ -1,5 +1,6 @@
 """Which pretrained model is trained, and in which precision."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
@@ -13,6 +14,7 @@ from modules.config.setting import STRICT, Int, Str, setting
 ADDS_WEIGHTS = methods_that(lambda method: not method.trains_weights)
 WITH_DENOISER = methods_that(lambda method: method.uses_denoiser)
 QUANTIZATION_LABELS = {"none": "None", **{name: facts.label for name, facts in QUANTIZATIONS.items()}}
+DENOISER_SETTINGS = ("model.denoiser", "model.denoiser_2")  # in the order of a family's denoisers
 SEVERAL_CLIPS = [name for name in families_with(skips_layers=True) if len(load_families()[name].text_encoders) > 1]
 DDPM = {"family": families_with(objective="ddpm"), "method": WITH_DENOISER}
 
@@ -63,8 +65,8 @@ class ModelConfig:
         label="Other denoiser",
         also_called="transformer_model, unet_path, dit, transformer override, gguf",
         help="A .safetensors or .gguf file with the transformer or U-Net alone, as ComfyUI loads it, in place of the "
-        "base model's; the rest comes from the base model. A GGUF file stays quantized, for LoRAs and embeddings. "
-        "Generate images of a LoRA with the same one.",
+        "base model's; the rest comes from the base model. Of two experts, it is the one for high noise. A GGUF file "
+        "stays quantized, for LoRAs and embeddings. Generate images of a LoRA with the same one.",
         group="model",
         format="file",
         empty_means="that of the base model",
@@ -72,7 +74,22 @@ class ModelConfig:
         kept_as="denoiser",
         kept_while=("model.base",),
         importance="advanced",
-        visible_when={"family": families_with(experts=False), "method": WITH_DENOISER},
+        visible_when={"method": WITH_DENOISER},
+    )
+    denoiser_2: Str = setting(
+        "",
+        label="Other low-noise expert",
+        also_called="transformer_2, low noise model, second expert, gguf",
+        help="A file with the expert for low noise in place of the base model's, as the setting above has one with "
+        "that for high noise. Either can be given alone; a GGUF file only with another one.",
+        group="model",
+        format="file",
+        empty_means="that of the base model",
+        scope="machine",
+        kept_as="low-noise expert",
+        kept_while=("model.base",),
+        importance="advanced",
+        visible_when={"family": families_with(experts=True), "method": WITH_DENOISER},
     )
     training_adapter: Str = setting(
         "",
@@ -259,6 +276,10 @@ class ModelConfig:
     def _read_unquoted_no(cls, value: object) -> object:
         # YAML 1.1 reads an unquoted `no` as false.
         return "no" if value is False else value
+
+    def denoiser_files(self, denoisers: Sequence[str]) -> dict[str, str]:
+        """The setting of each of a model's denoisers -> the file in it; "" for that of the base model."""
+        return dict(zip(DENOISER_SETTINGS[: len(denoisers)], (self.denoiser, self.denoiser_2), strict=False))
 
     @property
     def least_clip_skip(self) -> int:

@@ -218,10 +218,8 @@ def check_sample_references(sampling: SamplingConfig, family: Family) -> None:
         if sample.enabled and sample.reference:
             setting, files = f"sampling.samples.{number}.reference {sample.reference}", image_files(sample.reference)
             if sample.last_frame and family.takes_last_frame:
-                setting, files = (
-                    f"{setting} with last_frame {sample.last_frame}",
-                    [*files, *image_files(sample.last_frame)],
-                )
+                setting = f"{setting} with last_frame {sample.last_frame}"
+                files += image_files(sample.last_frame)
             check_references(files, family, setting)
         if sample.enabled and family.inpainting:
             check_mask(sample.mask, sample.reference, family, f"sampling.samples.{number}.mask", "reference")

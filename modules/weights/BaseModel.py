@@ -23,7 +23,7 @@ from modules.weights.gguf_files import is_gguf
 from modules.weights.hub_models import download_folder
 from modules.weights.inspect import check_base, check_fits, inspect_base, names_component
 from modules.weights.libraries import import_pipeline
-from modules.weights.own_parts import load_own_part, own_parts, put_own_parts
+from modules.weights.own_parts import load_own_part, own_parts, put_own_parts, setting_of
 from modules.weights.prequantized import load_prequantized, stored_quantization
 from modules.weights.processors import without_videos
 from modules.weights.quantization import quantization_of, quantize_layers
@@ -311,9 +311,8 @@ class BaseModel:
                 self._check_vocabulary(name, component_class)
                 return component_class.from_pretrained(self.path, subfolder=name)
             if name in self._own_parts:
-                is_vae = name == self.family.vae
-                path = self._own_parts[name]
-                return self._ready(name, load_own_part(component_class, path, self.path / name, self.dtype, is_vae))
+                path, setting = self._own_parts[name], setting_of(self.family, name)
+                return self._ready(name, load_own_part(component_class, path, self.path / name, self.dtype, setting))
             if stored_quantization(self.path / name) != "none":
                 return self._frozen(load_prequantized(component_class, self.path / name, self.dtype))
             options = {"dtype" if _is_of_transformers(component_class) else "torch_dtype": self.dtype}

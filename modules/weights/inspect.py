@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from modules.config.model_index import index_file
+from modules.config.ModelConfig import DENOISER_SETTINGS
 from modules.families.registry import FAMILIES, family_of
 from modules.machine.hub import HUB_NAME, LOADED_WEIGHTS, read_index
 from modules.weights.errors import WeightsError
@@ -86,10 +87,11 @@ def check_fits(base: str, info: BaseInfo, family: Family, setting: str = "model.
     """Raises WeightsError if `base` belongs to another family or has a format that the family can't be read from."""
     may_fit = info.pipeline in family.pipelines or info.detail == UNKNOWN_LAYOUT
     if info.kind == "single_file" and family.single_file is None and may_fit:
-        own = ", and this file as model.denoiser if it has the transformer" if len(family.denoisers) == 1 else ""
+        settings = " or ".join(DENOISER_SETTINGS[: len(family.denoisers)])
         raise WeightsError(
             f"{setting} '{base}': is {info.detail} in a single file, and {family.label} is read from diffusers "
-            f"folders; choose a folder or a model's name on the Hugging Face Hub{own}."
+            "folders; choose a folder or a model's name on the Hugging Face Hub, and this file as "
+            f"{settings} if it has the transformer."
         )
     fitting = family_of(info.index)
     if fitting is None or fitting.name != family.name:

@@ -39,6 +39,7 @@ def load_pipeline(
     denoiser: str = "",
     word_weights: bool = False,
     clip_skips: Sequence[int] = (),
+    denoiser_2: str = "",
 ) -> DiffusionPipeline:
     """The pipeline of a diffusers folder, Hub id or single file, with all `loras`, on `device`.
 
@@ -47,13 +48,13 @@ def load_pipeline(
     embeddings: embedding files, whose words prompts can then contain.
     dtype: the torch name of a dtype; "" for bfloat16 on GPUs that support it, else float32.
     text_chunks, word_weights, clip_skips: as in ModelConfig, for models that have them; the images are then requested
-        with the least of the skips. vae, denoiser: as there.
+        with the least of the skips. vae, denoiser, denoiser_2: as there.
     Raises WeightsError if the base model, a LoRA or an embedding is missing, damaged or does not fit.
     """
     info = inspect_base(base)
     pipe = _single_file(base, info, config_folder) if info.kind == "single_file" else _folder(base, info)
-    if vae or denoiser:
-        _put_parts(pipe, base, vae, denoiser)
+    if vae or denoiser or denoiser_2:
+        _put_parts(pipe, base, ModelConfig(vae=vae, denoiser=denoiser, denoiser_2=denoiser_2))
     pipe.set_progress_bar_config(disable=True)
     if getattr(pipe, "safety_checker", None) is not None:
         pipe.safety_checker = None  # it would silently return black images
@@ -76,12 +77,14 @@ def load_pipeline(
     return pipe.to(device, _torch_dtype(dtype, device))
 
 
-def _put_parts(pipe: DiffusionPipeline, base: str, vae: str, denoiser: str) -> None:
+def _put_parts(pipe: DiffusionPipeline, base: str, parts: ModelConfig) -> None:
     family = family_of_pipeline(pipe)
     if family is None:
         raise WeightsError(f"base {base!r}: is of no known family, so that it can't get another VAE or denoiser.")
-    put_own_parts(pipe, family, own_parts(family, ModelConfig(vae=vae, denoiser=denoiser)))
-    if denoiser:
+    if parts.denoiser_2 and len(family.denoisers) == 1:
+        raise WeightsError(f"model.denoiser_2 {parts.denoiser_2!r}: {family.label} has one denoiser; leave it out.")
+    put_own_parts(pipe, family, own_parts(family, parts))
+    if parts.denoiser or parts.denoiser_2:
         adapt_denoisers(pipe)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from modules.config.ModelConfig import DENOISER_SETTINGS
 from modules.weights.errors import WeightsError, loading_reason
 from modules.weights.gguf_files import check_gguf, is_gguf, put_quantized, shape_of
 from modules.weights.part_files import denoiser_tensors, in_diffusers_names, surplus
@@ -25,24 +26,29 @@ if TYPE_CHECKING:
 def own_parts(family: Family, config: ModelConfig) -> dict[str, Path]:
     """Component -> the file, or the folder with a config.json, that it is read from instead of the base model.
 
-    Raises WeightsError if there is no such file or folder, or the family has several denoisers.
+    Raises WeightsError if there is no such file or folder.
     """
     parts = {}
     if config.vae:
         parts[family.vae] = _vae_path(config.vae)
-    if config.denoiser:
-        if len(family.denoisers) > 1:
-            raise WeightsError(
-                f"model.denoiser {config.denoiser!r}: {family.label} has {len(family.denoisers)} denoisers; leave it "
-                "empty, and put the file's weights into a diffusers folder for model.base."
-            )
-        path = Path(os.path.expanduser(config.denoiser))
-        if path.is_file() and is_gguf(path):
-            check_gguf(path, "model.denoiser")
-            parts[family.denoisers[0]] = path
-        else:
-            parts[family.denoisers[0]] = _file(config.denoiser, "model.denoiser")
+    files = config.denoiser_files(family.denoisers)
+    for component, (setting, file) in zip(family.denoisers, files.items(), strict=True):
+        if file:
+            parts[component] = _denoiser_path(file, setting)
     return parts
+
+
+def setting_of(family: Family, component: str) -> str:
+    """The setting that names the file of an own part."""
+    return dict(zip(family.denoisers, DENOISER_SETTINGS, strict=False)).get(component, "model.vae")
+
+
+def _denoiser_path(file: str, setting: str) -> Path:
+    path = Path(os.path.expanduser(file))
+    if path.is_file() and is_gguf(path):
+        check_gguf(path, setting)
+        return path
+    return _file(file, setting)
 
 
 def _vae_path(name: str) -> Path:
@@ -70,11 +76,11 @@ def put_own_parts(pipe: DiffusionPipeline, family: Family, parts: Mapping[str, P
         own = getattr(pipe, name)
         with tempfile.TemporaryDirectory() as folder:
             own.save_config(folder)
-            setattr(pipe, name, load_own_part(type(own), path, Path(folder), own.dtype, name == family.vae))
+            setattr(pipe, name, load_own_part(type(own), path, Path(folder), own.dtype, setting_of(family, name)))
 
 
 def load_own_part(
-    component_class: type[Any], path: Path, config_folder: Path, dtype: torch.dtype, is_vae: bool
+    component_class: type[Any], path: Path, config_folder: Path, dtype: torch.dtype, setting: str
 ) -> Model:
     """A component from its own file or folder.
 
@@ -82,12 +88,11 @@ def load_own_part(
     those of the original, as far as diffusers knows them.
     Raises WeightsError, starting with the setting, if it can't be read or is of another kind.
     """
-    setting = "model.vae" if is_vae else "model.denoiser"
     try:
         if path.is_dir():
             component, missing = _from_folder(component_class, path, dtype)
         else:
-            component, missing = _from_file(component_class, path, config_folder, dtype, is_vae)
+            component, missing = _from_file(component_class, path, config_folder, dtype, setting == "model.vae")
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise _error(setting, path, component_class, loading_reason(error)) from error
     if missing:

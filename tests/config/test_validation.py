@@ -65,6 +65,8 @@ MISTAKES = [
     (["method=full", "model.denoiser_quantization=int8"], "model.denoiser_quantization"),
     (["method=full", "model.text_encoder_quantization=nf4"], "model.text_encoder_quantization"),
     (["method=vae", "model.denoiser_quantization=float8"], "model.denoiser_quantization"),
+    (["family=wan22_a14b", "model.denoiser=HIGH.gguf"], "model.denoiser_2"),
+    (["family=wan22_a14b", "model.denoiser=HIGH.safetensors", "model.denoiser_2=LOW.gguf"], "model.denoiser"),
     (["model.weight_dtype=float64", "model.denoiser_quantization=nf4"], "model.denoiser_quantization"),
     (["method=full", "model.blocks_to_swap=4"], "model.blocks_to_swap"),
     (["model.activation_offloading=true"], "model.gradient_checkpointing"),

@@ -55,6 +55,10 @@ def test_parts_of_its_own_go_with_the_base_and_not_with_a_whole_model():
         config = TrainConfig(method=method, model=settings)
         args = parse(sample_options(config, [Path("m")], WISH, strength, Path("out")))
         assert (args.vae, args.denoiser) == expected
+    settings = replace(settings, denoiser_2="low.safetensors")
+    for family, expected in (("wan22_a14b", "low.safetensors"), ("wan21", "")):
+        config = TrainConfig(family=family, model=settings)
+        assert parse(sample_options(config, [Path("m")], WISH, 1.0, Path("out"))).denoiser_2 == expected
 
 
 def test_the_model_saved_last_is_tried_in_the_format_of_diffusers():

@@ -17,6 +17,7 @@ from modules.weights.own_parts import own_parts
 from modules.weights.safe import load_tensors, save_tensors
 from modules.weights.single_file import save_single_file, unet_to_single_file, vae_to_single_file
 from scripts import sample
+from tests.weights.test_part_files import original
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 
@@ -94,6 +95,25 @@ def test_a_transformer_takes_the_place_of_a_folders(tiny_model, tmp_path):
         assert torch.equal(tensor, changed[name])
 
 
+@pytest.mark.parametrize("given", [("denoiser",), ("denoiser_2",), ("denoiser", "denoiser_2")])
+def test_a_file_takes_the_place_of_either_expert(given, tiny_model, tmp_path):
+    folder, components = tiny_model("wan22_a14b"), {"denoiser": "transformer", "denoiser_2": "transformer_2"}
+    expected = {name: load_tensors(folder / name / WEIGHTS) for name in components.values()}
+    files = {setting: str(tmp_path / f"{setting}.safetensors") for setting in given}
+    for number, (setting, file) in enumerate(files.items(), start=1):
+        changed = {name: tensor + number for name, tensor in expected[components[setting]].items()}
+        expected[components[setting]] = changed
+        save_tensors(Path(file), {f"model.diffusion_model.{name}": t for name, t in original("wan21", changed).items()})
+    base = open_base(folder, "wan22_a14b", **files)
+    base.require(*components.values())
+    pipe = load_pipeline(str(folder), {}, torch.device("cpu"), dtype="float32", **files)
+    for name, tensors in expected.items():
+        for module in (base.module(name), getattr(pipe, name)):
+            assert all(torch.equal(value, tensors[key]) for key, value in module.state_dict().items())
+    save_tensors(Path(file), {"x": torch.zeros(1)})
+    assert f"model.{setting} '{file}': can't be read as the WanTransfo" in refusal(folder, "wan22_a14b", **files)
+
+
 def test_latents_are_cached_by_the_vae_that_made_them_and_text_as_ever(tiny_sd15, other):
     plain, changed = open_base(tiny_sd15), open_base(tiny_sd15, vae=str(other))
     assert changed.component_files("vae") == sorted((other / "vae").iterdir())
@@ -101,12 +121,14 @@ def test_latents_are_cached_by_the_vae_that_made_them_and_text_as_ever(tiny_sd15
     assert changed.component_files("vae", "unet") == sorted((other / "vae").iterdir()) + plain.component_files("unet")
 
 
-def test_samples_of_the_command_line_are_made_with_the_other_vae(tiny_sd15, other, tmp_path):
+def test_samples_of_the_command_line_are_made_with_the_other_vae(tiny_sd15, other, tmp_path, capsys):
     pipe = load_pipeline(str(tiny_sd15), {}, torch.device("cpu"), dtype="float32", vae=str(other))
     assert_weights(pipe.vae, other / "vae")
     options = ["--prompt", "a cat", "--steps", "1", "--width", "32", "--height", "32", "--out", str(tmp_path)]
     assert sample.main(["--base", str(tiny_sd15), "--vae", str(other), *options]) == 0
     assert len(list(tmp_path.glob("*.png"))) == 1
+    assert sample.main(["--base", str(tiny_sd15), "--denoiser-2", "a", *options]) == 2
+    assert "--denoiser-2 'a': Stable Diffusion 1.x / 2.x has one denoiser; leave it out." in capsys.readouterr().err
 
 
 # --- what can't be used -----------------------------------------------------------------------------------------------
@@ -130,8 +152,8 @@ def test_a_missing_file_and_one_of_another_kind_are_refused_before_anything_is_l
         with pytest.raises(WeightsError) as caught:
             own_parts(FAMILIES["sd15"], ModelConfig(**{setting: str(path)}))
         assert str(caught.value) == f"model.{setting} '{path}': {message}"
-    with pytest.raises(WeightsError, match="A14B has 2 denoisers; leave it empty"):
-        own_parts(FAMILIES["wan22_a14b"], ModelConfig(denoiser=str(tmp_path / "weights.ckpt")))
+    with pytest.raises(WeightsError, match=r"^model\.denoiser_2 'nowhere': is not a \.safetensors file; choose"):
+        own_parts(FAMILIES["wan22_a14b"], ModelConfig(denoiser_2="nowhere"))
 
 
 def test_a_part_of_another_kind_or_with_weights_missing_is_refused_in_one_sentence(tiny_sd15, tiny_model, tmp_path):

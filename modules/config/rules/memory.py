@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from modules.config.families import load_families
 from modules.config.methods import METHODS, facts_of
 from modules.config.problems import Problem, Remedy, set_to
 from modules.config.show_value import show_value
@@ -57,17 +58,21 @@ def quantization_problems(config: TrainConfig) -> Iterator[Problem]:
 
 def gguf_problems(config: TrainConfig) -> Iterator[Problem]:
     """A denoiser in a GGUF file is quantized, and stays as it is."""
-    file = config.model.denoiser
-    if not file.lower().endswith(".gguf") or not facts_of(config).uses_denoiser:
+    files = config.model.denoiser_files(load_families()[config.family].denoisers)
+    packed = [setting for setting, file in files.items() if file.lower().endswith(".gguf")]
+    if not packed or not facts_of(config).uses_denoiser:
         return
-    start, quantization = f"model.denoiser {file!r}", config.model.denoiser_quantization
+    start, quantization = f"{packed[0]} {files[packed[0]]!r}", config.model.denoiser_quantization
+    for other in files.keys() - packed:
+        message = f"{start} is a GGUF file, and {other} is none; choose GGUF files for both experts, or for none."
+        yield Problem(other, message)
     if facts_of(config).trains_weights:
         kept = " or ".join(method.label for method in METHODS.values() if not method.trains_weights)
         message = (
             f"{start} with method {config.method}: quantized weights can neither train nor be saved with the model; "
             f"choose a .safetensors file, or use {kept}."
         )
-        yield Problem("model.denoiser", message)
+        yield Problem(packed[0], message)
     if quantization != "none":
         message = f"model.denoiser_quantization {quantization} with {start}: it is quantized already; set it to none."
         yield Problem("model.denoiser_quantization", message, remedy=set_to("model.denoiser_quantization", "none"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.config.clips import clip_fps, sample_frames
-from modules.config.families import families_taking_images, families_taking_last_frames
+from modules.config.families import families_taking_images, families_taking_last_frames, load_families
 from modules.config.image_sizes import sample_size
 from modules.config.methods import facts_of
 from modules.config.SampleConfig import SampleConfig
@@ -89,7 +89,8 @@ def sample_options(
     options = ["--base", base]
     if config.model.config_folder:
         options += ["--config", config.model.config_folder]
-    own_parts = {"--vae": config.model.vae, "--denoiser": config.model.denoiser}
+    files = config.model.denoiser_files(load_families()[config.family].denoisers)
+    own_parts = dict(zip(("--vae", "--denoiser", "--denoiser-2"), (config.model.vae, *files.values()), strict=False))
     if base == config.model.base:  # else it has them already
         options += [text for option, path in own_parts.items() if path for text in (option, path)]
     for path in model if trained else ():

@@ -33,6 +33,7 @@ CARDS = (
             "model.config_folder",
             "model.vae",
             "model.denoiser",
+            "model.denoiser_2",
             "model.training_adapter",
             "model.prediction_type",
             "model.zero_terminal_snr",
