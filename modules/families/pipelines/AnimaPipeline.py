@@ -1,13 +1,7 @@
-"""Anima as a pipeline like the others of diffusers, which has it as blocks: they encode, denoise and decode.
-
-A folder of it has a modular_model_index.json, which names for each part a place on the Hub, too. Here all parts are
-read from the folder itself.
-"""
+"""Anima as a pipeline like the others of diffusers, which has it as blocks: they encode, denoise and decode."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -24,11 +18,10 @@ from diffusers.modular_pipelines.anima.decoders import AnimaProcessImagesOutputS
 from diffusers.modular_pipelines.anima.denoise import AnimaDenoiseStep
 from diffusers.modular_pipelines.anima.encoders import AnimaTextEncoderStep
 from diffusers.modular_pipelines.modular_pipeline import SequentialPipelineBlocks
-from diffusers.pipelines.pipeline_utils import DiffusionPipeline, ImagePipelineOutput
-from huggingface_hub import hf_hub_download, snapshot_download
+from diffusers.pipelines.pipeline_utils import ImagePipelineOutput
 from torch import Tensor
 
-from modules.config.model_index import MODULAR_INDEX, read_model_index
+from modules.families.pipelines.BlocksPipeline import BlocksPipeline
 
 
 class _BehindText(SequentialPipelineBlocks):
@@ -46,10 +39,11 @@ class _BehindText(SequentialPipelineBlocks):
     block_names = ["input", "prepare_latents", "set_timesteps", "denoise", "decode", "postprocess"]
 
 
-class AnimaPipeline(DiffusionPipeline, AnimaLoraLoaderMixin):
+class AnimaPipeline(BlocksPipeline, AnimaLoraLoaderMixin):
     """text_conditioner: makes what the transformer sees of a text from Qwen's states and T5's token ids."""
 
-    config_name = MODULAR_INDEX  # type: ignore[assignment] # declared as None
+    blocks_name = "AnimaAutoBlocks"
+    modular_name = "AnimaModularPipeline"
     text_encoder: Any
     text_conditioner: Any
     transformer: Any
@@ -68,33 +62,6 @@ class AnimaPipeline(DiffusionPipeline, AnimaLoraLoaderMixin):
             scheduler=scheduler,
         )
         self.image_processor = VaeImageProcessor()
-
-    @classmethod
-    def load_config(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Of a folder only."""
-        return {**read_model_index(Path(pretrained_model_name_or_path)), "_class_name": cls.__name__}
-
-    @classmethod
-    def download(cls, pretrained_model_name: Any, *args: Any, **kwargs: Any) -> str:
-        """Downloads the folder of a model to the Hub's cache and returns it. Takes the `revision`, too."""
-        revision = kwargs.get("revision")
-        index = hf_hub_download(pretrained_model_name, MODULAR_INDEX, revision=revision)
-        parts = [f"{part}/*" for part in read_model_index(Path(index).parent)]
-        return snapshot_download(pretrained_model_name, revision=revision, allow_patterns=[MODULAR_INDEX, *parts])
-
-    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        super().save_pretrained(save_directory, *args, **kwargs)
-        folder = Path(save_directory)
-        index: dict[str, Any] = {"_blocks_class_name": "AnimaAutoBlocks", "_class_name": "AnimaModularPipeline"}
-        for name, value in self.config.items():
-            if isinstance(value, tuple | list) and (folder / name).is_dir():
-                # diffusers reads a part that lies in the folder from there
-                source = {"pretrained_model_name_or_path": "", "subfolder": name, "type_hint": [*value]}
-                index[name] = [*value, {**source, "revision": None, "variant": None}]
-            elif name.startswith("_diffusers"):
-                index[name] = value
-        text = json.dumps(index, indent=2, sort_keys=True) + "\n"
-        (folder / MODULAR_INDEX).write_text(text, encoding="utf-8")
 
     def encode_prompt(
         self, prompt: str | list[str], device: torch.device | None = None, max_sequence_length: int = 512
@@ -141,17 +108,16 @@ class AnimaPipeline(DiffusionPipeline, AnimaLoraLoaderMixin):
         if negative_prompt_embeds is None and is_guided:
             negative = [negative_prompt] * len(prompt_embeds) if isinstance(negative_prompt, str) else negative_prompt
             (negative_prompt_embeds,) = self.encode_prompt(negative, max_sequence_length=max_sequence_length)
-        blocks = _BehindText().init_pipeline()
-        guider = ClassifierFreeGuidance(guidance_scale=guidance_scale, enabled=is_guided)
-        blocks.update_components(
-            transformer=self.transformer,
-            vae=self.vae,
-            scheduler=self.scheduler,
-            guider=guider,
-            image_processor=self.image_processor,
-        )
-        blocks.set_progress_bar_config(**getattr(self, "_progress_bar_config", {}))
-        images = blocks(
+        parts = {
+            "transformer": self.transformer,
+            "vae": self.vae,
+            "scheduler": self.scheduler,
+            "guider": ClassifierFreeGuidance(guidance_scale=guidance_scale, enabled=is_guided),
+            "image_processor": self.image_processor,
+        }
+        images = self.run_blocks(
+            _BehindText(),
+            parts,
             prompt_embeds=prompt_embeds,
             negative_prompt_embeds=negative_prompt_embeds,
             height=height,
@@ -160,7 +126,6 @@ class AnimaPipeline(DiffusionPipeline, AnimaLoraLoaderMixin):
             generator=generator,
             latents=latents,
             output_type=output_type,
-            output="images",
         )
         return ImagePipelineOutput(images=images)
 
