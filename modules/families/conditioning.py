@@ -92,9 +92,10 @@ def _encode(
 def expand_textual_inversion(pipe: DiffusionPipeline, prompts: list[str]) -> list[str]:
     """A new list of prompts, in which words of textual inversion are expanded to all their tokens.
 
-    Most pipelines do this themselves; that of Stable Diffusion 3 does not.
+    Most pipelines do this themselves; that of Stable Diffusion 3 does not. Processors of texts and images in place of a
+    tokenizer have no such words.
     """
-    if hasattr(pipe, "maybe_convert_prompt") or getattr(pipe, "tokenizer", None) is None:
+    if hasattr(pipe, "maybe_convert_prompt") or not hasattr(getattr(pipe, "tokenizer", None), "tokenize"):
         return list(prompts)  # a copy: some pipelines edit the list in place
     from diffusers.loaders import TextualInversionLoaderMixin
 

@@ -104,7 +104,8 @@ class BaseModel:
                 name: value for name, value in index.items() if name in options and not names_component(value)
             }
             self._components = dict.fromkeys((*parts, *family.unused))
-            self._components["scheduler"] = adapted_scheduler(self._load_component("scheduler"), family, config)
+            if "scheduler" in self._classes:  # else the pipeline makes its own
+                self._components["scheduler"] = adapted_scheduler(self._load_component("scheduler"), family, config)
             self.pipe = self._new_pipe()
             if version := family.unsupported and family.unsupported(self._denoiser_config):
                 raise WeightsError(

@@ -58,8 +58,8 @@ ROUNDING = {"ltx2": 3e-6, "ideogram4": 2e-6, "qwen_image21": 2e-6, "sana_sprint"
 # Their denoisers, as their pipelines, round the timestep with the latents.
 TIME_IN_BFLOAT16 = (
     "bria_fibo", "chroma", "flux1", "flux1_fill", "flux1_kontext", "flux2_dev", "flux2_klein", "flux2_klein_kv",
-    "hunyuan_dit", "hunyuan_video15", "hunyuan_video15_i2v", "ideogram4", "longcat_image", "longcat_image_edit",
-    "nucleus_image", "ovis_image",
+    "flux3", "hunyuan_dit", "hunyuan_video15", "hunyuan_video15_i2v", "ideogram4", "longcat_image",
+    "longcat_image_edit", "nucleus_image", "ovis_image",
 )  # fmt: skip
 PROMPTS = ["a photo of a cat", "the dog, moving below a red and blue sky"]
 

@@ -23,6 +23,7 @@ MIXINS = {
     "flux1": "FluxLoraLoaderMixin",
     "flux2_dev": "Flux2LoraLoaderMixin",
     "flux2_klein": "Flux2LoraLoaderMixin",
+    "flux3": "Flux3LoraLoaderMixin",
     "zimage": "ZImageLoraLoaderMixin",
     "qwen_image": "QwenImageLoraLoaderMixin",
     "wan21": "WanLoraLoaderMixin",
@@ -76,7 +77,7 @@ def test_the_file_makes_the_image_of_the_training(family, tiny_model, tmp_path):
     assert difference < abs(before - expected).max() / 10
 
 
-@pytest.mark.parametrize("family", ["flux2_klein", "zimage", "qwen_image", "wan21", "ltx_video"])
+@pytest.mark.parametrize("family", ["flux2_klein", "flux3", "zimage", "qwen_image", "wan21", "ltx_video"])
 def test_training_goes_on_from_the_file_and_it_is_converted_there_and_back(family, tiny_model, tmp_path):
     # with the MLPs, by whose names an adapter as narrow as the tiny model's is told from that of another family
     base, _, files = saved(family, tiny_model(family), tmp_path, targets="attention_mlp")

@@ -9,7 +9,7 @@ import diffusers
 import pytest
 import torch
 
-from modules.config.model_index import MODULAR_INDEX
+from modules.config.model_index import MODULAR_INDEX, read_model_index
 from modules.families.registry import FAMILIES
 from modules.methods.registry import METHODS
 from modules.trainer.sampling import ImageRequest, run_pipeline
@@ -17,9 +17,11 @@ from modules.ui.models.base_model import base_bytes, examine_base
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import check_base
 from modules.weights.load_pipeline import load_pipeline
+from modules.weights.processors import load_processors
 from tests.support.prepared import prepared
 
 REQUEST = ImageRequest("a cat", "the sky", 3, 48, 32, steps=2, guidance=3.0)
+WITHOUT_UPSAMPLER = {"anima": False, "flux3": True}  # whether a block has to go that rewrites prompts
 
 
 @pytest.fixture
@@ -27,15 +29,22 @@ def folder(tiny_model):
     return tiny_model("anima")
 
 
-def picture_of_blocks(folder):
-    """What diffusers' own blocks make."""
-    blocks = diffusers.ModularPipeline.from_pretrained(str(folder))
-    blocks.load_components()
-    blocks.update_components(guider=diffusers.ClassifierFreeGuidance(guidance_scale=REQUEST.guidance))
-    blocks.set_progress_bar_config(disable=True)
-    return blocks(
-        prompt=["a cat"],
-        negative_prompt=["the sky"],
+def picture_of_blocks(folder, family):
+    """What diffusers' own blocks make. FLUX.3's take one prompt."""
+    pipeline = diffusers.ModularPipeline.from_pretrained(str(folder))
+    if WITHOUT_UPSAMPLER[family]:
+        blocks = pipeline.blocks
+        blocks.sub_blocks.pop("prompt_upsampler")
+        pipeline = blocks.init_pipeline(str(folder))
+    processors = load_processors(folder, read_model_index(folder))  # which diffusers would only load with torchvision
+    names = [name for name in pipeline.pretrained_component_names if name not in processors]
+    pipeline.load_components(names)
+    guider = diffusers.ClassifierFreeGuidance(guidance_scale=REQUEST.guidance)
+    pipeline.update_components(guider=guider, **processors)
+    pipeline.set_progress_bar_config(disable=True)
+    prompts = {"prompt": REQUEST.prompt, "negative_prompt": REQUEST.negative_prompt}
+    return pipeline(
+        **{name: text if family == "flux3" else [text] for name, text in prompts.items()},
         width=48,
         height=32,
         num_inference_steps=2,
@@ -44,23 +53,54 @@ def picture_of_blocks(folder):
     )[0]
 
 
-def test_our_pipeline_makes_the_image_of_diffusers_blocks(folder):
-    pipe = load_pipeline(str(folder), {}, torch.device("cpu"))  # patches what the blocks need, too
-    (ours,) = run_pipeline(pipe, [REQUEST])
-    assert ours.tobytes() == picture_of_blocks(folder).tobytes()
+def our_image(folder):
+    (image,) = run_pipeline(load_pipeline(str(folder), {}, torch.device("cpu")), [REQUEST])
+    return image
+
+
+@pytest.mark.parametrize("family", WITHOUT_UPSAMPLER)
+def test_our_pipeline_makes_the_image_of_diffusers_blocks(family, tiny_model):
+    ours = our_image(tiny_model(family))  # loading it patches what the blocks need, too
+    assert ours.tobytes() == picture_of_blocks(tiny_model(family), family).tobytes()
     assert len(set(ours.tobytes())) > 50
 
 
-def test_a_saved_model_is_read_by_diffusers_blocks(folder, tmp_path):
-    base, config = prepared(folder, "full", "anima", model={"channels_last": False}, output={"format": "diffusers"})
+@pytest.mark.parametrize("family", WITHOUT_UPSAMPLER)
+def test_a_saved_model_is_read_by_diffusers_blocks(family, tiny_model, tmp_path):
+    folder = tiny_model(family)
+    base, config = prepared(folder, "full", family, model={"channels_last": False}, output={"format": "diffusers"})
     with torch.no_grad():
         for param in base.module("transformer").parameters():
             param.mul_(1.1)
     (saved,) = METHODS["full"].save(base, config, tmp_path, "x", {})
-    (ours,) = run_pipeline(load_pipeline(str(saved), {}, torch.device("cpu")), [REQUEST])
+    ours = our_image(saved)
     moved = shutil.move(saved, tmp_path / "moved")
-    assert picture_of_blocks(moved).tobytes() == ours.tobytes() != picture_of_blocks(folder).tobytes()
+    assert picture_of_blocks(moved, family).tobytes() == ours.tobytes()
+    assert ours.tobytes() != picture_of_blocks(folder, family).tobytes()
     assert str(tmp_path) not in (moved / MODULAR_INDEX).read_text()
+
+
+def test_flux3_needs_no_scheduler_no_upsampler_and_no_class_of_its_processor(tiny_model, tmp_path):
+    """diffusers' blocks make the scheduler themselves, and the index may leave it to the files which class it is."""
+    folder = shutil.copytree(tiny_model("flux3"), tmp_path / "published")
+    index = json.loads((folder / MODULAR_INDEX).read_text())
+    index["tokenizer"][2]["type_hint"] = ["transformers", "AutoProcessor"]
+    index["prompt_upsampler"][2]["pretrained_model_name_or_path"] = "someone/upsampler"
+    (folder / MODULAR_INDEX).write_text(json.dumps(index))
+    assert read_model_index(folder).keys() & {"scheduler", "prompt_upsampler"} == set()
+    assert our_image(folder).tobytes() == our_image(tiny_model("flux3")).tobytes()
+    base, config = prepared(folder, "full", "flux3", output={"format": "diffusers"})
+    assert base.pipe.scheduler.config.shift == diffusers.Flux3AutoBlocks().init_pipeline().scheduler.config.shift > 1
+    (saved,) = METHODS["full"].save(base, config, tmp_path, "x", {})
+    assert our_image(saved).tobytes() == our_image(folder).tobytes()
+
+
+def test_a_distilled_flux3_is_refused(tiny_model, tmp_path):
+    folder = shutil.copytree(tiny_model("flux3"), tmp_path / "distilled")
+    config = json.loads((folder / "transformer" / "config.json").read_text())
+    (folder / "transformer" / "config.json").write_text(json.dumps({**config, "flow_map": True}))
+    with pytest.raises(WeightsError, match=r"a distilled FLUX.3.*choose another FLUX.3"):
+        prepared(folder, "lora", "flux3")
 
 
 def test_a_folder_is_known_by_its_index_and_missing_parts_are_named(folder, tmp_path):
