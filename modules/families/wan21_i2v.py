@@ -41,7 +41,7 @@ def _has_positions(index: Mapping[str, Any]) -> bool:
     return bool(index.get(DENOISER_CONFIG, {}).get("pos_embed_seq_len"))
 
 
-_CONFIG = {"in_channels": 36, "out_channels": 16, "image_dim": _IMAGE_WIDTH, "added_kv_proj_dim": 5120}
+I2V_CONFIG = {"in_channels": 36, "out_channels": 16, "image_dim": _IMAGE_WIDTH, "added_kv_proj_dim": 5120}
 
 WAN_21_I2V = replace(
     WAN_21,
@@ -59,7 +59,7 @@ WAN_21_I2V = replace(
     typical_bytes=91e9,
     published=replace(
         WAN_21_MODEL,
-        denoiser=Component("diffusers.WanTransformer3DModel", _CONFIG),
+        denoiser=Component("diffusers.WanTransformer3DModel", I2V_CONFIG),
         image_features=(_NUM_IMAGE_TOKENS, _IMAGE_WIDTH),
         side=720,
     ),
@@ -75,7 +75,9 @@ WAN_21_FLF2V = replace(
     inputs=_inputs_with_last_frame,
     published=replace(
         WAN_21_MODEL,
-        denoiser=Component("diffusers.WanTransformer3DModel", {**_CONFIG, "pos_embed_seq_len": 2 * _NUM_IMAGE_TOKENS}),
+        denoiser=Component(
+            "diffusers.WanTransformer3DModel", {**I2V_CONFIG, "pos_embed_seq_len": 2 * _NUM_IMAGE_TOKENS}
+        ),
         image_features=(2 * _NUM_IMAGE_TOKENS, _IMAGE_WIDTH),
         side=720,
     ),

@@ -544,6 +544,17 @@ def make_tiny_skyreels_v2(path: str | Path) -> Path:
     return _save_tiny_wan(path, pipeline="SkyReelsV2Pipeline", transformer="SkyReelsV2Transformer3DModel")
 
 
+def make_tiny_skyreels_v2_i2v(path: str | Path) -> Path:
+    """Save a tiny SkyReels-V2 I2V pipeline below `path` and return the path: as Wan 2.1 I2V."""
+    return _save_tiny_wan(
+        path,
+        further_channels=20,
+        pipeline="SkyReelsV2ImageToVideoPipeline",
+        transformer="SkyReelsV2Transformer3DModel",
+        seen={"image_dim": 16, "added_kv_proj_dim": 24},
+    )
+
+
 def make_tiny_wan22_5b(path: str | Path) -> Path:
     """Save a tiny Wan 2.2 TI2V-5B pipeline below `path` and return the path: 16 pixels a cell, timesteps by token."""
     return _save_tiny_wan(path, channels=48, vae=WAN_22_VAE, expand_timesteps=True)

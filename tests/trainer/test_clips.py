@@ -78,7 +78,9 @@ def test_a_run_goes_on_exactly_and_its_sample_is_a_video_with_a_poster(settings,
         assert container.streams.video[0].average_rate == 24
 
 
-@pytest.mark.parametrize("family", ["wan22_5b", "ltx_video", "wan22_i2v_a14b", "wan21_i2v", "wan21_flf2v"])
+@pytest.mark.parametrize(
+    "family", ["wan22_5b", "ltx_video", "wan22_i2v_a14b", "wan21_i2v", "wan21_flf2v", "skyreels_v2_i2v"]
+)
 def test_videos_start_and_end_with_an_image_as_in_the_plain_pipeline(family, tiny_model, clips):
     plain = DiffusionPipeline.from_pretrained(tiny_model(family))
     kind = getattr(diffusers, FAMILIES[family].image_pipeline)
