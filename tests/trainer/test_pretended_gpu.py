@@ -14,6 +14,7 @@ import pytest
 from modules.families.registry import FAMILIES
 from tests.support import pretended_gpu_runs
 from tests.support.RankPool import RankPool
+from tests.support.videos import write_video
 
 OFFLOADED = "model.activation_offloading=true"
 MIXED = ("model.mixed_precision=bf16", "model.weight_dtype=bfloat16", "model.gradient_checkpointing=true")
@@ -34,6 +35,7 @@ RUNS = [
     ("sana", "text mask", MIXED),
     ("hidream", "mixture of experts", MIXED),
     ("wan22_a14b", "two experts, videos", MIXED),
+    ("wan21_flf2v", "frames that are given", MIXED),
     ("hunyuan_dit", "full, no adapters", ("method=full", *MIXED, "optimizer.stochastic_rounding=true")),
 ]
 # A library's own code in the step; ours must not be here, but for the experts of HiDream, whose sizes depend on values.
@@ -52,11 +54,16 @@ def gpu(tmp_path_factory):
 
 
 @pytest.fixture
-def settings(make_config, config_file, tiny_model):
+def settings(make_config, config_file, tiny_model, tmp_path):
     def make(family: str, *overrides: str) -> str:
         side = max(32, 2 * FAMILIES[family].align)
         sizes = (f"data.resolution={side}", f"data.bucket_step={side // 2}", f"sampling.samples={SAMPLE}")
         model = (f"family={family}", f"model.base={tiny_model(family)}")
+        if FAMILIES[family].needs_first_frame:
+            write_video(tmp_path / "videos" / "number.mp4", 10)
+            (tmp_path / "videos" / "number.txt").write_text("number 3")
+            sizes += (f"concepts.0.path={tmp_path / 'videos'}", "data.frames=5", "data.clips=chunks")
+            sizes += ("sampling.samples=[{steps: 2}]",)
         return config_file(make_config(*model, *sizes, *RUN, *overrides))
 
     return make
