@@ -15,6 +15,7 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else it starts pr
 
 import contextlib
 import functools
+import gc
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ import pytest
 from tests.support import tiny_models
 from tests.support.network_namespaces import Host, NamespacesNotAllowed, make_two_hosts
 from tests.support.RankPool import RankPool
-from tests.support.small_references import shrink_references
+from tests.support.small_inputs import shrink_inputs
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -37,33 +38,50 @@ PICTURE_SIZES = ((32, 32), (32, 32), (48, 32), (32, 48))
 TESTS = Path(__file__).parent
 # A quarter of a minute and more each, the longest first: of several workers, none shall begin one when others are done.
 LONG_FILES = (
-    "scripts/test_demo.py",
-    "ui/test_as_a_person.py",
-    "scripts/test_odd_folder.py",
-    "trainer/test_pretended_gpu.py",
-    "scripts/test_train_on_ranks.py",
-    "scripts/test_slurm.py",
-    "ui/test_train_ui.py",
-    "scripts/test_examples.py",
-    "trainer/test_generic_trainer.py",
-    "trainer/test_ranks.py",
-    "trainer/test_two_hosts.py",
-    "trainer/test_presets.py",
-    "scripts/test_benchmark.py",
-    "weights/test_lora_files.py",
-    "trainer/test_options.py",
     "families/test_conformance.py",
+    "trainer/test_sharded_ranks.py",
+    "scripts/test_demo.py",
+    "trainer/test_matrix.py",
+    "ui/test_as_a_person.py",
+    "trainer/test_ranks.py",
+    "ui/test_train_ui.py",
+    "trainer/test_presets.py",
+    "scripts/test_odd_folder.py",
+    "trainer/test_generic_trainer.py",
+    "scripts/test_video_demo.py",
+    "scripts/test_slurm.py",
+    "scripts/test_train_on_ranks.py",
+    "trainer/test_pretended_gpu.py",
+    "scripts/test_examples.py",
     "trainer/test_resume.py",
-    "scripts/test_build_wheel.py",
+    "ui/test_dataset_tab.py",
+    "trainer/test_two_hosts.py",
     "launch/test_supervisor.py",
+    "trainer/test_options.py",
+    "ui/test_multi_gpu_tab.py",
+    "scripts/test_build_wheel.py",
+    "engine/test_launch.py",
+    "ui/test_layout.py",
+    "weights/test_lora_files.py",
+    "weights/test_lycoris_files.py",
+    "trainer/test_swapped_blocks.py",
+    "trainer/test_divided_updates.py",
+    "trainer/test_clips.py",
+    "ui/test_form.py",
+    "distributed/test_setup_distributed.py",
+    "trainer/test_noise_and_loss.py",
+    "ui/test_speed.py",
+    "config/test_presets.py",
+    "weights/test_model_files.py",
+    "trainer/test_stop_after.py",
+    "engine/test_documented_programs.py",
+    "ui/test_run_model.py",
+    "trainer/test_data_options.py",
+    "ui/test_multi_node_window.py",
+    "scripts/test_benchmark.py",
     "methods/test_lora_start.py",
     "methods/test_lora.py",
     "ui/test_shown_settings.py",
-    "ui/test_speed.py",
-    "ui/test_multi_gpu_tab.py",
-    "ui/test_multi_node_window.py",
-    "ui/test_dataset_tab.py",
-    "trainer/test_data_options.py",
     "trainer/test_larger_families.py",
 )
 
@@ -71,6 +89,16 @@ LONG_FILES = (
 def pytest_configure() -> None:
     if gone := [name for name in LONG_FILES if not (TESTS / name).is_file()]:
         raise pytest.UsageError(f"LONG_FILES in tests/conftest.py names what is not there: {', '.join(gone)}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is imported and collected stays to the end: to look for garbage in it took a tenth of the tests' time."""
+    gc.disable()
+    result = yield
+    gc.freeze()
+    gc.enable()
+    return result
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -95,7 +123,7 @@ def tiny_model(tmp_path_factory) -> Callable[[str], Path]:
 
     @functools.cache
     def folder(name: str) -> Path:
-        shrink_references(name)
+        shrink_inputs(name)
         return tiny_models.make_tiny(name, tmp_path_factory.mktemp("tiny") / name.replace(" ", "_"))
 
     return folder

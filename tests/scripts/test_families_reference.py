@@ -3,11 +3,11 @@
 from modules.config.families import load_families
 from modules.families.registry import FAMILIES
 from scripts.families_reference import FILE, families_text
-from tests.support.small_references import real_references
+from tests.support.small_inputs import real_inputs
 
 
 def test_the_file_says_what_the_families_say():
-    with real_references():
+    with real_inputs():
         assert FILE.read_text(encoding="utf-8") == families_text(), "run python scripts/families_reference.py --write"
 
 

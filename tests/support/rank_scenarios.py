@@ -31,7 +31,7 @@ from modules.weights.safe import save_tensors
 from tests.support.full_disk import full_disk
 from tests.support.make_loop import make_loop
 from tests.support.Recorder import Recorder
-from tests.support.small_references import shrink_references
+from tests.support.small_inputs import shrink_inputs
 from tests.support.SyncCounter import SyncCounter
 from tests.support.waiting import wait_until
 
@@ -94,7 +94,7 @@ def train(
     a folder beside the run folder. weights: folder into which rank 0 writes what trains, before and after.
     """
     settings = load_config(config)
-    shrink_references(settings.family)
+    shrink_inputs(settings.family)
     runtime = make_runtime(**(sync or {}))
     if own_workspace and runtime.rank:
         settings.workspace_dir += f"-rank-{runtime.rank}"

@@ -3,26 +3,52 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 from modules.config.families import load_families
 from modules.config.files import apply_overrides, config_from_values
-from modules.config.presets import list_presets, load_preset
+from modules.config.presets import load_preset
 from tests.support.ports import free_port
+from tests.support.preset_values import preset_values
 from tests.support.StartedRun import StartedRun
 from tests.support.videos import write_video
 
 # Each kind of memory-dependent change once: accumulation, bfloat16 weights with Adafactor, VAE checkpointing,
 # quantization.
 VARIANTS = ("sdxl-lora-8gb", "sd15-full-8gb", "sd15-vae-8gb", "zimage-lora-8gb")
-NAMES = [*(preset.name for preset in list_presets() if preset.name != "demo"), *VARIANTS]
+BY_FAMILY = ("family", "model.base", "workspace_dir", "cache_dir", "concepts", "sampling")
 SMALL = ("max_steps=2", "data.resolution=32", "output.format=diffusers", "tensorboard=false")
 WORD = ("embeddings.0.placeholder=number", "embeddings.0.initial_text=dog")  # the default captions contain "number"
 
 pytestmark = pytest.mark.slow
+
+
+def to_train() -> Iterator[str]:
+    """Every preset for full fine-tunes, which test_matrix.py relies on, and those others that show anything new: each
+    family once, and once each choice of settings, which most families share.
+    """
+    values = {name: of_one for name, of_one in preset_values().items() if name != "demo"}
+    families, choices = set(), set()
+    for name in sorted(values, key=lambda name: values[name]["method"] != "full"):
+        choice = frozenset(
+            (path, repr(value)) for path, value in leaves(values[name]) if not path.startswith(BY_FAMILY)
+        )
+        if values[name]["method"] == "full" or values[name]["family"] not in families or choice not in choices:
+            yield name
+        families.add(values[name]["family"])
+        choices.add(choice)
+
+
+def leaves(values: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{above}{name}.")
+        else:
+            yield above + name, value
 
 
 @pytest.fixture
@@ -53,7 +79,7 @@ def small(picture_folder, tmp_path, tiny_model) -> Callable[[dict], list[str]]:
     return changes
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*to_train(), *VARIANTS])
 def test_two_steps_of_a_preset_train(name, train, small):
     values = load_preset(name)
     trainer = train(config_from_values(apply_overrides(values, small(values)), name))

@@ -1,6 +1,7 @@
-"""Sizes of references for tiny models, where the real ones, of a megapixel, would take tests minutes.
+"""Sizes of references and texts for tiny models, where the real ones would take tests minutes.
 
-Families whose pipelines resize references to sizes of their own get a small part of that area, here as in diffusers.
+Families whose pipelines resize references to sizes of their own, of a megapixel, get a small part of that area, here as
+in diffusers. Texts that are padded to a great length, and freed of that before they are used, are padded to a lesser.
 """
 
 from __future__ import annotations
@@ -16,13 +17,21 @@ from modules.families.reference_sizes import Size
 from modules.families.registry import FAMILIES
 
 AREA_DIVISOR = 64
+LONG_TEXTS = ("ideogram4",)  # 2,048 tokens, through each of 36 layers
+SHORT_TEXT = 256  # tokens
 _shrunk: dict[str, tuple[Family, Family]] = {}  # name -> the real family and the one that takes its place
 
 
-def shrink_references(name: str) -> None:
-    """Shrinks the references of a family in this process, once; does nothing to other families."""
+def shrink_inputs(name: str) -> None:
+    """Shrinks the references or texts of a family in this process, once; does nothing to other families."""
     family = FAMILIES.get(name)
-    if family is None or family.reference_size is None or name in _shrunk:
+    if family is None or name in _shrunk:
+        return
+    if name in LONG_TEXTS:
+        text = replace(family.text, options={**family.text.options, "max_sequence_length": SHORT_TEXT})
+        FAMILIES[name] = replace(family, text=text)
+        _shrunk[name] = family, FAMILIES[name]
+    if family.reference_size is None:
         return
     text = replace(family.text, reference_size=_smaller(family.text.reference_size))
     FAMILIES[name] = replace(family, reference_size=_smaller(family.reference_size), text=text)
@@ -34,7 +43,7 @@ def shrink_references(name: str) -> None:
 
 
 @contextmanager
-def real_references() -> Iterator[None]:
+def real_inputs() -> Iterator[None]:
     """Inside, families have their real sizes, whatever a test before has shrunk."""
     FAMILIES.update({name: real for name, (real, _) in _shrunk.items()})
     try:
