@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
         family = family_of_pipeline(pipe)
         check_references(references, family)
         check_mask(args.mask, "".join(references[:1]), family, "--mask", "--reference")
-        check_frames(args.frames, family)
+        check_frames(args.frames, family, len(references))
         check_steps(args.steps, family)
         check_sampler(args.sampler, family)
         options = (args.seed, args.width, args.height, args.steps, args.guidance, references)
@@ -160,7 +160,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def check_frames(num_frames: int, family: Family | None) -> None:
+def check_frames(num_frames: int, family: Family | None, num_references: int) -> None:
     """Raises DataError if a model of `family` (None: unknown) can't generate this many frames."""
     from modules.data.errors import DataError
 
@@ -170,6 +170,8 @@ def check_frames(num_frames: int, family: Family | None) -> None:
         problem = frame_problem("--frames", num_frames, family.label, family.frame_step)
         if problem:
             raise DataError(problem.message)
+        if family.takes_last_frame and num_references > 1 and num_frames == 1:
+            raise DataError("--frames 1: there is nothing between the two images; set it to 33, for one.")
 
 
 def check_steps(num_steps: int, family: Family | None) -> None:

@@ -98,6 +98,10 @@ def _first_frame_problems(config: TrainConfig, family: FamilyInfo) -> Iterator[P
                 "clip of the dataset gives both."
             )
             yield Problem(path, message)
+        if family.needs_last_frame and sample.frames == 1:
+            path_of_frames = f"sampling.samples.{number}.frames"
+            message = f"{path_of_frames} 1: {family.label} makes videos between two images; raise it, or empty it."
+            yield Problem(path_of_frames, message, remedy=Remedy("Empty", {path_of_frames: None}))
         if family.takes_last_frame:
             yield from _last_frame_problems(sample, family, f"sampling.samples.{number}.last_frame", path)
 

@@ -182,8 +182,11 @@ def of_captions(
     masks: dict[str, str] = {}
     for sample, options in enumerate(texts):
         if family.needs_first_frame:
-            files = files_of(dataset.paths[sample])
-            ends = [files[0], files[-1]] if family.needs_last_frame else files[:1]
+            files, clip = files_of(dataset.paths[sample]), dataset.clip_of(sample)
+            ends = files[:1]
+            if family.needs_last_frame and clip:
+                seconds = (clip.num_frames - 1) / clip.fps
+                ends += files[: round(seconds * (clip.folder_fps or 0)) + 1][-1:]
             found.setdefault(options[0], "\n".join(ends))
         elif family.inpainting and options[0] not in found:
             found[options[0]] = dataset.paths[sample]
@@ -228,7 +231,7 @@ def check_sample_references(sampling: SamplingConfig, family: Family) -> None:
 def check_references(files: Sequence[str], family: Family | None, setting: str = "--reference") -> None:
     """Raises DataError if a model of `family` (None: unknown) can't see these images. setting: where they are named.
 
-    A video stands for its first frame, as the last image for its last one.
+    A video stands for its first frame, as the last image for the one where the sample ends.
     """
     if family and family.needs_first_frame and not files:
         raise DataError(f"{setting}: {family.label} makes videos of images; name one.")

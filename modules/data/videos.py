@@ -12,7 +12,6 @@ import io
 import itertools
 import os
 import re
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
@@ -159,25 +158,31 @@ def read_frames(path: str, times: Sequence[float], folder_fps: float | None = No
             yield _upright(shown)
 
 
-def load_still(path: str, at_least: tuple[int, int] | None = None, last: bool = False) -> Image.Image:
-    """The image at `path`, or the first frame of a video. Raises ImageError.
+def load_still(path: str, at_least: tuple[int, int] | None = None, seconds: float = 0.0) -> Image.Image:
+    """The image at `path`, or the frame that a video shows at `seconds`, at most its last one. Raises ImageError.
 
-    at_least: as for `load_image`. last: take the last frame of a video.
+    at_least: as for `load_image`.
     """
-    if os.path.splitext(path)[1].lower() in IMAGE_EXTENSIONS and not (last and is_video(path)):
+    if os.path.splitext(path)[1].lower() in IMAGE_EXTENSIONS and not (seconds and is_video(path)):
         return load_image(path, at_least)
-    return _last_frame(path) if last else next(read_frames(path, [0.0]))
+    return _frame_at(path, seconds) if seconds else next(read_frames(path, [0.0]))
 
 
-def _last_frame(path: str) -> Image.Image:
-    """However long it is shown. Raises ImageError."""
-    seconds = read_info(path).seconds
+def _frame_at(path: str, seconds: float) -> Image.Image:
+    """As of `load_still`; in `read_frames`, a time behind the end is an error."""
+    end = read_info(path).seconds
     with _opened(path) as (container, stream):
         tick = _time_base(stream)
-        container.seek((stream.start_time or 0) + int(seconds / tick), stream=stream, backward=True)
-        for frame in deque(container.decode(stream), maxlen=1):  # from the last keyframe on
-            return _upright(frame)
-        raise ValueError("it has no frames")
+        begin = float((stream.start_time or 0) * tick)
+        container.seek(int((begin + min(seconds, end)) / tick), stream=stream, backward=True)
+        shown: VideoFrame | None = None
+        for frame in container.decode(stream):
+            if shown is not None and (frame.time or 0.0) - begin > seconds + TOLERANCE_SECONDS:
+                break
+            shown = frame
+        if shown is None:
+            raise ValueError("it has no frames")
+        return _upright(shown)
 
 
 def to_mp4(frames: Sequence[Image.Image], fps: float) -> bytes:

@@ -205,7 +205,7 @@ def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.I
         images = [_reference(path, first, family) for path in seen]
         arguments["image"] = images[0] if family.image_pipeline or family.max_references == 1 else images
         if family.takes_last_frame and (last := first.last_frame or "".join(first.references[1:])):
-            arguments["last_image"] = _reference(last, first, family, last=True)
+            arguments["last_image"] = _reference(last, first, family, (first.frames - 1) / family.fps)
     if first.width and first.height:
         arguments["max_area"] = first.width * first.height  # else FLUX.1 Kontext chooses a size of its own
     if first.negative_prompt:
@@ -247,9 +247,9 @@ def images_in(output: Any) -> Any:
     return next((getattr(output, name) for name in ("images", "image") if hasattr(output, name)), None)
 
 
-def _reference(path: str, request: ImageRequest, family: Family, last: bool = False) -> Image.Image:
-    """An input image in the size that training uses. last: as for `load_still`. Raises ImageError."""
-    image = load_still(path, last=last)
+def _reference(path: str, request: ImageRequest, family: Family, seconds: float = 0.0) -> Image.Image:
+    """An input image in the size that training uses. seconds: as for `load_still`. Raises ImageError."""
+    image = load_still(path, seconds=seconds)
     shape = request.width or image.width, request.height or image.height
     if family.image_pipeline:
         return fit_image(image, *shape)

@@ -130,6 +130,7 @@ MISTAKES = [
     (["family=wan22_i2v_a14b", "data.frames=5", "sampling.samples.0.prompt=a"], "sampling.samples.0.reference"),
     (["family=wan21_flf2v", "data.frames=5", "sampling.samples.0.reference=a.png"], "sampling.samples.0.last_frame"),
     (["family=wan21_flf2v", "data.frames=5", "sampling.samples.0.last_frame=a.png"], "sampling.samples.0.last_frame"),
+    (["family=wan21_flf2v", "data.frames=5", "sampling.samples.0.frames=1"], "sampling.samples.0.frames"),
     (["concepts.0.removed_tags=a, (b"], "concepts.0.removed_tags"),
     (["data.bucketing=false", "data.width=512"], "data.height"),
     (["data.bucketing=false", "data.width=512", "data.height=100"], "data.height"),

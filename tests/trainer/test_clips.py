@@ -169,5 +169,10 @@ def test_a_video_is_made_on_the_command_line(tiny_model, tiny_sd15, clips, tmp_p
     assert "--reference: Wan 2.1 takes no reference images; leave it out." in capsys.readouterr().err
     assert make(tiny_model("wan21"), 6) == 2
     assert "--frames 6: Wan 2.1 takes a multiple of 4 plus 1; use 5 or 9." in capsys.readouterr().err
+    ends = ("--reference", str(clips / "0.png"), "--reference", str(clips / "1.png"))
+    assert make(tiny_model("wan21_flf2v"), 1, *ends) == 2
+    assert "--frames 1: there is nothing between the two images" in capsys.readouterr().err
+    assert make(tiny_model("wan21_flf2v"), 5, *ends[:2]) == 2
+    assert "--reference: Wan 2.1 FLF2V makes videos between two images; name the last" in capsys.readouterr().err
     assert make(tiny_sd15, 5) == 2
     assert "--frames 5: this model makes images" in capsys.readouterr().err
