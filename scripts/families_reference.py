@@ -54,6 +54,7 @@ def _entry(family: Family, counted: dict | None) -> dict:
         "inpainting": family.inpainting,
         "needs_references": family.needs_references,
         "reference_pixels": math.prod(family.reference_size(1.0)) if family.reference_size else 0,
+        "layered": family.layered,
         "frame_step": family.frame_step,
         "frames_per_token": family.frames_per_token or family.frame_step,
         "fps": family.fps,

@@ -61,8 +61,8 @@ def main(argv: list[str] | None = None) -> int:
         check_steps(args.steps, family)
         check_sampler(args.sampler, family)
         options = (args.seed, args.width, args.height, args.steps, args.guidance, references)
-        others = (min(args.clip_skip), args.frames, args.mask)
-        first = [ImageRequest(prompt, args.negative_prompt, *options, *others) for prompt in args.prompt]
+        others = {"clip_skip": min(args.clip_skip), "frames": args.frames, "mask": args.mask, "layers": args.layers}
+        first = [ImageRequest(prompt, args.negative_prompt, *options, **others) for prompt in args.prompt]
         requests = [request for one in first for request in repeated(one, args.count)]
         pictures = generate_images(pipe, requests, args.batch_size, args.sampler)
         for number, (request, image) in enumerate(pictures, start=next_number(Path(args.out))):
@@ -148,6 +148,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--width", type=side, metavar="PIXELS", help="default: the model's, or the painted image's")
     parser.add_argument("--height", type=side, metavar="PIXELS", help="default: the model's, or the painted image's")
     parser.add_argument("--frames", type=positive, default=1, metavar="N", help="of a video; 1, the default: an image")
+    parser.add_argument(
+        "--layers", type=positive, default=4, metavar="N", help="for models that take an image apart; default: 4"
+    )
     parser.add_argument("--fps", type=rate, metavar="F", help="frames per second; default: the model's own")
     parser.add_argument("--batch-size", type=positive, default=4, metavar="N", help="images generated at once")
     parser.add_argument(

@@ -215,6 +215,31 @@ def picture_folder(tmp_path) -> Callable[..., Path]:
     return make
 
 
+@pytest.fixture
+def layer_folder(tmp_path) -> Callable[..., Path]:
+    """A function that makes a folder with the layers of each picture in a folder, and returns it.
+
+    layer_folder(pictures, counts=(2,)): the numbers of layers of the pictures, repeated; the lowest one is opaque.
+    """
+
+    from PIL import Image
+
+    def make(pictures: Path, counts: Sequence[int] = (2,)) -> Path:
+        folder = tmp_path / "layers"
+        folder.mkdir()
+        for index, picture in enumerate(sorted(Path(pictures).glob("*.png"))):
+            with Image.open(picture) as whole:
+                width, height = whole.size
+            for number in range(counts[index % len(counts)]):
+                layer = _draw(index + 10 * number, (width, height)).convert("RGBA")
+                if number:
+                    layer.putalpha(Image.linear_gradient("L").resize((width, height)))
+                layer.save(folder / f"{picture.stem}_{number}.png")
+        return folder
+
+    return make
+
+
 def _draw(index: int, size: tuple[int, int]):
     """A slope in red and green with a blue of its own: no two pictures, and no two corners of one, are alike."""
     import numpy as np

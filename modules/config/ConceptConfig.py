@@ -6,7 +6,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from modules.config.AugmentationConfig import AugmentationConfig
-from modules.config.families import families_inpainting, families_taking_clips, families_taking_references
+from modules.config.families import (
+    families_inpainting,
+    families_taking_clips,
+    families_taking_references,
+    families_with,
+)
 from modules.config.setting import STRICT, Float, Int, Str, section, setting
 
 TABLE = {".captions": ["table"]}
@@ -83,6 +88,17 @@ class ConceptConfig:
         format="folder",
         scope="machine",
         visible_when={"family": families_taking_references()},
+    )
+    layer_folder: Str = setting(
+        "",
+        label="Layer folder",
+        also_called="rgba layers, psd, decomposition",
+        help="The transparent layers of each image. Those of cat.png are cat_0.png, cat_1.png and so on here, from the "
+        "bottom to the top, in the same subfolder and of the same shape.",
+        group="data",
+        format="folder",
+        scope="machine",
+        visible_when={"family": families_with(layered=True)},
     )
     mask_folder: Str = setting(
         "",

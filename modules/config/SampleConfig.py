@@ -7,6 +7,7 @@ from modules.config.families import (
     families_taking_clips,
     families_taking_images,
     families_taking_last_frames,
+    families_with,
 )
 from modules.config.setting import STRICT, Float, Int, Str, setting
 
@@ -38,7 +39,7 @@ class SampleConfig:
         also_called="control image, init image, ctrl_img",
         help="The image that the model sees beside the prompt, or a folder with several of them. Models of videos "
         "start with it; the second image of a folder is the last frame, where the model takes one. Inpainting models "
-        "paint in it; without one they make a whole image.",
+        "paint in it; without one they make a whole image. Models of layers take it apart.",
         group="sampling",
         format="file",
         scope="machine",
@@ -103,6 +104,16 @@ class SampleConfig:
         group="sampling",
         ge=1,
         visible_when={"family": families_taking_clips()},
+    )
+    layers: Int = setting(
+        4,
+        label="Layers",
+        also_called="num_layers",
+        help="Into how many layers the image is taken apart.",
+        group="sampling",
+        ge=1,
+        le=50,
+        visible_when={"family": families_with(layered=True)},
     )
     steps: Int = setting(
         25,

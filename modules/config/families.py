@@ -31,6 +31,7 @@ class FamilyInfo:
     takes_guidance: whether its denoiser takes a guidance scale as input.
     max_references: number of reference images that its denoiser can see. needs_references: whether it needs one.
     reference_pixels: the area in which it sees them; 0 for that of the image.
+    layered: whether it takes images apart into layers; its only reference is then the image itself.
     inpainting: as in Family; "" for models that see no mask.
     frame_step, fps: as in Family; 0 for models of images.
     frames_per_token: as in Family, also where it is that of `frame_step`.
@@ -68,6 +69,7 @@ class FamilyInfo:
     inpainting: Literal["", "latents", "pixels"] = ""
     needs_references: bool = False
     reference_pixels: int = 0
+    layered: bool = False
     frame_step: int = 0
     frames_per_token: int = 0
     fps: float = 16.0
@@ -82,7 +84,7 @@ class FamilyInfo:
     takes_chunks: bool = False
     has_kohya_loras: bool = False
     patch_size: int = 2
-    shift_law: Literal["exponential", "root"] = "exponential"
+    shift_law: Literal["exponential", "root", "side"] = "exponential"
 
     @property
     def trainable_text_encoders(self) -> tuple[str, ...]:
@@ -143,13 +145,14 @@ def families_choosing_last_frames() -> tuple[str, ...]:
 
 
 def families_taking_images() -> tuple[str, ...]:
-    """The names of the families whose samples can start from images: references, first frames, images to paint in."""
-    return families_taking_references() + families_with(takes_first_frame=True) + families_inpainting()
+    """The names of the families whose samples can start from images: references, first frames, images to change."""
+    with_references = families_taking_references() + families_with(layered=True)
+    return with_references + families_with(takes_first_frame=True) + families_inpainting()
 
 
 def families_taking_references() -> tuple[str, ...]:
-    """The names of the families whose denoisers can see reference images."""
-    return tuple(name for name, info in load_families().items() if info.max_references)
+    """The names of the families whose denoisers can see reference images of a folder."""
+    return tuple(name for name, info in load_families().items() if info.max_references and not info.layered)
 
 
 def families_inpainting() -> tuple[str, ...]:

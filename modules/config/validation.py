@@ -24,6 +24,7 @@ RULES = (
     model.family_problems,
     data.concept_problems,
     data.reference_problems,
+    data.layer_problems,
     data.held_out_problems,
     data.tag_problems,
     data.share_problems,

@@ -6,6 +6,7 @@ All shapes have about the same area, resolution x resolution, and differ in aspe
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,7 +26,8 @@ class Buckets:
 
     shapes: (width, height) in pixels, sorted.
     index: int32[N], position in `shapes` for each sample id.
-    num_frames: of each shape, which may then be in `shapes` several times; None without clips.
+    num_frames: of each shape, which may then be in `shapes` several times; None without clips. An image with its layers
+        counts like a clip.
     frames_per_token: as in Family, of the model that trains on clips.
     """
 
@@ -42,6 +44,17 @@ class Buckets:
     def frames(self) -> list[int]:
         """The number of frames of each shape."""
         return self.num_frames or [1] * len(self.shapes)
+
+    def divided(self, frames: Sequence[int], frames_per_token: int) -> Buckets:
+        """The buckets divided by number of frames, so that the clips of a micro-batch can be stacked.
+
+        frames: of each sample.
+        """
+        keys = [(*self.shape_of(sample), count) for sample, count in enumerate(frames)]
+        used = sorted(set(keys))
+        position = {key: number for number, key in enumerate(used)}
+        index = np.array([position[key] for key in keys], np.int32)
+        return Buckets([key[:2] for key in used], index, [key[2] for key in used], frames_per_token)
 
     @property
     def costs(self) -> list[int]:

@@ -25,6 +25,7 @@ from modules.data.image_views import augmentation_of
 from modules.data.images import adjust_colors, fit_image, load_image, to_array
 from modules.data.inpainting import add_inpainting, inpainting_key, inpainting_masks
 from modules.data.LatentEncoder import LatentEncoder
+from modules.data.layers import add_whole_image, encode_layers, load_layers
 from modules.data.masks import load_mask
 from modules.data.references import RECORD, load_references, reference_views
 from modules.data.TensorCache import TensorCache
@@ -53,7 +54,7 @@ WHOLE: Shard = (0, 1)
 
 
 def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: FileHashes) -> list[str | None]:
-    """The cache key of each sample's latents, None if the image, its mask or one of its references can't be read."""
+    """The cache key of each sample's latents, None if the image or what belongs to it can't be read."""
     encoder = hashes.combined(base.component_files(*encoders_of(base.family)), str(base.dtype), f"v{ENCODING_VERSION}")
     contents = _of_each_view(dataset, hashes.of)
     others = _contents_of_others(dataset, hashes)
@@ -65,7 +66,7 @@ def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: Fil
         mask = dataset.mask_of(sample)
         if mask:
             parts.append({"mask": others[mask]})
-        references = dataset.references_of(sample)
+        references, layers = dataset.references_of(sample), dataset.layers_of(sample)
         if clip := dataset.clip_of(sample):
             of_folder = [] if clip.folder_fps is None else [clip.folder_fps]
             parts.append({"clip": [clip.start, clip.num_frames, clip.fps, *of_folder]})
@@ -81,7 +82,9 @@ def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: Fil
                 views = reference_views(dataset, buckets, sample, base.family)
                 listed = [[*part, *view.size] for part, view in zip(listed, views, strict=True)]
             parts.append({"references": listed})
-        needed = [*([mask] if mask else []), *(one.path for one in references)]
+        if layers:
+            parts.append({"layers": [others[path] for path in layers]})
+        needed = [*([mask] if mask else []), *(one.path for one in references), *layers]
         is_readable = content is not None and all(others[path] is not None for path in needed)
         keys.append(_key(*parts) if is_readable else None)
     return keys
@@ -235,8 +238,10 @@ def shard_of(values: Sequence[T], shard: Shard) -> Sequence[T]:
 def load_pixels(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:
     """The image of a sample as float32[3, H, W] in [-1, 1], fitted to its bucket, or its clip as float32[3, F, H, W].
 
-    Raises ImageError.
+    With layers, as from `load_layers`. Raises ImageError.
     """
+    if dataset.layers is not None:
+        return load_layers(dataset, buckets, sample)
     augmentation = augmentation_of(dataset, sample)
     if clip := dataset.clip_of(sample):
         return load_clip(dataset.paths[sample], clip, buckets.shape_of(sample), augmentation)
@@ -259,7 +264,7 @@ def _encode_images(
     done = 0
     for bucket in sorted({int(buckets.index[sample]) for sample in missing}):
         of_bucket = [sample for sample in missing if buckets.index[sample] == bucket]
-        encode = _encode_clips if buckets.frames[bucket] > 1 else _encode_stills
+        encode = _encode_layers if dataset.layers else _encode_clips if buckets.frames[bucket] > 1 else _encode_stills
         for sample, record in encode(of_bucket, dataset, buckets, encoder):
             if isinstance(record, str):
                 unusable[sample] = record
@@ -311,6 +316,20 @@ def _encode_clips(
             yield sample, error.reason
 
 
+def _encode_layers(
+    samples: Sequence[int], dataset: Dataset, buckets: Buckets, encoder: LatentEncoder
+) -> Iterator[tuple[int, dict[str, Tensor] | str]]:
+    """Likewise of images with their layers."""
+    images = _read_ahead(lambda sample: _image_or_reason(dataset, buckets, sample, encoder.family), samples)
+    for sample, image in zip(samples, images, strict=True):
+        if isinstance(image, str):
+            yield sample, image
+            continue
+        record = _record(encode_layers(image.pixels, encoder), image, encoder)
+        add_whole_image(record)
+        yield sample, record
+
+
 def _record(latents: Tensor, others: _Others, encoder: LatentEncoder) -> dict[str, Tensor]:
     """The cache entry of a sample with these latents."""
     import torch
@@ -326,7 +345,7 @@ def _record(latents: Tensor, others: _Others, encoder: LatentEncoder) -> dict[st
 
 
 def _contents_of_others(dataset: Dataset, hashes: FileHashes) -> dict[str, str | None]:
-    """Path of a mask or a reference image -> hash of its file, None if it can't be read."""
+    """Path of a mask, a reference image or a layer -> hash of its file, None if it can't be read."""
     paths = dataset.other_files
     return dict(zip(paths, hashes.of(paths), strict=True))
 
@@ -401,7 +420,8 @@ def _mask_of_latents(mask: np.ndarray, latents: Tensor) -> Tensor:
 
 
 def _why_without_key(dataset: Dataset, sample: int) -> str:
-    others = {"mask": dataset.mask_of(sample), "reference": dataset.references_of(sample)}
+    references, layers = dataset.references_of(sample), dataset.layers_of(sample)
+    others = {"mask": dataset.mask_of(sample), "reference": references, "layer": layers}
     return " or its ".join(["it", *(name for name, has in others.items() if has)]) + " can't be read"
 
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from modules.config.clips import clip_length
 from modules.config.counted import counted
-from modules.data.buckets import Buckets
 from modules.data.draws import uniform
 from modules.data.errors import DataError
 from modules.data.images import adjust_colors, fit_image, to_array
@@ -21,6 +20,7 @@ from modules.data.videos import VideoInfo, read_frames
 if TYPE_CHECKING:
     from modules.config.clips import ClipRule
     from modules.data.Augmentation import Augmentation
+    from modules.data.buckets import Buckets
     from modules.data.concepts import Dataset
 
 # A frame that begins this long before the end counts, in frames: durations in headers are rounded.
@@ -83,18 +83,13 @@ def without_stills(dataset: Dataset, family: str) -> Dataset:
 
 
 def with_frames(buckets: Buckets, dataset: Dataset, frames_per_token: int | None) -> Buckets:
-    """The buckets divided by number of frames, so that the clips of a micro-batch can be stacked.
-
-    frames_per_token: of the family.
-    """
+    """The buckets divided by the number of frames, and of layers. frames_per_token: of the family."""
+    if dataset.layers is not None:
+        return buckets.divided([1 + len(layers) for layers in dataset.layers], 1)
     if dataset.clips is None:
         return buckets
     frames = [1 if clip is None else clip.num_frames for clip in dataset.clips]
-    keys = [(*buckets.shape_of(sample), count) for sample, count in enumerate(frames)]
-    used = sorted(set(keys))
-    position = {key: number for number, key in enumerate(used)}
-    index = np.array([position[key] for key in keys], np.int32)
-    return Buckets([key[:2] for key in used], index, [key[2] for key in used], frames_per_token or 1)
+    return buckets.divided(frames, frames_per_token or 1)
 
 
 def clip_frames(path: str, clip: Clip, shape: tuple[int, int], augmentation: Augmentation) -> Iterator[np.ndarray]:

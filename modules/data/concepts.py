@@ -69,6 +69,7 @@ class Dataset:
     inpainting: how masks are drawn for models that paint a part of an image; None for others.
     videos: path of each video -> its size and duration; empty unless the run trains on clips.
     clips: the clip of each sample, None for an image; None without clips.
+    layers: the paths of each sample's layers; None for a model that takes no images apart.
     num_masks: number of files skipped because their names mark them as masks.
     run_images: run folder inside a concept's folder -> number of its images, which are skipped.
     """
@@ -87,6 +88,7 @@ class Dataset:
     inpainting: MaskRule | None = None
     videos: Mapping[str, VideoInfo] = field(default_factory=dict)
     clips: Sequence[Clip | None] | None = None
+    layers: Sequence[tuple[str, ...]] | None = None
     num_masks: int = 0
     run_images: Mapping[str, int] = field(default_factory=dict)
 
@@ -105,11 +107,16 @@ class Dataset:
         """The clip of a sample; None if it is an image."""
         return self.clips[sample] if self.clips else None
 
+    def layers_of(self, sample: int) -> tuple[str, ...]:
+        """The paths of a sample's layers, from the bottom to the top."""
+        return self.layers[sample] if self.layers else ()
+
     @property
     def other_files(self) -> list[str]:
-        """The masks and reference images, each once."""
+        """The masks, reference images and layers, each once."""
         references = (one.path for of_sample in self.references or () for one in of_sample)
-        return list(dict.fromkeys([*(mask for mask in self.masks or () if mask), *references]))
+        layers = (path for of_sample in self.layers or () for path in of_sample)
+        return list(dict.fromkeys([*(mask for mask in self.masks or () if mask), *references, *layers]))
 
     def subset(self, kept: Sequence[int], lost: Sequence[tuple[str, str]], **values: Any) -> Dataset:
         """Only the samples `kept` of a dataset without views; a sample may be repeated.
@@ -125,6 +132,7 @@ class Dataset:
             "heights": self.heights[kept],
             "masks": self.masks and [self.masks[sample] for sample in kept],
             "references": self.references and [self.references[sample] for sample in kept],
+            "layers": self.layers and [self.layers[sample] for sample in kept],
             "unreadable": [*self.unreadable, *lost],
         }
         return replace(self, **{**own, **values})
@@ -376,8 +384,9 @@ def _find_images(
 
 
 def _folders_apart(concept: ConceptConfig, root: str) -> tuple[str, ...]:
-    """The folders below `root` whose images belong to others: masks and references."""
-    folders = (_with_slash(folder) for folder in (concept.mask_folder, concept.reference_folder) if folder)
+    """The folders below `root` whose images belong to others: masks, references and layers."""
+    chosen = concept.mask_folder, concept.reference_folder, concept.layer_folder
+    folders = (_with_slash(folder) for folder in chosen if folder)
     start = _with_slash(root)
     return tuple(folder for folder in folders if folder.startswith(start) and folder != start)
 

@@ -59,6 +59,7 @@ def with_views(dataset: Dataset, data: DataConfig, seed: int) -> tuple[Dataset, 
         masks=dataset.masks and [dataset.masks[number] for number in image.tolist()],
         references=dataset.references and [dataset.references[number] for number in image.tolist()],
         clips=dataset.clips and [dataset.clips[number] for number in image.tolist()],
+        layers=dataset.layers and [dataset.layers[number] for number in image.tolist()],
     )
     return views, resolution
 

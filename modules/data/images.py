@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -47,22 +47,17 @@ def load_image(path: str, at_least: tuple[int, int] | None = None) -> Image.Imag
     at_least: width and height that are enough for a preview; large JPEGs are then decoded smaller and much faster.
     Raises ImageError if the file can't be decoded completely.
     """
-    with _damage_explained(path), Image.open(path, formats=FORMATS) as image:
-        if at_least is not None:
-            image.draft(None, (max(at_least),) * 2)  # of either orientation
-        image.load()
-        transpose = UPRIGHT.get(_orientation(image))
-        rgb = _to_rgb(image)
-        return rgb if transpose is None else rgb.transpose(transpose)
+    return _loaded(path, _to_rgb, at_least)
 
 
 def load_alpha(path: str) -> Image.Image:
     """The alpha channel of the image at `path`, upright, as 8 bits: white where it is opaque. Raises ImageError."""
-    with _damage_explained(path), Image.open(path, formats=FORMATS) as image:
-        image.load()
-        transpose = UPRIGHT.get(_orientation(image))
-        alpha = _straight(image).getchannel("A")
-        return alpha if transpose is None else alpha.transpose(transpose)
+    return _loaded(path, lambda image: _straight(image).getchannel("A"))
+
+
+def load_rgba(path: str) -> Image.Image:
+    """The image at `path`, upright, as 8-bit RGBA whose colors are not premultiplied. Raises ImageError."""
+    return _loaded(path, lambda image: _straight(image) if _has_alpha(image) else _to_rgb(image).convert("RGBA"))
 
 
 def may_be_transparent(path: str) -> bool:
@@ -114,7 +109,14 @@ def fit_image(
 
 
 def adjust_colors(image: Image.Image, augmentation: Augmentation) -> Image.Image:
-    """An RGB image with the brightness, contrast, saturation and hue of `augmentation`, in this order."""
+    """An RGB image with the brightness, contrast, saturation and hue of `augmentation`, in this order.
+
+    Of an RGBA image, alpha stays as it is.
+    """
+    if image.mode == "RGBA":
+        opaque = adjust_colors(image.convert("RGB"), augmentation)
+        opaque.putalpha(image.getchannel("A"))
+        return opaque
     for enhancer, factor in (
         (ImageEnhance.Brightness, augmentation.brightness),
         (ImageEnhance.Contrast, augmentation.contrast),
@@ -142,7 +144,7 @@ def _resized_part(image: Image.Image, size: tuple[int, int], box: tuple[int, int
 
 
 def to_array(image: Image.Image) -> np.ndarray:
-    """An RGB image as float32[3, H, W] in [-1, 1]."""
+    """An RGB image as float32[3, H, W] in [-1, 1], or an RGBA image as float32[4, H, W]."""
     array = np.array(image, dtype=np.float32).transpose(2, 0, 1)
     return np.ascontiguousarray(array / 127.5 - 1.0)
 
@@ -151,6 +153,19 @@ def to_image(array: np.ndarray) -> Image.Image:
     """The image of which `to_array` gives this array."""
     values = ((array + 1.0) * 127.5).round().astype(np.uint8)
     return Image.fromarray(np.ascontiguousarray(values.transpose(1, 2, 0)))
+
+
+def _loaded(
+    path: str, convert: Callable[[Image.Image], Image.Image], at_least: tuple[int, int] | None = None
+) -> Image.Image:
+    """What `convert` makes of the decoded image, upright. at_least: as for `load_image`."""
+    with _damage_explained(path), Image.open(path, formats=FORMATS) as image:
+        if at_least is not None:
+            image.draft(None, (max(at_least),) * 2)  # of either orientation
+        image.load()
+        transpose = UPRIGHT.get(_orientation(image))
+        converted = convert(image)
+        return converted if transpose is None else converted.transpose(transpose)
 
 
 @contextmanager

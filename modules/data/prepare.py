@@ -16,6 +16,7 @@ from modules.data.folder_walk import Outputs
 from modules.data.holdout import hold_out
 from modules.data.image_views import with_views
 from modules.data.inpainting import mask_rule
+from modules.data.layers import with_layers
 from modules.data.masks import uses_masks, with_masks
 from modules.data.references import with_references
 
@@ -39,7 +40,9 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
     if uses_masks(config):
         dataset = with_masks(dataset)
     dataset = replace(dataset, inpainting=mask_rule(config))
-    if family.max_references and facts_of(config).uses_denoiser:
+    if family.layered:
+        dataset = with_layers(dataset, family.label)
+    elif family.max_references and facts_of(config).uses_denoiser:
         dataset = with_references(dataset, family)
     dataset = with_clips(dataset, rule)
     if family.needs_first_frame and facts_of(config).uses_denoiser:

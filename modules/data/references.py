@@ -7,7 +7,6 @@ The references of `people/ann.jpg` are the images `people/ann.*` in the concept'
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.errors import DataError
 from modules.data.image_views import augmentation_of
 from modules.data.images import EXTENSIONS, adjust_colors, fit_image, load_image, size_or_reason, to_array
+from modules.data.paired_files import find_paired
 from modules.data.videos import files_of, info_or_reason, is_video
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def with_references(dataset: Dataset, family: Family) -> Dataset:
     has_folder = any(concept.enabled and concept.reference_folder for concept in dataset.concepts)
     if not has_folder and not family.needs_references:
         return dataset
-    found = _find(dataset)
+    found = find_paired(dataset, "reference_folder")
     lacking = [path for path, references in zip(dataset.paths, found, strict=True) if not references]
     if lacking and family.needs_references:
         raise DataError(
@@ -125,7 +125,7 @@ def reference_views(dataset: Dataset, buckets: Buckets, sample: int, family: Fam
     views = []
     for reference in dataset.references_of(sample):
         own = reference.width, reference.height
-        is_aligned = _is_alike(own, size)
+        is_aligned = is_alike(own, size)
         width, height = shape if is_aligned else own
         of_denoiser = family.reference_size and family.reference_size(width / height)
         if of_denoiser is None:
@@ -153,7 +153,7 @@ def reference_size(
     own aspect ratio and about the area of that shape, in multiples of `align`, and is cropped if it is very long.
     own, of_image: width and height of the reference and of the image, as they are on disk.
     """
-    if _is_alike(own, of_image):
+    if is_alike(own, of_image):
         return shape
     scale = (shape[0] * shape[1] / (own[0] * own[1])) ** 0.5
     width, height = (max(SHORTEST, int(side * scale) // align * align) for side in own)
@@ -175,7 +175,8 @@ def of_captions(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """First caption of an image -> its references, as `image_files` takes them, and -> its mask, for inpainting.
 
-    For families that need a first frame: caption -> the video; for inpainting: caption -> the image itself.
+    For families that need a first frame: caption -> the video; for inpainting, and where images are taken apart:
+    caption -> the image itself.
     texts: as from `captions`.
     """
     found: dict[str, str] = {}
@@ -191,6 +192,8 @@ def of_captions(
         elif family.inpainting and options[0] not in found:
             found[options[0]] = dataset.paths[sample]
             masks[options[0]] = dataset.mask_of(sample) or ""
+        elif family.layered:
+            found.setdefault(options[0], dataset.paths[sample])
         elif references := dataset.references_of(sample):
             found.setdefault(options[0], "\n".join(one.path for one in references))
     return found, masks
@@ -238,7 +241,8 @@ def check_references(files: Sequence[str], family: Family | None, setting: str =
     if family and family.needs_last_frame and len(files) == 1:
         raise DataError(f"{setting}: {family.label} makes videos between two images; name the last one, too.")
     if family and family.needs_references and not files:
-        raise DataError(f"{setting}: {family.label} edits images; name one.")
+        verb = "takes images apart" if family.layered else "edits images"
+        raise DataError(f"{setting}: {family.label} {verb}; name one.")
     if files and (family is None or not family.max_input_images):
         name = family.label if family else "this model"
         raise DataError(f"{setting}: {name} takes no reference images; leave it out.")
@@ -280,74 +284,12 @@ def describe_references(dataset: Dataset) -> str | None:
     return f"{num_with} of {len(images)} images have reference images"
 
 
-def _find(dataset: Dataset) -> list[tuple[str, ...]]:
-    """The paths of each sample's references."""
-    in_folder: dict[tuple[int, str], dict[str, list[str]]] = {}
-    stems: dict[tuple[int, str], set[str]] = {}
-    places = []
-    for path, number in zip(dataset.paths, dataset.concept_index.tolist(), strict=True):
-        below = os.path.relpath(path, os.path.expanduser(dataset.concepts[number].path))
-        folder, name = os.path.split(below)
-        stem = os.path.splitext(name)[0]
-        places.append((number, folder, stem))
-        stems.setdefault((number, folder), set()).add(stem.lower())
-    for number, folder in stems:
-        if root := dataset.concepts[number].reference_folder:
-            in_folder[number, folder] = _by_stem(_root(root, number), folder, stems[number, folder])
-    found = [tuple(in_folder.get((n, folder), {}).get(stem.lower(), ())) for n, folder, stem in places]
-    for number, concept in enumerate(dataset.concepts):
-        of_concept = [found[i] for i, place in enumerate(places) if place[0] == number]
-        if of_concept and concept.reference_folder and not any(of_concept):
-            raise DataError(
-                f"concepts.{number}.reference_folder {concept.reference_folder}: it holds a reference of none of the "
-                f"{counted(len(of_concept), 'image')}; name references like the images, or with _0, _1 behind the name."
-            )
-    return found
-
-
-def _root(folder: str, number: int) -> str:
-    root = os.path.expanduser(folder)
-    if not os.path.isdir(root):
-        problem = "is not a folder" if os.path.exists(root) else "does not exist"
-        raise DataError(
-            f"concepts.{number}.reference_folder {folder}: {problem}; choose a folder of reference images, or empty it."
-        )
-    return root
-
-
-def _by_stem(root: str, folder: str, stems: set[str]) -> dict[str, list[str]]:
-    """Stem of an image, in lower case -> the paths of its references in a subfolder of the reference folder, in order.
-
-    A file with the name of an image belongs to that image, even if it looks like a numbered reference of another, too.
-    """
-    place = os.path.join(root, folder) if folder else root
-    try:
-        names = os.listdir(place)
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        message = f"The reference folder {place} can't be listed ({error.strerror}): change its permissions."
-        raise DataError(message) from error
-    found: dict[str, list[tuple[int, str]]] = {}
-    for name in names:
-        stem, extension = os.path.splitext(name)
-        if extension.lower() not in EXTENSIONS:
-            continue
-        stem = stem.lower()
-        numbered = re.fullmatch(r"(.+)_(\d+)", stem)
-        if stem in stems:
-            found.setdefault(stem, []).append((-1, name))
-        elif numbered and numbered[1] in stems:
-            found.setdefault(numbered[1], []).append((int(numbered[2]), name))
-    return {stem: [os.path.join(place, name) for _, name in sorted(files)] for stem, files in found.items()}
-
-
 def _size(size: tuple[int, int] | str) -> tuple[int, int]:
     assert not isinstance(size, str)
     return size
 
 
-def _is_alike(own: Sequence[int], size: Sequence[int]) -> bool:
+def is_alike(own: Sequence[int], size: Sequence[int]) -> bool:
     """Whether two sizes have the same aspect ratio; the sides of a scaled image are rounded to whole pixels."""
     return abs(own[0] * size[1] - own[1] * size[0]) <= max(*own, *size)
 

@@ -23,6 +23,7 @@ from modules.data.concepts import captions
 from modules.data.epoch_plan import count_samples, count_steps, few_samples_warning
 from modules.data.holdout import no_validation_warning
 from modules.data.inpainting import describe_inpainting, num_masks
+from modules.data.layers import describe_layers
 from modules.data.masks import unused_masks_warning
 from modules.data.prepare import prepare_data
 from modules.data.references import describe_references
@@ -81,6 +82,8 @@ def _image_lines(dataset: Dataset, buckets: Buckets) -> Iterator[tuple[str, str]
         yield "Validation", f"{int(dataset.held_out.sum())} of the images are never trained on"
     if text := describe_references(dataset):
         yield "References", text
+    if text := describe_layers(dataset):
+        yield "Layers", text
     if text := describe_inpainting(dataset):
         yield "Masks", text
     if text := describe_clips(dataset):
@@ -218,7 +221,8 @@ def _num_encoded(dataset: Dataset, sample: int, family: Family) -> float:
     # such a clip's entry is half latents, half first frame; if it is given without and with the last, that half twice
     both_kinds = clip is not None and clip.last_given and not family.needs_last_frame
     num_alike = 0 if family.reference_size else len(dataset.references_of(sample))
-    return 1 + masked + num_alike + (0.5 if both_kinds else 0)
+    whole = 1 / (1 + len(layers)) if (layers := dataset.layers_of(sample)) else 0.0  # once more, without its layers
+    return 1 + masked + num_alike + whole + (0.5 if both_kinds else 0)
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,8 @@ def _inverse_cdf(settings: DiffusionConfig) -> InverseCdf | None:
 def _resolution_shift(family: NoisedFamily, scheduler_config: Mapping[str, Any]) -> ResolutionShift:
     """The parameters in the scheduler's config, with the defaults of diffusers for those that it lacks."""
     default = ResolutionShift()
+    if family.shift_law == "side":  # whose pipeline takes none of the parameters below
+        return ResolutionShift(law="side", is_linear=scheduler_config.get("time_shift_type") == "linear")
     return ResolutionShift(
         scheduler_config.get("base_shift", default.base_shift),
         scheduler_config.get("max_shift", default.max_shift),

@@ -14,7 +14,7 @@ from statistics import NormalDist
 from typing import Literal
 
 InverseCdf = Callable[[float], float]
-ShiftLaw = Literal["exponential", "root"]
+ShiftLaw = Literal["exponential", "root", "side"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,9 @@ class ResolutionShift:
 
     law: "exponential" if the logarithm of the shift is linear in the number of tokens, through (base_tokens,
         base_shift) and (max_tokens, max_shift); "root" if the shift is
-        base_shift + max_shift sqrt(tokens / base_tokens).
+        base_shift + max_shift sqrt(tokens / base_tokens); "side" if it, or its logarithm, is sqrt(tokens / base_tokens)
+        of a single frame.
+    is_linear: whether the law "side" gives the shift itself.
     """
 
     base_shift: float = 0.5
@@ -31,6 +33,7 @@ class ResolutionShift:
     base_tokens: int = 256
     max_tokens: int = 4096
     law: ShiftLaw = "exponential"
+    is_linear: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ class TimestepDistribution:
         t = self.inverse_cdf(u) if self.inverse_cdf else u
         shift = self.shift
         if isinstance(shift, ResolutionShift):
-            shift = resolution_shift(math.prod(latent_shape[1:]) // self.patch_size**2, shift)
+            axes = latent_shape[-2:] if shift.law == "side" else latent_shape[1:]
+            shift = resolution_shift(math.prod(axes) // self.patch_size**2, shift)
         return self.low + (self.high - self.low) * shifted(t, shift)
 
 
@@ -125,13 +129,16 @@ def resolution_shift(num_tokens: int, base: ResolutionShift) -> float:
     """The shift for an image of `num_tokens` latent patches (after packing, not pixels), > 0.
 
     Raises ValueError if num_tokens < 1.
-    Source: calculate_shift and time_shift of diffusers' FLUX and, for the square root, of its CogView4, after Esser et
-    al. 2024, section 5.3.2: larger images need more noise to lose the same information.
+    Source: calculate_shift and time_shift of diffusers' FLUX, its CogView4 and Qwen-Image-Layered for the square roots,
+    after Esser et al. 2024, section 5.3.2: larger images need more noise to lose the same information.
     """
     if num_tokens < 1:
         raise ValueError(f"an image of {num_tokens} tokens")
     if base.law == "root":
         return base.base_shift + base.max_shift * math.sqrt(num_tokens / base.base_tokens)
+    if base.law == "side":
+        ratio = math.sqrt(num_tokens / base.base_tokens)
+        return ratio if base.is_linear else math.exp(ratio)
     slope = (base.max_shift - base.base_shift) / (base.max_tokens - base.base_tokens)
     return math.exp(base.base_shift + slope * (num_tokens - base.base_tokens))
 

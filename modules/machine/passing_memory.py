@@ -10,6 +10,7 @@ from modules.config.families import load_families
 from modules.config.image_sizes import largest_area, sample_size
 from modules.config.methods import facts_of
 from modules.config.optimizers import facts_of_optimizer
+from modules.config.SampleConfig import SampleConfig
 from modules.machine.architectures import Architecture, correction
 from modules.machine.lasting_memory import (
     BYTES_OF,
@@ -55,7 +56,8 @@ def activation_bytes(config: TrainConfig, model: Architecture, num_ranks: int) -
     precision = 1.0
     if method.uses_denoiser and config.model.mixed_precision == "no" and config.model.weight_dtype == "float32":
         precision = 2.0
-    pixels = (largest_area(config) + _reference_pixels(config)) * _latent_frames(config, config.data.frames)
+    pixels = largest_area(config) * _latent_frames(config, config.data.frames) * _layers_at_once(config)
+    pixels += _reference_pixels(config)
     each = pixels * (kept.part if config.model.gradient_checkpointing else kept.whole) * precision
     each *= correction(config, backward_kind(config), 1.0)
     if config.model.activation_offloading and config.model.gradient_checkpointing and method.uses_denoiser:
@@ -82,6 +84,17 @@ def _latent_frames(config: TrainConfig, num_frames: int) -> int:
     """The latent frames of a clip: the denoiser treats each of them as an image."""
     step = load_families()[config.family].frames_per_token
     return (num_frames - 1) // step + 1 if step else 1
+
+
+def _layers_at_once(config: TrainConfig) -> int:
+    """An image and its layers, which the denoiser treats as images; 1 for models that take none apart.
+
+    The images of the dataset are taken to have as many layers as the samples.
+    """
+    if not load_families()[config.family].layered:
+        return 1
+    enabled = [sample for sample in config.sampling.samples if sample.enabled] or [SampleConfig()]
+    return 1 + max(sample.layers for sample in enabled)
 
 
 def _reference_pixels(config: TrainConfig) -> int:
@@ -156,6 +169,7 @@ def sampling_bytes(config: TrainConfig, model: Architecture, num_ranks: int) -> 
             for size, count in zip(sizes, frames, strict=True)
         )
         pixels = max(size * _latent_frames(config, count) for size, count in zip(sizes, frames, strict=True))
+    pixels *= _layers_at_once(config)
     denoiser_value_bytes = own if config.model.mixed_precision == "no" else 2
     # counted in half precision for one of the two passes that guidance needs
     denoising = pictures * pixels * max(_DENOISER_WIDTH, model.held["denoiser"]) * denoiser_value_bytes

@@ -60,7 +60,7 @@ class SamplePrompts:
         with base.using(*encoding), base.replaced(described), self._remembering(base.pipe):
             for batch in unknown:
                 known = tuple(batch)
-                if not (family.needs_first_frame or family.text.sees_references):
+                if not (family.needs_first_frame or family.text.sees_references or family.layered):
                     batch = [replace(request, references=()) for request in batch]
                 try:
                     run_pipeline(base.pipe, batch)

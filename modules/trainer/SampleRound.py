@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from modules.config.SamplingConfig import SamplingConfig
     from modules.session.TrainCallbacks import TrainCallbacks
     from modules.session.TrainCommands import TrainCommands
+    from modules.trainer.SampleLayers import SampleLayers
     from modules.trainer.SamplePrompts import SamplePrompts
     from modules.trainer.sampling import Video
 
@@ -110,7 +111,9 @@ class SampleRound:
                 if self.runtime.shards and any(self.runtime.gather(self._stop_asked(), "sampling")):
                     return
 
-    def _save(self, folder: Path, number: int, request: ImageRequest, sample: Image | Video, step: int) -> None:
+    def _save(
+        self, folder: Path, number: int, request: ImageRequest, sample: Image | Video | SampleLayers, step: int
+    ) -> None:
         path = folder / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
         try:
             save_sample(path, sample, request, self.fps)

@@ -23,13 +23,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 from modules.config.atomic_file import new_file, write_bytes
 from modules.config.clips import sample_frames
 from modules.config.image_sizes import sample_size
-from modules.data.images import fit_image
+from modules.data.images import fit_image, load_rgba
 from modules.data.masks import load_mask, mask_beside
 from modules.data.references import image_files, reference_size
-from modules.data.videos import load_still, to_mp4
+from modules.data.videos import is_video, load_still, to_mp4
 from modules.families.conditioning import clip_by_its_former_name, expand_textual_inversion
 from modules.families.registry import family_of_pipeline
 from modules.trainer.evaluation_mode import evaluation_mode
+from modules.trainer.SampleLayers import SampleLayers
 
 if TYPE_CHECKING:
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
@@ -51,6 +52,7 @@ class ImageRequest:
     frames: of the video; 1 for an image. Models of images ignore it.
     last_frame: path of the image that the video ends with, for models that take one; "" if it is the second reference
         or open.
+    layers: of the image; only models that take images apart heed it.
     mask: path of the mask, for models that paint in the reference; the reference itself if its alpha channel is the
         mask; "" as in SampleConfig.
     """
@@ -67,6 +69,7 @@ class ImageRequest:
     frames: int = 1
     mask: str = ""
     last_frame: str = ""
+    layers: int = 4
 
     def batch_key(self) -> tuple:
         """Images of one batch must have the same key."""
@@ -120,6 +123,7 @@ def image_requests(sample: SampleConfig, clip_skip: int = 1) -> list[ImageReques
         sample.frames or 1,
         sample.mask,
         image_files(sample.last_frame)[-1] if sample.last_frame else "",
+        sample.layers,
     )
     return repeated(first, sample.count)
 
@@ -131,8 +135,8 @@ def repeated(first: ImageRequest, count: int) -> list[ImageRequest]:
 
 def generate_images(
     pipe: DiffusionPipeline, requests: list[ImageRequest], batch_size: int, sampler: Sampler = "model"
-) -> Iterator[tuple[ImageRequest, Image.Image | Video]]:
-    """Yields the images and videos in the order of `requests`, batch by batch.
+) -> Iterator[tuple[ImageRequest, Image.Image | Video | SampleLayers]]:
+    """Yields the images, videos and layers in the order of `requests`, batch by batch.
 
     All components of the pipeline must be in memory. A scheduler is created for each batch, because sampling changes
     its state; the pipeline gets its own back at the end.
@@ -165,8 +169,8 @@ def make_scheduler(own: Any, sampler: Sampler) -> Any:
 
 def run_pipeline(
     pipe: DiffusionPipeline, batch: Sequence[ImageRequest], sampler: Sampler = "model"
-) -> list[Image.Image] | list[Video]:
-    """The images or videos of a batch, as from `batches`."""
+) -> list[Image.Image] | list[Video] | list[SampleLayers]:
+    """The images, videos or layers of a batch, as from `batches`."""
     own = pipe.scheduler
     pipe.scheduler = make_scheduler(own, sampler)
     try:
@@ -175,7 +179,9 @@ def run_pipeline(
         pipe.scheduler = own
 
 
-def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.Image] | list[Video]:
+def _run(
+    pipe: DiffusionPipeline, batch: Sequence[ImageRequest]
+) -> list[Image.Image] | list[Video] | list[SampleLayers]:
     family = family_of_pipeline(pipe)
     first = batch[0]
     if family and first.references and family.image_pipeline not in ("", type(pipe).__name__):
@@ -200,6 +206,9 @@ def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.I
         # one for each prompt, so that each is encoded with its own generator, whatever the size of the batch
         arguments |= {"image": [image] * len(batch), "mask_image": [mask] * len(batch)}
         arguments |= {"width": image.width, "height": image.height}
+    elif family and family.layer_options:
+        image = _to_take_apart(first)
+        arguments |= {"image": image, **family.layer_options(first.layers, *image.size)}
     elif family and first.references:
         seen = first.references[:1] if family.image_pipeline else first.references
         images = [_reference(path, first, family) for path in seen]
@@ -224,6 +233,8 @@ def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.I
         call = cast("Callable[..., Any]", pipe)  # every pipeline has a call of its own
         output = call(**{name: value for name, value in arguments.items() if name in taken})
     images = images_in(output)
+    if family and family.layered:
+        return [SampleLayers(layers) for layers in images]
     if images is not None:
         return images
     return output.frames if len(output.frames[0]) > 1 else [frames[0] for frames in output.frames]
@@ -256,6 +267,13 @@ def _reference(path: str, request: ImageRequest, family: Family, seconds: float 
     if family.reference_size:
         return image  # the pipeline resizes it
     return fit_image(image, *reference_size(image.size, shape, shape, family.align))
+
+
+def _to_take_apart(request: ImageRequest) -> Image.Image:
+    """The image to take apart, with its transparency, cropped to the shape of the request. Raises ImageError."""
+    (path,) = request.references
+    image = load_still(path).convert("RGBA") if is_video(path) else load_rgba(path)
+    return fit_image(image, request.width, request.height) if request.width and request.height else image
 
 
 def _to_paint(request: ImageRequest, family: Family) -> tuple[Image.Image, Image.Image]:
@@ -293,13 +311,11 @@ def call_attributes(
     """Inside, the pipeline has the attributes of `family.call_attributes`."""
     attributes = family.call_attributes(pipe, width, height, guidance)
     own = {name: getattr(pipe, name) for name in attributes}
-    for name, value in attributes.items():
-        setattr(pipe, name, value)
+    vars(pipe).update(attributes)  # setattr would note components in the pipeline's config
     try:
         yield
     finally:
-        for name, value in own.items():
-            setattr(pipe, name, value)
+        vars(pipe).update(own)
 
 
 @contextmanager
@@ -325,11 +341,15 @@ def autocast_denoiser(denoiser: nn.Module, autocast: Callable[[], AbstractContex
         del denoiser.forward
 
 
-def save_sample(path: Path, sample: Image.Image | Video, request: ImageRequest, fps: float) -> None:
+def save_sample(path: Path, sample: Image.Image | Video | SampleLayers, request: ImageRequest, fps: float) -> None:
     """Atomically writes a PNG; of a video its first frame, after an MP4 with the same name. Raises OSError.
 
-    fps: of the video.
+    Of layers, all of them side by side, after a folder with the same name that has each of them. fps: of the video.
     """
+    if isinstance(sample, SampleLayers):
+        for number, layer in enumerate(sample.images):
+            save_image(path.with_suffix("") / f"{number}.png", layer, request)
+        sample = sample.side_by_side()
     if isinstance(sample, list):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(path.with_suffix(".mp4"), to_mp4(sample, fps))

@@ -146,6 +146,17 @@ def test_the_shift_by_the_root_of_the_resolution_is_that_of_diffusers_cogview4(t
     np.testing.assert_allclose(ours, scheduler.time_shift(shift, 1.0, t).numpy(), rtol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["linear", "exponential"])
+def test_the_shift_by_the_side_of_an_image_is_that_of_diffusers_qwen_image_layered(kind):
+    """Its pipeline counts the tokens of the image alone: 40 x 40 of 640 x 640 pixels, whose root is 2.5 times 16."""
+    scheduler = {"use_dynamic_shifting": True, "time_shift_type": kind, "base_shift": 0.9, "max_image_seq_len": 8192}
+    ours = timestep_distribution(FAMILIES["qwen_image_layered"], scheduler, DiffusionConfig(shift_by="resolution"))
+    t = torch.tensor([0.01, 0.3, 0.99], dtype=torch.float64)
+    expected = FlowMatchEulerDiscreteScheduler(**scheduler).time_shift(2.5, 1.0, t).numpy()
+    found = [ours.at(value, (16, 5, 80, 80)) for value in t.tolist()]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
 def test_no_picture_has_less_than_a_token():
     with pytest.raises(ValueError, match="0 tokens"):
         resolution_shift(0, ResolutionShift())

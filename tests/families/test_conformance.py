@@ -32,6 +32,7 @@ from modules.families.registry import FAMILIES, adapt_denoisers, family_of_pipel
 from modules.families.TextEncoding import collate_text
 from modules.methods.parts import prepare_for_training, trained_in
 from modules.methods.registry import METHODS
+from modules.trainer.SampleLayers import SampleLayers
 from modules.trainer.SamplePrompts import SamplePrompts
 from modules.trainer.sampling import call_attributes, generate_images, image_requests, images_in
 from modules.trainer.TrainingLoop import autocast
@@ -44,11 +45,11 @@ from tests.support.prepared import prepared
 from tests.support.short_training import load_plainly
 from tests.support.tiny_models import VARIANTS
 
-# Their pipelines fail without a prompt, take texts with another order of axes or before connectors, or want their
-# lengths, too, so that they can't be given a text as it is cached.
+# Their pipelines fail without a prompt or make one of the image, take texts with another order of axes or before
+# connectors, or want their lengths, too, so that they can't be given a text as it is cached.
 NO_TEXT_IN_CALL = (
     "bria_fibo", "hidream", "ideogram4", "kandinsky5_image", "kandinsky5_video", "longcat_image", "longcat_image_edit",
-    "ltx2",
+    "ltx2", "qwen_image_layered",
 )  # fmt: skip
 # Their VAEs normalize over several frames, so that the first latent frame of a clip depends on those after it.
 NORMALIZED_OVER_FRAMES = ("cogvideox", "cogvideox15", "cogvideox15_i2v", "hunyuan_video", "kandinsky5_video")
@@ -66,7 +67,10 @@ PROMPTS = ["a photo of a cat", "the dog, moving below a red and blue sky"]
 
 @dataclass(frozen=True)
 class Case:
-    """A family with a tiny model of it. pipe: plain, shared by the tests, which leave it as it is. frames: per clip."""
+    """A family with a tiny model of it. pipe: plain, shared by the tests, which leave it as it is.
+
+    frames: per clip, or the image and its layers.
+    """
 
     family: Family
     folder: str
@@ -201,6 +205,12 @@ class Case:
         return {"image": self.input_image, "mask_image": self.mask} if self.family.inpainting else {}
 
     @property
+    def layers(self):
+        """What the pipeline takes to take an image apart."""
+        options = self.family.layer_options
+        return options(self.frames - 1, self.width, self.height) if options else {}
+
+    @property
     def input_image(self):
         """In the size of the picture."""
         return Image.fromarray(np.random.default_rng(4).integers(0, 255, (self.height, self.width, 3), np.uint8))
@@ -221,7 +231,8 @@ class Case:
 
     def sample(self, folder, **settings):
         """Of the first prompt in two steps; where it has to be, from `input_image`."""
-        sample = SampleConfig(prompt=PROMPTS[0], width=self.width, height=self.height, steps=2, **settings)
+        size = {"width": self.width, "height": self.height, "layers": max(1, self.frames - 1)}
+        sample = SampleConfig(prompt=PROMPTS[0], steps=2, **size, **settings)
         if self.family.needs_first_frame or self.family.inpainting:
             sample.reference = str(folder / "input.png")
             self.input_image.save(sample.reference)
@@ -239,7 +250,15 @@ class Case:
         return sample
 
     def reference_images(self):
-        """One for a model that takes one, else two, of unlike sizes that the pipeline keeps."""
+        """One for a model that takes one, else two, of unlike sizes that the pipeline keeps.
+
+        One that is taken apart has the size of the layers, and transparent parts.
+        """
+        if self.family.layered:
+            transparent = np.random.default_rng(5).integers(0, 255, (self.height, self.width), np.uint8)
+            image = self.input_image.convert("RGBA")
+            image.putalpha(Image.fromarray(transparent))
+            return [image]
         sizes = [(64, 96), (128, 64)][: self.family.max_references]
         if size_for := self.family.reference_size:
             sizes = [size_for(width / height) for width, height in sizes]
@@ -270,6 +289,7 @@ class Case:
             **({"last_image": self.last_image} if self.family.needs_last_frame else {}),
             **self.painted,
             **({"image": self.given_references()} if self.family.needs_references else {}),
+            **self.layers,
             "num_inference_steps": 3,
             self.family.guidance_argument: no_guidance(pipe),
             "generator": torch.Generator().manual_seed(5),
@@ -280,6 +300,8 @@ class Case:
         with call_attributes(self.family, pipe, self.width, self.height, no_guidance(pipe)):
             output = pipe(**{name: value for name, value in arguments.items() if name in taken})
         images = images_in(output)
+        if self.family.layered:
+            return torch.stack(images).movedim(1, 2)
         return output.frames.movedim(1, 2).squeeze(2) if images is None else images
 
 
@@ -303,7 +325,8 @@ def case(request, tiny_model) -> Case:
     folder = str(tiny_model(request.param))
     family = family_named(request.param)
     # between two frames, there is no still
-    return Case(family, folder, load_pipe(family, folder), family.frame_step + 1 if family.needs_last_frame else 1)
+    frames = 3 if family.layered else family.frame_step + 1 if family.needs_last_frame else 1
+    return Case(family, folder, load_pipe(family, folder), frames)
 
 
 @pytest.fixture(params=[name for name in (*FAMILIES, *VARIANTS) if family_named(name).frame_step])
@@ -531,6 +554,8 @@ def test_the_prediction_heeds_the_mask_and_what_it_leaves_of_the_image(case):
 def test_our_decoding_is_the_pipelines(case):
     picture, latents, _ = case.sampled
     picture = picture[:, :3]  # without transparency
+    if case.family.layered:
+        latents = latents[:, :, 1:]  # the pipeline leaves out the image itself
     with torch.no_grad():
         ours = (decode_latents(case.family, case.pipe.vae, latents) / 2 + 0.5).clamp(0, 1)
     assert ours.std() > 0.01  # not one colour, which any scale would give
@@ -598,14 +623,14 @@ def test_clips_from_their_first_frame_are_predicted_as_the_pipeline_does_it(clip
 
 
 def test_encoding_undoes_the_scale_and_shift_of_decoding(case):
-    frames = [case.frames] if case.frames > 1 else []
-    pixels = torch.rand(2, 3, *frames, case.height, case.width) * 2 - 1
+    frames = 1 if case.family.layered else case.frames  # of which each is an image
+    pixels = torch.rand(2, 3, *([frames] if frames > 1 else []), case.height, case.width) * 2 - 1
     vae = case.pipe.vae
     with torch.no_grad():
         latents = encode_pixels(case.family, vae, pixels)
         through_raw = case.family.codec.decode(vae, case.family.codec.encode(vae, pixels).mode())
         decoded = decode_latents(case.family, vae, latents)
-    assert latents.shape[1:] == case.latent_shape()
+    assert latents.shape[1:] == latent_shape(case.family, vae, case.width, case.height, frames)
     assert decoded.shape == pixels.shape
     assert largest_difference(decoded, through_raw) <= 5e-5
 
@@ -768,12 +793,18 @@ def test_a_cached_embedding_gives_the_picture_of_its_prompt(case, tmp_path):
 def test_the_products_own_sampling_makes_pictures_with_guidance_and_otherwise_default_settings(case, tmp_path):
     sample = case.sample(tmp_path, count=2)
     assert sample.guidance > 1
-    together = [np.asarray(image, int) for _, image in generate_images(case.copied_pipe(), image_requests(sample), 2)]
-    alone = [np.asarray(image, int) for _, image in generate_images(case.copied_pipe(), image_requests(sample), 1)]
+    together = [as_pixels(image) for _, image in generate_images(case.copied_pipe(), image_requests(sample), 2)]
+    alone = [as_pixels(image) for _, image in generate_images(case.copied_pipe(), image_requests(sample), 1)]
     for one, other in zip(together, alone, strict=True):
         assert one.shape[-3:-1] == (case.height, case.width)
         assert np.abs(one - other).max() <= 2  # rounding, of 255
     assert np.abs(together[0] - together[1]).max() > 2
+
+
+def as_pixels(made):
+    """Of layers, all channels of all of them."""
+    parts = made.images if isinstance(made, SampleLayers) else [made]
+    return np.concatenate([np.asarray(part, int) for part in parts], axis=-1)
 
 
 def test_samples_are_the_same_with_prompts_encoded_before_and_no_text_encoder_loaded(case, tmp_path):
@@ -786,7 +817,7 @@ def test_samples_are_the_same_with_prompts_encoded_before_and_no_text_encoder_lo
         assert not any(getattr(pipe, name) for name in case.family.text.encoders)
         ((_, image),) = generate_images(pipe, requests, 1)
     ((_, expected),) = generate_images(case.fresh_pipe(), requests, 1)
-    assert np.abs(np.asarray(image, int) - np.asarray(expected, int)).max() <= 2  # rounding, of 255
+    assert np.abs(as_pixels(image) - as_pixels(expected)).max() <= 2  # rounding, of 255
 
 
 def test_a_dropped_caption_is_what_the_pipeline_takes_where_no_negative_prompt_is_given(case, tmp_path):

@@ -23,6 +23,7 @@ from modules.trainer.TrainingLoop import TrainingLoop
 from modules.weights import ActivationOffload
 from modules.weights.transfers import CudaTransfers
 from tests.support.Recorder import Recorder
+from tests.support.small_inputs import shrink_inputs
 
 
 def run(_: Any, config: str, mistake: str = "", on_cpu: bool = False) -> dict[str, Any]:
@@ -33,6 +34,7 @@ def run(_: Any, config: str, mistake: str = "", on_cpu: bool = False) -> dict[st
     from tests.support import pretended_gpu  # not in the process of the tests, which this module is imported in, too
 
     settings = load_config(config)
+    shrink_inputs(settings.family)
     pretended_gpu.waits_elsewhere.clear()
     device = torch.device("cpu") if on_cpu else pretended_gpu.GPU
     trainer = GenericTrainer(settings, Recorder(), TrainCommands(), Runtime(device))

@@ -15,6 +15,7 @@ from PIL import Image
 from modules.data.Batch import Batch
 from modules.families.registry import family_of_pipeline
 from modules.methods.registry import METHODS
+from modules.trainer.SampleLayers import SampleLayers
 from modules.trainer.sampling import ImageRequest, call_attributes, generate_images, images_in
 from modules.weights.safe import METADATA, read_header
 
@@ -52,7 +53,10 @@ def train(base: BaseModel, config: TrainConfig, steps: int = 3, prompts: Sequenc
 
 
 def our_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> np.ndarray:
-    """float32[H, W, 3] in [0, 1] of our own sampler, seen just before it is rounded to a PIL image."""
+    """float32[H, W, 3] in [0, 1] of our own sampler, seen just before it is rounded to a PIL image.
+
+    Of layers float32[H, W, 4], the lowest one.
+    """
     seen = []
     # the one of videos calls that of pictures for each of them
     processor = getattr(pipe, "video_processor", None) or pipe.image_processor
@@ -68,7 +72,8 @@ def our_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> np.
     finally:
         processor.postprocess = postprocess
     assert made is request
-    first = picture[0] if isinstance(picture, list) else picture  # of a video
+    images = picture.images if isinstance(picture, SampleLayers) else picture
+    first = images[0] if isinstance(images, list) else images  # of layers, or of a video
     assert np.array_equal(np.asarray(first), (seen[0] * 255).round().astype(np.uint8))
     return seen[0]
 
@@ -87,6 +92,10 @@ def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> n
     if request.references:
         arguments["image"] = Image.open(request.references[0])
         arguments["last_image"] = Image.open(request.references[-1]) if len(request.references) > 1 else None
+    if family and family.layer_options:
+        size = request.width, request.height
+        arguments["image"] = arguments["image"].convert("RGBA").resize(size, Image.Resampling.LANCZOS)
+        arguments |= family.layer_options(request.layers, request.width, request.height)
     if request.mask:
         arguments["mask_image"] = Image.open(request.mask)
     arguments[family.guidance_argument if family else "guidance_scale"] = request.guidance
@@ -103,4 +112,6 @@ def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> n
             **{name: value for name, value in arguments.items() if name in taken},
         )
     images = images_in(output)
+    if family and family.layered:
+        return images[0][0]
     return output.frames[0][0] if images is None else images[0]

@@ -31,10 +31,11 @@ def shrink_inputs(name: str) -> None:
         text = replace(family.text, options={**family.text.options, "max_sequence_length": SHORT_TEXT})
         FAMILIES[name] = replace(family, text=text)
         _shrunk[name] = family, FAMILIES[name]
-    if family.reference_size is None:
+    if family.reference_size is None and not family.layered:
         return
-    text = replace(family.text, reference_size=_smaller(family.text.reference_size))
-    FAMILIES[name] = replace(family, reference_size=_smaller(family.reference_size), text=text)
+    if family.reference_size:
+        text = replace(family.text, reference_size=_smaller(family.text.reference_size))
+        FAMILIES[name] = replace(family, reference_size=_smaller(family.reference_size), text=text)
     _shrunk[name] = family, FAMILIES[name]
     pipeline = getattr(import_module("diffusers"), family.pipeline)
     module = import_module(pipeline.__module__)

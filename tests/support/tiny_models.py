@@ -1992,7 +1992,16 @@ def make_tiny_qwen_image_edit_plus(path: str | Path) -> Path:
     return _save_tiny_qwen_edit(path, "QwenImageEditPlusPipeline", zero_cond_t=True)
 
 
-def _save_tiny_qwen_edit(path: str | Path, pipeline_class: str, **config) -> Path:
+def make_tiny_qwen_image_layered(path: str | Path) -> Path:
+    """Save a tiny Qwen-Image-Layered pipeline below `path` and return the path."""
+    # the pipeline takes images of four channels for latents if these have as many
+    stats = {"latents_mean": [0.1, -0.2, 0.3, 0.0, 0.2], "latents_std": [1.5, 2.0, 0.5, 1.0, 0.8]}
+    vae = tiny_qwen_vae(input_channels=4, z_dim=5, **stats)
+    config = {"in_channels": 20, "out_channels": 5, "use_additional_t_cond": True, "use_layer3d_rope": True}
+    return _save_tiny_qwen_edit(path, "QwenImageLayeredPipeline", vae, **config)
+
+
+def _save_tiny_qwen_edit(path: str | Path, pipeline_class: str, vae=None, **config) -> Path:
     import diffusers
     import torch
     from transformers import Qwen2VLProcessor
@@ -2000,18 +2009,16 @@ def _save_tiny_qwen_edit(path: str | Path, pipeline_class: str, **config) -> Pat
     torch.manual_seed(SEED)
     tokenizer = qwen_tokenizer(VISION_TOKENS)
     transformer = diffusers.QwenImageTransformer2DModel(
-        in_channels=16,
-        out_channels=4,
+        **{"in_channels": 16, "out_channels": 4, **config},
         num_layers=2,
         attention_head_dim=16,
         num_attention_heads=2,
         joint_attention_dim=16,
         axes_dims_rope=(8, 4, 4),
-        **config,
     )
     pipeline = getattr(diffusers, pipeline_class)(
         transformer=transformer,
-        vae=tiny_qwen_vae(),
+        vae=vae or tiny_qwen_vae(),
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
         text_encoder=tiny_qwen_vl(tokenizer),
         tokenizer=tokenizer,
@@ -2035,19 +2042,20 @@ def qwen_processor(tokenizer, kind, patch_size: int, max_pixels: int):
     return without_videos(kind)(images, tokenizer, chat_template=template)
 
 
-def tiny_qwen_vae():
+def tiny_qwen_vae(**config):
     from diffusers import AutoencoderKLQwenImage
 
-    return AutoencoderKLQwenImage(
-        base_dim=4,
-        z_dim=4,
-        dim_mult=[1, 1, 1],
-        num_res_blocks=1,
-        temperal_downsample=[False, True],
+    own = {
+        "base_dim": 4,
+        "z_dim": 4,
+        "dim_mult": [1, 1, 1],
+        "num_res_blocks": 1,
+        "temperal_downsample": [False, True],
         # unlike each other: mixed up channels would show
-        latents_mean=[0.1, -0.2, 0.3, 0.0],
-        latents_std=[1.5, 2.0, 0.5, 1.0],
-    )
+        "latents_mean": [0.1, -0.2, 0.3, 0.0],
+        "latents_std": [1.5, 2.0, 0.5, 1.0],
+    }
+    return AutoencoderKLQwenImage(**{**own, **config})
 
 
 def tiny_qwen_text(tokenizer):

@@ -52,7 +52,7 @@ def leaves(values: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]
 
 
 @pytest.fixture
-def small(picture_folder, tmp_path, tiny_model) -> Callable[[dict], list[str]]:
+def small(picture_folder, layer_folder, tmp_path, tiny_model) -> Callable[[dict], list[str]]:
     """Returns a function that returns the "path=value" changes for a quick run of a preset on a tiny model."""
 
     def changes(values: dict) -> list[str]:
@@ -67,7 +67,9 @@ def small(picture_folder, tmp_path, tiny_model) -> Callable[[dict], list[str]]:
             frames = load_families()[values["family"]].frame_step + 1
             write_video(tmp_path / "videos" / "number.mp4", frames, size=(32, 32))
             paths |= {"concepts.0.path": tmp_path / "videos", "data.frames": frames}
-        if load_families()[values["family"]].needs_references:
+        if load_families()[values["family"]].layered:
+            paths["concepts.0.layer_folder"] = layer_folder(paths["concepts.0.path"])
+        elif load_families()[values["family"]].needs_references:
             paths["concepts.0.reference_folder"] = picture_folder(name="before")
         words = WORD if "embeddings" in values else ()
         for number in range(len(values.get("sampling", {}).get("samples", []))):

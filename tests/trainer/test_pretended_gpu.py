@@ -36,11 +36,13 @@ RUNS = [
     ("hidream", "mixture of experts", MIXED),
     ("wan22_a14b", "two experts, videos", MIXED),
     ("wan21_flf2v", "frames that are given", MIXED),
+    ("qwen_image_layered", "layers, a reference", MIXED),
     ("hunyuan_dit", "full, no adapters", ("method=full", *MIXED, "optimizer.stochastic_rounding=true")),
 ]
 # A library's own code in the step; ours must not be here, but for the experts of HiDream, whose sizes depend on values.
 KNOWN_WAITS = {
     "zimage": {f"{DIFFUSERS}z_image.py"},
+    "qwen_image_layered": {f"{DIFFUSERS}qwenimage.py"},
     "hidream": {f"{DIFFUSERS}hidream_image.py", "modules/families/hidream.py"},
 }
 OF_PIPELINES = "diffusers/pipelines/"  # encode_prompt, where text encoders train: it copies the tokens
@@ -54,7 +56,7 @@ def gpu(tmp_path_factory):
 
 
 @pytest.fixture
-def settings(make_config, config_file, tiny_model, tmp_path):
+def settings(make_config, config_file, tiny_model, layer_folder, tmp_path):
     def make(family: str, *overrides: str) -> str:
         side = max(32, 2 * FAMILIES[family].align)
         sizes = (f"data.resolution={side}", f"data.bucket_step={side // 2}", f"sampling.samples={SAMPLE}")
@@ -64,7 +66,11 @@ def settings(make_config, config_file, tiny_model, tmp_path):
             (tmp_path / "videos" / "number.txt").write_text("number 3")
             sizes += (f"concepts.0.path={tmp_path / 'videos'}", "data.frames=5", "data.clips=chunks")
             sizes += ("sampling.samples=[{steps: 2}]",)
-        return config_file(make_config(*model, *sizes, *RUN, *overrides))
+        config = make_config(*model, *sizes, *RUN, *overrides)
+        if FAMILIES[family].layered:
+            config.concepts[0].layer_folder = str(layer_folder(config.concepts[0].path))
+            config.sampling.samples[0].prompt = ""  # so that it takes an image of the dataset apart
+        return config_file(config)
 
     return make
 

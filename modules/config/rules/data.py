@@ -35,10 +35,10 @@ def reference_problems(config: TrainConfig) -> Iterator[Problem]:
     family = load_families()[config.family]
     for number, concept in enumerate(config.concepts):
         path = f"concepts.{number}.reference_folder"
-        if concept.enabled and concept.reference_folder and not family.max_references:
+        if concept.enabled and concept.reference_folder and (family.layered or not family.max_references):
             message = f"{path}: {family.label} takes no reference images; empty it."
             yield Problem(path, message, remedy=Remedy("Train without references", {path: ""}))
-        if concept.enabled and not concept.reference_folder and family.needs_references:
+        if concept.enabled and not concept.reference_folder and family.needs_references and not family.layered:
             message = (
                 f"{path} is empty: {family.label} learns edits; choose the folder of the images before the edit, which "
                 "have the names of those after it."
@@ -48,10 +48,31 @@ def reference_problems(config: TrainConfig) -> Iterator[Problem]:
         path = f"sampling.samples.{number}.reference"
         if sample.enabled and sample.prompt and not sample.reference and family.needs_references:
             message = (
-                f"{path} is empty: {family.label} edits images; choose one, or empty the prompt, so that an image of "
-                "the dataset gives both."
+                f"{path} is empty: {family.label} {'takes images apart' if family.layered else 'edits images'}; choose "
+                "one, or empty the prompt, so that an image of the dataset gives both."
             )
             yield Problem(path, message)
+
+
+def layer_problems(config: TrainConfig) -> Iterator[Problem]:
+    """Layers that the model can't learn, or that it can't do without, and what would no longer add up to the image."""
+    family = load_families()[config.family]
+    for path, concept in _enabled_concepts(config):
+        setting = f"{path}.layer_folder"
+        if concept.layer_folder and not family.layered:
+            message = f"{setting}: {family.label} takes no images apart; empty it."
+            yield Problem(setting, message, remedy=Remedy("Train without layers", {setting: ""}))
+        if family.layered and not concept.layer_folder:
+            message = (
+                f"{setting} is empty: {family.label} learns to take images apart; choose the folder of the layers of "
+                "the images, such as cat_0.png and cat_1.png of cat.png."
+            )
+            yield Problem(setting, message)
+        for name in ("contrast", "hue", "fixed_contrast", "fixed_hue") if family.layered else ():
+            if value := getattr(concept.augmentation, name):
+                setting = f"{path}.augmentation.{name}"
+                message = f"{setting} {value:g}: the layers would no longer add up to the image; set it to 0."
+                yield Problem(setting, message, remedy=set_to(setting, 0.0, "0"))
 
 
 def held_out_problems(config: TrainConfig) -> Iterator[Problem]:

@@ -26,7 +26,7 @@ FOLDER = "generated"  # in the folder of samples, which is never taken for train
 class ImageWish:
     """What to generate. width, height: in pixels. reference: an image that the model sees, or a folder of them.
 
-    mask, last_frame: as in SampleConfig.
+    mask, last_frame, layers: as in SampleConfig.
     frames: of a video; 1 for an image.
     """
 
@@ -41,6 +41,7 @@ class ImageWish:
     frames: int = 1
     mask: str = ""
     last_frame: str = ""
+    layers: int = 4
 
 
 def first_wish(config: TrainConfig, samples: Sequence[SamplePicture]) -> ImageWish:
@@ -60,6 +61,7 @@ def first_wish(config: TrainConfig, samples: Sequence[SamplePicture]) -> ImageWi
         sample_frames(sample, config),
         sample.mask,
         sample.last_frame,
+        sample.layers,
     )
 
 
@@ -107,6 +109,8 @@ def sample_options(
     if wish.frames > 1:
         options += ["--frames", str(wish.frames)]
         options += ["--fps", f"{clip_fps(config):g}"]
+    if load_families()[config.family].layered:
+        options += ["--layers", str(wish.layers)]
     if config.model.text_chunks > 1:
         options += ["--text-chunks", str(config.model.text_chunks)]
     if config.model.word_weights:

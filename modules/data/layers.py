@@ -1,0 +1,121 @@
+"""Layers: the transparent images that make up an image, for models that take images apart.
+
+The layers of `people/ann.jpg` are the images `people/ann_0.*`, `people/ann_1.*` and so on in the concept's layer
+folder, from the bottom to the top. They are encoded behind the image itself, along the axis that the frames of clips
+have.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL.Image import Resampling
+
+from modules.config.counted import counted
+from modules.data.errors import DataError, ImageError
+from modules.data.image_views import augmentation_of
+from modules.data.images import adjust_colors, fit_image, load_rgba, size_or_reason, to_array
+from modules.data.paired_files import find_paired
+from modules.data.references import RECORD, is_alike
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from modules.data.buckets import Buckets
+    from modules.data.concepts import Dataset
+    from modules.data.LatentEncoder import LatentEncoder
+
+NUM_READERS = 8
+
+
+def with_layers(dataset: Dataset, family: str) -> Dataset:
+    """Adds layers to a dataset without views, and removes the images of which one can't be read.
+
+    family: its name, for the messages.
+    Raises DataError if a layer folder does not exist, if an image has no layers or some of another aspect ratio, or if
+    no image is left.
+    """
+    found = find_paired(dataset, "layer_folder")
+    lacking = [path for path, layers in zip(dataset.paths, found, strict=True) if not layers]
+    if lacking:
+        raise DataError(
+            f"{counted(len(lacking), 'image has', 'images have')} no layers, such as {lacking[0]}, but {family} learns "
+            "to take images apart: add those of cat.png to the layer folder as cat_0.png, cat_1.png and so on, from "
+            "the bottom to the top, or remove the image."
+        )
+    unique = list(dict.fromkeys(path for layers in found for path in layers))
+    with ThreadPoolExecutor(NUM_READERS) as readers:
+        sizes = dict(zip(unique, readers.map(size_or_reason, unique), strict=True))
+    kept: list[int] = []
+    lost: list[tuple[str, str]] = []
+    for sample, layers in enumerate(found):
+        reasons = [f"its layer {path} can't be read: {sizes[path]}" for path in layers if isinstance(sizes[path], str)]
+        if reasons:
+            lost.append((dataset.paths[sample], reasons[0]))
+            continue
+        own = int(dataset.widths[sample]), int(dataset.heights[sample])
+        for path in layers:
+            _check_aspect(path, sizes[path], dataset.paths[sample], own)
+        kept.append(sample)
+    if not kept:
+        raise DataError(f"none of the layers can be read, such as one of {lost[0][0]}: repair or remove them.")
+    return dataset.subset(kept, lost, layers=[found[sample] for sample in kept])
+
+
+def load_layers(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:
+    """float32[1 + L, 4, H, W] in [-1, 1]: the image of a sample and its layers, all cropped and augmented alike.
+
+    Raises ImageError.
+    """
+    augmentation = augmentation_of(dataset, sample)
+    size = int(dataset.widths[sample]), int(dataset.heights[sample])
+
+    def load(path: str) -> np.ndarray:
+        image = load_rgba(path)
+        if image.size != size:
+            image = image.resize(size, Resampling.LANCZOS)
+        fitted = to_array(adjust_colors(fit_image(image, *buckets.shape_of(sample), augmentation), augmentation))
+        fitted[:, fitted[3] == -1] = -1  # as resizing leaves it: what a program keeps there can't be seen
+        return fitted
+
+    image = load(dataset.paths[sample])
+    layers = []
+    for path in dataset.layers_of(sample):
+        try:
+            layers.append(load(path))
+        except ImageError as error:
+            raise ImageError(path, f"its layer {os.path.basename(path)} can't be read: {error.reason}") from error
+    return np.stack([image, *layers])
+
+
+def encode_layers(pixels: np.ndarray, encoder: LatentEncoder) -> Tensor:
+    """[C, 1 + L, h, w], the normalized latents of `load_layers`."""
+    import torch
+
+    return torch.cat(list(encoder.encode(torch.from_numpy(pixels))), dim=1)
+
+
+def add_whole_image(record: dict[str, Tensor]) -> None:
+    """Adds to a cache entry of layers the image itself as the reference that the model sees without noise."""
+    record[f"{RECORD}0"] = record["latents"][:, :1].clone()
+
+
+def describe_layers(dataset: Dataset) -> str | None:
+    """How many layers images have; None in a run without layers."""
+    if dataset.layers is None:
+        return None
+    counts = sorted({len(dataset.layers[image]) for image in dataset.images_of(range(len(dataset)))})
+    several = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
+    return f"{several} of each image"
+
+
+def _check_aspect(path: str, size: tuple[int, int] | str, image: str, of_image: tuple[int, int]) -> None:
+    assert not isinstance(size, str)  # such images are left out before
+    if not is_alike(size, of_image):
+        raise DataError(
+            f"layer {path} is {size[0]} x {size[1]} and its image {os.path.basename(image)} {of_image[0]} x "
+            f"{of_image[1]}: a layer needs the aspect ratio of its image; save it in the size of the image."
+        )
