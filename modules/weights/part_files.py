@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 PREFIXES = ("model.diffusion_model.", "diffusion_model.", "net.")
 _SCALES = (".scale_weight", ".weight_scale")  # of a float8 weight: ComfyUI's older and newer names
 _NOT_WEIGHTS = (*_SCALES, ".scale_input", ".input_scale", ".comfy_quant", "scaled_fp8")
+# Names that the converters of diffusers 0.42 leave as they are: the positions of Wan 2.1 FLF2V's two images.
+_LEFT_OUT = {"img_emb.emb_pos": "condition_embedder.image_embedder.pos_embed"}
 CHOOSE_FLOAT = "which can't be read; choose the file in bfloat16, float16 or float8"
 
 
@@ -82,7 +84,7 @@ def in_diffusers_names(
     # converters fail in many ways on what they don't know
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"its tensors are not named as those of this kind are, such as {min(expected)}") from error
-    return {name: tensor for name, tensor in converted.items() if tensor is not None}
+    return {_LEFT_OUT.get(name, name): tensor for name, tensor in converted.items() if tensor is not None}
 
 
 def surplus(names: Collection[str], expected: Collection[str]) -> str:

@@ -172,6 +172,7 @@ def test_the_end_shows_what_the_run_has_made(app, tmp_path, tiny_sd15, wait_for,
     settle(app)
     shown = [card.winfo_manager() != "" for card in (tab.result, tab.trying, tab.progress, tab.ranks)]
     assert shown == [True, True, False, False]
+    assert not tab.trying._last_row.winfo_manager()  # its model makes images
     tab.trying.entries["seed"].insert(0, "x")
     tab.trying.generate()
     assert tab.trying._note.cget("text") == "Seed 'x42' must be a whole number."

@@ -16,6 +16,16 @@ from modules.weights.safe import load_tensors, save_tensors
 PREFIX = "model.diffusion_model."
 # diffusers' name -> that of the makers, in this order; read by `diffusers.loaders.single_file_utils`
 ORIGINAL = {
+    "wan21_flf2v": {
+        "condition_embedder.image_embedder.norm1": "img_emb.proj.0",
+        "condition_embedder.image_embedder.ff.net.0.proj": "img_emb.proj.1",
+        "condition_embedder.image_embedder.ff.net.2": "img_emb.proj.3",
+        "condition_embedder.image_embedder.norm2": "img_emb.proj.4",
+        "condition_embedder.image_embedder.pos_embed": "img_emb.emb_pos",
+        "norm_added_k": "norm_k_img",
+        "add_k_proj": "k_img",
+        "add_v_proj": "v_img",
+    },
     "wan21": {
         "condition_embedder.time_embedder.linear_1": "time_embedding.0",
         "condition_embedder.time_embedder.linear_2": "time_embedding.2",
@@ -43,6 +53,7 @@ ORIGINAL = {
     "ltx_video": {"proj_in": "patchify_proj", "time_embed": "adaln_single", "norm_q": "q_norm", "norm_k": "k_norm"},
     "qwen_image": {},
 }
+ORIGINAL["wan21_flf2v"] |= ORIGINAL["wan21"]
 
 
 def weights_of(folder):
@@ -55,7 +66,7 @@ def original(family, tensors):
     for name, tensor in tensors.items():
         for ours, theirs in ORIGINAL[family].items():
             name = name.replace(ours, theirs)
-        if family == "wan21" and name.endswith("scale_shift_table"):
+        if family.startswith("wan21") and name.endswith("scale_shift_table"):
             name = ("" if name.startswith("blocks") else "head.") + name.replace("scale_shift_table", "modulation")
         renamed[name] = tensor
     for name in [name for name in renamed if name.endswith(".attention.to_q.weight")]:
