@@ -33,6 +33,7 @@ from modules.data.errors import CaptionError, DataError, ImageError
 from modules.data.FileHashes import hash_of
 from modules.data.folder_walk import Outputs, walk
 from modules.data.images import EXTENSIONS
+from modules.data.layers import add_up
 from modules.data.prepare import prepare_data
 from modules.data.timed_captions import caption_parts, is_about
 from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
@@ -122,6 +123,7 @@ def _findings(
         message = f"{counted(count, 'image')} of the run folder {run} will be left out."
         yield Finding("run_images", "note", message, count)
     yield from _videos(dataset, unusable)
+    yield from _layers(dataset, unusable)
     yield from _duplicates(dataset)
     yield from _shapes(dataset, buckets, config)
     batch = global_batch(config, num_ranks)
@@ -160,6 +162,26 @@ def _videos(dataset: Dataset, unusable: dict[int, str]) -> Iterator[Finding]:
     if sideways:
         message = f"videos are stored sideways, such as {sideways[0]}: they are trained upright"
         yield _finding("sideways", "note", message, sideways)
+
+
+def _layers(dataset: Dataset, unusable: dict[int, str]) -> Iterator[Finding]:
+    """Reports images that are not the sum of their layers, as if these were numbered from the top to the bottom."""
+    if dataset.layers is None:
+        return
+    images = [sample for sample in np.flatnonzero(dataset.num_views).tolist() if sample not in unusable]
+    with ThreadPoolExecutor(NUM_READERS) as readers:
+        sums = readers.map(lambda sample: _adds_up(dataset, sample), images)
+        others = [dataset.paths[sample] for sample, adds_up in zip(images, sums, strict=True) if not adds_up]
+    if others:
+        message = f"images are not what their layers add up to from the bottom, _0, to the top, such as {others[0]}"
+        yield _finding("layers", "warning", message, others)
+
+
+def _adds_up(dataset: Dataset, sample: int) -> bool:
+    try:
+        return add_up(dataset.paths[sample], dataset.layers_of(sample))
+    except ImageError:  # damage behind the header, which decoding every image finds
+        return True
 
 
 def _traits_or_none(path: str) -> VideoTraits | None:

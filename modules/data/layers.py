@@ -8,10 +8,12 @@ have.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
+from PIL import Image
 from PIL.Image import Resampling
 
 from modules.config.counted import counted
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from modules.data.LatentEncoder import LatentEncoder
 
 NUM_READERS = 8
+GLANCE = 64  # pixels of a side, in which an image is compared with its layers
+TOLERANCE = 4.0  # mean difference, of 255: lossy files and soft edges stay far below
 
 
 def with_layers(dataset: Dataset, family: str) -> Dataset:
@@ -101,6 +105,22 @@ def encode_layers(pixels: np.ndarray, encoder: LatentEncoder) -> Tensor:
 def add_whole_image(record: dict[str, Tensor]) -> None:
     """Adds to a cache entry of layers the image itself as the reference that the model sees without noise."""
     record[f"{RECORD}0"] = record["latents"][:, :1].clone()
+
+
+def composed(layers: Sequence[Image.Image]) -> Image.Image:
+    """All layers on top of each other, as RGBA. layers: RGBA of one size, from the bottom to the top."""
+    whole = layers[0]
+    for layer in layers[1:]:
+        whole = Image.alpha_composite(whole, layer)
+    return whole
+
+
+def add_up(image: str, layers: Sequence[str]) -> bool:
+    """Whether the layers on top of each other look like their image, at a glance. Raises ImageError."""
+    own, *parts = (load_rgba(path).resize((GLANCE, GLANCE), Resampling.BOX) for path in (image, *layers))
+    white = Image.new("RGBA", (GLANCE, GLANCE), "white")
+    seen, made = (np.asarray(composed([white, one]), np.float32) for one in (own, composed(parts)))
+    return float(np.abs(seen - made).mean()) <= TOLERANCE
 
 
 def describe_layers(dataset: Dataset) -> str | None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageDraw
 
+from modules.data.layers import composed
+
 CHECK = 16  # pixels of a square of the checkerboard
 LIGHT, DARK = (255, 255, 255), (214, 214, 214)
 GAP = 8
@@ -19,10 +21,7 @@ class SampleLayers:
 
     def composed(self) -> Image.Image:
         """All of them on top of each other."""
-        whole = self.images[0].convert("RGBA")
-        for layer in self.images[1:]:
-            whole = Image.alpha_composite(whole, layer.convert("RGBA"))
-        return whole
+        return composed([layer.convert("RGBA") for layer in self.images])
 
     def side_by_side(self) -> Image.Image:
         """The composed image, then each layer, on a checkerboard that shows through where they are transparent."""

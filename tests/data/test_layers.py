@@ -17,6 +17,7 @@ from modules.data.caching import cache_latents, latent_keys
 from modules.data.concepts import captions
 from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes
+from modules.data.health import check_health
 from modules.data.layers import describe_layers, load_layers
 from modules.data.prepare import prepare_data
 from modules.data.references import of_captions, references_in
@@ -172,6 +173,24 @@ def test_settings_without_layers_or_that_would_change_them_apart_are_refused(pic
     other = replace(settings("images", "layers"), family="sd15")
     problem = next(problem for problem in find_problems(other) if problem.path == "concepts.0.layer_folder")
     assert "takes no images apart; empty it" in problem.message
+
+
+def test_the_dataset_check_tells_of_layers_in_another_order(tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "layers").mkdir()
+    ground = Image.new("RGBA", (128, 128), (200, 180, 0, 255))
+    top = Image.new("RGBA", (128, 128), (0, 0, 0, 0))
+    top.paste((0, 0, 250, 255), (16, 16, 64, 64))
+    for name, layers in (("good", (ground, top)), ("reversed", (top, ground))):
+        Image.alpha_composite(ground, top).convert("RGB").save(tmp_path / "images" / f"{name}.jpg")
+        for number, layer in enumerate(layers):
+            layer.save(tmp_path / "layers" / f"{name}_{number}.png")
+    config = settings(tmp_path / "images", tmp_path / "layers")
+    config.model.base = "/nowhere"  # the check is of the data alone
+    (finding,) = (finding for finding in check_health(config).findings if finding.kind == "layers")
+    assert finding.level == "warning"
+    assert finding.paths == [str(tmp_path / "images" / "reversed.jpg")]
+    assert finding.message.startswith("1 images are not what their layers add up to from the bottom, _0, to the top")
 
 
 def test_the_disk_estimate_counts_layers_and_the_image_twice(picture_folder, layer_folder):
