@@ -40,6 +40,7 @@ from modules.weights import ActivationOffload
 from modules.weights.BaseModel import BaseModel
 from modules.weights.libraries import import_pipeline
 from modules.weights.processors import load_processors
+from modules.weights.safe import load_tensors
 from modules.weights.transfers import DirectTransfers
 from tests.support.prepared import prepared
 from tests.support.short_training import load_plainly
@@ -95,8 +96,16 @@ class Case:
         return load_pipe(self.family, self.folder)
 
     def copied_pipe(self):
-        """In a fraction of the time; but its weights lie elsewhere in memory, so that last bits may be others."""
+        """In less time; but its weights lie elsewhere in memory, so that last bits may be others."""
         return copy.deepcopy(self.pipe)
+
+    def same_pipe(self):
+        """With the same weights, but its own scheduler, and a VAE and denoisers whose attributes can be set."""
+        pipe = copy.copy(self.pipe)
+        pipe.scheduler = copy.deepcopy(pipe.scheduler)
+        for name in ("vae", *self.family.denoisers):
+            setattr(pipe, name, copy.copy(getattr(pipe, name)))
+        return pipe
 
     def text(self, pipe=None):
         """The conditioning of PROMPTS, each encoded alone, as a pipeline does it for one picture."""
@@ -336,6 +345,15 @@ def clip_case(request, tiny_model) -> Case:
     return Case(family, folder, load_pipe(family, folder), 2 * family.frame_step + 1)
 
 
+def once_for_each_denoiser():
+    """The first family with LoRA for each class of denoisers and each choice of their blocks."""
+    names = {}
+    for name, family in FAMILIES.items():
+        if "lora" in family.methods:  # else all weights train, so that none can be swapped
+            names.setdefault((family.published.denoiser.class_name, repr(family.lora_blocks)), name)
+    return list(names.values())
+
+
 def load_pipe(family, folder):
     pipeline = import_pipeline(family.pipeline)
     # diffusers wants to be told of each part that a model goes without
@@ -362,7 +380,7 @@ def no_guidance(pipe):
 
 def spied_sampling(case, prompt, **arguments):
     """A pipeline's picture and latents, and each (prediction, timestep, latents) that its scheduler was given."""
-    pipe = case.fresh_pipe()
+    pipe = case.same_pipe()
     if case.family.objective == "ddpm":
         # of the same noise schedule, and one that scales no input of the denoiser
         pipe.scheduler = diffusers.DDIMScheduler.from_config(pipe.scheduler.config)
@@ -422,9 +440,8 @@ def only_pictures(family, pipe):
         return
     for_sound = copy.deepcopy(pipe.scheduler)
     pipe.scheduler.__deepcopy__ = lambda memo: for_sound  # not a copy that is spied on, too
-    pipe.transformer.register_forward_pre_hook(
-        lambda module, args, kwargs: (args, {**kwargs, "isolate_modalities": True}), with_kwargs=True
-    )
+    forward = pipe.transformer.forward
+    pipe.transformer.forward = lambda *args, **given: forward(*args, **{**given, "isolate_modalities": True})
 
 
 def noised_pair(case, times=(0.3, 0.9)):
@@ -686,9 +703,8 @@ def test_training_mode_and_gradient_checkpointing_change_no_prediction(case):
     assert largest_difference(trained, case.plain_prediction) == 0.0
 
 
+@pytest.mark.parametrize("case", once_for_each_denoiser(), indirect=True, scope="module")
 def test_swapped_blocks_and_offloaded_activations_give_the_gradients_of_those_on_the_device(case, monkeypatch):
-    if "lora" not in case.family.methods:
-        pytest.skip("its weights train themselves, so that none can be swapped")
     monkeypatch.setattr(ActivationOffload, "LEAST_BYTES", 1)
     transfers, copies = DirectTransfers(), []
     monkeypatch.setattr(transfers, "start", lambda target, source: copies.append(target.copy_(source)))
@@ -782,7 +798,7 @@ def test_a_cached_embedding_gives_the_picture_of_its_prompt(case, tmp_path):
     for row, record in enumerate(case.records()):
         writer.put(f"key{row}", record)
     reader = TensorCache(tmp_path, "text", 1)  # another rank: the files, not what the writer keeps in memory
-    pipe = case.fresh_pipe()
+    pipe = case.same_pipe()
     for row, prompt in enumerate(PROMPTS):
         text = collate_text(case.family.text, [reader.get(f"key{row}")])
         cached = case.make_picture(pipe, **text)
@@ -793,8 +809,8 @@ def test_a_cached_embedding_gives_the_picture_of_its_prompt(case, tmp_path):
 def test_the_products_own_sampling_makes_pictures_with_guidance_and_otherwise_default_settings(case, tmp_path):
     sample = case.sample(tmp_path, count=2)
     assert sample.guidance > 1
-    together = [as_pixels(image) for _, image in generate_images(case.copied_pipe(), image_requests(sample), 2)]
-    alone = [as_pixels(image) for _, image in generate_images(case.copied_pipe(), image_requests(sample), 1)]
+    together = [as_pixels(image) for _, image in generate_images(case.same_pipe(), image_requests(sample), 2)]
+    alone = [as_pixels(image) for _, image in generate_images(case.same_pipe(), image_requests(sample), 1)]
     for one, other in zip(together, alone, strict=True):
         assert one.shape[-3:-1] == (case.height, case.width)
         assert np.abs(one - other).max() <= 2  # rounding, of 255
@@ -816,7 +832,7 @@ def test_samples_are_the_same_with_prompts_encoded_before_and_no_text_encoder_lo
     with prompts.pipeline() as pipe:
         assert not any(getattr(pipe, name) for name in case.family.text.encoders)
         ((_, image),) = generate_images(pipe, requests, 1)
-    ((_, expected),) = generate_images(case.fresh_pipe(), requests, 1)
+    ((_, expected),) = generate_images(case.same_pipe(), requests, 1)
     assert np.abs(as_pixels(image) - as_pixels(expected)).max() <= 2  # rounding, of 255
 
 
@@ -912,6 +928,8 @@ def test_saved_full_weights_give_a_fresh_pipeline_the_same_prediction(case, tmp_
     trained_parts = shake(base, config)
     assert trained_parts == {*case.family.denoisers, *case.family.trainable_text_encoders} & {*base.component_names}
     (folder,) = METHODS["full"].save(base, config, tmp_path, "x", {})
+    num_bytes = sum(tensor.nbytes for file in folder.rglob("*.safetensors") for tensor in load_tensors(file).values())
+    assert METHODS["full"].saved_bytes(base, config) == pytest.approx(num_bytes, rel=0.01)
     trained = predict_pair(case, base.pipe)
     assert largest_difference(predict_pair(case, load_pipe(case.family, folder)), trained) == 0.0
     difference = (case.plain_prediction - trained).abs().flatten(1).amax(1)
