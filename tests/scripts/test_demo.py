@@ -12,6 +12,7 @@ from modules.config.files import apply_overrides, config_from_values
 from modules.config.presets import load_preset
 from modules.config.quantizations import QUANTIZATIONS
 from modules.config.validation import find_problems
+from scripts import make_demo_model
 from tests.support.fork_server import ForkedScript
 from tests.support.ports import free_port
 
@@ -19,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "resources/demo"
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 MAX_MODEL_BYTES = 8_000_000
+FEW_SCANS = 200  # of 1,797
 FRESH_SEED = 100_000  # none of the seeds that made the regularisation pictures
 # Half of the steps with half of the samples teach as much, and all of them take minutes; few pictures at the start and
 # at the end, none in between.
@@ -63,12 +65,21 @@ def recognise(scans):
 
 @pytest.fixture(scope="module")
 def quickly_made(tmp_path_factory) -> Path:
-    """A demo made with next to no training."""
+    """A demo made with next to no training and sampling, from FEW_SCANS of the known digits."""
     pytest.importorskip("sklearn", reason="scikit-learn ships the scans")
     out = tmp_path_factory.mktemp("demo")
     (out / "README.md").write_text("stays")
-    few = ["--vae-steps", "1", "--base-steps", "1", "--regularisation-count", "1"]
-    run_script("make_demo_model.py", *few, "--out", out, output=tmp_path_factory.mktemp("output") / "output.txt")
+    write_captioned = make_demo_model.write_captioned
+
+    def write_few(folder: Path, name: str, image: Image.Image, digit: int) -> None:
+        if folder.name != "known" or int(name) < FEW_SCANS:
+            write_captioned(folder, name, image, digit)
+
+    few = ["--vae-steps=1", "--base-steps=1", "--regularisation-count=1"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(make_demo_model, "write_captioned", write_few)
+        patch.setitem(make_demo_model.SAMPLING, "num_inference_steps", 1)
+        assert make_demo_model.main([*few, "--out", str(out)]) == 0
     return out
 
 
@@ -140,9 +151,12 @@ def test_the_latents_of_the_remade_model_have_unit_variance(quickly_made, scans)
 
     from modules.families.latents import encode_pixels
     from modules.families.registry import FAMILIES
-    from scripts.make_demo_model import enlarge
 
-    known = [enlarge(image).convert("RGB") for image in scans.images[scans.target < 8]]
+    known = [
+        make_demo_model.enlarge(image).convert("RGB")
+        for image, digit in zip(scans.images[:FEW_SCANS], scans.target, strict=False)
+        if digit < 8
+    ]
     pixels = torch.from_numpy(np.stack([np.asarray(picture, np.float32) for picture in known])).permute(0, 3, 1, 2)
     vae = AutoencoderKL.from_pretrained(quickly_made / "model/vae")
     with torch.no_grad():
