@@ -129,8 +129,8 @@ class Family:
     shift_law: how the shift of timesteps by resolution grows with the size of an image, as in ResolutionShift.
     partly_unused: components with weights that the forward pass does not use, so that they never get a gradient.
     frozen_layers: component -> layers that are never trained, because other programs' file formats can't hold them.
-    accepts: whether a model_index.json with one of the pipelines belongs to this family and not to a variant. With
-        `denoiser_config`, families are told apart whose pipelines have the same class.
+    accepts: whether a model_index.json with one of the pipelines belongs to this family and not to a variant. The
+        denoiser's config is in it as DENOISER_CONFIG, and tells families apart whose pipelines have the same class.
     unsupported: config of the first denoiser -> the name of its version, if it is one that can't be trained, else "".
     matches_lora: whether tensor names and shapes of a LoRA file belong to this family and to no other.
     takes_loras_of: the family whose LoRA files also fit this one, because both have the same layers; "" for none.

@@ -97,7 +97,10 @@ def check_batch_divides(config: TrainConfig, num_ranks: int) -> None:
 def check_parts(config: TrainConfig, parts: Collection[str]) -> None:
     """Raises ConfigError if there is no part to train."""
     if not parts:
-        raise ConfigError(f"method {config.method!r} can't train the enabled parts: enable denoiser.train.")
+        family = FAMILIES[config.family]
+        has_denoiser = not set(family.denoisers).isdisjoint(facts_of(config).trainable(family))
+        part = "denoiser" if has_denoiser else "text_encoder"
+        raise ConfigError(f"method {config.method!r} can't train the enabled parts: enable {part}.train.")
 
 
 def _check_scheduler(config: TrainConfig, family: Family, base: BaseInfo) -> None:

@@ -7,6 +7,7 @@ import pytest
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.files import apply_overrides, config_from_values
 from modules.config.labels import with_labels
+from modules.config.methods import METHODS
 from modules.config.problems import with_remedy
 from modules.config.rules.ranks import check_batch
 from modules.config.SampleConfig import SampleConfig
@@ -251,12 +252,13 @@ def test_a_setting_that_does_no_harm_is_no_problem(overrides):
 
 
 FSDP = ("enable_multi_gpu=true", "distributed_strategy=fsdp")
+SHARDED = " or ".join(name for name, method in METHODS.items() if method.can_shard)
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["method=vae"], "method 'vae' ON: what it trains can't be sharded; use ddp, or lora or full."),
+        (["method=vae"], f"method 'vae' ON: what it trains can't be sharded; use ddp, or {SHARDED}."),
         (["family=wan22_a14b"], "family 'wan22_a14b' ON: a step may use one of its denoisers alone; use ddp."),
         (
             ["text_encoder.train=true"],

@@ -35,3 +35,11 @@ def test_a_family_that_the_method_cannot_train_is_refused_before_the_model_is_lo
     monkeypatch.setitem(METHODS, "full", replace(METHODS["full"], trainable=lambda family: ()))
     with pytest.raises(ConfigError, match="method 'full' can't train Stable Diffusion 1"):
         check_start(make_config("method=full"), 1)
+
+
+def test_a_method_for_text_encoders_alone_asks_to_train_these(make_config, monkeypatch):
+    only_text = replace(METHODS["full"], trainable=lambda family: family.trainable_text_encoders)
+    monkeypatch.setitem(METHODS, "full", only_text)
+    with pytest.raises(ConfigError, match=r"can't train the enabled parts: enable text_encoder\.train"):
+        check_start(make_config("method=full"), 1)
+    check_start(make_config("method=full", "text_encoder.train=true"), 1)
