@@ -22,6 +22,7 @@ from modules.session.RunFolder import RunFolder
 from scripts.setup.installing import create_venv
 from scripts.setup_env import set_up, wanted_index
 from tests.support.ports import free_port
+from tests.support.small_demo import shrink_demo
 from tests.support.StartedRun import MARK, end_processes, find_processes
 from tests.support.virtual_screen import missing, virtual_screen
 from tests.support.waiting import wait_until
@@ -42,6 +43,7 @@ def chorus(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("odd") / "a b'cd&e%f!ü"
     left_out = shutil.ignore_patterns(".git", ".venv", "workspace", "tests", "docs", "__pycache__", ".*_cache")
     shutil.copytree(ROOT, root, ignore=left_out)
+    shrink_demo(root)
     index = wanted_index(root)
 
     def borrow_packages(root: Path, arguments: list[str], say) -> None:
@@ -77,9 +79,8 @@ def run(environment: dict[str, str], chorus: Path, *command: str) -> subprocess.
 
 
 def test_the_demo_runs_unattended(chorus, environment):
-    quickly = [f"--set=sampling.samples.{number}.{name}=1" for number in range(10) for name in ("steps", "count")]
     port = f"--set=initial_port={free_port()}"  # another test may start ranks at the usual one in the same seconds
-    done = run(environment, chorus, "./start-multi-gpu.sh", "--yes", "--demo", port, *FEW_STEPS, *quickly)
+    done = run(environment, chorus, "./start-multi-gpu.sh", "--yes", "--demo", port, *FEW_STEPS)
     assert done.returncode == 0, done.stdout + done.stderr
     folder = chorus / "workspace" / "demo"
     assert f"Before and after: {folder / 'before_after.png'}" in done.stdout

@@ -21,6 +21,7 @@ from modules.session.following import is_running
 from modules.session.RunFolder import RunFolder
 from tests.support.Person import Person, field, reads
 from tests.support.run_processes import pid_of_rank
+from tests.support.small_demo import shrink_demo
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = [
@@ -30,7 +31,6 @@ pytestmark = [
 
 MANY_STEPS, MANY_EPOCHS = 20_000, 100_000  # enough not to finish during the test
 SAMPLE_EVERY = 20
-SAMPLE_STEPS = " steps: 20,"  # of the demo
 TOY_OR_CHECK = """
 import runpy, sys
 if "--supervise" in sys.argv and "--dry-run" not in sys.argv:
@@ -49,10 +49,7 @@ def chorus(tmp_path):
     folder = tmp_path / "chorus"
     for name in ("modules", "scripts", "resources"):
         shutil.copytree(ROOT / name, folder / name)
-    preset = folder / "resources" / "presets" / "demo.yaml"
-    text = preset.read_text(encoding="utf-8")
-    assert SAMPLE_STEPS in text
-    preset.write_text(text.replace(SAMPLE_STEPS, " steps: 1,"), encoding="utf-8")  # what samples show is no matter here
+    shrink_demo(folder)
     return folder
 
 
@@ -86,8 +83,11 @@ def demo_with(chorus):
 
     def write(**settings):
         path = chorus / "demo.yaml"
+        values = load_preset("demo", chorus / "resources" / "presets")
+        for concept in values["concepts"]:
+            concept["path"] = concept["path"].replace(str(ROOT), str(chorus))
         many = {"max_steps": MANY_STEPS, "epochs": MANY_EPOCHS}
-        save_config(config_from_values({**load_preset("demo"), **many, **settings}), path)
+        save_config(config_from_values({**values, **many, **settings}), path)
         return path
 
     return write
