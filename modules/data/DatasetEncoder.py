@@ -7,23 +7,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from modules.data.caching import (
-    WHOLE,
-    Progress,
-    Shard,
-    cache_latents,
-    cache_text,
-    encoders_of,
-    find_undecodable,
-    latent_keys,
-    reference_parts,
-    shard_of,
-    text_keys,
-)
+from modules.data.cache_keys import encoders_of, latent_keys, reference_parts, text_keys
+from modules.data.caching import cache_latents, cache_text
+from modules.data.decoding import find_undecodable
 from modules.data.errors import ImageError
 from modules.data.FileHashes import FileHashes
 from modules.data.records import CachedRecords, PixelRecords
 from modules.data.references import load_references_of_text
+from modules.data.shards import WHOLE, Progress, Shard, shard_of
 from modules.data.TensorCache import TensorCache
 from modules.families.latents import latent_shape
 

@@ -17,7 +17,6 @@ from modules.config.counted import counted
 from modules.config.methods import facts_of
 from modules.config.validation import find_problems
 from modules.data.buckets import crop_box
-from modules.data.caching import check_unusable, find_undecodable
 from modules.data.caption_tables import read_table
 from modules.data.captions import (
     caption_extension,
@@ -28,6 +27,7 @@ from modules.data.captions import (
     path_in_concept,
 )
 from modules.data.concepts import captions, read_tables, scan
+from modules.data.decoding import check_unusable, find_undecodable
 from modules.data.epoch_plan import count_samples, few_samples_warning
 from modules.data.errors import CaptionError, DataError, ImageError
 from modules.data.FileHashes import hash_of

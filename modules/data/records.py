@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from modules.data.BoundedMemory import BoundedMemory
-from modules.data.caching import load_pixels
+from modules.data.decoding import load_pixels
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,11 +16,11 @@ from modules.config.clips import last_frame_share
 from modules.config.counted import counted
 from modules.config.errors import ConfigError
 from modules.config.methods import facts_of
-from modules.data.caching import check_unusable
 from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import caption_prompts, captions
 from modules.data.DatasetEncoder import DatasetEncoder
+from modules.data.decoding import check_unusable
 from modules.data.errors import DataError
 from modules.data.prepare import prepare_data
 from modules.data.references import of_captions

@@ -10,16 +10,10 @@ import torch
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.ModelConfig import ModelConfig
 from modules.data.buckets import assign_buckets
-from modules.data.caching import (
-    cache_latents,
-    cache_text,
-    check_unusable,
-    find_undecodable,
-    latent_keys,
-    load_pixels,
-    text_keys,
-)
+from modules.data.cache_keys import latent_keys, text_keys
+from modules.data.caching import cache_latents, cache_text
 from modules.data.concepts import captions, scan
+from modules.data.decoding import check_unusable, find_undecodable, load_pixels
 from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes
 from modules.data.TensorCache import TensorCache

@@ -265,15 +265,15 @@ def test_what_one_rank_finds_unusable_all_know(cache, picture_folder):
 
 
 def test_an_unusable_picture_is_not_tried_again_by_the_other_node(cache, picture_folder, tmp_path, monkeypatch):
-    import modules.data.caching
+    import modules.data.decoding
 
-    load, loaded = modules.data.caching.load_pixels, []
+    load, loaded = modules.data.decoding.load_pixels, []
 
     def counted(dataset, buckets, sample):
         loaded.append(sample)
         return load(dataset, buckets, sample)
 
-    monkeypatch.setattr("modules.data.caching.load_pixels", counted)
+    monkeypatch.setattr("modules.data.decoding.load_pixels", counted)
     folder = picture_folder(SIZES)
     spoil(folder / "003.png")
     cached = cache(ThreadRanks(2, num_nodes=2), folder, cache_dirs=[tmp_path / "node-0", tmp_path / "node-1"])

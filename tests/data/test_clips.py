@@ -19,10 +19,11 @@ from modules.config.problems import with_remedy
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import find_problems
 from modules.data.Augmentation import NO_AUGMENTATION
-from modules.data.caching import latent_keys, load_pixels, text_keys
+from modules.data.cache_keys import latent_keys, text_keys
 from modules.data.clips import Clip, clip_frames, load_clip
 from modules.data.concepts import captions
 from modules.data.convert_captions import misencoded_captions
+from modules.data.decoding import load_pixels
 from modules.data.draws import uniform
 from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes

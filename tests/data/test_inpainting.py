@@ -12,7 +12,9 @@ from modules.config.ModelConfig import ModelConfig
 from modules.config.SampleConfig import SampleConfig
 from modules.config.SamplingConfig import SamplingConfig
 from modules.config.TrainConfig import TrainConfig
-from modules.data.caching import cache_latents, latent_keys, load_pixels
+from modules.data.cache_keys import latent_keys
+from modules.data.caching import cache_latents
+from modules.data.decoding import load_pixels
 from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes
 from modules.data.inpainting import KINDS, MASKED, MASKS, MaskRule, chosen_inpainting, describe_inpainting, draw_mask

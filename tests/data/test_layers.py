@@ -13,7 +13,8 @@ from modules.config.ModelConfig import ModelConfig
 from modules.config.SampleConfig import SampleConfig
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import find_problems
-from modules.data.caching import cache_latents, latent_keys
+from modules.data.cache_keys import latent_keys
+from modules.data.caching import cache_latents
 from modules.data.concepts import captions
 from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes

@@ -11,7 +11,8 @@ from modules.config.ConceptConfig import ConceptConfig
 from modules.config.ModelConfig import ModelConfig
 from modules.config.TrainConfig import TrainConfig
 from modules.data.Augmentation import Augmentation
-from modules.data.caching import cache_latents, latent_keys
+from modules.data.cache_keys import latent_keys
+from modules.data.caching import cache_latents
 from modules.data.concepts import scan
 from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes

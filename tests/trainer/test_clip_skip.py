@@ -8,7 +8,7 @@ from PIL import Image
 
 from modules.config.ModelConfig import ModelConfig
 from modules.config.SampleConfig import SampleConfig
-from modules.data.caching import text_keys
+from modules.data.cache_keys import text_keys
 from modules.data.FileHashes import FileHashes
 from modules.families.conditioning import clip_by_its_former_name, encode_records
 from modules.families.long_prompts import extend_prompts

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from modules.config.files import save_config
-from modules.data.caching import load_pixels
+from modules.data.decoding import load_pixels
 from modules.data.run_summary import summarize
 from modules.families.latents import encode_pixels
 from tests.support import rank_scenarios

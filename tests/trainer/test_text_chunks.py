@@ -7,7 +7,7 @@ from diffusers import DiffusionPipeline
 from PIL import Image
 
 from modules.config.SampleConfig import SampleConfig
-from modules.data.caching import text_keys
+from modules.data.cache_keys import text_keys
 from modules.data.FileHashes import FileHashes
 from modules.families.conditioning import encode_records
 from modules.families.long_prompts import extend_prompts

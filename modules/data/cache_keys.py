@@ -1,0 +1,132 @@
+"""The keys under which latents and text embeddings are cached.
+
+A key is a hash of everything that a tensor depends on: the file's bytes, its shape and crop, the encoder's weights and
+the dtype. Entries are therefore reused after a folder is moved, an image is renamed or the number of ranks changes,
+and never after the content has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from modules.data.FileHashes import FileHashes
+from modules.data.image_views import augmentation_of
+from modules.data.inpainting import inpainting_key
+from modules.data.references import reference_views
+
+if TYPE_CHECKING:
+    from modules.data.buckets import Buckets
+    from modules.data.concepts import Dataset
+    from modules.families.Family import Family
+    from modules.weights.BaseModel import BaseModel
+
+T = TypeVar("T")
+
+# Part of every key; to be increased whenever the same input is encoded differently.
+ENCODING_VERSION = 1
+
+
+def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: FileHashes) -> list[str | None]:
+    """The cache key of each sample's latents, None if the image or what belongs to it can't be read."""
+    encoder = hashes.combined(base.component_files(*encoders_of(base.family)), str(base.dtype), f"v{ENCODING_VERSION}")
+    contents = _of_each_view(dataset, hashes.of)
+    others = _contents_of_others(dataset, hashes)
+    keys: list[str | None] = []
+    for sample, (content, bucket) in enumerate(zip(contents, buckets.index.tolist(), strict=True)):
+        augmentation = augmentation_of(dataset, sample).cache_key_part
+        # Without augmentation, mask or references nothing is added, so the keys of plain images never change.
+        parts = [content, buckets.shapes[bucket], encoder, *([augmentation] if augmentation else [])]
+        mask = dataset.mask_of(sample)
+        if mask:
+            parts.append({"mask": others[mask]})
+        references, layers = dataset.references_of(sample), dataset.layers_of(sample)
+        if clip := dataset.clip_of(sample):
+            of_folder = [] if clip.folder_fps is None else [clip.folder_fps]
+            parts.append({"clip": [clip.start, clip.num_frames, clip.fps, *of_folder]})
+        if base.family.needs_first_frame:
+            parts.append({"first_frame": True})
+        if clip and clip.last_given:
+            parts.append({"last_frame": True})
+        if inpainting := inpainting_key(dataset, sample):
+            parts.append(inpainting)
+        if references:
+            listed = [[others[one.path], one.width, one.height] for one in references]
+            if base.family.reference_size:  # else sizes follow from what is in the key
+                views = reference_views(dataset, buckets, sample, base.family)
+                listed = [[*part, *view.size] for part, view in zip(listed, views, strict=True)]
+            parts.append({"references": listed})
+        if layers:
+            parts.append({"layers": [others[path] for path in layers]})
+        needed = [*([mask] if mask else []), *(one.path for one in references), *layers]
+        is_readable = content is not None and all(others[path] is not None for path in needed)
+        keys.append(_key(*parts) if is_readable else None)
+    return keys
+
+
+def encoders_of(family: Family) -> tuple[str, ...]:
+    """The components that latents, and what is cached with them, are encoded with."""
+    return family.vae, *family.image_components
+
+
+def text_keys(
+    captions: Sequence[str], base: BaseModel, hashes: FileHashes, references: Sequence[list] = ()
+) -> list[str]:
+    """The cache key of each caption's embeddings.
+
+    references: of each caption, as from `reference_parts`, if the text encoders see them.
+    """
+    files = base.component_files(*base.family.text_components)
+    quantization = base.config.text_encoder_quantization
+    # Without quantization nothing is added, so that earlier caches stay valid.
+    precision = str(base.dtype) if quantization == "none" else f"{base.dtype} {quantization}"
+
+    def encoders(options: dict) -> str:
+        if base.family.text.chunks > 1:
+            options["chunks"] = base.family.text.chunks
+        if base.family.text.weighted:
+            options["weighted"] = True
+        if base.family.text.layer_skips:
+            options["layer_skips"] = dict(base.family.text.layer_skips)
+        return hashes.combined(files, precision, json.dumps(options, sort_keys=True), f"v{ENCODING_VERSION}")
+
+    plain, empty = (encoders(base.family.text.options_for(prompt)) for prompt in ("a prompt", ""))
+    if references:
+        pairs = zip(captions, references, strict=True)
+        return [_key(caption, plain if caption else empty, {"references": parts}) for caption, parts in pairs]
+    keys = {caption: _key(caption, plain if caption else empty) for caption in set(captions)}
+    return [keys[caption] for caption in captions]
+
+
+def reference_parts(
+    dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: FileHashes, samples: Sequence[int]
+) -> list[list]:
+    """Of each sample, what determines the references that the text encoders see, for `text_keys`."""
+    contents = _contents_of_others(dataset, hashes)
+    parts = {
+        sample: [view.key_part(contents[view.path]) for view in reference_views(dataset, buckets, sample, base.family)]
+        for sample in set(samples)
+    }
+    return [parts[sample] for sample in samples]
+
+
+def _contents_of_others(dataset: Dataset, hashes: FileHashes) -> dict[str, str | None]:
+    """Path of a mask, a reference image or a layer -> hash of its file, None if it can't be read."""
+    paths = dataset.other_files
+    return dict(zip(paths, hashes.of(paths), strict=True))
+
+
+def _of_each_view(dataset: Dataset, function: Callable[[list[str]], list[T]]) -> list[T]:
+    """Calls `function` with the path of each image once; returns its values for every sample."""
+    first = dataset.first_views
+    images = np.unique(first).tolist()
+    values = dict(zip(images, function([dataset.paths[sample] for sample in images]), strict=True))
+    return [values[sample] for sample in first.tolist()]
+
+
+def _key(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]

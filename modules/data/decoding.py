@@ -1,0 +1,137 @@
+"""Reads and decodes what a sample consists of, and finds the images of a dataset for which that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from modules.data.clips import load_clip
+from modules.data.errors import DataError, ImageError
+from modules.data.image_views import augmentation_of
+from modules.data.images import adjust_colors, fit_image, load_image, to_array
+from modules.data.inpainting import inpainting_masks
+from modules.data.layers import load_layers
+from modules.data.masks import load_mask
+from modules.data.references import load_references
+from modules.data.shards import WHOLE, Progress, Shard, shard_of
+
+if TYPE_CHECKING:
+    from modules.data.buckets import Buckets
+    from modules.data.concepts import Dataset
+    from modules.families.Family import Family
+
+T = TypeVar("T")
+
+NUM_READERS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Others:
+    """What belongs to an image or clip: its mask if it has one, and its reference images, fitted to training sizes."""
+
+    mask: np.ndarray | None
+    references: list[np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class DecodedImage(Others):
+    """An image with what belongs to it. painted: as from `inpainting_masks`; None if the model paints no part of it."""
+
+    pixels: np.ndarray
+    painted: np.ndarray | None
+
+
+def load_pixels(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:
+    """The image of a sample as float32[3, H, W] in [-1, 1], fitted to its bucket, or its clip as float32[3, F, H, W].
+
+    With layers, as from `load_layers`. Raises ImageError.
+    """
+    if dataset.layers is not None:
+        return load_layers(dataset, buckets, sample)
+    augmentation = augmentation_of(dataset, sample)
+    if clip := dataset.clip_of(sample):
+        return load_clip(dataset.paths[sample], clip, buckets.shape_of(sample), augmentation)
+    image = fit_image(load_image(dataset.paths[sample]), *buckets.shape_of(sample), augmentation)
+    return to_array(adjust_colors(image, augmentation))
+
+
+def image_or_reason(dataset: Dataset, buckets: Buckets, sample: int, family: Family) -> DecodedImage | str:
+    """The decoded image of a sample, or the reason why it can't be read."""
+    pixels = _pixels_or_reason(dataset, buckets, sample)
+    if isinstance(pixels, str):
+        return pixels
+    others = others_or_reason(dataset, buckets, sample, family)
+    if isinstance(others, str):
+        return others
+    painted = None
+    if dataset.inpainting is not None:
+        painted = inpainting_masks(dataset, sample, buckets.shape_of(sample), others.mask)
+    return DecodedImage(others.mask, others.references, pixels, painted)
+
+
+def others_or_reason(dataset: Dataset, buckets: Buckets, sample: int, family: Family) -> Others | str:
+    """What belongs to a sample's image or clip, or the reason why it can't be read."""
+    mask, path = None, dataset.mask_of(sample)
+    if path:
+        size = int(dataset.widths[sample]), int(dataset.heights[sample])
+        try:
+            augmentation, is_alpha = augmentation_of(dataset, sample), path == dataset.paths[sample]
+            mask = load_mask(path, size, *buckets.shape_of(sample), augmentation, is_alpha)
+        except ImageError as error:
+            return f"its mask can't be read: {error.reason}"
+    try:
+        return Others(mask, load_references(dataset, buckets, sample, family))
+    except ImageError as error:
+        return f"its reference {error.path} can't be read: {error.reason}"
+
+
+def find_undecodable(
+    dataset: Dataset, buckets: Buckets, shard: Shard = WHOLE, progress: Progress = lambda text, done, total: None
+) -> dict[int, str]:
+    """Decodes this rank's shard of all images, for methods that train on pixels.
+
+    Returns the unusable images (sample id -> reason).
+    """
+    undecodable: dict[int, str] = {}
+    samples = shard_of(np.flatnonzero(dataset.num_views).tolist(), shard)  # one view per image is enough
+    images = read_ahead(lambda sample: _pixels_or_reason(dataset, buckets, sample), samples)
+    for done, (sample, pixels) in enumerate(zip(samples, images, strict=True), start=1):
+        if isinstance(pixels, str):
+            undecodable[sample] = pixels
+        progress("Checking images", done, len(samples))
+    return undecodable
+
+
+def check_unusable(dataset: Dataset, unusable: dict[int, str], max_share: float) -> None:
+    """Raises DataError if more images are unusable than data.max_unreadable_share allows."""
+    images = dataset.images_of(unusable)
+    count = len(images) + len(dataset.unreadable)
+    total = dataset.num_images + len(dataset.unreadable)
+    if count > max_share * total or count == total:
+        listed = [path for path, _ in dataset.unreadable] + [dataset.paths[sample] for sample in images]
+        raise DataError(
+            f"{count} of {total} images can't be used, more than data.max_unreadable_share {max_share:g} allows, "
+            f"such as {listed[0]}: repair or remove them, or increase the setting."
+        )
+
+
+def read_ahead(function: Callable[[int], T], items: Iterable[int]) -> Iterator[T]:
+    """Yields `function` of each item, in order, computed by threads a few items ahead."""
+    with ThreadPoolExecutor(NUM_READERS) as readers:
+        items = iter(items)
+        waiting = [readers.submit(function, item) for item in islice(items, 2 * NUM_READERS)]
+        while waiting:
+            yield waiting.pop(0).result()
+            waiting.extend(readers.submit(function, item) for item in islice(items, 1))
+
+
+def _pixels_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray | str:
+    try:
+        return load_pixels(dataset, buckets, sample)
+    except ImageError as error:
+        return error.reason
