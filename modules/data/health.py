@@ -1,13 +1,16 @@
-"""The dataset check: finds what is wrong or unusual about the images and captions of a run, without torch."""
+"""The dataset check: finds what is wrong or unusual about a run's dataset, without torch.
+
+The part about captions is in caption_health.py.
+"""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,26 +20,16 @@ from modules.config.counted import counted
 from modules.config.methods import facts_of
 from modules.config.validation import find_problems
 from modules.data.buckets import crop_box
-from modules.data.caption_tables import read_table
-from modules.data.captions import (
-    caption_extension,
-    caption_path,
-    check_placeholders,
-    describe_unreadable,
-    own_captions,
-    path_in_concept,
-)
-from modules.data.concepts import captions, read_tables, scan
+from modules.data.caption_health import caption_findings
+from modules.data.concepts import captions, scan
 from modules.data.decoding import check_unusable, find_undecodable
 from modules.data.epoch_plan import count_samples, few_samples_warning
-from modules.data.errors import CaptionError, DataError, ImageError
+from modules.data.errors import DataError, ImageError
 from modules.data.FileHashes import hash_of
-from modules.data.folder_walk import Outputs, walk
-from modules.data.images import EXTENSIONS
+from modules.data.Finding import Finding, Level, finding_of
+from modules.data.folder_walk import Outputs
 from modules.data.layers import add_up
 from modules.data.prepare import prepare_data
-from modules.data.timed_captions import caption_parts, is_about
-from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
 from modules.data.videos import VideoTraits, files_of, read_traits
 from modules.families.registry import FAMILIES
 
@@ -45,27 +38,8 @@ if TYPE_CHECKING:
     from modules.data.buckets import Buckets
     from modules.data.concepts import Dataset
 
-MANY_WORDS = 60  # about 77 tokens, where CLIP truncates
 ENLARGED = 1.1  # images that are upscaled by more than this are reported
 NUM_READERS = 8
-NUM_LISTED = 1000
-
-Level = Literal["error", "warning", "note"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """All findings of one kind.
-
-    kind: an identifier for programs. level: "error" if training would fail. message: one sentence.
-    count: the number of affected items. paths: the first NUM_LISTED affected files.
-    """
-
-    kind: str
-    level: Level
-    message: str
-    count: int = 1
-    paths: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -132,7 +106,7 @@ def _findings(
     if text := few_samples_warning(samples, batch):
         yield Finding("few_samples", "warning", text)
     if facts_of(config).uses_captions:
-        yield from _captions(dataset, config)
+        yield from caption_findings(dataset, config)
 
 
 def _unreadable(dataset: Dataset, unusable: dict[int, str], max_share: float) -> Iterator[Finding]:
@@ -140,7 +114,7 @@ def _unreadable(dataset: Dataset, unusable: dict[int, str], max_share: float) ->
     if reasons:
         path, reason = next(iter(reasons.items()))
         message = f"images can't be read and are left out, such as {path} ({reason})"
-        yield _finding("unreadable", "warning", message, reasons)
+        yield finding_of("unreadable", "warning", message, reasons)
     try:
         check_unusable(dataset, unusable, max_share)
     except DataError as error:
@@ -157,11 +131,11 @@ def _videos(dataset: Dataset, unusable: dict[int, str]) -> Iterator[Finding]:
     variable = [path for path, found in traits.items() if found and found.is_variable]
     if variable:
         message = f"videos have a variable frame rate, such as {variable[0]}: their frames are chosen by time"
-        yield _finding("variable_rate", "note", message, variable)
+        yield finding_of("variable_rate", "note", message, variable)
     sideways = [path for path, found in traits.items() if found and found.is_sideways]
     if sideways:
         message = f"videos are stored sideways, such as {sideways[0]}: they are trained upright"
-        yield _finding("sideways", "note", message, sideways)
+        yield finding_of("sideways", "note", message, sideways)
 
 
 def _layers(dataset: Dataset, unusable: dict[int, str]) -> Iterator[Finding]:
@@ -174,7 +148,7 @@ def _layers(dataset: Dataset, unusable: dict[int, str]) -> Iterator[Finding]:
         others = [dataset.paths[sample] for sample, adds_up in zip(images, sums, strict=True) if not adds_up]
     if others:
         message = f"images are not what their layers add up to from the bottom, _0, to the top, such as {others[0]}"
-        yield _finding("layers", "warning", message, others)
+        yield finding_of("layers", "warning", message, others)
 
 
 def _adds_up(dataset: Dataset, sample: int) -> bool:
@@ -206,7 +180,7 @@ def _duplicates(dataset: Dataset) -> Iterator[Finding]:
     copies = [path for paths in by_content.values() for path in paths[1:]]
     if copies:
         message = f"images are copies of another one, such as {copies[0]}: remove them, or they are trained more often"
-        yield _finding("duplicate", "note", message, copies)
+        yield finding_of("duplicate", "note", message, copies)
 
 
 def _shapes(dataset: Dataset, buckets: Buckets, config: TrainConfig) -> Iterator[Finding]:
@@ -215,7 +189,7 @@ def _shapes(dataset: Dataset, buckets: Buckets, config: TrainConfig) -> Iterator
     if enlarged.any():
         paths = [dataset.paths[sample] for sample in np.flatnonzero(enlarged)]
         message = f"images are smaller than the resolution and are upscaled, such as {paths[0]}"
-        yield _finding("small", "warning", message, dict.fromkeys(paths))
+        yield finding_of("small", "warning", message, dict.fromkeys(paths))
     ratio = dataset.widths / dataset.heights
     if config.data.bucketing:
         limit, allowed = config.data.max_aspect, f"data.max_aspect {config.data.max_aspect:g} allows"
@@ -228,7 +202,7 @@ def _shapes(dataset: Dataset, buckets: Buckets, config: TrainConfig) -> Iterator
         paths = [dataset.paths[sample] for sample in np.flatnonzero(long)]
         kept = _kept_share(dataset, buckets, int(np.flatnonzero(long)[0]))
         message = f"images are much longer than {allowed} and are cropped, such as {paths[0]} ({kept:.0%} is kept)"
-        yield _finding("elongated", "warning", message, dict.fromkeys(paths))
+        yield finding_of("elongated", "warning", message, dict.fromkeys(paths))
 
 
 def _kept_share(dataset: Dataset, buckets: Buckets, sample: int) -> float:
@@ -252,89 +226,3 @@ def _small_buckets(dataset: Dataset, buckets: Buckets, batch: int) -> Iterator[F
             f"{', '.join(few[:10])}{', ...' if len(few) > 10 else ''}"
         )
         yield Finding("small_bucket", "note", f"{len(few)} {message}.", len(few))
-
-
-def _captions(dataset: Dataset, config: TrainConfig) -> Iterator[Finding]:
-    unreadable: dict[str, CaptionError] = {}
-    options = captions(dataset, unreadable)
-    if unreadable:
-        message = describe_unreadable(list(unreadable.values()))
-        yield Finding("unreadable_caption", "error", message, len(unreadable), list(unreadable)[:NUM_LISTED])
-    else:
-        try:
-            check_placeholders(config, (text for several in options for text in several))
-        except DataError as error:
-            yield Finding("placeholder", "error", str(error))
-    images = np.flatnonzero(dataset.num_views).tolist()
-    if dataset.missing_captions:
-        without = [sample for sample in images if options[sample] == ("",)]
-        files = dict.fromkeys((dataset.concept_index[sample], dataset.paths[sample]) for sample in without)
-        empty = [path for _, path in files if path not in unreadable]
-        without_caption = counted(dataset.missing_captions, "image has", "images have")
-        message = f"{without_caption} no caption (trained without one), such as {empty[0]}."
-        yield Finding("missing_caption", "warning", message, dataset.missing_captions, empty[:NUM_LISTED])
-    family = FAMILIES[config.family].with_text_chunks(config.model.text_chunks)
-    most = MANY_WORDS * family.text.chunks
-    long = [dataset.paths[sample] for sample in images if any(len(text.split()) > most for text in options[sample])]
-    if long:
-        message = f"captions have more than {most} words and may be truncated by CLIP, such as that of {long[0]}"
-        yield _finding("long_caption", "note", message, long)
-    if dataset.clips:
-        yield from _timed_captions(dataset, options, unreadable)
-    orphaned = sorted(_captions_without_image(dataset, Outputs.of(config)))
-    if orphaned:
-        yield _finding("lonely_caption", "warning", f"captions have no image, such as {orphaned[0]}", orphaned)
-
-
-def _timed_captions(
-    dataset: Dataset, options: Sequence[tuple[str, ...]], unreadable: Collection[str]
-) -> Iterator[Finding]:
-    """Reports captions of parts of videos that are those of no clip, and clips for which only other parts have one.
-
-    options, unreadable: as from `captions`.
-    """
-    clips: dict[tuple[int, str], list[int]] = defaultdict(list)
-    for sample in np.flatnonzero(dataset.num_views).tolist():
-        if dataset.clip_of(sample) and dataset.paths[sample] not in unreadable:
-            clips[int(dataset.concept_index[sample]), dataset.paths[sample]].append(sample)
-    tables = read_tables(dataset.concepts)
-    unused, without = [], []
-    for (number, path), samples in clips.items():
-        own = own_captions(path, dataset.concepts[number], tables.get(number)) or ()
-        timed = [part for part in caption_parts(own) if part.span]
-        spans = {sample: clip.span for sample in samples if (clip := dataset.clip_of(sample))}
-        unused += [(part.span, path) for part in timed if not any(is_about(part, span) for span in spans.values())]
-        without += [(span, path) for sample, span in spans.items() if timed and options[sample] == ("",)]
-    for kind, message, found in (
-        ("unused_caption", "captions of parts of videos are those of no clip", unused),
-        ("clip_without_caption", "clips are outside of the times in their video's captions", without),
-    ):
-        if found:
-            span, path = found[0]
-            paths = list(dict.fromkeys(path for _, path in found))
-            text = f"{len(found)} {message}, such as {span} of {path}."
-            yield Finding(kind, "warning", text, len(found), paths[:NUM_LISTED])
-
-
-def _captions_without_image(dataset: Dataset, outputs: Outputs) -> Iterator[str]:
-    for number, concept in enumerate(dataset.concepts):
-        if not concept.enabled or concept.captions not in ("txt", "table"):
-            continue
-        root = os.path.expanduser(concept.path)
-        walked = walk(root, concept.include_subfolders, [], outputs)
-        names = {below + name for below, files, run in walked if not run for name in files}
-        extensions = EXTENSIONS | VIDEO_EXTENSIONS if dataset.clips else EXTENSIONS
-        images = {name for name in names if os.path.splitext(name)[1].lower() in extensions}
-        folders = (path for path, info in dataset.videos.items() if info.folder_fps is not None)
-        images.update(path_in_concept(path, concept) for path in folders)
-        if concept.captions == "table":
-            yield from (name for name in read_table(concept, f"concepts.{number}") if name not in images)
-            continue
-        wanted, ending = {caption_path(name, concept) for name in images}, caption_extension(concept)
-        yield from (os.path.join(root, name) for name in names if name.endswith(ending) and name not in wanted)
-
-
-def _finding(kind: str, level: Level, message: str, paths: Iterable[str]) -> Finding:
-    """message: the sentence without the number of `paths`, which it starts with, and the full stop."""
-    paths = list(paths)
-    return Finding(kind, level, f"{len(paths)} {message}.", len(paths), paths[:NUM_LISTED])

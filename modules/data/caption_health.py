@@ -1,0 +1,115 @@
+"""The part of the dataset check about captions: what is wrong or unusual about them, without torch."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from modules.config.counted import counted
+from modules.data.caption_tables import read_table
+from modules.data.captions import (
+    caption_extension,
+    caption_path,
+    check_placeholders,
+    describe_unreadable,
+    own_captions,
+    path_in_concept,
+)
+from modules.data.concepts import captions, read_tables
+from modules.data.errors import CaptionError, DataError
+from modules.data.Finding import NUM_LISTED, Finding, finding_of
+from modules.data.folder_walk import Outputs, walk
+from modules.data.images import EXTENSIONS
+from modules.data.timed_captions import caption_parts, is_about
+from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
+from modules.families.registry import FAMILIES
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+    from modules.data.concepts import Dataset
+
+MANY_WORDS = 60  # about 77 tokens, where CLIP truncates
+
+
+def caption_findings(dataset: Dataset, config: TrainConfig) -> Iterator[Finding]:
+    unreadable: dict[str, CaptionError] = {}
+    options = captions(dataset, unreadable)
+    if unreadable:
+        message = describe_unreadable(list(unreadable.values()))
+        yield Finding("unreadable_caption", "error", message, len(unreadable), list(unreadable)[:NUM_LISTED])
+    else:
+        try:
+            check_placeholders(config, (text for several in options for text in several))
+        except DataError as error:
+            yield Finding("placeholder", "error", str(error))
+    images = np.flatnonzero(dataset.num_views).tolist()
+    if dataset.missing_captions:
+        without = [sample for sample in images if options[sample] == ("",)]
+        files = dict.fromkeys((dataset.concept_index[sample], dataset.paths[sample]) for sample in without)
+        empty = [path for _, path in files if path not in unreadable]
+        without_caption = counted(dataset.missing_captions, "image has", "images have")
+        message = f"{without_caption} no caption (trained without one), such as {empty[0]}."
+        yield Finding("missing_caption", "warning", message, dataset.missing_captions, empty[:NUM_LISTED])
+    family = FAMILIES[config.family].with_text_chunks(config.model.text_chunks)
+    most = MANY_WORDS * family.text.chunks
+    long = [dataset.paths[sample] for sample in images if any(len(text.split()) > most for text in options[sample])]
+    if long:
+        message = f"captions have more than {most} words and may be truncated by CLIP, such as that of {long[0]}"
+        yield finding_of("long_caption", "note", message, long)
+    if dataset.clips:
+        yield from _timed_captions(dataset, options, unreadable)
+    orphaned = sorted(_captions_without_image(dataset, Outputs.of(config)))
+    if orphaned:
+        yield finding_of("lonely_caption", "warning", f"captions have no image, such as {orphaned[0]}", orphaned)
+
+
+def _timed_captions(
+    dataset: Dataset, options: Sequence[tuple[str, ...]], unreadable: Collection[str]
+) -> Iterator[Finding]:
+    """Reports captions of parts of videos that are those of no clip, and clips for which only other parts have one.
+
+    options, unreadable: as from `captions`.
+    """
+    clips: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for sample in np.flatnonzero(dataset.num_views).tolist():
+        if dataset.clip_of(sample) and dataset.paths[sample] not in unreadable:
+            clips[int(dataset.concept_index[sample]), dataset.paths[sample]].append(sample)
+    tables = read_tables(dataset.concepts)
+    unused, without = [], []
+    for (number, path), samples in clips.items():
+        own = own_captions(path, dataset.concepts[number], tables.get(number)) or ()
+        timed = [part for part in caption_parts(own) if part.span]
+        spans = {sample: clip.span for sample in samples if (clip := dataset.clip_of(sample))}
+        unused += [(part.span, path) for part in timed if not any(is_about(part, span) for span in spans.values())]
+        without += [(span, path) for sample, span in spans.items() if timed and options[sample] == ("",)]
+    for kind, message, found in (
+        ("unused_caption", "captions of parts of videos are those of no clip", unused),
+        ("clip_without_caption", "clips are outside of the times in their video's captions", without),
+    ):
+        if found:
+            span, path = found[0]
+            paths = list(dict.fromkeys(path for _, path in found))
+            text = f"{len(found)} {message}, such as {span} of {path}."
+            yield Finding(kind, "warning", text, len(found), paths[:NUM_LISTED])
+
+
+def _captions_without_image(dataset: Dataset, outputs: Outputs) -> Iterator[str]:
+    for number, concept in enumerate(dataset.concepts):
+        if not concept.enabled or concept.captions not in ("txt", "table"):
+            continue
+        root = os.path.expanduser(concept.path)
+        walked = walk(root, concept.include_subfolders, [], outputs)
+        names = {below + name for below, files, run in walked if not run for name in files}
+        extensions = EXTENSIONS | VIDEO_EXTENSIONS if dataset.clips else EXTENSIONS
+        images = {name for name in names if os.path.splitext(name)[1].lower() in extensions}
+        folders = (path for path, info in dataset.videos.items() if info.folder_fps is not None)
+        images.update(path_in_concept(path, concept) for path in folders)
+        if concept.captions == "table":
+            yield from (name for name in read_table(concept, f"concepts.{number}") if name not in images)
+            continue
+        wanted, ending = {caption_path(name, concept) for name in images}, caption_extension(concept)
+        yield from (os.path.join(root, name) for name in names if name.endswith(ending) and name not in wanted)
