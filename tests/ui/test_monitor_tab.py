@@ -17,6 +17,7 @@ from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.ui.cards.ProgressCard import describe_activity, figures
 from modules.ui.cards.RankBars import _line_of
+from modules.ui.cards.TryCard import TryCard
 from modules.ui.models.DeviceModel import DeviceModel
 from modules.ui.models.run_text import describe_ranks, share_done, wait_advice
 from modules.ui.models.RunState import Activity, RankRow, RunState, SamplePicture
@@ -176,6 +177,21 @@ def test_the_end_shows_what_the_run_has_made(app, tmp_path, tiny_sd15, wait_for,
     tab.trying.entries["seed"].insert(0, "x")
     tab.trying.generate()
     assert tab.trying._note.cget("text") == "Seed 'x42' must be a whole number."
+
+
+def test_only_a_model_of_layers_is_asked_for_a_number_of_them(app, tmp_path):
+    card = TryCard(app, app)
+    sampling = SamplingConfig(samples=[SampleConfig("a poster", layers=3)])
+    for family, is_asked in (("qwen_image_layered", True), ("sd15", False)):
+        folder = RunFolder(tmp_path / family)
+        folder.create()
+        save_config(TrainConfig(family=family, sampling=sampling), folder.config_path)
+        card.show(RunState(folder=folder.path))
+        assert bool(card.entries["layers"].winfo_manager()) == is_asked
+        assert card.entries["layers"].get() == "3"
+    card.entries["layers"].insert("end", "0")
+    assert card._read_wish(card._wish).layers == 30
+    card.destroy()
 
 
 def result_texts(tab) -> list[str]:

@@ -22,6 +22,7 @@ from modules.ui.models.trained_images import (
     ImageWish,
     first_wish,
     image_script,
+    makes_layers,
     newest_model,
     read_path,
     sample_options,
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 
 PROMPT_HEIGHT = 58
 MAX_STRENGTH = 2.0
-FIELDS = {"seed": ("Seed", int), "steps": ("Steps", int), "guidance": ("CFG", float)}
+# "layers" is shown for models that have them only.
+FIELDS = {"seed": ("Seed", int), "steps": ("Steps", int), "guidance": ("CFG", float), "layers": ("Layers", int)}
 
 
 class TryCard(Card):
@@ -84,6 +86,7 @@ class TryCard(Card):
         for name, entry in self.entries.items():
             entry.delete(0, "end")
             entry.insert(0, f"{getattr(self._wish, name):g}")
+        self._show_field("layers", makes_layers(self._config))
         self.reference.delete(0, "end")
         self.reference.insert(0, self._wish.reference)
         self._reference_row.grid() if takes_references(self._config) else self._reference_row.grid_remove()
@@ -180,9 +183,10 @@ class TryCard(Card):
         row = ctk.CTkFrame(self, fg_color="transparent")
         row.grid(row=2, column=0, sticky="ew", padx=12)
         self.entries: dict[str, ctk.CTkEntry] = {}
+        self._labels: dict[str, ctk.CTkLabel] = {}
         for column, (name, (label, _)) in enumerate(FIELDS.items()):
-            text = ctk.CTkLabel(row, text=label, font=theme.font(12), text_color=Theme.muted)
-            text.grid(row=0, column=2 * column, padx=(0 if column == 0 else 10, 4))
+            self._labels[name] = ctk.CTkLabel(row, text=label, font=theme.font(12), text_color=Theme.muted)
+            self._labels[name].grid(row=0, column=2 * column, padx=(0 if column == 0 else 10, 4))
             self.entries[name] = ctk.CTkEntry(row, width=64, height=28, font=theme.font())
             self.entries[name].grid(row=0, column=2 * column + 1, sticky="ew")
             row.grid_columnconfigure(2 * column + 1, weight=1)
@@ -198,6 +202,13 @@ class TryCard(Card):
         self.images = SampleStrip(self, self.app)
         self.images.nothing = "The images appear here side by side."
         self.images.grid(row=8, column=0, sticky="nsew", padx=8)
+
+    def _show_field(self, name: str, is_shown: bool) -> None:
+        label, entry = self._labels[name], self.entries[name]
+        for widget in (label, entry):
+            widget.grid() if is_shown else widget.grid_remove()
+        # an empty column would keep its share of the width
+        entry.master.grid_columnconfigure(2 * list(FIELDS).index(name) + 1, weight=int(is_shown))
 
     def _build_references(self) -> None:
         self._reference_row, self.reference = self._path_row(3, "Reference", "A reference image")

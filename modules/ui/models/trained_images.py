@@ -109,7 +109,7 @@ def sample_options(
     if wish.frames > 1:
         options += ["--frames", str(wish.frames)]
         options += ["--fps", f"{clip_fps(config):g}"]
-    if load_families()[config.family].layered:
+    if makes_layers(config):
         options += ["--layers", str(wish.layers)]
     if config.model.text_chunks > 1:
         options += ["--text-chunks", str(config.model.text_chunks)]
@@ -130,6 +130,11 @@ def takes_references(config: TrainConfig) -> bool:
 def takes_last_frame(config: TrainConfig) -> bool:
     """Whether the run's model can end videos with an image."""
     return config.family in families_taking_last_frames()
+
+
+def makes_layers(config: TrainConfig) -> bool:
+    """Whether the run's model decomposes an image into layers."""
+    return load_families()[config.family].layered
 
 
 def image_script(options: Sequence[str]) -> ScriptRun:
