@@ -17,7 +17,7 @@ from torch import nn
 from modules.config.errors import UserError
 from modules.methods.adapter_dropout import add_dropout
 from modules.methods.DenoisingLoss import DenoisingLoss
-from modules.methods.kohya_metadata import kohya_metadata
+from modules.methods.kohya_metadata import expert_metadata, kohya_metadata
 from modules.methods.layers import (
     check_layer_ranks,
     check_patterns,
@@ -114,14 +114,16 @@ class Lora(Method):
     ) -> list[Path]:
         dtype = getattr(torch, config.output.dtype)
         metadata = {**metadata, **kohya_metadata(base, config, metadata.get("steps"))}
+        of_experts = expert_metadata(base, config)
         if config.lora.is_lycoris:
-            return save_lycoris(folder / name, self._lycoris_layers(base, config), base.family, dtype, metadata)
+            layers = self._lycoris_layers(base, config)
+            return save_lycoris(folder / name, layers, base.family, dtype, metadata, of_experts)
         adapted = self._adapted(base, config)
         formats, experts = self._formats(base, config), _experts(base.family)
         bundle = self.bundle(base, config) if formats != "diffusers" else {}
         if config.lora.train_norms:  # beside a LoRA, the only adapters of the other kinds
             bundle |= file_tensors(self._lycoris_layers(base, config), base.family, dtype)
-        return save_lora(folder / name, adapted, type(base.pipe), formats, dtype, metadata, experts, bundle)
+        return save_lora(folder / name, adapted, type(base.pipe), formats, dtype, metadata, experts, bundle, of_experts)
 
     def saved_bytes(self, base: BaseModel, config: TrainConfig) -> int:
         adapters = (param for module in self._adapted(base, config).values() for param in module.parameters())

@@ -60,6 +60,7 @@ def save_lora(
     metadata: Mapping[str, str] | None = None,
     experts: Mapping[str, str] | None = None,
     bundle: Mapping[str, Tensor] | None = None,
+    expert_metadata: Mapping[str, Mapping[str, str]] | None = None,
 ) -> list[Path]:
     """Writes the LoRA of `components` to `<path>.safetensors` and, in kohya's format, to `<path>_kohya.safetensors`.
 
@@ -69,6 +70,7 @@ def save_lora(
     metadata: further metadata for the files.
     experts: component -> the component name in its own file, `<path>_<component>`, from which diffusers loads it.
     bundle: further tensors for the file in kohya's format, such as the words that were trained with it.
+    expert_metadata: component in `experts` -> what replaces `metadata` in its own file.
     Returns the files, which are written atomically. Raises WeightsError if the format can't represent the adapters.
     """
     path = Path(path)
@@ -78,9 +80,11 @@ def save_lora(
     as_kohya = {}
     if fmt != "diffusers":
         as_kohya = {ending: _kohya_tensors(part, pipeline_class, dtype) for ending, part in parts.items()}
-    headers = {
-        ending: {**(metadata or {}), **({EXPERT: ending.removeprefix("_")} if ending else {})} for ending in parts
-    }
+    headers = {}
+    for ending in parts:
+        expert = ending.removeprefix("_")
+        own = {**(expert_metadata or {}).get(expert, {}), EXPERT: expert} if expert else {}
+        headers[ending] = {**(metadata or {}), **own}
     written = []
     if fmt in ("diffusers", "both"):
         for ending, part in parts.items():

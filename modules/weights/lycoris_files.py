@@ -122,10 +122,12 @@ def save_lycoris(
     family: Family,
     dtype: torch.dtype | None = None,
     metadata: Mapping[str, str] | None = None,
+    expert_metadata: Mapping[str, Mapping[str, str]] | None = None,
 ) -> list[Path]:
     """Writes `<path>.safetensors`, and `<path>_<denoiser>.safetensors` for each further denoiser; returns the files.
 
     The denoisers of a model have the same layers, so that a file could not tell them apart.
+    expert_metadata: further denoiser -> what replaces `metadata` in its own file.
     """
     first, *others = family.denoisers
     written = []
@@ -133,7 +135,7 @@ def save_lycoris(
         own = {first: layers[expert]} if expert else {name: of for name, of in layers.items() if name not in others}
         if own:
             file = path.with_name(f"{path.name}{f'_{expert}' if expert else ''}.safetensors")
-            named = {EXPERT: expert} if expert else {}
+            named = {**(expert_metadata or {}).get(expert, {}), EXPERT: expert} if expert else {}
             save_tensors(file, file_tensors(own, family, dtype), {**(metadata or {}), **named})
             written.append(file)
     return written

@@ -63,6 +63,17 @@ def test_alpha_is_the_one_that_the_rank_divides_and_kinds_are_named(tiny_sd15):
     assert not any("network" in name for name in kohya_metadata(base, config))
 
 
+@pytest.mark.parametrize("adapter", ["lora", "loha"])
+def test_the_file_of_each_expert_names_the_model_that_it_was_trained_on(tiny_model, tmp_path, adapter):
+    folder = tiny_model("wan22_a14b")
+    base, config = prepared(folder, "lora", "wan22_a14b", lora={"adapter": adapter}, output={"format": "both"})
+    for high, low in (("", ""), ("high.gguf", ""), ("", "low.gguf"), ("high.gguf", "low.gguf")):
+        config.model.denoiser, config.model.denoiser_2 = high, low
+        files = METHODS["lora"].save(base, config, tmp_path, "cats", {})
+        held = {(file.stem.endswith("_2"), read_header(file)[METADATA]["ss_sd_model_name"]) for file in files}
+        assert held == {(False, high or folder.name), (True, low or folder.name)}
+
+
 @pytest.mark.parametrize(
     ("base", "name"),
     [
