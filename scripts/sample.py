@@ -149,7 +149,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--height", type=side, metavar="PIXELS", help="default: the model's, or the painted image's")
     parser.add_argument("--frames", type=positive, default=1, metavar="N", help="of a video; 1, the default: an image")
     parser.add_argument(
-        "--layers", type=positive, default=4, metavar="N", help="for models that take an image apart; default: 4"
+        "--layers", type=positive, default=4, metavar="N", help="for models that decompose an image; default: 4"
     )
     parser.add_argument("--fps", type=rate, metavar="F", help="frames per second; default: the model's own")
     parser.add_argument("--batch-size", type=positive, default=4, metavar="N", help="images generated at once")

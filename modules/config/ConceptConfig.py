@@ -94,7 +94,7 @@ class ConceptConfig:
         label="Layer folder",
         also_called="rgba layers, psd, decomposition",
         help="The transparent layers of each image. Those of cat.png are cat_0.png, cat_1.png and so on here, from the "
-        "bottom to the top, in the same subfolder and of the same shape.",
+        "bottom to the top, in the same subfolder and with its aspect ratio.",
         group="data",
         format="folder",
         scope="machine",

@@ -65,8 +65,8 @@ class ModelConfig:
         label="Other denoiser",
         also_called="transformer_model, unet_path, dit, transformer override, gguf",
         help="A .safetensors or .gguf file with the transformer or U-Net alone, as ComfyUI loads it, in place of the "
-        "base model's; the rest comes from the base model. Of two experts, it is the one for high noise. A GGUF file "
-        "stays quantized, for LoRAs and embeddings. Generate images of a LoRA with the same one.",
+        "base model's; the rest comes from the base model. For a model with two experts, this is the high-noise one. A "
+        "GGUF file stays quantized, for LoRAs and embeddings. Generate images of a LoRA with the same one.",
         group="model",
         format="file",
         empty_means="that of the base model",
@@ -80,8 +80,8 @@ class ModelConfig:
         "",
         label="Other low-noise expert",
         also_called="transformer_2, low noise model, second expert, gguf",
-        help="A file with the expert for low noise in place of the base model's, as the setting above has one with "
-        "that for high noise. Either can be given alone; a GGUF file only with another one.",
+        help="A .safetensors or .gguf file with the low-noise expert alone, in place of the base model's; the setting "
+        "above has the high-noise one. Either can be given alone, but GGUF files only for both experts.",
         group="model",
         format="file",
         empty_means="that of the base model",

@@ -39,7 +39,7 @@ class SampleConfig:
         also_called="control image, init image, ctrl_img",
         help="The image that the model sees beside the prompt, or a folder with several of them. Models of videos "
         "start with it; the second image of a folder is the last frame, where the model takes one. Inpainting models "
-        "paint in it; without one they make a whole image. Models of layers take it apart.",
+        "paint in it; without one they make a whole image. Qwen-Image-Layered decomposes it.",
         group="sampling",
         format="file",
         scope="machine",
@@ -109,7 +109,7 @@ class SampleConfig:
         4,
         label="Layers",
         also_called="num_layers",
-        help="Into how many layers the image is taken apart.",
+        help="How many layers the image is decomposed into.",
         group="sampling",
         ge=1,
         le=50,

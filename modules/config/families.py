@@ -31,7 +31,7 @@ class FamilyInfo:
     takes_guidance: whether its denoiser takes a guidance scale as input.
     max_references: number of reference images that its denoiser can see. needs_references: whether it needs one.
     reference_pixels: the area in which it sees them; 0 for that of the image.
-    layered: whether it takes images apart into layers; its only reference is then the image itself.
+    layered: whether it decomposes images into layers; its only reference is then the image itself.
     inpainting: as in Family; "" for models that see no mask.
     frame_step, fps: as in Family; 0 for models of images.
     frames_per_token: as in Family, also where it is that of `frame_step`.

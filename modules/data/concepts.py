@@ -69,7 +69,7 @@ class Dataset:
     inpainting: how masks are drawn for models that paint a part of an image; None for others.
     videos: path of each video -> its size and duration; empty unless the run trains on clips.
     clips: the clip of each sample, None for an image; None without clips.
-    layers: the paths of each sample's layers; None for a model that takes no images apart.
+    layers: the paths of each sample's layers; None for a model without layers.
     num_masks: number of files skipped because their names mark them as masks.
     run_images: run folder inside a concept's folder -> number of its images, which are skipped.
     """

@@ -1,4 +1,4 @@
-"""Layers: the transparent images that make up an image, for models that take images apart.
+"""Layers: the transparent images that make up an image, for models that decompose images into them.
 
 The layers of `people/ann.jpg` are the images `people/ann_0.*`, `people/ann_1.*` and so on in the concept's layer
 folder, from the bottom to the top. They are encoded behind the image itself, along the axis that the frames of clips
@@ -47,7 +47,7 @@ def with_layers(dataset: Dataset, family: str) -> Dataset:
     if lacking:
         raise DataError(
             f"{counted(len(lacking), 'image has', 'images have')} no layers, such as {lacking[0]}, but {family} learns "
-            "to take images apart: add those of cat.png to the layer folder as cat_0.png, cat_1.png and so on, from "
+            "to decompose images: add those of cat.png to the layer folder as cat_0.png, cat_1.png and so on, from "
             "the bottom to the top, or remove the image."
         )
     unique = list(dict.fromkeys(path for layers in found for path in layers))

@@ -175,8 +175,8 @@ def of_captions(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """First caption of an image -> its references, as `image_files` takes them, and -> its mask, for inpainting.
 
-    For families that need a first frame: caption -> the video; for inpainting, and where images are taken apart:
-    caption -> the image itself.
+    For families that need a first frame: caption -> the video; for inpainting, and where images are decomposed into
+    layers: caption -> the image itself.
     texts: as from `captions`.
     """
     found: dict[str, str] = {}
@@ -241,7 +241,7 @@ def check_references(files: Sequence[str], family: Family | None, setting: str =
     if family and family.needs_last_frame and len(files) == 1:
         raise DataError(f"{setting}: {family.label} makes videos between two images; name the last one, too.")
     if family and family.needs_references and not files:
-        verb = "takes images apart" if family.layered else "edits images"
+        verb = "decomposes images" if family.layered else "edits images"
         raise DataError(f"{setting}: {family.label} {verb}; name one.")
     if files and (family is None or not family.max_input_images):
         name = family.label if family else "this model"

@@ -105,9 +105,9 @@ class Family:
     needs_references: whether it sees at least one in each forward pass.
     reference_size: aspect ratio (width / height) -> the size in which the denoiser sees a reference, to which the
         pipeline resizes it; None if that depends on the size of the image to be made.
-    layer_options: for models that take an image apart: (number of layers, width, height of the image) -> arguments for
-        the pipeline's `__call__`. The frames of their latents are the image and its layers, and their only reference is
-        the image itself. None for others.
+    layer_options: for models that decompose an image into layers: (number of layers, width, height of the image) ->
+        arguments for the pipeline's `__call__`. The frames of their latents are the image and its layers, and their
+        only reference is the image itself. None for others.
     frame_step: a clip of a video model has a multiple of this many frames, and one more; 0 for models of images.
     frames_per_token: how many further frames of a clip take the denoiser as long as an image does; 0 for as many as
         `frame_step`.
@@ -231,7 +231,7 @@ class Family:
 
     @property
     def layered(self) -> bool:
-        """Whether it takes an image apart into transparent layers."""
+        """Whether it decomposes an image into transparent layers."""
         return self.layer_options is not None
 
     @property

@@ -1,4 +1,4 @@
-"""Qwen-Image-Layered: Qwen-Image that takes an image apart into transparent layers, with an autoencoder of RGBA.
+"""Qwen-Image-Layered: Qwen-Image that decomposes an image into transparent layers, with a VAE for RGBA.
 
 Yin et al. 2025, arXiv 2512.15603. The image and its layers, from the bottom to the top, are the frames of the latents,
 and each of them is encoded by itself. The transformer sees the image without noise behind them.

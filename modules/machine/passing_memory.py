@@ -87,7 +87,7 @@ def _latent_frames(config: TrainConfig, num_frames: int) -> int:
 
 
 def _layers_at_once(config: TrainConfig) -> int:
-    """An image and its layers, which the denoiser treats as images; 1 for models that take none apart.
+    """An image and its layers, which the denoiser treats as images; 1 for models without layers.
 
     The images of the dataset are taken to have as many layers as the samples.
     """

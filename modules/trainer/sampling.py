@@ -52,7 +52,7 @@ class ImageRequest:
     frames: of the video; 1 for an image. Models of images ignore it.
     last_frame: path of the image that the video ends with, for models that take one; "" if it is the second reference
         or open.
-    layers: of the image; only models that take images apart heed it.
+    layers: how many to decompose the reference into; other models ignore it.
     mask: path of the mask, for models that paint in the reference; the reference itself if its alpha channel is the
         mask; "" as in SampleConfig.
     """
@@ -207,7 +207,7 @@ def _run(
         arguments |= {"image": [image] * len(batch), "mask_image": [mask] * len(batch)}
         arguments |= {"width": image.width, "height": image.height}
     elif family and family.layer_options:
-        image = _to_take_apart(first)
+        image = _to_decompose(first)
         arguments |= {"image": image, **family.layer_options(first.layers, *image.size)}
     elif family and first.references:
         seen = first.references[:1] if family.image_pipeline else first.references
@@ -269,8 +269,8 @@ def _reference(path: str, request: ImageRequest, family: Family, seconds: float 
     return fit_image(image, *reference_size(image.size, shape, shape, family.align))
 
 
-def _to_take_apart(request: ImageRequest) -> Image.Image:
-    """The image to take apart, with its transparency, cropped to the shape of the request. Raises ImageError."""
+def _to_decompose(request: ImageRequest) -> Image.Image:
+    """The image to decompose, with its transparency, cropped to the shape of the request. Raises ImageError."""
     (path,) = request.references
     image = load_still(path).convert("RGBA") if is_video(path) else load_rgba(path)
     return fit_image(image, request.width, request.height) if request.width and request.height else image

@@ -102,7 +102,7 @@ def test_image_and_layers_are_cropped_and_turned_alike_and_keep_their_transparen
         ("folder", r"concepts.0.layer_folder .* does not exist; choose a folder of layers, or empty it"),
         (
             "layers",
-            r"1 image has no layers, such as .*001.png, but Qwen-Image-Layered learns to take images apart",
+            r"1 image has no layers, such as .*001.png, but Qwen-Image-Layered learns to decompose images",
         ),
         ("aspect", r"layer .*000_1.png is 64 x 32 and its image 000.png 32 x 32: a layer needs the aspect ratio"),
     ],
@@ -167,13 +167,13 @@ def test_settings_without_layers_or_that_would_change_them_apart_are_refused(pic
     config = settings(picture_folder(SIZES), "", augmentation={"hue": 0.1, "brightness": 0.1})
     config.sampling.samples = [SampleConfig(prompt="a hat"), SampleConfig()]
     problems = {problem.path: problem for problem in find_problems(config)}
-    assert "learns to take images apart; choose the folder" in problems["concepts.0.layer_folder"].message
-    assert "takes images apart; choose one" in problems["sampling.samples.0.reference"].message
+    assert "learns to decompose images; choose the folder" in problems["concepts.0.layer_folder"].message
+    assert "decomposes images; choose one" in problems["sampling.samples.0.reference"].message
     assert problems["concepts.0.augmentation.hue"].remedy.values == {"concepts.0.augmentation.hue": 0.0}
     assert not {"concepts.0.reference_folder", "concepts.0.augmentation.brightness"} & {*problems}
     other = replace(settings("images", "layers"), family="sd15")
     problem = next(problem for problem in find_problems(other) if problem.path == "concepts.0.layer_folder")
-    assert "takes no images apart; empty it" in problem.message
+    assert "does not decompose images into layers; empty it" in problem.message
 
 
 def test_the_dataset_check_tells_of_layers_in_another_order(tmp_path):

@@ -214,7 +214,7 @@ class Case:
 
     @property
     def layers(self):
-        """What the pipeline takes to take an image apart."""
+        """The pipeline's arguments for decomposing an image."""
         options = self.family.layer_options
         return options(self.frames - 1, self.width, self.height) if options else {}
 
@@ -260,7 +260,7 @@ class Case:
     def reference_images(self):
         """One for a model that takes one, else two, of unlike sizes that the pipeline keeps.
 
-        One that is taken apart has the size of the layers, and transparent parts.
+        One that is decomposed has the size of the layers, and transparent parts.
         """
         if self.family.layered:
             transparent = np.random.default_rng(5).integers(0, 255, (self.height, self.width), np.uint8)

@@ -1,4 +1,4 @@
-"""Samples of models that take images apart: what is made of their layers."""
+"""Samples of models that decompose images: what is made of their layers."""
 
 import numpy as np
 from PIL import Image

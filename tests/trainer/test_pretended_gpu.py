@@ -69,7 +69,7 @@ def settings(make_config, config_file, tiny_model, layer_folder, tmp_path):
         config = make_config(*model, *sizes, *RUN, *overrides)
         if FAMILIES[family].layered:
             config.concepts[0].layer_folder = str(layer_folder(config.concepts[0].path))
-            config.sampling.samples[0].prompt = ""  # so that it takes an image of the dataset apart
+            config.sampling.samples[0].prompt = ""  # so that it decomposes an image of the dataset
         return config_file(config)
 
     return make

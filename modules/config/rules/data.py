@@ -48,7 +48,7 @@ def reference_problems(config: TrainConfig) -> Iterator[Problem]:
         path = f"sampling.samples.{number}.reference"
         if sample.enabled and sample.prompt and not sample.reference and family.needs_references:
             message = (
-                f"{path} is empty: {family.label} {'takes images apart' if family.layered else 'edits images'}; choose "
+                f"{path} is empty: {family.label} {'decomposes images' if family.layered else 'edits images'}; choose "
                 "one, or empty the prompt, so that an image of the dataset gives both."
             )
             yield Problem(path, message)
@@ -60,12 +60,12 @@ def layer_problems(config: TrainConfig) -> Iterator[Problem]:
     for path, concept in _enabled_concepts(config):
         setting = f"{path}.layer_folder"
         if concept.layer_folder and not family.layered:
-            message = f"{setting}: {family.label} takes no images apart; empty it."
+            message = f"{setting}: {family.label} does not decompose images into layers; empty it."
             yield Problem(setting, message, remedy=Remedy("Train without layers", {setting: ""}))
         if family.layered and not concept.layer_folder:
             message = (
-                f"{setting} is empty: {family.label} learns to take images apart; choose the folder of the layers of "
-                "the images, such as cat_0.png and cat_1.png of cat.png."
+                f"{setting} is empty: {family.label} learns to decompose images; choose the folder with the "
+                "layers of the images, such as cat_0.png and cat_1.png of cat.png."
             )
             yield Problem(setting, message)
         for name in ("contrast", "hue", "fixed_contrast", "fixed_hue") if family.layered else ():

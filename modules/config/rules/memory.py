@@ -64,7 +64,7 @@ def gguf_problems(config: TrainConfig) -> Iterator[Problem]:
         return
     start, quantization = f"{packed[0]} {files[packed[0]]!r}", config.model.denoiser_quantization
     for other in files.keys() - packed:
-        message = f"{start} is a GGUF file, and {other} is none; choose GGUF files for both experts, or for none."
+        message = f"{start} is a GGUF file, but {other} is not; choose GGUF files for both experts, or for neither."
         yield Problem(other, message)
     if facts_of(config).trains_weights:
         kept = " or ".join(method.label for method in METHODS.values() if not method.trains_weights)
