@@ -23,7 +23,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,10 +40,17 @@ from modules.config.presets import (  # noqa: E402
     why_not_offered,
 )
 from modules.config.TrainConfig import TrainConfig  # noqa: E402
-from modules.machine.architectures import CORRECTIONS, FACTORED, SIMULATED_FILE  # noqa: E402
+from modules.machine.architectures import ARCHITECTURES, CORRECTIONS, FACTORED, SIMULATED_FILE  # noqa: E402
 from modules.machine.lasting_memory import BYTES_OF  # noqa: E402
 from modules.machine.memory_estimate import ALLOCATOR, CUDA_BYTES, GIB, estimate_memory  # noqa: E402
-from modules.machine.passing_memory import backward_kind  # noqa: E402
+from modules.machine.passing_memory import (  # noqa: E402
+    backward_correction,
+    backward_kind,
+    caching_kind,
+    sampling_bytes,
+    sampling_correction,
+    sampling_kind,
+)
 from scripts.simulated_run import Simulation, simulate  # noqa: E402
 
 _SOURCES = ("simulated_run.py", "simulated_model.py", "simulated_gpu.py", "python_device.py", "published_models.py")
@@ -130,13 +136,25 @@ def corrections(configs: dict[str, TrainConfig], results: dict[str, dict[str, An
         estimate = estimate_memory(config)
         assert estimate is not None  # only families of known size are simulated
         of_family = found.setdefault(config.family, {})
-        own = CORRECTIONS.get(config.family, {}).get(backward_kind(config), 1.0)
+        present = CORRECTIONS.get(config.family, {})
+        own = backward_correction(config)
+        if METHODS[config.method].uses_denoiser:
+            encoding, kind = estimate.caching - estimate.process, caching_kind(config)
+            ratio = (result.caching - estimate.process) / encoding * present.get(kind, 1.0)
+            of_family.setdefault(kind, []).append(ratio)
+        if estimate.sampling:
+            passing = sampling_bytes(config, ARCHITECTURES[config.family], 1)
+            ratio = 1 + (result.sampling - estimate.sampling) / passing
+            of_family.setdefault(sampling_kind(config), []).append(ratio * sampling_correction(config))
         if METHODS[config.method].trains_words:
             continue  # its activations are those of a LoRA and of text encoders, which count by themselves
         of_family.setdefault(backward_kind(config), []).append(result.activations / estimate.activations * own)
         if facts_of_optimizer(config.optimizer).factors and METHODS[config.method].trains_weights:
             of_family.setdefault(FACTORED, []).append(result.optimizer / (4 * _trained(config, result)))
-    measured = {family: {kind: round(median(v), 3) for kind, v in kinds.items()} for family, kinds in found.items()}
+    # the middle of what was found keeps the largest error small
+    measured = {
+        family: {kind: round((min(v) + max(v)) / 2, 3) for kind, v in kinds.items()} for family, kinds in found.items()
+    }
     return {family: {**CORRECTIONS.get(family, {}), **measured.get(family, {})} for family in {*CORRECTIONS, *measured}}
 
 

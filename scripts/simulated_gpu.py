@@ -16,10 +16,11 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from scripts.python_device import DeviceTensor, make_device
 
-MOST_WITH_VALUES = 4096  # elements
+MOST_WITH_VALUES = 2**14  # elements
 _UNIT = 512  # bytes
 
 _aten = torch.ops.aten
+_INDEXED = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default)
 
 
 class Memory:
@@ -139,6 +140,8 @@ def _key(function: Any, args: tuple, kwargs: dict[str, Any]) -> tuple | None:
         seen.append(type(value))
         for part in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(part, Simulated):
+                if function in _INDEXED and part.dtype == torch.bool:  # the number of rows depends on its values
+                    return None
                 num_tensors += 1
                 num_without_values += part.held.is_meta
                 seen += _layout(part.held)
@@ -171,6 +174,8 @@ def _run_anew(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         return function(*tree_map(_values, args), **kwargs)
     if target is not None:
         kwargs = {**kwargs, "device": "meta"}
+    if function in _INDEXED:
+        args = args[0], [row for index in args[1] for row in _rows(index)], *args[2:]
     leaves, spec = tree_flatten((args, kwargs))
     own = [value for value in leaves if isinstance(value, Simulated)]
     held = [value.held if isinstance(value, Simulated) else value for value in leaves]
@@ -213,6 +218,13 @@ def _values(value: Any) -> Any:
     """What is read of a tensor: ones, where it has no values."""
     held = value.held if isinstance(value, Simulated) else value
     return torch.ones(held.shape, dtype=held.dtype) if isinstance(held, Tensor) and held.is_meta else held
+
+
+def _rows(index: Any) -> list[Any]:
+    """An index, or the rows that a mask with values selects, which a tensor without values can be indexed by, too."""
+    held = index.held if isinstance(index, Simulated) else index
+    is_mask = isinstance(held, Tensor) and held.dtype == torch.bool and not held.is_meta
+    return list(held.nonzero().unbind(1)) if is_mask else [index]
 
 
 def _changed(function: Any, args: tuple, kwargs: dict[str, Any]) -> list[Any]:

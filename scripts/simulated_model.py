@@ -203,6 +203,7 @@ def make_batch(config: TrainConfig, base: Any) -> Any:
     import torch
 
     from modules.data.Batch import Batch
+    from modules.machine.passing_memory import layers_at_once
     from modules.methods.registry import METHODS
     from scripts.simulated_gpu import GPU
 
@@ -216,7 +217,7 @@ def make_batch(config: TrainConfig, base: Any) -> Any:
         shape = family.codec.shape(make_vae(base), side, side, 1)
         pixels = torch.empty(count, 3, side, side, device=GPU)
         return Batch(**fixed, noise=torch.empty(count, *shape, device=GPU), pixels=pixels)
-    inputs = make_inputs(base, count, side, side, config.data.frames)
+    inputs = make_inputs(base, count, side, side, config.data.frames * layers_at_once(config))
     return Batch(
         **fixed,
         noise=torch.empty_like(inputs["noised"]),

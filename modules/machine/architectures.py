@@ -84,7 +84,8 @@ ARCHITECTURES = {name: _architecture(info.memory) for name, info in load_familie
 SIMULATED_FILE = ROOT / "resources" / "preset_memory.json"
 CORRECTIONS: dict[str, dict[str, float]] = json.loads(SIMULATED_FILE.read_text(encoding="utf-8"))["corrections"]
 """Family -> what the simulation of its presets (scripts/memory.py) found to differ from the counts: by `backward_kind`,
-the peak of a step over the activations kept for the backward pass; and FACTORED."""
+the peak of a step over the activations kept for the backward pass; by `caching_kind` and `sampling_kind`, what these
+need over their estimates; and FACTORED."""
 FACTORED = "factored state"  # values per trained weight of an optimizer that factors matrices, but not kernels
 
 

@@ -35,6 +35,9 @@ _ENCODED_PIXELS = 2**20  # encoded at once, or a single larger image; at most fo
 _DECODER_WIDTH = 256  # channels of the decoder at its widest point, which is at the image's full size
 _DENOISER_WIDTH = 2 * 228  # values of the denoiser per image pixel at its widest point, doubled by guidance
 
+_TRAINED_SIZE, _OTHER_SIZE = "samples", "samples of another size"
+_AT_ONCE = " at once"  # ends the kind of a step without accumulation, see frees_as_it_goes
+
 
 def frees_as_it_goes(config: TrainConfig) -> bool:
     """Whether activations, and the copies that autocast makes of weights, are freed while gradients come to be, so that
@@ -43,11 +46,18 @@ def frees_as_it_goes(config: TrainConfig) -> bool:
 
 
 def backward_kind(config: TrainConfig) -> str:
-    """The kind of a step, for `Architecture.backward`."""
+    """The kind of a step, for `architectures.CORRECTIONS`."""
     method = facts_of(config)
     kind = "vae" if not method.uses_denoiser else "full" if method.trains_weights else "lora"
     checkpoints = " in parts" if config.model.gradient_checkpointing else ""
-    return f"{kind}{checkpoints}{' at once' if frees_as_it_goes(config) else ''}"
+    return f"{kind}{checkpoints}{_AT_ONCE if frees_as_it_goes(config) else ''}"
+
+
+def backward_correction(config: TrainConfig) -> float:
+    """Of a kind that no preset has, that of the same step with or without accumulation."""
+    kind = backward_kind(config)
+    other = kind.removesuffix(_AT_ONCE) if kind.endswith(_AT_ONCE) else kind + _AT_ONCE
+    return correction(config, kind, correction(config, other, 1.0))
 
 
 def activation_bytes(config: TrainConfig, model: Architecture, num_ranks: int) -> float:
@@ -56,10 +66,10 @@ def activation_bytes(config: TrainConfig, model: Architecture, num_ranks: int) -
     precision = 1.0
     if method.uses_denoiser and config.model.mixed_precision == "no" and config.model.weight_dtype == "float32":
         precision = 2.0
-    pixels = largest_area(config) * _latent_frames(config, config.data.frames) * _layers_at_once(config)
+    pixels = largest_area(config) * _latent_frames(config, config.data.frames) * layers_at_once(config)
     pixels += _reference_pixels(config)
     each = pixels * (kept.part if config.model.gradient_checkpointing else kept.whole) * precision
-    each *= correction(config, backward_kind(config), 1.0)
+    each *= backward_correction(config)
     if config.model.activation_offloading and config.model.gradient_checkpointing and method.uses_denoiser:
         staying = min(1.0, _INPUTS_ON_GPU / max(1, model.blocks.count))
         each -= pixels * model.block_inputs * (1 - staying) * precision
@@ -80,13 +90,26 @@ def _composed_bytes(config: TrainConfig, model: Architecture) -> float:
     return weights * (2 if config.model.mixed_precision != "no" else 4)
 
 
+def caching_kind(config: TrainConfig) -> str:
+    """The kind of what is encoded before the training, for `architectures.CORRECTIONS`.
+
+    Quantized encoders are a kind of their own, because a language head, for one, is dequantized whole.
+    """
+    encoded = "clips" if _has_clips(config) else "images"
+    return f"encoded {encoded}{'' if config.model.text_encoder_quantization == 'none' else ', quantized encoders'}"
+
+
+def _has_clips(config: TrainConfig) -> bool:
+    return _latent_frames(config, config.data.frames) > 1
+
+
 def _latent_frames(config: TrainConfig, num_frames: int) -> int:
     """The latent frames of a clip: the denoiser treats each of them as an image."""
     step = load_families()[config.family].frames_per_token
     return (num_frames - 1) // step + 1 if step else 1
 
 
-def _layers_at_once(config: TrainConfig) -> int:
+def layers_at_once(config: TrainConfig) -> int:
     """An image and its layers, which the denoiser treats as images; 1 for models without layers.
 
     The images of the dataset are taken to have as many layers as the samples.
@@ -132,9 +155,22 @@ def caching_bytes(config: TrainConfig, model: Architecture) -> float:
     largest = max(largest_area(config), load_families()[config.family].reference_pixels)
     pixels = max(largest, min(4 * largest, _ENCODED_PIXELS))
     width: float = _VAE_WIDTH
-    if _latent_frames(config, config.data.frames) > 1:
+    if _has_clips(config):
         pixels, width = largest, (model.clip["encoder"] + model.clip["encoder_frame"] * config.data.frames) / 4
-    return max(text, (model.vae + pixels * width * ALLOCATOR) * own)
+    return correction(config, caching_kind(config), 1.0) * max(text, (model.vae + pixels * width * ALLOCATOR) * own)
+
+
+def sampling_kind(config: TrainConfig) -> str:
+    """The kind of the samples, for `architectures.CORRECTIONS`."""
+    is_own = any(sample.enabled and (sample.width or sample.height) for sample in config.sampling.samples)
+    return _OTHER_SIZE if is_own else _TRAINED_SIZE
+
+
+def sampling_correction(config: TrainConfig) -> float:
+    """Of a kind that no preset has, that of samples of another size."""
+    kind = sampling_kind(config)
+    other = _TRAINED_SIZE if kind == _OTHER_SIZE else _OTHER_SIZE
+    return correction(config, kind, correction(config, other, 1.0))
 
 
 def sampling_bytes(config: TrainConfig, model: Architecture, num_ranks: int) -> float:
@@ -169,8 +205,9 @@ def sampling_bytes(config: TrainConfig, model: Architecture, num_ranks: int) -> 
             for size, count in zip(sizes, frames, strict=True)
         )
         pixels = max(size * _latent_frames(config, count) for size, count in zip(sizes, frames, strict=True))
-    pixels *= _layers_at_once(config)
+    pixels *= layers_at_once(config)
     denoiser_value_bytes = own if config.model.mixed_precision == "no" else 2
     # counted in half precision for one of the two passes that guidance needs
     denoising = pictures * pixels * max(_DENOISER_WIDTH, model.held["denoiser"]) * denoiser_value_bytes
-    return absent + max(denoising * ALLOCATOR, vae + decoding * ALLOCATOR)
+    passing = absent + max(denoising * ALLOCATOR, vae + decoding * ALLOCATOR)
+    return passing * sampling_correction(config)

@@ -143,5 +143,5 @@ def test_a_short_run_trains_and_the_saved_files_make_the_same_picture(
         ours = our_picture(pipe, request)
     prompt = expand_textual_inversion(plain, [request.prompt])[0]
     theirs = plain_picture(plain, replace(request, prompt=prompt))
-    assert np.abs(theirs - ours).max() <= 2e-5
+    assert np.abs(theirs - ours).max() <= (2e-5 if FAMILIES[family].layered else 1e-5)  # of one layer of several
     assert np.abs(untrained[family] - ours).max() > 1e-4
