@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 
-from modules.config.files import config_from_values
+from modules.config.files import apply_overrides, config_from_values
 from modules.config.presets import load_preset
+from modules.config.quantizations import QUANTIZATIONS
 from modules.config.validation import find_problems
 from modules.data.videos import read_frames
+from modules.trainer.GenericTrainer import GenericTrainer
 from modules.trainer.sampling import ImageRequest, generate_images, repeated
 from modules.weights.load_pipeline import load_pipeline
 from scripts import make_video_demo, train_flow_matching
 from scripts.make_video_demo import COLORS, DIRECTIONS, FPS, KNOWN, NEW, NUM_FRAMES, SIDE, caption, draw_clip
 from tests.support.motion import direction_of
+from tests.support.Recorder import Recorder
+
+if TYPE_CHECKING:
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "resources/video_demo"
@@ -26,15 +33,20 @@ FRESH_SEED = 1000  # none of the seeds of the preset's samples
 STEPS, GUIDANCE = 8, 2.5  # the preset has 20 steps, which show the same
 
 
+def share_right(pipe: DiffusionPipeline, direction: str, count: int) -> float:
+    """The share of samples whose ball moves in the direction that their prompt names."""
+    first = ImageRequest(caption(direction), "", FRESH_SEED, SIDE, SIDE, STEPS, GUIDANCE, frames=NUM_FRAMES)
+    made = generate_images(pipe, repeated(first, count), 25)
+    return np.mean([direction_of(frames) == direction for _, frames in made])
+
+
 @pytest.fixture(scope="module")
 def share_of() -> Callable[[str, int, Path | None], float]:
-    """A function that gives the share of samples whose ball moves in the direction that their prompt names."""
+    """The same of the model that ships, or of that with a LoRA."""
 
     def measure(direction: str, count: int, lora: Path | None = None) -> float:
         pipe = load_pipeline(str(DEMO / "model"), {str(lora): 1.0} if lora else {}, torch.device("cpu"))
-        first = ImageRequest(caption(direction), "", FRESH_SEED, SIDE, SIDE, STEPS, GUIDANCE, frames=NUM_FRAMES)
-        requests = repeated(first, count)
-        return np.mean([direction_of(frames) == direction for _, frames in generate_images(pipe, requests, 25)])
+        return share_right(pipe, direction, count)
 
     return measure
 
@@ -80,6 +92,27 @@ def test_training_teaches_the_new_direction_and_keeps_the_others(share_of, tmp_p
     shares = {direction: share_of(direction, 20 if direction == NEW else 10, lora) for direction in DIRECTIONS}
     assert shares[NEW] >= 0.4, shares
     assert min(shares[direction] for direction in KNOWN) >= 0.8, shares
+
+
+@pytest.mark.proof
+def test_a_lora_on_a_quantized_transformer_learns_the_new_direction_as_well(tmp_path):
+    """Within 3 points of the LoRA on the unquantized model, each on the model that it was trained on."""
+    pytest.importorskip("bitsandbytes", reason="an optional package")
+    shares = {}
+    for quantization in ("none", *QUANTIZATIONS):
+        folders = (f"workspace_dir={tmp_path / quantization}", f"cache_dir={tmp_path / 'cache'}")
+        model = (f"model.denoiser_quantization={quantization}", f"model.text_encoder_quantization={quantization}")
+        settings = ("enable_multi_gpu=false", *folders, *model, "sampling.samples=[]", "tensorboard=false")
+        config = config_from_values(apply_overrides(load_preset("video_demo"), settings))
+        trainer = GenericTrainer(config, Recorder())
+        trainer.start()
+        trainer.train()
+        trainer.end()
+        base = trainer.prepared.base
+        with base.using(*base.component_names) as pipe:
+            shares[quantization] = share_right(pipe, NEW, 100)
+    assert shares["none"] >= 0.95
+    assert min(shares.values()) >= shares["none"] - 0.03, shares
 
 
 def test_the_demo_can_be_made_again(tmp_path, monkeypatch):
