@@ -31,6 +31,16 @@ UNET = 859_520_964  # of Stable Diffusion 1.5
 SDXL = 2_567_463_684
 
 
+@pytest.mark.parametrize(
+    "preset", [preset for preset in list_presets() if has_variants(preset.name)], ids=lambda each: each.name
+)
+def test_a_preset_names_the_smallest_gpu_that_it_fits_without_changes(preset):
+    configs = [config_from_values(load_preset(variant_name(preset.name, None, count))) for count in (1, 2, 4, 8)]
+    peak = max(estimate_memory(config).peak for config in configs)
+    least = next(memory for memory in MEMORY_SIZES if peak <= room_for_presets(memory))
+    assert f"; {least} GB GPU" in preset.description
+
+
 @pytest.fixture
 def uncorrected(monkeypatch):
     """Estimates are what was counted, as if no preset had been simulated."""
