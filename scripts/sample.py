@@ -62,6 +62,7 @@ def main(argv: list[str] | None = None) -> int:
         check_sampler(args.sampler, family)
         options = (args.seed, args.width, args.height, args.steps, args.guidance, references)
         others = {"clip_skip": min(args.clip_skip), "frames": args.frames, "mask": args.mask, "layers": args.layers}
+        others["fps"] = args.fps or 0.0
         first = [ImageRequest(prompt, args.negative_prompt, *options, **others) for prompt in args.prompt]
         requests = [request for one in first for request in repeated(one, args.count)]
         pictures = generate_images(pipe, requests, args.batch_size, args.sampler)

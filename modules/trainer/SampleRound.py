@@ -79,7 +79,8 @@ class SampleRound:
         """The images of all ranks, numbered."""
         enabled = [sample for sample in self.settings.samples if sample.enabled]
         clip_skip = self.prompts.base.config.least_clip_skip
-        return list(enumerate(request for sample in enabled for request in image_requests(sample, clip_skip)))
+        requests = (request for sample in enabled for request in image_requests(sample, clip_skip, self.fps))
+        return list(enumerate(requests))
 
     def _rounds(self, requests: list[tuple[int, ImageRequest]]) -> list[Requests]:
         """The images of this rank, in rounds between which the ranks may stop."""

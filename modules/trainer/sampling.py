@@ -51,7 +51,7 @@ class ImageRequest:
     references: paths of the images that the model sees. clip_skip: as in ModelConfig, for models that have it.
     frames: of the video; 1 for an image. Models of images ignore it.
     last_frame: path of the image that the video ends with, for models that take one; "" if it is the second reference
-        or open.
+        or open. fps: frames per second of the video, by which a last frame is looked for in a video; 0: the family's.
     layers: how many to decompose the reference into; other models ignore it.
     mask: path of the mask, for models that paint in the reference; the reference itself if its alpha channel is the
         mask; "" as in SampleConfig.
@@ -70,10 +70,11 @@ class ImageRequest:
     mask: str = ""
     last_frame: str = ""
     layers: int = 4
+    fps: float = 0.0
 
     def batch_key(self) -> tuple:
         """Images of one batch must have the same key."""
-        size = self.width, self.height, self.frames
+        size = self.width, self.height, self.frames, self.layers, self.fps
         shared = *size, self.steps, self.guidance, self.references, self.last_frame, self.mask, self.clip_skip
         # from references they are made one at a time: pipelines differ in how they take several
         apart = (self.prompt, self.seed) if self.references and not self.mask else None
@@ -108,8 +109,8 @@ def with_sizes(sampling: SamplingConfig, config: TrainConfig) -> SamplingConfig:
     return replace(sampling, samples=samples)
 
 
-def image_requests(sample: SampleConfig, clip_skip: int = 1) -> list[ImageRequest]:
-    """The images that a sample setting asks for. clip_skip: of the model."""
+def image_requests(sample: SampleConfig, clip_skip: int = 1, fps: float = 0.0) -> list[ImageRequest]:
+    """The images that a sample setting asks for. clip_skip: of the model. fps: as in ImageRequest."""
     first = ImageRequest(
         sample.prompt,
         sample.negative_prompt,
@@ -124,6 +125,7 @@ def image_requests(sample: SampleConfig, clip_skip: int = 1) -> list[ImageReques
         sample.mask,
         image_files(sample.last_frame)[-1] if sample.last_frame else "",
         sample.layers,
+        fps,
     )
     return repeated(first, sample.count)
 
@@ -214,7 +216,7 @@ def _run(
         images = [_reference(path, first, family) for path in seen]
         arguments["image"] = images[0] if family.image_pipeline or family.max_references == 1 else images
         if family.takes_last_frame and (last := first.last_frame or "".join(first.references[1:])):
-            arguments["last_image"] = _reference(last, first, family, (first.frames - 1) / family.fps)
+            arguments["last_image"] = _reference(last, first, family, (first.frames - 1) / (first.fps or family.fps))
     if first.width and first.height:
         arguments["max_area"] = first.width * first.height  # else FLUX.1 Kontext chooses a size of its own
     if first.negative_prompt:

@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import replace
+from unittest import mock
 
 import av
 import diffusers
@@ -16,6 +17,7 @@ from modules.config.SampleConfig import SampleConfig
 from modules.config.SamplingConfig import SamplingConfig
 from modules.data.errors import DataError
 from modules.families.registry import FAMILIES
+from modules.trainer import sampling
 from modules.trainer.sampling import generate_images, image_requests
 from scripts import sample
 from tests.support import rank_scenarios
@@ -107,6 +109,15 @@ def test_videos_start_and_end_with_an_image_as_in_the_plain_pipeline(family, tin
         ).frames[0]
         assert np.abs(video - [np.asarray(frame) for frame in frames]).max() <= 1
     assert np.abs(ours[0] - ours[1]).max() > 1
+
+
+def test_a_video_ends_with_the_frame_of_another_that_its_own_frame_rate_leads_to(tiny_model, clips):
+    pipe = DiffusionPipeline.from_pretrained(tiny_model("wan21_flf2v"))
+    video = str(clips / "long.mp4")
+    request = SampleConfig("a cat", reference=video, last_frame=video, width=64, height=64, frames=9, steps=1)
+    with mock.patch.object(sampling, "load_still", wraps=sampling.load_still) as load:
+        list(generate_images(pipe, image_requests(request, fps=12), batch_size=1))
+    assert [call.kwargs["seconds"] for call in load.call_args_list] == [0, 8 / 12]
 
 
 def test_a_model_for_images_learns_from_clips_and_starts_samples_from_their_first_frames(
