@@ -1,6 +1,7 @@
 """Methods with families: they train, and the saved model behaves in diffusers as it did in training.
 
-Every family has a cell here. For full fine-tunes and VAEs, one that would show nothing new is left out, see `cells`.
+Every family has a cell here for each of its methods. For full fine-tunes and VAEs, one that would show nothing new only
+runs with `-m proof`, see `cells`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -29,9 +31,12 @@ from tests.support.preset_values import preset_values
 from tests.support.short_training import our_picture, plain_picture
 from tests.support.videos import write_video
 
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
+
 WORD = "number"  # occurs in the default captions
 REQUEST = ImageRequest("a photo of a cat, number 3", "the sky", seed=7, width=48, height=32, steps=2, guidance=3.0)
-RUN = ("max_steps=3", "batch_size=2", "backup.at_end=false")
+RUN = ("max_steps=5", "batch_size=2", "backup.at_end=false")
 SETTINGS = {
     "lora": ("text_encoder.train=true", "lora.targets=linear"),
     "full": ("text_encoder.train=true", "optimizer.learning_rate=0.001"),
@@ -40,11 +45,11 @@ SETTINGS = {
 }
 
 
-def cells() -> Iterator[tuple[str, str]]:
-    """(method, family) of each run.
+def cells() -> Iterator[ParameterSet]:
+    """(method, family) of each run. Those whose claims other tests hold only run with `-m proof`.
 
-    A full fine-tune is left out if the family has a preset for it, which test_presets.py trains, and a LoRA, whose cell
-    compares samples; test_conformance.py compares what is saved of it. A VAE is trained once for each way to use it.
+    These are full fine-tunes of families with a preset for it, which test_presets.py trains, and a LoRA, whose cell
+    compares samples; test_conformance.py compares what is saved of them. A VAE is trained once for each way to use it.
     """
     in_presets = {(values["method"], values["family"]) for values in preset_values().values()}
     vaes = set()
@@ -52,14 +57,12 @@ def cells() -> Iterator[tuple[str, str]]:
         for name, family in FAMILIES.items():
             if method not in family.methods:
                 continue
-            if method == "full" and "lora" in family.methods and (method, name) in in_presets:
-                continue
+            is_held = method == "full" and "lora" in family.methods and (method, name) in in_presets
             if method == "vae":
                 vae = family.published.vae.class_name, family.codec, family.inpainting, family.needs_references
-                if vae in vaes:
-                    continue
+                is_held = vae in vaes
                 vaes.add(vae)
-            yield method, name
+            yield pytest.param(method, name, marks=[pytest.mark.proof] if is_held else [])
 
 
 def load(folder: Path) -> DiffusionPipeline:
@@ -90,7 +93,7 @@ def write_noise(path: str | Path, size: tuple[int, int]) -> None:
     Image.fromarray(np.random.default_rng(4).integers(0, 255, size[::-1], np.uint8)).convert("RGB").save(path)
 
 
-@pytest.mark.parametrize(("method", "family"), list(cells()))
+@pytest.mark.parametrize(("method", "family"), cells())
 def test_a_short_run_trains_and_the_saved_files_make_the_same_picture(
     method, family, make_config, train, tiny_model, picture_folder, layer_folder, untrained, tmp_path
 ):
