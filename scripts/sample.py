@@ -17,7 +17,7 @@ if __name__ == "__main__":  # before the imports that take long
 from modules.config.clips import frame_problem
 from modules.config.errors import UserError
 from modules.config.installation import command_name
-from modules.config.SampleConfig import MAX_SIDE
+from modules.config.SampleConfig import DEFAULT_LAYERS, MAX_SIDE
 from modules.config.visible_text import visible_line
 from modules.session.out_of_memory import is_out_of_memory
 from modules.session.printing import print_line, print_text
@@ -150,7 +150,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--height", type=side, metavar="PIXELS", help="default: the model's, or the painted image's")
     parser.add_argument("--frames", type=positive, default=1, metavar="N", help="of a video; 1, the default: an image")
     parser.add_argument(
-        "--layers", type=positive, default=4, metavar="N", help="for models that decompose an image; default: 4"
+        "--layers",
+        type=positive,
+        default=DEFAULT_LAYERS,
+        metavar="N",
+        help="for models that decompose an image; default: %(default)s",
     )
     parser.add_argument("--fps", type=rate, metavar="F", help="frames per second; default: the model's own")
     parser.add_argument("--batch-size", type=positive, default=4, metavar="N", help="images generated at once")

@@ -11,6 +11,7 @@ from modules.config.families import (
 )
 from modules.config.setting import STRICT, Float, Int, Str, setting
 
+DEFAULT_LAYERS = 4
 MAX_SIDE = 16384  # pixels; no model generates images this large, so a larger value is a typing error
 
 
@@ -106,7 +107,7 @@ class SampleConfig:
         visible_when={"family": families_taking_clips()},
     )
     layers: Int = setting(
-        4,
+        DEFAULT_LAYERS,
         label="Layers",
         also_called="num_layers",
         help="How many layers the image is decomposed into.",

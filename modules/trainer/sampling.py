@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from modules.config.atomic_file import new_file, write_bytes
 from modules.config.clips import sample_frames
 from modules.config.image_sizes import sample_size
+from modules.config.SampleConfig import DEFAULT_LAYERS
 from modules.data.images import fit_image, load_rgba
 from modules.data.masks import load_mask, mask_beside
 from modules.data.references import image_files, reference_size
@@ -69,7 +70,7 @@ class ImageRequest:
     frames: int = 1
     mask: str = ""
     last_frame: str = ""
-    layers: int = 4
+    layers: int = DEFAULT_LAYERS
     fps: float = 0.0
 
     def batch_key(self) -> tuple:

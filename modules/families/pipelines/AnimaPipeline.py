@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
-from diffusers.guiders import ClassifierFreeGuidance
 from diffusers.image_processor import VaeImageProcessor
 from diffusers.loaders import AnimaLoraLoaderMixin
 from diffusers.modular_pipelines.anima.before_denoise import (
@@ -46,9 +45,6 @@ class AnimaPipeline(BlocksPipeline, AnimaLoraLoaderMixin):
     modular_name = "AnimaModularPipeline"
     text_encoder: Any
     text_conditioner: Any
-    transformer: Any
-    vae: Any
-    scheduler: Any
 
     def __init__(self, text_encoder, tokenizer, t5_tokenizer, text_conditioner, transformer, vae, scheduler):
         super().__init__()
@@ -108,16 +104,9 @@ class AnimaPipeline(BlocksPipeline, AnimaLoraLoaderMixin):
         if negative_prompt_embeds is None and is_guided:
             negative = [negative_prompt] * len(prompt_embeds) if isinstance(negative_prompt, str) else negative_prompt
             (negative_prompt_embeds,) = self.encode_prompt(negative, max_sequence_length=max_sequence_length)
-        parts = {
-            "transformer": self.transformer,
-            "vae": self.vae,
-            "scheduler": self.scheduler,
-            "guider": ClassifierFreeGuidance(guidance_scale=guidance_scale, enabled=is_guided),
-            "image_processor": self.image_processor,
-        }
         images = self.run_blocks(
             _BehindText(),
-            parts,
+            guidance_scale,
             prompt_embeds=prompt_embeds,
             negative_prompt_embeds=negative_prompt_embeds,
             height=height,

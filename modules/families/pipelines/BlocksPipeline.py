@@ -7,10 +7,10 @@ parts are read from the folder itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from diffusers.guiders import ClassifierFreeGuidance
 from diffusers.modular_pipelines.modular_pipeline import SequentialPipelineBlocks
 from diffusers.pipelines.pipeline_utils import DiffusionPipeline
 from huggingface_hub import hf_hub_download, snapshot_download
@@ -27,6 +27,10 @@ class BlocksPipeline(DiffusionPipeline):
     config_name = MODULAR_INDEX
     blocks_name: ClassVar[str]
     modular_name: ClassVar[str]
+    transformer: Any
+    vae: Any
+    scheduler: Any
+    image_processor: Any
 
     @classmethod
     def load_config(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -55,9 +59,16 @@ class BlocksPipeline(DiffusionPipeline):
         text = json.dumps(index, indent=2, sort_keys=True) + "\n"
         (folder / MODULAR_INDEX).write_text(text, encoding="utf-8")
 
-    def run_blocks(self, blocks: SequentialPipelineBlocks, parts: Mapping[str, Any], **inputs: Any) -> Any:
-        """The images that the blocks make with these parts."""
+    def run_blocks(self, blocks: SequentialPipelineBlocks, guidance_scale: float, **inputs: Any) -> Any:
+        """The images that the blocks make with this pipeline's parts. guidance_scale: 1 for none."""
         pipeline = blocks.init_pipeline()
-        pipeline.update_components(**parts)
+        guider = ClassifierFreeGuidance(guidance_scale=guidance_scale, enabled=guidance_scale != 1.0)
+        pipeline.update_components(
+            transformer=self.transformer,
+            vae=self.vae,
+            scheduler=self.scheduler,
+            guider=guider,
+            image_processor=self.image_processor,
+        )
         pipeline.set_progress_bar_config(**getattr(self, "_progress_bar_config", {}))
         return pipeline(**inputs, output="images")

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from diffusers.guiders import ClassifierFreeGuidance
 from diffusers.loaders import Flux3LoraLoaderMixin
 from diffusers.modular_pipelines.flux3.before_denoise import Flux3SetTimestepsStep
 from diffusers.modular_pipelines.flux3.decoders import Flux3DecodeStep
@@ -45,9 +44,6 @@ class Flux3Pipeline(BlocksPipeline, Flux3LoraLoaderMixin):
     _optional_components = ["scheduler", "prompt_upsampler", "prompt_upsampler_processor"]
     text_encoder: Any
     tokenizer: Any
-    transformer: Any
-    vae: Any
-    scheduler: Any
 
     def __init__(
         self,
@@ -114,18 +110,11 @@ class Flux3Pipeline(BlocksPipeline, Flux3LoraLoaderMixin):
         elif is_guided:
             negative = [negative_prompt] * len(prompt_embeds) if isinstance(negative_prompt, str) else negative_prompt
             negatives = [*self.encode_prompt(negative, max_sequence_length=max_sequence_length)[0]]
-        parts = {
-            "transformer": self.transformer,
-            "vae": self.vae,
-            "scheduler": self.scheduler,
-            "guider": ClassifierFreeGuidance(guidance_scale=guidance_scale, enabled=is_guided),
-            "image_processor": self.image_processor,
-        }
         images: list[Any] = []
         for row, (text, negative_text) in enumerate(zip(prompt_embeds, negatives, strict=True)):
             made = self.run_blocks(
                 _BehindText(),
-                parts,
+                guidance_scale,
                 prompt_embeds=text[None],
                 negative_prompt_embeds=None if negative_text is None else negative_text[None],
                 image=image,

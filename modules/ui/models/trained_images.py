@@ -11,7 +11,7 @@ from modules.config.clips import clip_fps, sample_frames
 from modules.config.families import families_taking_images, families_taking_last_frames, load_families
 from modules.config.image_sizes import sample_size
 from modules.config.methods import facts_of
-from modules.config.SampleConfig import SampleConfig
+from modules.config.SampleConfig import DEFAULT_LAYERS, SampleConfig
 from modules.session.RunFolder import is_word
 from modules.ui.models.ScriptRun import ScriptRun
 
@@ -41,7 +41,7 @@ class ImageWish:
     frames: int = 1
     mask: str = ""
     last_frame: str = ""
-    layers: int = 4
+    layers: int = DEFAULT_LAYERS
 
 
 def first_wish(config: TrainConfig, samples: Sequence[SamplePicture]) -> ImageWish:
