@@ -20,7 +20,7 @@ from modules.data.errors import DataError
 from modules.data.image_views import augmentation_of
 from modules.data.images import EXTENSIONS, adjust_colors, fit_image, load_image, size_or_reason, to_array
 from modules.data.paired_files import find_paired
-from modules.data.videos import files_of, info_or_reason, is_video
+from modules.data.videos import frame_path, info_or_reason, is_video, split_time
 
 if TYPE_CHECKING:
     import numpy as np
@@ -175,20 +175,16 @@ def of_captions(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """First caption of an image -> its references, as `image_files` takes them, and -> its mask, for inpainting.
 
-    For families that need a first frame: caption -> the video; for inpainting, and where images are decomposed into
-    layers: caption -> the image itself.
+    For families that need a first frame: caption -> that of its first clip, and the last one if they need it. For
+    inpainting, and where images are decomposed into layers: caption -> the image itself.
     texts: as from `captions`.
     """
     found: dict[str, str] = {}
     masks: dict[str, str] = {}
     for sample, options in enumerate(texts):
         if family.needs_first_frame:
-            files, clip = files_of(dataset.paths[sample]), dataset.clip_of(sample)
-            ends = files[:1]
-            if family.needs_last_frame and clip:
-                seconds = (clip.num_frames - 1) / clip.fps
-                ends += files[: round(seconds * (clip.folder_fps or 0)) + 1][-1:]
-            found.setdefault(options[0], "\n".join(ends))
+            if options[0] not in found:
+                found[options[0]] = "\n".join(_ends(dataset, sample, family))
         elif family.inpainting and options[0] not in found:
             found[options[0]] = dataset.paths[sample]
             masks[options[0]] = dataset.mask_of(sample) or ""
@@ -197,6 +193,15 @@ def of_captions(
         elif references := dataset.references_of(sample):
             found.setdefault(options[0], "\n".join(one.path for one in references))
     return found, masks
+
+
+def _ends(dataset: Dataset, sample: int, family: Family) -> list[str]:
+    """The first frame of a sample's clip, and the last one if the family needs it."""
+    path, clip = dataset.paths[sample], dataset.clip_of(sample)
+    if clip is None:
+        return [path]
+    times = [clip.times[0], clip.times[-1]] if family.needs_last_frame else [clip.start]
+    return [frame_path(path, seconds, clip.folder_fps) for seconds in times]
 
 
 def image_files(path: str) -> list[str]:
@@ -234,7 +239,7 @@ def check_sample_references(sampling: SamplingConfig, family: Family) -> None:
 def check_references(files: Sequence[str], family: Family | None, setting: str = "--reference") -> None:
     """Raises DataError if a model of `family` (None: unknown) can't see these images. setting: where they are named.
 
-    A video stands for its first frame, as the last image for the one where the sample ends.
+    A video stands for its first frame, as the last image for the one where the sample ends, unless a time is named.
     """
     if family and family.needs_first_frame and not files:
         raise DataError(f"{setting}: {family.label} makes videos of images; name one.")
@@ -250,7 +255,8 @@ def check_references(files: Sequence[str], family: Family | None, setting: str =
         number = family.max_input_images
         raise DataError(f"{setting}: these are {len(files)} images, but {family.label} takes {number}.")
     for path in files:
-        reason = info_or_reason(path) if is_video(path) else size_or_reason(path)
+        file, _ = split_time(path)
+        reason = info_or_reason(file) if is_video(file) else size_or_reason(file)
         if isinstance(reason, str):
             raise DataError(f"{setting}: {path} can't be read ({reason}); choose another image.")
 

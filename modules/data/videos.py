@@ -37,6 +37,8 @@ FORMATS = {
 EXTENSIONS = frozenset(FORMATS)
 # Times in files are rounded to a time base, of milliseconds in WebM.
 TOLERANCE_SECONDS = 0.002
+# A frame of a video, as `frame_path` names it.
+_FRAME = re.compile(rf"(.+(?:{'|'.join(map(re.escape, FORMATS))}))#t=([0-9]+(?:\.[0-9]+)?)", re.IGNORECASE)
 # How much earlier than its header says a good file may end: the last frame of a slow animation is shown this long.
 MISSING_SECONDS = 0.5
 
@@ -76,6 +78,22 @@ def frame_files(folder: str) -> list[str]:
     if not names:
         raise ImageError(folder, "it holds no images")
     return [os.path.join(folder, name) for name in sorted(names, key=_by_numbers)]
+
+
+def frame_path(path: str, seconds: float, folder_fps: float | None = None) -> str:
+    """A path of the frame that a video shows at `seconds`, for `load_still`: `walk.mp4#t=2.5`, as in web pages.
+
+    Of a folder of frames, it is that of a file. folder_fps: as in `read_frames`. Raises ImageError.
+    """
+    if os.path.isdir(path):
+        return _shown_file(frame_files(path), seconds, folder_fps)
+    return f"{path}#t={round(seconds, 3)}" if seconds else path
+
+
+def split_time(path: str) -> tuple[str, float | None]:
+    """The video and the time of a `frame_path`; another path as it is, without a time."""
+    match = _FRAME.fullmatch(path)
+    return (match[1], float(match[2])) if match else (path, None)
 
 
 def read_info(path: str, folder_fps: float | None = None) -> VideoInfo:
@@ -131,9 +149,9 @@ def read_frames(path: str, times: Sequence[float], folder_fps: float | None = No
     Only one frame is in memory at a time. Raises ImageError if the file is damaged or ends too early.
     """
     if os.path.isdir(path):
-        files, fps = frame_files(path), folder_fps or 1.0
+        files = frame_files(path)
         for time in times:
-            yield load_image(files[min(int((time + TOLERANCE_SECONDS) * fps), len(files) - 1)])
+            yield load_image(_shown_file(files, time, folder_fps))
         return
     with _opened(path) as (container, stream):
         tick = _time_base(stream)
@@ -161,8 +179,10 @@ def read_frames(path: str, times: Sequence[float], folder_fps: float | None = No
 def load_still(path: str, at_least: tuple[int, int] | None = None, seconds: float = 0.0) -> Image.Image:
     """The image at `path`, or the frame that a video shows at `seconds`, at most its last one. Raises ImageError.
 
-    at_least: as for `load_image`.
+    path: its own time, as of `frame_path`, goes before `seconds`. at_least: as for `load_image`.
     """
+    path, own_seconds = split_time(path)
+    seconds = seconds if own_seconds is None else own_seconds
     if os.path.splitext(path)[1].lower() in IMAGE_EXTENSIONS and not (seconds and is_video(path)):
         return load_image(path, at_least)
     return _frame_at(path, seconds) if seconds else next(read_frames(path, [0.0]))
@@ -205,6 +225,10 @@ def to_mp4(frames: Sequence[Image.Image], fps: float) -> bytes:
             container.mux(stream.encode(frame.reformat(format="yuv420p", dst_colorspace=Colorspace.ITU709)))
         container.mux(stream.encode())
     return file.getvalue()
+
+
+def _shown_file(files: Sequence[str], seconds: float, folder_fps: float | None) -> str:
+    return files[min(int((seconds + TOLERANCE_SECONDS) * (folder_fps or 1.0)), len(files) - 1)]
 
 
 def _by_numbers(name: str) -> tuple:

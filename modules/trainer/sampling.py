@@ -27,7 +27,7 @@ from modules.config.SampleConfig import DEFAULT_LAYERS
 from modules.data.images import fit_image, load_rgba
 from modules.data.masks import load_mask, mask_beside
 from modules.data.references import image_files, reference_size
-from modules.data.videos import is_video, load_still, to_mp4
+from modules.data.videos import is_video, load_still, split_time, to_mp4
 from modules.families.conditioning import clip_by_its_former_name, expand_textual_inversion
 from modules.families.registry import family_of_pipeline
 from modules.trainer.evaluation_mode import evaluation_mode
@@ -275,7 +275,7 @@ def _reference(path: str, request: ImageRequest, family: Family, seconds: float 
 def _to_decompose(request: ImageRequest) -> Image.Image:
     """The image to decompose, with its transparency, cropped to the shape of the request. Raises ImageError."""
     (path,) = request.references
-    image = load_still(path).convert("RGBA") if is_video(path) else load_rgba(path)
+    image = load_still(path).convert("RGBA") if is_video(split_time(path)[0]) else load_rgba(path)
     return fit_image(image, request.width, request.height) if request.width and request.height else image
 
 

@@ -30,7 +30,7 @@ from modules.data.FileHashes import FileHashes
 from modules.data.health import check_health
 from modules.data.LatentEncoder import FRAMES_AHEAD, LatentEncoder
 from modules.data.prepare import prepare_data
-from modules.data.references import of_captions
+from modules.data.references import check_references, of_captions
 from modules.data.run_summary import summarize
 from modules.data.RunPlan import samples_digest
 from modules.families.registry import FAMILIES
@@ -71,14 +71,19 @@ def clips_of(config):
 
 def test_the_ends_of_a_sample_without_prompt_are_those_of_its_clip(videos, frames):
     for config, ends in (
-        (config_of(videos, "wan21_flf2v"), ["long.mp4", "long.mp4"]),
+        (config_of(videos, "wan21_flf2v"), ["long.mp4", "long.mp4#t=0.5"]),
+        (config_of(videos, "wan21_flf2v", clips="middle"), ["long.mp4#t=0.938", "long.mp4#t=1.438"]),
+        (config_of(videos, "wan21_i2v", clips="middle"), ["long.mp4#t=0.938"]),
         (with_frame_folders(frames, 16, family="wan21_flf2v"), ["frame0.png", "frame8.png"]),
         (with_frame_folders(frames, 24, family="wan21_flf2v", frames=5), ["frame0.png", "frame6.png"]),
+        (with_frame_folders(frames, 16, family="wan21_flf2v", clips="middle"), ["frame1.png", "frame9.png"]),
         (with_frame_folders(frames, 16, family="wan21_i2v"), ["frame0.png"]),
     ):
         dataset, _ = prepared(config)
         found, _ = of_captions(dataset, captions(dataset), FAMILIES[config.family])
-        assert [Path(path).name for path in next(iter(found.values())).split("\n")] == ends
+        ends_of_first = next(iter(found.values())).split("\n")
+        assert [Path(path).name for path in ends_of_first] == ends
+        check_references(ends_of_first, FAMILIES[config.family])
 
 
 def test_a_video_is_a_clip_of_its_start_or_middle_or_several_that_follow_each_other(videos):

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from modules.data.errors import ImageError
-from modules.data.videos import info_or_reason, load_still, read_frames, read_info, to_mp4
+from modules.data.videos import frame_path, info_or_reason, load_still, read_frames, read_info, to_mp4
 from tests.support.videos import gray_frames, number_of, turn_sideways, write_video
 
 
@@ -22,6 +22,7 @@ def test_frames_are_those_shown_at_a_time_in_every_format(tmp_path, extension):
     assert numbers(path, [0, 1 / 16, 1.0, 2.4]) == [0, 1, 16, 38]
     assert numbers(path, [1.5 + number / 8 for number in range(5)]) == [24, 26, 28, 30, 32]  # half the rate, later
     assert [number_of(load_still(str(path), seconds=seconds)) for seconds in (0.0, 1.0, 2.45, 9.0)] == [0, 16, 39, 39]
+    assert number_of(load_still(frame_path(str(path), 15 / 16), seconds=2.0)) == 15  # a time that is named holds
 
 
 def test_a_gif_is_a_video_with_the_durations_of_its_frames(tmp_path):
