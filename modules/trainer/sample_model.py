@@ -13,6 +13,7 @@ from modules.config.clips import clip_fps
 from modules.config.methods import facts_of
 from modules.data.concepts import caption_prompts, captions
 from modules.data.prepare import prepare_data
+from modules.data.references import of_captions
 from modules.distributed.Runtime import Runtime
 from modules.families.registry import FAMILIES
 from modules.session.out_of_memory import must_fit
@@ -79,11 +80,14 @@ def sample_model(
 
 
 def with_captions(config: TrainConfig, sampling: SamplingConfig) -> SamplingConfig:
-    """The samples, of which those without a prompt take captions, as in a run."""
+    """The samples, of which those without a prompt take captions and what belongs to them, as in a run."""
     if all(sample.prompt for sample in sampling.samples if sample.enabled):
         return sampling
-    dataset, _ = prepare_data(config, FAMILIES[config.family])
-    return with_prompts(sampling, caption_prompts(captions(dataset), dataset.concepts, len(sampling.samples)))
+    family = FAMILIES[config.family]
+    dataset, _ = prepare_data(config, family)
+    texts = captions(dataset)
+    prompts = caption_prompts(texts, dataset.concepts, len(sampling.samples))
+    return with_prompts(sampling, prompts, *of_captions(dataset, texts, family))
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from modules.config.SamplingConfig import SamplingConfig
 from modules.data.errors import DataError
 from modules.families.registry import FAMILIES
 from modules.trainer import sampling
+from modules.trainer.sample_model import with_captions
 from modules.trainer.sampling import generate_images, image_requests
 from scripts import sample
 from tests.support import rank_scenarios
@@ -118,6 +119,14 @@ def test_a_video_ends_with_the_frame_of_another_that_its_own_frame_rate_leads_to
     with mock.patch.object(sampling, "load_still", wraps=sampling.load_still) as load:
         list(generate_images(pipe, image_requests(request, fps=12), batch_size=1))
     assert [call.kwargs["seconds"] for call in load.call_args_list] == [0, 8 / 12]
+
+
+def test_a_sample_that_is_made_again_starts_with_the_clip_of_its_caption(make_config, tiny_model, clips, tmp_path):
+    (clips / "long.txt").write_text("a stripe")
+    paths = (f"model.base={tiny_model('wan22_i2v_a14b')}", f"concepts.0.path={clips}", f"workspace_dir={tmp_path}")
+    config = make_config("family=wan22_i2v_a14b", *RUN[1:-1], "data.clips=middle", *paths, "sampling.samples=[{}]")
+    (sample,) = with_captions(config, config.sampling).samples
+    assert (sample.prompt, sample.reference) == ("a stripe", f"{clips / 'long.mp4'}#t=0.688")
 
 
 def test_a_model_for_images_learns_from_clips_and_starts_samples_from_their_first_frames(
