@@ -17,8 +17,7 @@ from modules.families.reference_sizes import Size
 from modules.families.registry import FAMILIES
 
 AREA_DIVISOR = 64
-LONG_TEXTS = ("ideogram4",)  # 2,048 tokens, through each of 36 layers
-SHORT_TEXT = 256  # tokens
+LONG_TEXT, SHORT_TEXT = 1024, 256  # tokens: what is padded to more than the first is padded to the second
 _shrunk: dict[str, tuple[Family, Family]] = {}  # name -> the real family and the one that takes its place
 
 
@@ -27,7 +26,7 @@ def shrink_inputs(name: str) -> None:
     family = FAMILIES.get(name)
     if family is None or name in _shrunk:
         return
-    if name in LONG_TEXTS:
+    if family.text.options.get("max_sequence_length", 0) > LONG_TEXT:
         text = replace(family.text, options={**family.text.options, "max_sequence_length": SHORT_TEXT})
         FAMILIES[name] = replace(family, text=text)
         _shrunk[name] = family, FAMILIES[name]
