@@ -116,7 +116,7 @@ def read_start(family: Family, config: TrainConfig, trained: Collection[str]) ->
             else:
                 norms = read_norms(file, family)
                 read = read_layers(file, family, but_norms=True)
-                starts |= {name: LoraStart(layers, norms.get(name, {})) for name, layers in read.items()}
+                starts |= {name: LoraStart(read.get(name, {}), norms.get(name, {})) for name in {**read, **norms}}
     except WeightsError as error:
         raise UserError(f"lora.start_from {error}") from error
     for component, start in starts.items():
@@ -127,6 +127,11 @@ def read_start(family: Family, config: TrainConfig, trained: Collection[str]) ->
                 "or choose another file."
             )
         kinds = {getattr(layer, "kind", "lora") for layer in start.layers.values()} - {"norm"}
+        if not kinds:
+            raise UserError(
+                f"lora.start_from '{path}' holds only norm layers for the {component}, and no {wanted}: choose another "
+                "file."
+            )
         if kinds != {wanted}:
             held = " and ".join(sorted(kinds))
             raise UserError(f"lora.start_from '{path}' holds {held}: set lora.adapter to it, or choose another file.")

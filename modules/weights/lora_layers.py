@@ -36,6 +36,7 @@ DIFFUSERS_KINDS = {
     ".lora_magnitude_vector.weight": "magnitude",
 }
 KOHYA_KINDS = {".lora_down.weight": "down", ".lora_up.weight": "up", ".alpha": "alpha", ".dora_scale": "magnitude"}
+DIFFERENCES = (".diff", ".diff_b", ".bias")  # endings in files of other programs, of what is added to norms and biases
 NORM_PARTS = ("w_norm", "b_norm")  # of the adapters of norm layers, which norm_layers.py describes
 EXPERT = "denoiser"  # the metadata key that names the expert of a file
 ADAPTER_METADATA = "lora_adapter_metadata"  # the metadata key of PEFT's settings in diffusers' files
@@ -113,7 +114,13 @@ def read_layers(path: str | Path, family: Family, but_norms: bool = False) -> La
         tensors = {name: tensor for name, tensor in tensors.items() if name not in norms}
     keys = {name: parse_key(name, family) for name in tensors}
     expert = header[METADATA].get(EXPERT)
-    if not any(keys.values()) and (converted := converted_layers(Path(path), family)):
+    if tensors and not any(keys.values()) and (converted := converted_layers(Path(path), family)):
+        # which diffusers drops, or makes biases of the LoRA
+        if lost := [name for name, tensor in tensors.items() if name.endswith(DIFFERENCES) and tensor.any()]:
+            raise WeightsError(
+                f"'{path}': changes norm layers or biases, such as '{lost[0]}', which would be lost; choose a LoRA "
+                "without."
+            )
         return {
             _own_component(component, expert, family): {
                 layer: LoraLayer(*parts) for layer, parts in of_component.items()

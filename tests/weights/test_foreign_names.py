@@ -124,6 +124,18 @@ def test_a_file_that_no_one_knows_is_refused_with_its_names(tmp_path):
         read_layers(path, FAMILIES["zimage"])
 
 
+def test_a_file_whose_norms_or_biases_would_be_lost_is_refused(tiny_model, tmp_path):
+    _, _, files = saved("wan21", tiny_model("wan21"), tmp_path, targets="attention_mlp")
+    path, layers = tmp_path / "more.safetensors", read_layers(files[1], FAMILIES["wan21"])
+    for name in ("blocks.0.norm3.diff", "blocks.0.self_attn.q.diff_b"):
+        # extracted LoRAs have many that are zero
+        save_tensors(path, {**load_tensors(files[1]), f"diffusion_model.{name}": torch.zeros(8)})
+        assert read_layers(path, FAMILIES["wan21"])["transformer"].keys() == layers["transformer"].keys()
+        save_tensors(path, {**load_tensors(files[1]), f"diffusion_model.{name}": torch.ones(8)})
+        with pytest.raises(WeightsError, match=rf"more\.safetensors': changes norm layers or b.*{name}'.* without"):
+            read_layers(path, FAMILIES["wan21"])
+
+
 def test_the_size_of_fused_layers_is_known_before_they_are_written(tiny_model, tmp_path):
     base, config, files = saved("flux2_klein", tiny_model("flux2_klein"), tmp_path)
     held = sum(tensor.nbytes for file in files for tensor in load_tensors(file).values())

@@ -13,8 +13,9 @@ from modules.methods.registry import METHODS
 from modules.weights.convert import convert
 from modules.weights.errors import WeightsError
 from modules.weights.load_pipeline import load_pipeline
+from modules.weights.lora_layers import is_of_norm
 from modules.weights.norm_layers import AdaptedNorm, add_norm_adapters
-from modules.weights.safe import load_tensors
+from modules.weights.safe import load_tensors, save_tensors
 from tests.support.prepared import prepared
 from tests.support.short_training import our_picture, train
 
@@ -79,6 +80,17 @@ def test_training_goes_on_from_the_file(made, tiny_sd15):
     assert not torch.equal(layer, old)
     with pytest.raises(UserError, match=r"switch lora\.train_norms on"):
         prepared(tiny_sd15, "lora", lora={"start_from": str(file)}, **text)
+
+
+def test_training_does_not_go_on_from_norm_layers_alone(made, tiny_sd15, tmp_path):
+    _, _, file = made
+    of_text = {name: tensor for name, tensor in load_tensors(file).items() if name.startswith("lora_te_")}
+    of_unet = {name: of for name, of in load_tensors(file).items() if "unet" in name and is_of_norm(name)}
+    save_tensors(tmp_path / "norms.safetensors", of_text | of_unet)
+    lora = {"train_norms": True, "start_from": str(tmp_path / "norms.safetensors")}
+    message = r"norms\.safetensors' holds only norm layers for the unet, and no lora: choose another file\.$"
+    with pytest.raises(UserError, match=message):
+        prepared(tiny_sd15, "lora", lora=lora, text_encoder={"train": True})
 
 
 def test_patterns_leave_norm_layers_out(tiny_sd15):
