@@ -17,7 +17,7 @@ if __name__ == "__main__":  # before the imports that take long
 from modules.config.clips import frame_problem
 from modules.config.errors import UserError
 from modules.config.installation import command_name
-from modules.config.SampleConfig import DEFAULT_LAYERS, MAX_SIDE
+from modules.config.SampleConfig import DEFAULT_LAYERS, MAX_LAYERS, MAX_SIDE
 from modules.config.visible_text import visible_line
 from modules.session.out_of_memory import is_out_of_memory
 from modules.session.printing import print_line, print_text
@@ -151,7 +151,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--frames", type=positive, default=1, metavar="N", help="of a video; 1, the default: an image")
     parser.add_argument(
         "--layers",
-        type=positive,
+        type=layers,
         default=DEFAULT_LAYERS,
         metavar="N",
         help="for models that decompose an image; default: %(default)s",
@@ -209,6 +209,12 @@ def clip_skips(text: str) -> list[int]:
 def positive(text: str) -> int:
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return int(text)
+
+
+def layers(text: str) -> int:
+    if not 1 <= int(text) <= MAX_LAYERS:
+        raise argparse.ArgumentTypeError(f"{text} is outside 1 to {MAX_LAYERS}: choose a number in that range")
     return int(text)
 
 

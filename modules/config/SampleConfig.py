@@ -11,7 +11,7 @@ from modules.config.families import (
 )
 from modules.config.setting import STRICT, Float, Int, Str, setting
 
-DEFAULT_LAYERS = 4
+DEFAULT_LAYERS, MAX_LAYERS = 4, 50
 MAX_SIDE = 16384  # pixels; no model generates images this large, so a larger value is a typing error
 
 
@@ -113,7 +113,7 @@ class SampleConfig:
         help="How many layers the image is decomposed into.",
         group="sampling",
         ge=1,
-        le=50,
+        le=MAX_LAYERS,
         visible_when={"family": families_with(layered=True)},
     )
     steps: Int = setting(

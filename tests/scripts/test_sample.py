@@ -172,3 +172,12 @@ def test_too_little_memory_is_one_sentence(tiny_sd15, tmp_path, capsys, monkeypa
     error = capsys.readouterr().err
     assert error.startswith("The GPU's memory is too small: lower --batch-size")
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", ["0", "51"])
+def test_a_number_of_layers_that_no_model_makes_is_one_sentence(number, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        sample.main(["--base", "x", "--prompt", "x", "--out", str(tmp_path), "--layers", number])
+    assert capsys.readouterr().err.endswith(
+        f"argument --layers: {number} is outside 1 to 50: choose a number in that range\n"
+    )

@@ -176,7 +176,7 @@ def test_the_end_shows_what_the_run_has_made(app, tmp_path, tiny_sd15, wait_for,
     assert not tab.trying._last_row.winfo_manager()  # its model makes images
     tab.trying.entries["seed"].insert(0, "x")
     tab.trying.generate()
-    assert tab.trying._note.cget("text") == "Seed 'x42' must be a whole number."
+    assert tab.trying._note.cget("text") == "Seed 'x42' must be a whole number, 0 to 2147483647."
 
 
 def test_only_a_model_of_layers_is_asked_for_a_number_of_them(app, tmp_path):
@@ -191,6 +191,18 @@ def test_only_a_model_of_layers_is_asked_for_a_number_of_them(app, tmp_path):
         assert card.entries["layers"].get() == "3"
     card.entries["layers"].insert("end", "0")
     assert card._read_wish(card._wish).layers == 30
+    for name, text, problem in (
+        ("layers", "51", "Layers '51' must be a whole number, 1 to 50."),
+        ("steps", "0", "Steps '0' must be a whole number, at least 1."),
+        ("guidance", "nan", "CFG 'nan' must be a number, at least 0."),
+    ):
+        value = card.entries[name].get()
+        card.entries[name].delete(0, "end")
+        card.entries[name].insert(0, text)
+        assert card._read_wish(card._wish) is None
+        assert card._note.cget("text") == problem
+        card.entries[name].delete(0, "end")
+        card.entries[name].insert(0, value)
     card.destroy()
 
 

@@ -24,6 +24,7 @@ from modules.ui.models.trained_images import (
     image_script,
     makes_layers,
     newest_model,
+    read_number,
     read_path,
     sample_options,
     takes_last_frame,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 PROMPT_HEIGHT = 58
 MAX_STRENGTH = 2.0
 # "layers" is shown for models that have them only.
-FIELDS = {"seed": ("Seed", int), "steps": ("Steps", int), "guidance": ("CFG", float), "layers": ("Layers", int)}
+FIELDS = {"seed": "Seed", "steps": "Steps", "guidance": "CFG", "layers": "Layers"}
 
 
 class TryCard(Card):
@@ -162,15 +163,14 @@ class TryCard(Card):
             self._script = None
 
     def _read_wish(self, first: ImageWish) -> ImageWish | None:
-        """The fields' values, `first` for what has no field; None, with a message, if one is no number."""
+        """The fields' values, `first` for what has no field; None, with a message, if one is invalid."""
         values: dict[str, Any] = {"prompt": self.prompt.get("1.0", "end-1c").strip()}
-        for name, (label, kind) in FIELDS.items():
+        for name, label in FIELDS.items():
             text = self.entries[name].get().strip()
             try:
-                values[name] = kind(text)
-            except ValueError:
-                number = "a whole number" if kind is int else "a number"
-                self._note.configure(text=f"{label} {text!r} must be {number}.", text_color=Theme.error)
+                values[name] = read_number(name, text)
+            except ValueError as error:
+                self._note.configure(text=f"{label} {text!r} must be {error}.", text_color=Theme.error)
                 return None
         reference = self.reference.get().strip()
         mask = first.mask if reference == first.reference else ""  # that of another image would not fit
@@ -184,7 +184,7 @@ class TryCard(Card):
         row.grid(row=2, column=0, sticky="ew", padx=12)
         self.entries: dict[str, ctk.CTkEntry] = {}
         self._labels: dict[str, ctk.CTkLabel] = {}
-        for column, (name, (label, _)) in enumerate(FIELDS.items()):
+        for column, (name, label) in enumerate(FIELDS.items()):
             self._labels[name] = ctk.CTkLabel(row, text=label, font=theme.font(12), text_color=Theme.muted)
             self._labels[name].grid(row=0, column=2 * column, padx=(0 if column == 0 else 10, 4))
             self.entries[name] = ctk.CTkEntry(row, width=64, height=28, font=theme.font())

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.config.clips import clip_fps, sample_frames
+from modules.config.describe import range_text, settings_by_path
 from modules.config.families import families_taking_images, families_taking_last_frames, load_families
 from modules.config.image_sizes import sample_size
 from modules.config.methods import facts_of
@@ -63,6 +64,18 @@ def first_wish(config: TrainConfig, samples: Sequence[SamplePicture]) -> ImageWi
         sample.last_frame,
         sample.layers,
     )
+
+
+def read_number(name: str, text: str) -> float:
+    """The value that is typed for `name` of ImageWish. Raises ValueError, with what it can be, for any other text."""
+    info = settings_by_path()[f"sampling.samples[].{name}"]
+    kind, words = (int, "a whole number") if info.type == "int" else (float, "a number")
+    try:
+        value = kind(text)
+        setattr(SampleConfig(), name, value)  # which checks the range
+    except ValueError as error:
+        raise ValueError(f"{words}, {range_text(info)}") from error
+    return value
 
 
 def newest_model(saved: Sequence[SavedModel]) -> list[Path]:
