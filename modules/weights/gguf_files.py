@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SUFFIX = ".gguf"
 _MAX_ENTRIES = 100_000  # of each kind; the largest denoisers have a few thousand tensors
-_MAX_DIMS = 4
+_MAX_DIMS = 5  # the format has 4, but published files of video models have convolutions in three dimensions
 # Sizes of the values in the metadata, by the number of their type; strings and lists are read by their length.
 _VALUE_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _STRING, _LIST = 8, 9

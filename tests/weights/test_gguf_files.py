@@ -6,7 +6,7 @@ import struct
 
 import pytest
 import torch
-from diffusers import SD3Transformer2DModel
+from diffusers import SD3Transformer2DModel, WanTransformer3DModel
 
 from modules.config.ModelConfig import ModelConfig
 from modules.families.registry import FAMILIES
@@ -62,6 +62,21 @@ def test_images_are_made_with_it(tiny_sd3, tmp_path):
     assert any(isinstance(layer, QuantizedLinear) for layer in pipe.transformer.modules())
     image = pipe("a cat", height=32, width=32, num_inference_steps=1, output_type="pt").images
     assert image.isfinite().all()
+
+
+@pytest.mark.parametrize(("option", "expert"), [("denoiser", "transformer"), ("denoiser_2", "transformer_2")])
+def test_of_two_experts_one_alone_makes_videos_too(option, expert, tiny_model, tmp_path):
+    folder = tiny_model("wan22_a14b")
+    own = WanTransformer3DModel.from_pretrained(folder, subfolder=expert).state_dict()
+    assert own["patch_embedding.weight"].dim() == 5  # as files of video models have it
+    write_gguf(tmp_path / "model.gguf", own, "Q8_0")
+    options = {option: str(tmp_path / "model.gguf")}
+    pipe = load_pipeline(str(folder), {}, torch.device("cpu"), dtype="bfloat16", **options)
+    experts = ("transformer", "transformer_2")
+    quantized = {name for name in experts for of in getattr(pipe, name).modules() if isinstance(of, QuantizedLinear)}
+    assert quantized == {expert}
+    video = pipe("a cat", height=32, width=32, num_frames=5, num_inference_steps=3, output_type="pt").frames
+    assert video.isfinite().all()
 
 
 def refusal(path) -> str:
