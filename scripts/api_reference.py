@@ -60,7 +60,7 @@ MEMBERS = {
 
 
 def main() -> int:
-    return write_or_check(__doc__.splitlines()[0], PAGE, reference_page())
+    return write_or_check(__doc__.splitlines()[0], {PAGE: reference_page()})
 
 
 def reference_page() -> str:

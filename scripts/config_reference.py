@@ -47,7 +47,7 @@ This page is made from the declarations in `modules/config` by `python scripts/c
 
 
 def main() -> int:
-    return write_or_check(__doc__.splitlines()[0], PAGE, reference_page())
+    return write_or_check(__doc__.splitlines()[0], {PAGE: reference_page()})
 
 
 def reference_page() -> str:

@@ -24,7 +24,7 @@ FILE = ROOT / "resources" / "families.json"
 
 
 def main() -> int:
-    return write_or_check(__doc__.splitlines()[0], FILE, families_text())
+    return write_or_check(__doc__.splitlines()[0], {FILE: families_text()})
 
 
 def families_text() -> str:

@@ -55,7 +55,7 @@ SAMPLE_SHARES = (3 / 4, 1 / 2)  # of the preset's width and height, where its sa
 
 
 def main() -> int:
-    return write_or_check(__doc__.splitlines()[0], SIZES_FILE, sizes_text())
+    return write_or_check(__doc__.splitlines()[0], {SIZES_FILE: sizes_text()})
 
 
 def sizes_text() -> str:

@@ -122,7 +122,7 @@ the images of a step, the learning rate and the most steps.
 
 
 def main() -> int:
-    return write_or_check(__doc__.splitlines()[0], FILE, reference_text())
+    return write_or_check(__doc__.splitlines()[0], {FILE: reference_text()})
 
 
 def reference_text() -> str:

@@ -69,7 +69,7 @@ def main() -> int:
     if sys.argv[1:] == ["--measure"]:
         MEASURED.write_text(json.dumps(measure(), indent=1) + "\n", encoding="utf-8", newline="\n")
         return 0
-    return write_or_check(__doc__.splitlines()[0], PAGE, page())
+    return write_or_check(__doc__.splitlines()[0], {PAGE: page()})
 
 
 def page() -> str:

@@ -152,6 +152,11 @@ class Family:
         LoRAs (ss_base_model_version); "" if his scripts have none.
     embedding_keys: text encoder -> key of its vectors in an embedding file; empty where the method "embedding" can't
         train the family.
+    foreign_loras: other programs' formats of LoRA files that its pipeline in diffusers reads. A family made with
+        `replace` has the other's, as it has the remarks, unless it says otherwise.
+    distilled: its models that are distilled to few steps -> what to train in their place.
+    remarks: for docs/families.md, what its users should know: how to write captions, how saved files are loaded, what
+        can't be trained. One paragraph of Markdown, in lines of any length.
     """
 
     name: str
@@ -223,6 +228,9 @@ class Family:
     kohya_blocks: Literal["diffusers", "single_file"] = "diffusers"
     kohya_version: Callable[[Mapping[str, Any], Mapping[str, Any]], str] = lambda denoiser, scheduler: ""
     embedding_keys: Mapping[str, str] = field(default_factory=dict)
+    foreign_loras: tuple[str, ...] = ()
+    distilled: Mapping[str, str] = field(default_factory=dict)
+    remarks: str = ""
 
     @property
     def pipelines(self) -> tuple[str, ...]:

@@ -100,4 +100,5 @@ ANIMA = Family(
         text={"prompt_embeds": (512, 1024)},
         side=1024,
     ),
+    foreign_loras=("ComfyUI",),
 )

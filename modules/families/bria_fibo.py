@@ -104,4 +104,5 @@ BRIA_FIBO = Family(
         text={"prompt_embeds": (1000, 2 * _WIDTH), "hidden_states": (1000, _STATES, _WIDTH)},
         side=1024,
     ),
+    remarks="""Trained on long captions in JSON: write captions and prompts like them.""",
 )

@@ -93,4 +93,7 @@ CHROMA = replace(
     ),
     kohya_prefixes={},
     embedding_keys={"text_encoder": "t5xxl"},
+    remarks="""A de-distilled FLUX.1 schnell. diffusers 0.42 does not mask the padding of its texts ([issue
+    13619](https://github.com/huggingface/diffusers/issues/13619)). Chorus does, in training and sampling, so its
+    samples differ slightly from those of a plain diffusers pipeline with the same files.""",
 )

@@ -98,4 +98,6 @@ COGVIDEOX = Family(
         text={"prompt_embeds": (_NUM_TOKENS, 4096)},
         side=576,
     ),
+    remarks="""Version 1.0, 2B and 5B. The VAE goes through a clip in chunks of 8 frames, the first with 9, so that the
+    first latent frame depends on the frames after it.""",
 )

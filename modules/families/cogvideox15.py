@@ -84,6 +84,8 @@ COGVIDEOX_15 = replace(
     fps=16.0,
     codec=Codec(encode=_encode, decode=_decode, shape=_shape),
     published=replace(_PUBLISHED, denoiser=Component("diffusers.CogVideoXTransformer3DModel", _CONFIG), side=1024),
+    remarks="""The transformer sees latent frames in pairs. The VAE goes through a clip in chunks of 8 frames, the first
+    with 9, so that the first latent frame depends on the frames after it.""",
 )
 
 COGVIDEOX_15_I2V = replace(

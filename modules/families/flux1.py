@@ -101,6 +101,9 @@ FLUX1 = Family(
     kohya_prefixes={"transformer": "lora_transformer", "text_encoder": "lora_te1"},
     kohya_version=lambda denoiser, scheduler: "flux1",
     embedding_keys={"text_encoder": "clip_l", "text_encoder_2": "t5xxl"},
+    foreign_loras=("kohya", "XLabs", "ComfyUI"),
+    distilled={"FLUX.1 schnell": "FLUX.1 dev, or schnell with the adapter `ostris/FLUX.1-schnell-training-adapter`"},
+    remarks="Of a LoRA in kohya's format, diffusers reads only the adapters of attention; it has a file of its own.",
 )
 
 FLUX1_KONTEXT = replace(

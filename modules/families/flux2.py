@@ -93,4 +93,7 @@ FLUX2_DEV = Family(
     layer_names={"transformer": FLUX2_NAMES},
     partly_unused=("text_encoder",),  # the layers above those that the denoiser reads
     published=FLUX2_DEV_MODEL,
+    foreign_loras=("kohya", "ComfyUI", "LoKr"),
+    remarks="""Its processor of texts and images, in place of a tokenizer, loads only with the package
+    `torchvision`.""",
 )

@@ -36,4 +36,6 @@ FLUX2_KLEIN = replace(
         text_encoders=((Component("transformers.Qwen3ForCausalLM", _QWEN_3_8B, "Qwen3Config"), 512),),
         text={"prompt_embeds": (512, 12288)},
     ),
+    distilled={"FLUX.2 klein 4B, 9B": "FLUX.2-klein-base-4B, FLUX.2-klein-base-9B"},
+    remarks="",
 )

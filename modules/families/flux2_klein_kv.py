@@ -36,4 +36,5 @@ FLUX2_KLEIN_KV = replace(
     inputs=_inputs,
     output=lambda call, output: output,  # without the references already
     read_when_built=("transformer",),  # the pipeline changes how its attention layers compute
+    distilled={"FLUX.2 klein KV": "no base is published: train for few steps"},
 )

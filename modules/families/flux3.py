@@ -5,7 +5,6 @@ It has FLUX.2's latents and sees layers of Qwen 3 VL with the padding of the tex
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from modules.families.Family import DenoiserCall, Family
@@ -70,10 +69,6 @@ def _positions(shape: tuple[int, ...], image: int, like: Tensor) -> Tensor:
     return torch.nn.functional.pad(cells, (0, 1), value=float(image))
 
 
-def _unsupported(config: Mapping[str, Any]) -> str:
-    return "a distilled FLUX.3, which predicts from one timestep to another" if config.get("flow_map") else ""
-
-
 FLUX3 = Family(
     name="flux3",
     label="FLUX.3",
@@ -95,7 +90,8 @@ FLUX3 = Family(
     patch_size=1,
     max_references=10,
     unused=("prompt_upsampler", "prompt_upsampler_processor"),
-    unsupported=_unsupported,
+    # predicts from one timestep to another
+    unsupported=lambda config: "a distilled FLUX.3" if config.get("flow_map") else "",
     can_train_vae=True,
     lora_targets={"transformer": tuple(f"attn.{name}" for name in ("to_q", "to_k", "to_v", "to_out.0"))},
     lora_mlp={"transformer": ("ff.linear_in", "ff.linear_out")},
@@ -113,4 +109,10 @@ FLUX3 = Family(
         text={"prompt_embeds": (_NUM_TOKENS, 20480)},
         side=1024,
     ),
+    foreign_loras=("ComfyUI",),
+    distilled={"FLUX.3 klein": "FLUX.3 klein base; the distilled one can't be trained"},
+    remarks="""Trained on captions of a hundred words and more; in diffusers, a language model writes them from each
+    prompt. Chorus does not use that model, so write captions and prompts of this length. The trained model is saved
+    without it: to load that in diffusers, remove the block that needs it (`blocks.sub_blocks.pop("prompt_upsampler")`),
+    or load it from the original repository. A caption takes 41 KB per token in the cache, in bfloat16.""",
 )

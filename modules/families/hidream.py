@@ -1,7 +1,6 @@
 """HiDream-I1: a flow transformer whose feed-forward layers are mixtures of experts, with two CLIPs, T5 and Llama 3.1.
 
-HiDream.ai 2025, arXiv 2505.22705. Each block sees another layer of Llama. Images that are not square are padded to the
-most tokens that the denoiser takes.
+HiDream.ai 2025, arXiv 2505.22705. Each block sees another layer of Llama. Images are padded unless they are square.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from modules.families.PublishedModel import CLIP_G, CLIP_L_PROJECTED, KL_VAE_16,
 from modules.families.TextEncoding import TextEncoding
 
 if TYPE_CHECKING:
-    from diffusers.models.modeling_utils import ModelMixin
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from torch import Tensor, nn
 
@@ -35,10 +33,8 @@ def _inputs(call: DenoiserCall) -> dict[str, Any]:
     (height, width), most = call.shape[-2:], math.prod(call.denoiser.config.max_resolution)
     if height * width > most:
         side = 8 * math.isqrt(most)
-        raise UserError(
-            f"{8 * width}x{8 * height} pixels: HiDream-I1 takes images of up to {side}x{side} pixels, or other "
-            "shapes of up to the same area; choose a smaller resolution."
-        )
+        sizes = f"{8 * width}x{8 * height} pixels: HiDream-I1 takes images of up to {side}x{side} pixels"
+        raise UserError(f"{sizes}, or other shapes of up to the same area; choose a smaller resolution.")
     return {
         "hidden_states": call.latents,
         "timesteps": call.timestep,
@@ -57,7 +53,7 @@ def _output(call: DenoiserCall, output: Tensor) -> Tensor:
     return -output
 
 
-def _adapt(denoiser: ModelMixin) -> None:
+def _adapt(denoiser: nn.Module) -> None:
     """Routes tokens to experts in the same way in training and sampling; diffusers rounds each in its own way."""
     layers: list[Any] = [layer for layer in denoiser.modules() if hasattr(layer, "moe_infer")]
     for layer in layers:
@@ -116,4 +112,9 @@ HIDREAM = Family(
         text={"prompt_embeds_t5": (128, 4096), "llama_states": (_STATES, 128, 4096), "pooled_prompt_embeds": (2048,)},
         side=1024,
     ),
+    foreign_loras=("ComfyUI",),
+    distilled={"HiDream-I1 Dev, Fast": "HiDream-I1 Full"},
+    remarks="""Published without Llama 3.1, its fourth text encoder. Load it once with diffusers, with
+    `text_encoder_4=LlamaForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B-Instruct")` and its tokenizer as
+    `tokenizer_4`, save the pipeline with `save_pretrained` and choose that folder as `model.base`.""",
 )

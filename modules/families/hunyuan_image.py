@@ -109,4 +109,8 @@ HUNYUAN_IMAGE = Family(
         text={"prompt_embeds": (_BOTH, 3584), "prompt_embeds_mask": (_BOTH,)},
         side=2048,
     ),
+    distilled={"HunyuanImage 2.1, distilled": "HunyuanImage 2.1; the distilled one can't be trained"},
+    remarks="""Saved without the two components that set its guidance, because Chorus makes its own with the guidance of
+    each sample. In diffusers, set `pipe.guider` and `pipe.ocr_guider` to an `AdaptiveProjectedMixGuidance` each, the
+    latter, for prompts with quoted text, with `adaptive_projected_guidance_start_step=38`.""",
 )

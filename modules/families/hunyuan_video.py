@@ -91,4 +91,9 @@ HUNYUAN_VIDEO = Family(
         },
         side=960,
     ),
+    foreign_loras=("the original's (`img_attn_qkv`)",),
+    remarks="""From 17 frames on, clips go through the VAE in tiles of 17 frames, one every 12, with blended seams, as
+    in the pipeline, so that the first latent frame depends on the frames after it. HunyuanVideo I2V is not a family:
+    its text encoder, LLaVA, sees the first frame beside the caption, so that texts would have to be encoded for each
+    clip, and its denoiser takes the latents of that frame alone in place of the clip's first ones.""",
 )

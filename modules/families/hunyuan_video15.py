@@ -6,7 +6,6 @@ tokens for an image that is given, which are zero here. Distilled versions that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from modules.families.Codec import Codec
@@ -67,9 +66,7 @@ def _slice(vae: Any) -> None:
     vae.enable_slicing()
 
 
-def _call_attributes(
-    pipe: DiffusionPipeline, width: int | None, height: int | None, guidance: float
-) -> Mapping[str, Any]:
+def _call_attributes(pipe: DiffusionPipeline, width: int | None, height: int | None, guidance: float) -> dict[str, Any]:
     """The pipeline takes the guidance scale from a component."""
     from diffusers import ClassifierFreeGuidance
 
@@ -117,4 +114,7 @@ HUNYUAN_VIDEO_15 = Family(
         },
         side=960,
     ),
+    distilled={"HunyuanVideo 1.5, distilled": "HunyuanVideo 1.5; the distilled ones can't be trained"},
+    remarks="""Saved without the component that sets its guidance. In diffusers, set `pipe.guider` to a
+    `ClassifierFreeGuidance` with the scale of your choice.""",
 )

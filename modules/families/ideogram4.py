@@ -101,4 +101,8 @@ IDEOGRAM_4 = Family(
         text={"prompt_embeds": (256, 53248)},
         side=1024,
     ),
+    foreign_loras=("ComfyUI", "the original's (`conditional_transformer.`)"),
+    remarks="""Published in 8 and 4 bits only. A LoRA trains on such a folder of diffusers' format, such as
+    `ideogram-ai/ideogram-4-nf4-diffusers`; a full fine-tune needs one that is not quantized. Its second transformer,
+    which guidance uses, is saved as it was.""",
 )

@@ -95,4 +95,6 @@ KANDINSKY5_VIDEO = replace(
         text={"prompt_embeds_qwen": (128, 3584), "prompt_embeds_clip": (768,)},
         side=640,
     ),
+    remarks="""Models with full attention. From 17 frames on, clips go through the VAE in tiles of 17 frames, one every
+    12, with blended seams, as in the pipeline, so that the first latent frame depends on the frames after it.""",
 )

@@ -66,4 +66,6 @@ KOLORS = replace(
     kohya_blocks="diffusers",
     kohya_version=lambda denoiser, scheduler: "",
     embedding_keys={},
+    distilled={},
+    remarks="",
 )

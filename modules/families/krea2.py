@@ -61,4 +61,6 @@ KREA_2 = Family(
         text={"prompt_embeds": (512, 12, 2560), "prompt_embeds_mask": (512,)},
         side=1024,
     ),
+    foreign_loras=("ComfyUI",),
+    distilled={"Krea 2 Turbo": "Krea 2 Raw"},
 )

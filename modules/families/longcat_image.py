@@ -85,4 +85,6 @@ LONGCAT_IMAGE = Family(
         text={"prompt_embeds": (NUM_TOKENS, 3584)},
         side=1024,
     ),
+    remarks="""Saved without the processor that rewrites prompts, which Chorus never does. diffusers needs it named:
+    `from_pretrained(folder, text_processor=None)`; sample with `enable_prompt_rewrite=False`.""",
 )

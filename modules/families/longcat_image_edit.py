@@ -88,4 +88,9 @@ LONGCAT_IMAGE_EDIT = replace(
         text_encoders=((QWEN_2_5_VL, _NUM_TOKENS + _INSTRUCTION),),
         text={"prompt_embeds": (_NUM_TOKENS, 3584)},
     ),
+    remarks="""The text encoder sees the reference at about 512 x 512 pixels, the transformer in the size in which the
+    image is trained. References should have the aspect ratio of their images, because the model takes equal positions
+    in both for the same place. A caption takes 6 MB in the cache. In diffusers, images have the shape of their
+    reference and about a megapixel; Chorus's samples have the size that is asked for, or that of the pipeline if none
+    is.""",
 )

@@ -102,4 +102,13 @@ LTX_2 = replace(
         connectors=(Component("diffusers.pipelines.ltx2.LTX2TextConnectors"),),
         side=1024,
     ),
+    distilled={"LTX-2, distilled": "the dev models"},
+    remarks="""Versions 2.0 and 2.3. It makes videos with sound, in two streams of layers that look at each other.
+    Chorus trains the stream for video, by itself, as Lightricks' own trainer does without sound; LoRAs have no layers
+    of the other stream, and a whole model is saved with it as it was. Sound can't be trained, because diffusers has no
+    code that turns it into what the model's autoencoder takes. Samples are made with both streams and saved without the
+    sound. Texts are all hidden states of Gemma 3 12B, 385 MB each. Chorus caches what the model's connectors make of
+    them, 15 MB each in float32; the prompts of the samples are kept in system memory as they are. Samples have guidance
+    by the negative prompt alone; the pipeline's further kinds, by skipped layers and by separated streams, are off.
+    Those from an image take it as it is; diffusers by default compresses it with H.264 first.""",
 )

@@ -49,4 +49,5 @@ LUMINA_2 = Family(
         text={"prompt_embeds": (256, 2304), "prompt_attention_mask": (256,)},
         side=1024,
     ),
+    foreign_loras=("ComfyUI",),
 )

@@ -97,4 +97,5 @@ QWEN_IMAGE = Family(
         text={"prompt_embeds": (128, 3584)},
         side=1024,
     ),
+    foreign_loras=("kohya", "ComfyUI"),
 )

@@ -112,4 +112,6 @@ QWEN_IMAGE_LAYERED = replace(
         vae=Component("diffusers.AutoencoderKLQwenImage", {"input_channels": 4}),
         side=640,
     ),
+    remarks="""In diffusers, an empty prompt is replaced by a description of the image. Chorus takes an empty prompt as
+    it is.""",
 )

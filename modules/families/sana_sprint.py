@@ -42,4 +42,8 @@ SANA_SPRINT = replace(
             "diffusers.SanaTransformer2DModel", {"guidance_embeds": True, "qk_norm": "rms_norm_across_heads"}
         ),
     ),
+    distilled={"SANA-Sprint": "Sana"},
+    remarks="""Distilled from Sana to sample in one to four steps, which [training it](methods.md#distilled-models)
+    unlearns. A LoRA of Sana loads in `SanaSprintPipeline`, too. Samples come from its own scheduler, which takes
+    `intermediate_timesteps=None` for other than two steps.""",
 )

@@ -82,4 +82,8 @@ SDXL = Family(
     kohya_blocks="single_file",
     kohya_version=lambda denoiser, scheduler: "sdxl_base_v1-0",
     embedding_keys={"text_encoder": "clip_l", "text_encoder_2": "clip_g"},
+    distilled={"SDXL Turbo, Lightning": "Stable Diffusion XL"},
+    remarks="""A single file can't store the prediction type. As in ComfyUI, an empty tensor `v_pred` marks
+    v-prediction, and `ztsnr` a noise schedule with zero terminal SNR. Chorus writes these marks, and reads them from a
+    base model.""",
 )

@@ -77,4 +77,5 @@ WAN_21 = Family(
     caption_bytes=512 * 4096 * 4,
     typical_bytes=80e9,
     published=WAN_21_MODEL,
+    foreign_loras=("kohya", "ComfyUI"),
 )

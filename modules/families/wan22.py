@@ -85,6 +85,9 @@ WAN_22_A14B = replace(
     lora_blocks=dict.fromkeys(("transformer", "transformer_2"), ("blocks",)),
     layer_names=dict.fromkeys(("transformer", "transformer_2"), WAN_NAMES),
     typical_bytes=137e9,
+    remarks="""A LoRA has a file for each expert: `NAME.safetensors` for the first and `NAME_transformer_2.safetensors`
+    for the second. Load both: in diffusers, load the second with `load_lora_weights(...,
+    load_into_transformer_2=True)`; in `scripts/sample.py`, pass both with `--lora`.""",
 )
 
 WAN_22_I2V_A14B = replace(

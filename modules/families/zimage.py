@@ -79,4 +79,11 @@ Z_IMAGE = Family(
         text={"prompt_embeds": (128, 2560)},
         side=1024,
     ),
+    foreign_loras=("kohya", "ComfyUI", "LoKr"),
+    distilled={
+        "Z-Image Turbo": "Z-Image; or Turbo with the adapter `ostris/zimage_turbo_training_adapter`; "
+        "or the copy `ostris/Z-Image-De-Turbo`"
+    },
+    remarks="""Z-Image Omni is not a family: diffusers has its pipeline, but no weights have been published that could
+    be trained or tested with.""",
 )

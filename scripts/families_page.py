@@ -1,0 +1,215 @@
+"""Write docs/families.md and the list of families in README.md, or check that both are up to date.
+
+python scripts/families_page.py --write
+python scripts/families_page.py --check
+"""
+
+import sys
+import textwrap
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from modules.families.Family import Family  # noqa: E402
+from modules.families.LayerNames import LayerNames  # noqa: E402
+from modules.families.registry import FAMILIES  # noqa: E402
+from scripts.generated_file import write_or_check  # noqa: E402
+
+PAGE = ROOT / "docs" / "families.md"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- families: made by scripts/families_page.py -->\n", "<!-- end of families -->\n"
+OWN_PIPELINES = {path.stem for path in (ROOT / "modules" / "families" / "pipelines").glob("*.py")}
+LAYOUTS = {
+    "ldm": "the layout of the first release",
+    "sgm": "the layout of the first release, with `conditioner.embedders.0` and `.1`",
+    "mmdit": "`joint_blocks`, with `text_encoders.clip_l`, `.clip_g` and, where there is one, `.t5xxl`",
+}
+FORMATS = ("whole model, single file", "LoRA, `*_kohya.safetensors`", "embedding", "LoRAs of other programs")
+FOREIGN = {"kohya": "kohya (`lora_unet_`)", "ComfyUI": "ComfyUI (`diffusion_model.`)"}
+INTRODUCTION = """\
+# Model families
+
+<!-- Made by scripts/families_page.py from modules/families: change those, and run scripts/generate.py. -->
+
+The models that Chorus trains. The setting `family` takes the names in the second column, and `method` those in the
+column [methods](methods.md). The last three columns name the classes of diffusers and transformers. Families without
+`lora` have none because their pipelines can't load any.
+"""
+IMAGES = """\
+## Images
+
+What it means that a model sees [reference images](methods.md#reference-images), [a mask](methods.md#inpainting) or [the
+image that it decomposes](methods.md#layers) is described with the methods.
+"""
+VIDEOS = """\
+## Videos
+
+They are described in [video](video.md). Those that start from text train on images, too.
+"""
+DISTILLED = """\
+## Distilled models
+
+What to train in place of models that sample in few steps, and [why](methods.md#distilled-models):
+"""
+FILES = """\
+## Model files
+
+All families are read from diffusers folders and saved as such; these have [further formats](formats.md). The last
+column has the key formats of other programs' LoRAs that diffusers reads besides its own and PEFT's, so that they can be
+sampled with.
+"""
+
+
+def main() -> int:
+    families = FAMILIES.values()
+    readme = with_families(README.read_text(encoding="utf-8"), families)
+    return write_or_check(__doc__.splitlines()[0], {PAGE: families_page(families), README: readme})
+
+
+def families_page(families: Iterable[Family]) -> str:
+    """The whole page."""
+    images = [family for family in families if not family.frame_step]
+    videos = [family for family in families if family.frame_step]
+    guided = "; ".join(family.label for family in families if family.takes_guidance)
+    parts = ("methods", "pipeline", "denoiser", "text encoders")
+    return "\n".join(
+        [
+            INTRODUCTION,
+            IMAGES,
+            _table("family", "name", "makes", *parts, rows=map(_image_row, images)),
+            VIDEOS,
+            _table("family", "name", "starts from", "frames of a clip", "fps", *parts, rows=map(_video_row, videos)),
+            DISTILLED,
+            _table("distilled model", "train instead", rows=_distilled(families).items()),
+            *(
+                [f"These take a [guidance scale](methods.md#distilled-models) as an input: {guided}.\n"]
+                if guided
+                else []
+            ),
+            FILES,
+            _table("family", *FORMATS, rows=_grouped(families, _formats)),
+            "## Remarks\n",
+            *(_bullet(labels, remarks) for labels, remarks in _grouped(families, lambda family: (family.remarks,))),
+            "",
+        ]
+    )
+
+
+def with_families(readme: str, families: Iterable[Family]) -> str:
+    """The text of README.md, with the list of these families between its marks."""
+    kinds = _grouped(families, lambda family: (_makes(family),))
+    rows = [(makes, labels) for labels, makes in sorted(kinds, key=lambda row: row[1].startswith("video"))]
+    before, rest = readme.split(BEGIN)
+    return f"{before}{BEGIN}\n{_table('generates', 'model families', rows=rows)}\n{END}{rest.split(END)[1]}"
+
+
+def _makes(family: Family) -> str:
+    if family.frame_step:
+        return f"videos from {_starts_from(family)}" + ("" if family.needs_first_frame else "; images from text")
+    if family.layered:
+        return "the layers of an image"
+    if family.inpainting:
+        return "the masked part of an image"
+    if family.needs_references:
+        return "images from reference images"
+    return "images from text" + (", also with reference images" if family.max_references else "")
+
+
+def _starts_from(family: Family) -> str:
+    if family.needs_last_frame:
+        return "their first and last frame"
+    first = "their first frame" + (", also with the last" if family.takes_last_frame else "")
+    if family.needs_first_frame:
+        return first
+    return f"text or {first}" if family.image_pipeline else "text"
+
+
+def _image_row(family: Family) -> tuple[str, ...]:
+    return family.label, f"`{family.name}`", _makes(family), *_parts(family)
+
+
+def _video_row(family: Family) -> tuple[str, ...]:
+    clip = f"{family.frame_step}n + 1", f"{family.fps:g}"
+    return family.label, f"`{family.name}`", _starts_from(family), *clip, *_parts(family)
+
+
+def _parts(family: Family) -> tuple[str, ...]:
+    pipelines = dict.fromkeys((*family.pipelines, *filter(None, [family.image_pipeline])))
+    model = family.published
+    denoiser = _class_names([model.denoiser.class_name]) if model else ""
+    encoders = [encoder.class_name for encoder, _ in model.text_encoders] if model else []
+    return (
+        _coded(family.methods),
+        _coded(name for name in pipelines if name not in OWN_PIPELINES),
+        f"{len(family.denoisers)} x {denoiser}" if family.experts else denoiser,
+        _class_names(encoders),
+    )
+
+
+def _class_names(paths: Iterable[str]) -> str:
+    return _coded(dict.fromkeys(path.rpartition(".")[2] for path in paths))
+
+
+def _coded(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _distilled(families: Iterable[Family]) -> dict[str, str]:
+    found = {name: instead for family in families for name, instead in family.distilled.items()}
+    return dict(sorted(found.items(), key=lambda row: row[0].casefold()))
+
+
+def _formats(family: Family) -> tuple[str, ...]:
+    layout = LAYOUTS[family.single_file] if family.single_file else ""
+    foreign = ", ".join(FOREIGN.get(name, name) for name in family.foreign_loras)
+    embedding = _coded(dict.fromkeys(family.embedding_keys.values()))
+    return layout, _kohya(family) if "lora" in family.methods else "", embedding, foreign
+
+
+def _kohya(family: Family) -> str:
+    """How the layers of its LoRA are named in the second file."""
+    if family.kohya_prefixes:
+        blocks = "diffusers' names" if family.kohya_blocks == "diffusers" else "the block numbers of single files"
+        prefixes = _coded(f"{prefix}_" for prefix in family.kohya_prefixes.values())
+        return f"kohya's: {prefixes}, with {blocks}"
+    if not family.layer_names:
+        return ""
+    names = next(iter(family.layer_names.values()))
+    said = [f"ComfyUI's: `{names.prefix}` with {_example(names)}"]
+    said += ["one layer for query, key and value"] if names.fused else []
+    said += ["the alpha multiplied into the second matrix"] if names.folds_alpha else []
+    said += ["a file for each expert"] if len(family.layer_names) > 1 else []
+    return ", ".join(said)
+
+
+def _example(names: LayerNames) -> str:
+    if not names.names:
+        return "diffusers' names"
+    first = next(iter(names.names.values())).replace("{}", "0")
+    return f"the names of the original files (`{first.replace('.', '_') if names.flat else first}`)"
+
+
+def _grouped(families: Iterable[Family], say: Callable[[Family], tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """(labels, *what is said of these families), for families of which anything is said."""
+    found: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for family in families:
+        found[say(family)].append(family.label)
+    return [("; ".join(labels), *said) for said, labels in found.items() if any(said)]
+
+
+def _bullet(labels: str, remarks: str) -> str:
+    text = f"- **{labels}.** {' '.join(remarks.split())}"
+    return textwrap.fill(text, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def _table(*titles: str, rows: Iterable[tuple[str, ...]]) -> str:
+    return "\n".join(
+        [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|", *(f"| {' | '.join(row)} |" for row in rows), ""]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
