@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 def train(arguments: WorkerArguments) -> None:
     from modules.config.files import apply_overrides, config_from_values
     from modules.session.RunFolder import RunFolder
+    from modules.trainer.DistributedTrainer import DistributedTrainer
     from modules.trainer.heap import keep_freed_memory
     from modules.trainer.TrainingLoop import Action
     from modules.trainer.Trigger import Trigger
@@ -49,7 +50,7 @@ def train(arguments: WorkerArguments) -> None:
         trainer.loop.actions["turn"] = Action(Trigger(arguments.steps, "steps"), lambda: turns.after_step(trainer.step))
         turns.wait()
         trainer.train()
-        if num_ranks() > 1:
+        if isinstance(trainer, DistributedTrainer):
             trainer.leave()
 
 

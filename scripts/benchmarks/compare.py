@@ -27,7 +27,7 @@ from modules.session.StepInfo import StepInfo
 from scripts.benchmarks.chorus_run import run_values
 from scripts.benchmarks.medians import Median, median_with_interval
 from scripts.benchmarks.options import OPTIONS
-from scripts.benchmarks.worker import WorkerArguments
+from scripts.benchmarks.worker import Answer, WorkerArguments
 
 T = TypeVar("T")
 
@@ -115,9 +115,9 @@ def compare_memory(folder: Path, method: str, device: str, count: int, steps: in
     def peak(program: str) -> float:
         with start_worker(program, arguments, device) as worker:
             answer = worker.turn()
-        if answer["peak_bytes"] is None:
+        if answer.peak_bytes is None:
             raise UserError("memory can't be measured on this system: run the benchmark on Linux.")
-        return answer["peak_bytes"] / 2**30
+        return answer.peak_bytes / 2**30
 
     pairs = _alternated(count, lambda: peak(CHORUS), lambda: peak(REFERENCE))
     return Comparison(f"memory, {method}, {device}, {'encoding' if cold else 'cached'}", "GiB", 1.10, pairs)
@@ -135,23 +135,22 @@ def compare_start(folder: Path, method: str, device: str, count: int) -> Compari
 
 
 def _of_turns(
-    what: str, answers: list[tuple[dict[str, Any], dict[str, Any]]], steps_per_block: int,
+    what: str, answers: list[tuple[Answer, Answer]], steps_per_block: int,
     target: float | None = None, sides: tuple[str, str] = ("Chorus", "by hand"),
 ) -> list[Comparison]:  # fmt: skip
     """What the turns of two sides say: seconds, and processor seconds, of a step."""
 
-    def of(key: str) -> list[tuple[float, float]]:
-        return [(ours[key] / steps_per_block, theirs[key] / steps_per_block) for ours, theirs in answers]
-
+    seconds = [(ours.seconds / steps_per_block, theirs.seconds / steps_per_block) for ours, theirs in answers]
+    used = [(ours.cpu_seconds / steps_per_block, theirs.cpu_seconds / steps_per_block) for ours, theirs in answers]
     return [
-        Comparison(what, "s", target, of("seconds"), sides),
-        Comparison(f"{what}, processor time", "s", target, of("cpu_seconds"), sides),
+        Comparison(what, "s", target, seconds, sides),
+        Comparison(f"{what}, processor time", "s", target, used, sides),
     ]
 
 
 def _take_turns(
     sides: list[tuple[str, WorkerArguments]], blocks: int, device: str, num_ranks: int
-) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+) -> list[tuple[Answer, Answer]]:
     """`blocks` pairs of turns of two programs; a first turn of each does not count."""
     with contextlib.ExitStack() as stack:
         ours, theirs = (stack.enter_context(start_worker(*side, device, num_ranks)) for side in sides)
@@ -175,7 +174,7 @@ def _alternated(count: int, ours: Callable[[], T], theirs: Callable[[], T]) -> l
 def _first_step(folder: Path, method: str, device: str) -> float:
     started = time.time()
     with start_worker(REFERENCE, WorkerArguments(folder, method, steps=1, turns=1), device) as worker:
-        return worker.turn()["time"] - started
+        return worker.turn().time - started
 
 
 def _first_step_of_chorus(folder: Path, method: str, device: str) -> float:
@@ -196,34 +195,39 @@ def _first_step_of_chorus(folder: Path, method: str, device: str) -> float:
 
 @dataclass
 class Worker:
-    """A program of one or more ranks that trains when it is its turn."""
+    """A program of one or more ranks that trains when it is its turn. requests, answers: its stdin and stdout."""
 
     program: str
-    process: subprocess.Popen
+    requests: IO[bytes]
+    answers: IO[bytes]
     log: IO[str]
     device: str
     num_ranks: int
 
-    def turn(self) -> dict[str, Any]:
+    def turn(self) -> Answer:
         """What its ranks answer, as one: the longest time, the sum of what each has used."""
         with contextlib.suppress(BrokenPipeError):  # it has ended: the missing answer says so below
-            self.process.stdin.write(b"\n" * self.num_ranks)
+            self.requests.write(b"\n" * self.num_ranks)
         answers = [self._answer() for _ in range(self.num_ranks)]
-        whole = {key: max(answer[key] for answer in answers) for key in ("seconds", "time")}
-        whole["cpu_seconds"] = sum(answer["cpu_seconds"] for answer in answers)
-        peaks = [answer["peak_bytes"] for answer in answers]
-        return {**whole, "peak_bytes": None if None in peaks else sum(peaks)}
+        peaks = [answer.peak_bytes for answer in answers if answer.peak_bytes is not None]
+        return replace(
+            answers[0],
+            seconds=max(answer.seconds for answer in answers),
+            cpu_seconds=sum(answer.cpu_seconds for answer in answers),
+            time=max(answer.time for answer in answers),
+            peak_bytes=sum(peaks) if len(peaks) == len(answers) else None,
+        )
 
-    def _answer(self) -> dict[str, Any]:
-        answer = self.process.stdout.readline()
-        if not answer:
+    def _answer(self) -> Answer:
+        line = self.answers.readline()
+        if not line:
             raise UserError(f"{self.program} ended before its time: {_last_lines(self.log)}")
-        values = json.loads(answer)
-        if values["device"] != self.device:
-            raise UserError(f"--device {self.device}: {self.program} ran on {values['device']}; use that device.")
-        if values["world_size"] != self.num_ranks:
-            raise UserError(f"--ranks {self.num_ranks}: {self.program} was one of {values['world_size']} ranks.")
-        return values
+        answer = Answer(**json.loads(line))
+        if answer.device != self.device:
+            raise UserError(f"--device {self.device}: {self.program} ran on {answer.device}; use that device.")
+        if answer.world_size != self.num_ranks:
+            raise UserError(f"--ranks {self.num_ranks}: {self.program} was one of {answer.world_size} ranks.")
+        return answer
 
 
 @contextlib.contextmanager
@@ -231,13 +235,16 @@ def start_worker(
     program: str, arguments: WorkerArguments, device: str, num_ranks: int = 1, one_thread: bool = False
 ) -> Iterator[Worker]:
     """one_thread: of a single rank; several have one each anyway."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
     with _run_folder(arguments.folder) as run_folder, _log() as log:
         options = replace(arguments, run_folder=run_folder).as_options()
         command = [*_start(num_ranks), f"scripts.benchmarks.{program}", *options]
         env = _environment(device, num_ranks, one_thread)
-        with subprocess.Popen(command, cwd=ROOT, stderr=log, env=env, **pipes) as process:
-            yield Worker(program, process, log, device, num_ranks)
+        with subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=env, bufsize=0
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            yield Worker(program, process.stdin, process.stdout, log, device, num_ranks)
             # leaving closes its stdin, which ends it if it still waits, and waits for its end
 
 

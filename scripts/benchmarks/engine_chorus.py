@@ -6,6 +6,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
+from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.trainer import TrainingEngine
 from scripts.benchmarks.engine_task import BATCH, CLIP, LEARNING_RATE, device_type, epochs, make_data, make_model, run
@@ -18,7 +19,7 @@ class TakeTurns(TrainCallbacks):
     def __init__(self, turns: Turns, total_steps: int):
         self.turns, self.total_steps = turns, total_steps
 
-    def on_step(self, info):
+    def on_step(self, info: StepInfo) -> None:
         self.turns.after_step(info.step)
         if info.step == self.total_steps:
             os._exit(0)

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
+from torch.utils.data import DataLoader, DistributedSampler
 
 from scripts.benchmarks.engine_task import BATCH, CLIP, LEARNING_RATE, device_type, epochs, make_data, make_model, run
 from scripts.benchmarks.worker import Turns, WorkerArguments, num_ranks
@@ -19,18 +19,18 @@ def train(arguments: WorkerArguments, turns: Turns) -> None:
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if is_cuda else torch.device("cpu")
     model = make_model().to(device)
     data = make_data(arguments, ranks)
-    sampler = RandomSampler(data)
+    sampler: DistributedSampler[tuple[torch.Tensor, ...]] | None = None
     if ranks > 1:
         dist.init_process_group("nccl" if is_cuda else "gloo")
         if is_cuda:  # torch's SyncBatchNorm refuses CPU tensors
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         model = DistributedDataParallel(model, device_ids=[device.index] if is_cuda else None)
         sampler = DistributedSampler(data)
-    loader = DataLoader(data, batch_size=BATCH, sampler=sampler)
+    loader = DataLoader(data, batch_size=BATCH, shuffle=sampler is None, sampler=sampler)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
     step = 0
     for epoch in range(epochs(arguments)):
-        if ranks > 1:
+        if sampler is not None:
             sampler.set_epoch(epoch)
         total = torch.zeros((), device=device)
         for inputs, target in loader:

@@ -11,6 +11,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,9 +46,10 @@ def predictions(measured: dict[str, Any]) -> list[tuple[int, str, float, float]]
     rows = []
     for count in RANK_COUNTS[1:]:
         found = measured[str(count)]
-        collectives = [_fitted(found["collectives"][name]) for name in ("all_reduce", "all_gather", "reduce_scatter")]
-        ddp = ddp_seconds(work, Fabric(*collectives), block_bytes)
-        fsdp = fsdp_seconds(work, Fabric(*collectives, overlaps=False))  # on CPUs, FSDP waits for each collective
+        fitted = {name: _fitted(seconds_of) for name, seconds_of in found["collectives"].items()}
+        fabric = Fabric(fitted["all_reduce"], fitted["all_gather"], fitted["reduce_scatter"])
+        ddp = ddp_seconds(work, fabric, block_bytes)
+        fsdp = fsdp_seconds(work, replace(fabric, overlaps=False))  # on CPUs, FSDP waits for each collective
         rows += [(count, "ddp", found["steps"]["ddp"], ddp), (count, "fsdp", found["steps"]["fsdp"], fsdp)]
     return rows
 
@@ -115,7 +117,7 @@ def _step_of(runtime: Runtime) -> Callable[[], None]:
             return inputs.clone()
 
         @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
             time.sleep(BACKWARD_SECONDS)
             return gradient, ctx.gradient
 

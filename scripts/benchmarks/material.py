@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from modules.session.atomic import new_folder
+
+if TYPE_CHECKING:
+    from transformers import CLIPTextModel, CLIPTokenizer
 
 NUM_PICTURES = 64
 PICTURE_SIZE = 256
@@ -43,10 +47,10 @@ def _make_model(path: Path) -> None:
     """The parts and the depth of the real model in 23 million parameters: an eighth of its widths at the top."""
     import torch
 
-    from modules.weights.libraries import import_diffusers
+    from modules.weights.libraries import import_pipeline
 
-    import_diffusers()  # before the imports below: it silences them
-    from diffusers import AutoencoderKL, PNDMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+    pipeline = import_pipeline("StableDiffusionPipeline")  # before the imports below: it silences them
+    from diffusers import AutoencoderKL, PNDMScheduler, UNet2DConditionModel
 
     torch.manual_seed(0)
     tokenizer = _byte_tokenizer()
@@ -71,19 +75,20 @@ def _make_model(path: Path) -> None:
         set_alpha_to_one=False,
         steps_offset=1,
     )
-    StableDiffusionPipeline(
-        vae=vae,
-        text_encoder=_small_text_encoder(tokenizer),
-        tokenizer=tokenizer,
-        unet=unet,
-        scheduler=scheduler,
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
-    ).save_pretrained(path)
+    parts = {
+        "vae": vae,
+        "text_encoder": _small_text_encoder(tokenizer),
+        "tokenizer": tokenizer,
+        "unet": unet,
+        "scheduler": scheduler,
+        "safety_checker": None,
+        "feature_extractor": None,
+        "requires_safety_checker": False,
+    }
+    pipeline(**parts).save_pretrained(path)
 
 
-def _byte_tokenizer():
+def _byte_tokenizer() -> CLIPTokenizer:
     """CLIP's tokenizer without merges: any text becomes the ids of its bytes."""
     from tokenizers.pre_tokenizers import ByteLevel
     from transformers import CLIPTokenizer
@@ -93,7 +98,7 @@ def _byte_tokenizer():
     return CLIPTokenizer(vocab={token: number for number, token in enumerate(tokens)}, merges=[], model_max_length=77)
 
 
-def _small_text_encoder(tokenizer):
+def _small_text_encoder(tokenizer: CLIPTokenizer) -> CLIPTextModel:
     from transformers import CLIPTextConfig, CLIPTextModel
 
     config = CLIPTextConfig(

@@ -10,11 +10,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from modules.config.errors import UserError
 from scripts.benchmarks.material import model_folder
 from scripts.benchmarks.worker import peak_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from modules.data.buckets import Buckets
+    from modules.data.records import CachedRecords
 
 ROOT = Path(__file__).resolve().parents[2]
 NUM_PLANNED = 1_000_000
@@ -70,7 +77,7 @@ def batch_seconds(few: str, many: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as cache_dir:
         few_step, few_plan = _batch_maker(int(few), cache_dir)
         many_step, many_plan = _batch_maker(int(many), cache_dir)
-        seconds: dict[Callable, list[float]] = {few_step: [], many_step: []}
+        seconds: dict[Callable[[int], object], list[float]] = {few_step: [], many_step: []}
         for number in range(NUM_STEPS):
             for make in list(seconds)[:: 1 if number % 2 else -1]:
                 started = time.perf_counter()
@@ -129,7 +136,7 @@ def _batch_maker(count: int, cache_dir: str) -> tuple[Callable[[int], object], f
     latents = _records(cache_dir, "latents", {"latents": torch.zeros(4, 64, 64)}, count)
     captions = [f"picture {number}" for number in range(count)]
     records = _records(cache_dir, "text", {"prompt_embeds": torch.zeros(77, 768)}, count)
-    text = CachedRecords(records.cache, dict(zip(captions, records.keys, strict=True)), records.remake)
+    text = CachedRecords(records.cache, dict(zip(captions, records.keys.values(), strict=True)), records.remake)
     drawn = CaptionSource(dataset, [(caption,) for caption in captions], 1, 1)
     source = SampleSource(dataset, buckets, latents, drawn, text, 0.0, 1, torch.float32)
     started = time.perf_counter()
@@ -143,17 +150,17 @@ def _batch_maker(count: int, cache_dir: str) -> tuple[Callable[[int], object], f
     return make, planning_seconds / plan.num_steps
 
 
-def _records(cache_dir: str, kind: str, record: dict, count: int):
+def _records(cache_dir: str, kind: str, record: dict[str, Tensor], count: int) -> CachedRecords[int]:
     from modules.data.records import CachedRecords
     from modules.data.TensorCache import TensorCache
 
     cache = TensorCache(cache_dir, kind, rank=0)
     for number in range(NUM_ENTRIES):
         cache.put(f"{number:04d}", record)
-    return CachedRecords(cache, [f"{number % NUM_ENTRIES:04d}" for number in range(count)], lambda: None)
+    return CachedRecords(cache, {number: f"{number % NUM_ENTRIES:04d}" for number in range(count)}, lambda: None)
 
 
-def _buckets(widths, heights):
+def _buckets(widths: np.ndarray, heights: np.ndarray) -> Buckets:
     from modules.data.buckets import assign_buckets
 
     return assign_buckets(widths, heights, resolution=512, step=64, max_aspect=2.0, bucketing=True)
@@ -171,5 +178,7 @@ def _run(command: list[str]) -> list[str]:
     return done.stdout.strip().splitlines()
 
 
+FUNCTIONS: dict[str, Callable[..., dict[str, Any]]] = {"plan_many": plan_many, "batch_seconds": batch_seconds}
+
 if __name__ == "__main__":
-    print(json.dumps({"plan_many": plan_many, "batch_seconds": batch_seconds}[sys.argv[1]](*sys.argv[2:])))
+    print(json.dumps(FUNCTIONS[sys.argv[1]](*sys.argv[2:])))

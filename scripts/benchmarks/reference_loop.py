@@ -141,7 +141,8 @@ def encode(folder: Path, device: torch.device) -> tuple[Tensor, Tensor]:
     from transformers import CLIPTextModel, CLIPTokenizer
 
     vae = AutoencoderKL.from_pretrained(model_folder(folder), subfolder="vae").to(device).eval()
-    text_encoder = CLIPTextModel.from_pretrained(model_folder(folder), subfolder="text_encoder").to(device).eval()
+    text_encoder: nn.Module = CLIPTextModel.from_pretrained(model_folder(folder), subfolder="text_encoder")
+    text_encoder.to(device).eval()
     tokenizer = CLIPTokenizer.from_pretrained(model_folder(folder), subfolder="tokenizer")
     paths = sorted(pictures_folder(folder).glob("*.png"))
     latents, embeddings = [], []

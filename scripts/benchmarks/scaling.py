@@ -16,7 +16,7 @@ from typing import Any
 
 from scripts.benchmarks.compare import ENGINE, start_worker
 from scripts.benchmarks.medians import Median, median_with_interval
-from scripts.benchmarks.worker import WorkerArguments
+from scripts.benchmarks.worker import Answer, WorkerArguments
 
 STRONG_BATCH = 128  # of all ranks
 WEAK_BATCH = 64  # of each rank
@@ -87,9 +87,9 @@ def measure_scaling(
 
 def _take_turns(
     runs: Sequence[Run], folder: Path, device: str, rounds: int, steps_per_turn: int
-) -> dict[Run, list[dict[str, Any]]]:
+) -> dict[Run, list[Answer]]:
     """The answers of each run, one per round."""
-    turns: dict[Run, list[dict[str, Any]]] = {run: [] for run in runs}
+    turns: dict[Run, list[Answer]] = {run: [] for run in runs}
     with contextlib.ExitStack() as stack:
         workers = {}
         for run in runs:
@@ -105,8 +105,8 @@ def _take_turns(
 def _compared(
     what: str,
     run: Run,
-    answers: Sequence[dict[str, Any]],
-    of_one: Sequence[dict[str, Any]],
+    answers: Sequence[Answer],
+    of_one: Sequence[Answer],
     steps_per_turn: int,
     has_too_few_devices: bool,
 ) -> Scaling:
@@ -115,8 +115,8 @@ def _compared(
     return Scaling(
         what,
         run,
-        median(run.batch_of_all * steps_per_turn / answer["seconds"] for answer in answers),
-        median_with_interval([samples * one["seconds"] / answer["seconds"] for answer, one in pairs]),
-        median_with_interval([answer["cpu_seconds"] / samples / one["cpu_seconds"] for answer, one in pairs]),
+        median(run.batch_of_all * steps_per_turn / answer.seconds for answer in answers),
+        median_with_interval([samples * one.seconds / answer.seconds for answer, one in pairs]),
+        median_with_interval([answer.cpu_seconds / samples / one.cpu_seconds for answer, one in pairs]),
         has_too_few_devices,
     )

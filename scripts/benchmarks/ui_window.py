@@ -9,6 +9,7 @@ import json
 import sys
 import time
 import tkinter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ def open_tabs(state_dir: Path, names: str, concept: str) -> dict[str, dict[str, 
 
     names: of the tabs, with commas. concept: a folder in place of the preset's first one; empty for that one.
     """
-    calls = _time_calls()
+    tkinter.CallWrapper = TimedCall  # type: ignore[misc] # where tkinter looks it up whenever a callback is made
     from modules.ui.TrainUI import TrainUI
 
     *order, start = names.split(",")
@@ -63,30 +64,31 @@ def open_tabs(state_dir: Path, names: str, concept: str) -> dict[str, dict[str, 
     found = {}
     for name in order:
         ticker = Ticker(app)
-        calls.longest = 0.0
+        TimedCall.longest = 0.0
         app.after(2 * TICK_MS, app.tab_bar.buttons[name].invoke)
         _run_until_built(app)
         ticker.stop()
-        found[name] = {"gap_ms": 1000 * max(ticker.gaps), "callback_ms": 1000 * calls.longest}
+        found[name] = {"gap_ms": 1000 * max(ticker.gaps), "callback_ms": 1000 * TimedCall.longest}
     app.destroy()
     return found
 
 
 def pulse(state_dir: Path, run_folder: str, seconds: str) -> dict[str, float]:
     """The ticks of a window that shows a run on the monitor tab."""
+    from unittest import mock
+
     from modules.ui.TrainUI import TrainUI
 
     app = TrainUI(state_dir)
     chart = _open_run(app, run_folder)
-    redraws, redraw = [], chart.redraw
-    chart.redraw = lambda: (redraws.append(1), redraw())
-    ticker = Ticker(app)
-    app.after(int(1000 * float(seconds)), app.quit)
-    app.mainloop()
+    with mock.patch.object(chart, "redraw", wraps=chart.redraw) as redraw:
+        ticker = Ticker(app)
+        app.after(int(1000 * float(seconds)), app.quit)
+        app.mainloop()
     steps = len(app.run.history)
     ticker.stop()
     app.destroy()
-    return {**ticker.in_ms(), "redraws": len(redraws), "steps": steps}
+    return {**ticker.in_ms(), "redraws": redraw.call_count, "steps": steps}
 
 
 def scroll(state_dir: Path, folder: str) -> dict[str, Any]:
@@ -122,7 +124,7 @@ def history(state_dir: Path, run_folder: str) -> dict[str, Any]:
     ticker = Ticker(app)
     started = time.perf_counter()
     app.run.attach(run_folder)
-    _run_until(app, lambda: app.run.state.step and app.run.state.step == app.run.state.total)
+    _run_until(app, lambda: 0 < app.run.state.step == app.run.state.total)
     read_seconds = time.perf_counter() - started
     ticker.stop()
     after = _resident_mib()
@@ -140,7 +142,7 @@ def history(state_dir: Path, run_folder: str) -> dict[str, Any]:
         "keeps_extremes": low < 0.01 and high == 9.0,  # as ui.write_steps has them
         "read_seconds": read_seconds,
         "draw_ms": 1000 * sorted(seconds)[NUM_DRAWS // 2],
-        "mib": None if before is None else after - before,
+        "mib": None if before is None or after is None else after - before,
         "p99_ms": ticker.in_ms()["p99_ms"],
     }
     app.destroy()
@@ -172,21 +174,17 @@ class Ticker:
         self._timer = self._app.after(TICK_MS, self._tick)
 
 
-def _time_calls() -> type[Any]:
-    """From now on `longest` of what is returned is the seconds of the longest callback of Tk."""
+class TimedCall(tkinter.CallWrapper):
+    """A callback of Tk. longest: the seconds of the longest one."""
 
-    class TimedCall(tkinter.CallWrapper):
-        longest = 0.0
+    longest = 0.0
 
-        def __call__(self, *args: object) -> object:
-            started = time.perf_counter()
-            try:
-                return super().__call__(*args)
-            finally:
-                TimedCall.longest = max(TimedCall.longest, time.perf_counter() - started)
-
-    tkinter.CallWrapper = TimedCall  # where tkinter looks it up whenever a callback is made
-    return TimedCall
+    def __call__(self, *args: object) -> object:
+        started = time.perf_counter()
+        try:
+            return super().__call__(*args)
+        finally:
+            TimedCall.longest = max(TimedCall.longest, time.perf_counter() - started)
 
 
 def _open_run(app: TrainUI, run_folder: str | None) -> LossChart:
@@ -226,7 +224,7 @@ def _run_until_built(app: TrainUI) -> None:
     _run_until(app, is_built)
 
 
-def _run_until(app: TrainUI, condition) -> None:
+def _run_until(app: TrainUI, condition: Callable[[], bool]) -> None:
     """Runs the event loop until the condition holds; raises TimeoutError if it does not in LONGEST_WAIT_SECONDS."""
     end = time.perf_counter() + LONGEST_WAIT_SECONDS
 

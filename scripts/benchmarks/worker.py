@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 BATCH_SIZE = 4
@@ -61,7 +61,25 @@ class WorkerArguments:
         parser.add_argument("--set", action="append", default=[], dest="settings")
         parser.add_argument("--cold", action="store_true")
         parser.add_argument("--batch-size", type=int)
-        return cls(**vars(parser.parse_args()))
+        args = parser.parse_args()
+        args.settings = tuple(args.settings)
+        return cls(**vars(args))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a turn took. time: when it ended. peak_bytes: most memory so far; None where the system does not tell.
+
+    device, world_size: what it ran on: nobody may compare a CPU with a GPU, or two ranks that train together with two
+    that each train alone.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    time: float
+    peak_bytes: int | None
+    device: str
+    world_size: int
 
 
 def num_ranks() -> int:
@@ -70,13 +88,11 @@ def num_ranks() -> int:
 
 
 class Turns:
-    """The worker's side. What it runs on is told with every answer: nobody may compare a CPU with a GPU, or two ranks
-    that train together with two that each train alone.
-    """
+    """The worker's side."""
 
     def __init__(self, arguments: WorkerArguments, device: str, world_size: int):
         self._arguments = arguments
-        self._runs_on = {"device": device, "world_size": world_size}
+        self._device, self._world_size = device, world_size
         self._answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print must not look like an answer
         self._started = self._cpu_started = 0.0
@@ -91,14 +107,15 @@ class Turns:
         """After optimizer step `number` (from 1), which the device has finished where a turn ends."""
         if number % self._arguments.steps:
             return
-        answer = {
-            "seconds": time.perf_counter() - self._started,
-            "cpu_seconds": time.process_time() - self._cpu_started,
-            "time": time.time(),
-            "peak_bytes": peak_bytes(),
-            **self._runs_on,
-        }
-        print(json.dumps(answer), file=self._answers, flush=True)
+        answer = Answer(
+            seconds=time.perf_counter() - self._started,
+            cpu_seconds=time.process_time() - self._cpu_started,
+            time=time.time(),
+            peak_bytes=peak_bytes(),
+            device=self._device,
+            world_size=self._world_size,
+        )
+        print(json.dumps(asdict(answer)), file=self._answers, flush=True)
         if number < self._arguments.total_steps:
             self.wait()
 

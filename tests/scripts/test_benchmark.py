@@ -16,7 +16,7 @@ from scripts import benchmark
 from scripts.benchmarks import compare, scaling
 from scripts.benchmarks.medians import median_with_interval
 from scripts.benchmarks.options import OPTIONS
-from scripts.benchmarks.worker import WorkerArguments
+from scripts.benchmarks.worker import Answer, WorkerArguments
 from tests.support.fork_server import ForkedScript
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -76,7 +76,7 @@ def test_an_option_is_compared_to_the_same_run_without_it(material, tmp_path, mo
     def program(name, arguments, device, num_ranks):
         monkeypatch.setattr("sys.argv", [name, *arguments.as_options()])
         programs.append((name, WorkerArguments.parse()))  # what the program itself would read
-        yield SimpleNamespace(turn=lambda: {"seconds": 1.0, "cpu_seconds": 2.0})
+        yield SimpleNamespace(turn=lambda: Answer(1.0, 2.0, 0.0, None, "cpu", num_ranks))
 
     monkeypatch.setattr(compare, "start_worker", program)
     figures = tmp_path / "figures.json"
@@ -84,8 +84,8 @@ def test_an_option_is_compared_to_the_same_run_without_it(material, tmp_path, mo
     assert benchmark.main(["step", "--options", "lion", *options, "--json", str(figures)]) == 0
     (name, with_it), (same_name, without) = programs
     assert name == same_name == compare.CHORUS
-    assert with_it == replace(without, settings=list(OPTIONS["lion"]))
-    assert without.settings == []
+    assert with_it == replace(without, settings=OPTIONS["lion"])
+    assert without.settings == ()
     wall, processor = json.loads(figures.read_text())["comparisons"]
     assert (wall["what"], wall["target"]) == ("step with lion, lora, cpu", None)
     assert processor["what"] == "step with lion, lora, cpu, processor time"
@@ -151,7 +151,7 @@ def test_scaling_compares_each_run_with_one_rank_in_the_same_round(tmp_path, mon
         def turn():
             speeds.append(1 / (1 + len(speeds) // 5))  # of a round: five runs
             work = parsed.batch_size * parsed.steps / 128 / speeds[-1]
-            return {"seconds": work * max(1, num_ranks / 2), "cpu_seconds": work * num_ranks}
+            return Answer(work * max(1, num_ranks / 2), work * num_ranks, 0.0, None, "cpu", num_ranks)
 
         yield SimpleNamespace(turn=turn)
 
