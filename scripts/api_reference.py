@@ -110,8 +110,11 @@ def _signature(name: str, member: Callable[..., Any]) -> str:
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
-    sign = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-    text = sign + parameter.name
+    text = parameter.name
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        text = f"*{text}"
+    elif parameter.kind is parameter.VAR_KEYWORD:
+        text = f"**{text}"
     if parameter.annotation is not parameter.empty:
         text += f": {_annotation(parameter.annotation)}"
     if parameter.default is not parameter.empty:

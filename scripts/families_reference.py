@@ -12,6 +12,7 @@ import json
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -34,7 +35,7 @@ def families_text() -> str:
     return json.dumps([_entry(family, counted.get(family.name)) for family in FAMILIES.values()], indent=2) + "\n"
 
 
-def _entry(family: Family, counted: dict | None) -> dict:
+def _entry(family: Family, counted: dict[str, Any] | None) -> dict[str, Any]:
     return {
         "name": family.name,
         "label": family.label,
@@ -76,7 +77,7 @@ def _entry(family: Family, counted: dict | None) -> dict:
     }
 
 
-def _memory(family: Family, counted: dict | None) -> dict | None:
+def _memory(family: Family, counted: dict[str, Any] | None) -> dict[str, Any] | None:
     """What is counted of the family's published model; None where there is none."""
     if family.published is None:
         return None
@@ -91,7 +92,7 @@ def _memory(family: Family, counted: dict | None) -> dict | None:
 def _digest(family: Family) -> str:
     """Of all that the count depends on, but for the libraries."""
     tables = (family.lora_targets, family.lora_mlp, family.lora_blocks, family.unquantized)
-    parts = (family.published, len(family.denoisers), *tables, family.can_train_vae)
+    parts: tuple[object, ...] = (family.published, len(family.denoisers), *tables, family.can_train_vae)
     parts += (family.unchecked_blocks,) if family.unchecked_blocks else ()
     parts += (family.published.connectors,) if family.published and family.published.connectors else ()
     parts += (family.published.image_features,) if family.published and family.published.image_features else ()

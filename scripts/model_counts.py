@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from unittest import mock
 
 import torch
@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from modules.families.Family import Family
+from modules.families.PublishedModel import PublishedModel
 from modules.weights.ActivationOffload import LEAST_BYTES
 from modules.weights.blocks import repeated_blocks
 from modules.weights.libraries import import_diffusers
@@ -36,17 +37,22 @@ from scripts.published_models import (
     vae_call,
 )
 
+if TYPE_CHECKING:
+    from diffusers.models.modeling_utils import ModelMixin
+
 TARGETS = ("attention", "attention_mlp", "linear", "linear_conv")
 RANK = 16  # of the adapters that are counted with the denoiser
 VAE_SIDE = 256  # of the pictures that autoencoders are counted on
 
 _Storages = dict[int, torch.UntypedStorage]  # by the address of what PyTorch keeps of them
+_MaybeTensor = TypeVar("_MaybeTensor", Tensor, Tensor | None)
 
 
 def count(family: Family) -> dict[str, Any]:
     """Weights and activations of a family's published model; modules/machine/architectures.py says what they are."""
-    encoders = [(build(part, torch.bfloat16), tokens) for part, tokens in family.published.text_encoders]
-    connectors = family.published.connectors
+    published = _published(family)
+    encoders = [(build(part, torch.bfloat16), tokens) for part, tokens in published.text_encoders]
+    connectors = published.connectors
     adapted = list(zip(family.text.encoders, encoders, strict=True))
     return {
         "denoiser": len(family.denoisers) * num_weights(build_denoiser(family)),
@@ -76,6 +82,11 @@ def count(family: Family) -> dict[str, Any]:
     }
 
 
+def _published(family: Family) -> PublishedModel:
+    assert family.published is not None  # else there is nothing to count
+    return family.published
+
+
 def count_blocks(family: Family) -> dict[str, int]:
     """The blocks of a denoiser that can be swapped, their weights in all denoisers, and those of the largest one."""
     weights = [num_weights(block) for block in repeated_blocks(family, build_denoiser(family)).values()]
@@ -84,7 +95,7 @@ def count_blocks(family: Family) -> dict[str, int]:
 
 def count_held_in_sampling(family: Family) -> dict[str, int]:
     """Bytes a pixel at the most while samples are made: by the denoiser in mixed precision, by the VAE in float32."""
-    side = family.published.side
+    side = _published(family).side
     with mixed_precision():
         denoiser = count_held(build_denoiser(family).eval(), denoiser_call(family, side)) / side**2
     vae = count_held(build_vae(family).eval(), decoder_call(family, VAE_SIDE)) / VAE_SIDE**2
@@ -98,17 +109,17 @@ def count_held_by_clips(family: Family) -> dict[str, int]:
     VAE that encodes a clip in pieces never holds all of its frames.
     """
     lengths = [count * family.frame_step + 1 for count in (4, 8)]
-    vae = build_vae(family).eval()
+    vae = cast("ModelMixin", build_vae(family).eval())
 
     def encode(frames: int) -> float:
         pixels = torch.empty(1, 3, frames, VAE_SIDE, VAE_SIDE, device="meta")
-        return count_held(vae, lambda vae: family.codec.encode(vae, pixels).mode()) / VAE_SIDE**2
+        return count_held(vae, lambda _: family.codec.encode(vae, pixels).mode()) / VAE_SIDE**2
 
     def decode(frames: int) -> float:
         latents = torch.empty(1, *family.codec.shape(vae, VAE_SIDE, VAE_SIDE, frames), device="meta")
-        return count_held(vae, lambda vae: family.codec.decode(vae, latents)) / VAE_SIDE**2
+        return count_held(vae, lambda _: family.codec.decode(vae, latents)) / VAE_SIDE**2
 
-    counted = {}
+    counted: dict[str, int] = {}
     for name, count in (("encoder", encode), ("decoder", decode)):
         short, long = (count(frames) for frames in lengths)
         each = (long - short) / (lengths[1] - lengths[0])
@@ -121,7 +132,7 @@ def count_held_by_clips(family: Family) -> dict[str, int]:
 
 def activations(family: Family, method: str, checkpointing: bool = False) -> float:
     """Bytes that a step keeps for each pixel of an image, while an adapter or all of the denoiser trains."""
-    denoiser, side = build_denoiser(family), family.published.side
+    denoiser, side = build_denoiser(family), _published(family).side
     if method == "lora":
         denoiser.requires_grad_(False)
         add_adapters(family, family.denoisers[0], denoiser, "attention", RANK)
@@ -154,7 +165,7 @@ def count_kept(module: nn.Module, call: Callable[[nn.Module], object], checkpoin
 def count_block_inputs(family: Family) -> int:
     """Bytes for each pixel that checkpointing keeps of an adapted denoiser for the sake of its blocks alone, and that
     are worth offloading."""
-    denoiser, side = build_denoiser(family).requires_grad_(False), family.published.side
+    denoiser, side = build_denoiser(family).requires_grad_(False), _published(family).side
     add_adapters(family, family.denoisers[0], denoiser, "attention", RANK)
     with mixed_precision():
         outside, inputs, _ = _kept(denoiser, denoiser_call(family, side), checkpointing=True)
@@ -166,6 +177,9 @@ def _kept(
     module: nn.Module, call: Callable[[nn.Module], object], checkpointing: bool
 ) -> tuple[_Storages, _Storages, int]:
     """What a forward pass keeps outside of checkpointed blocks, their inputs, and the bytes of the largest block."""
+    import_diffusers()
+    from diffusers.models.modeling_utils import ModelMixin
+
     weights = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
     outside: _Storages = {}
     inputs: _Storages = {}
@@ -178,11 +192,11 @@ def _kept(
         return tensor
 
     @contextmanager
-    def counted(kept: _Storages):
+    def counted(kept: _Storages) -> Iterator[None]:
         with torch.autograd.graph.saved_tensors_hooks(lambda tensor: keep(tensor, kept), lambda tensor: tensor):
             yield
 
-    def checkpoint(block: Callable, *args, **options):
+    def checkpoint(block: Callable[..., Any], *args: Any, **options: Any) -> Any:
         nonlocal largest
         for tensor in args:
             if isinstance(tensor, Tensor):
@@ -193,7 +207,7 @@ def _kept(
         largest = max(largest, _bytes(inside))
         return result
 
-    if checkpointing and module._supports_gradient_checkpointing:
+    if checkpointing and isinstance(module, ModelMixin) and module._supports_gradient_checkpointing:
         module.enable_gradient_checkpointing(gradient_checkpointing_func=checkpoint)
     elif checkpointing:  # as the family does it
         for block in (block for part in module.children() if isinstance(part, nn.ModuleList) for block in part):
@@ -217,7 +231,7 @@ def count_held(module: nn.Module, call: Callable[[nn.Module], object]) -> int:
             held -= num_bytes
 
     class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             nonlocal held, most
             result = function(*args, **(kwargs or {}))
             for tensor in tree_leaves(result):
@@ -246,49 +260,54 @@ class _Attention(torch.autograd.Function):
     """Keeps what a fused attention keeps."""
 
     @staticmethod
-    def forward(ctx, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         output = query.new_empty(*query.shape[:-1], value.shape[-1])
         ctx.save_for_backward(query, key, value, output)
         return output
 
 
 @contextmanager
-def mixed_precision():
+def mixed_precision() -> Iterator[None]:
     """Inside, torch's functions have autocast's precisions, which the meta device has none of."""
     import_diffusers()
     from diffusers import HiDreamImageTransformer2DModel
     from diffusers.models.transformers.transformer_hidream_image import MOEFeedForwardSwiGLU
 
-    low, full = torch.bfloat16, torch.float32
     linear, grouped_mm, group_norm, layer_norm = F.linear, F.grouped_mm, F.group_norm, F.layer_norm
     scatter_add = Tensor.scatter_add
 
-    def cast(dtype: torch.dtype, *tensors: Tensor | None) -> list[Tensor | None]:
-        return [None if tensor is None else tensor.to(dtype) for tensor in tensors]
+    def low(tensor: _MaybeTensor) -> _MaybeTensor:
+        return None if tensor is None else tensor.to(torch.bfloat16)
+
+    def full(tensor: _MaybeTensor) -> _MaybeTensor:
+        return None if tensor is None else tensor.float()
 
     def conv(self: nn.Conv2d | nn.Conv3d, values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         convolve = F.conv3d if isinstance(self, nn.Conv3d) else F.conv2d
-        return convolve(*cast(low, values, weight, bias), self.stride, self.padding, self.dilation, self.groups)
+        values, weight, bias = low(values), low(weight), low(bias)
+        return convolve(values, weight, bias, self.stride, self.padding, self.dilation, self.groups)
 
-    def norm_groups(values, groups, weight=None, bias=None, eps=1e-5):
-        values, weight, bias = cast(full, values, weight, bias)
-        return group_norm(values, groups, weight, bias, eps)
+    def norm_groups(
+        values: Tensor, groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+    ) -> Tensor:
+        return group_norm(full(values), groups, full(weight), full(bias), eps)
 
-    def norm_layer(values, shape, weight=None, bias=None, eps=1e-5):
-        values, weight, bias = cast(full, values, weight, bias)
-        return layer_norm(values, shape, weight, bias, eps)
+    def norm_layer(
+        values: Tensor, shape: list[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+    ) -> Tensor:
+        return layer_norm(full(values), shape, full(weight), full(bias), eps)
 
-    def multiply(values, weight, bias=None):
-        return linear(*cast(low, values, weight, bias))
+    def multiply(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return linear(low(values), low(weight), low(bias))
 
-    def multiply_groups(values, weight, offs):
-        return grouped_mm(*cast(low, values, weight), offs=offs)
+    def multiply_groups(values: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
+        return grouped_mm(low(values), low(weight), offs=offs)
 
-    def scatter(values, dim, index, src):
+    def scatter(values: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
         return scatter_add(values.to(src.dtype), dim, index, src)
 
-    def attend(query, key, value, *args, **options):
-        return _Attention.apply(*cast(low, query, key, value))
+    def attend(query: Tensor, key: Tensor, value: Tensor, *_: Any, **options: Any) -> Tensor:
+        return _Attention.apply(low(query), low(key), low(value))
 
     def route(self: MOEFeedForwardSwiGLU, values: Tensor) -> Tensor:
         """The experts get equal numbers of tokens; which ones depends on values, which there are none of."""

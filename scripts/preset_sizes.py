@@ -133,6 +133,7 @@ def _why_not(values: dict) -> str:
     smallest = values_of([axis[-1] for axis in _axes(values)])
     config = config_from_values(merge_values(values, _sections(smallest)))
     estimate = estimate_memory(config)
+    assert estimate is not None  # a model of unknown size is taken to fit
     least = next((memory for memory in MEMORY_SIZES if _fitting(values, memory) is not None), None)
     remedy = f"use a GPU with {least} GB" if least else "no GPU has as much"
     if estimate.caching == estimate.peak:
