@@ -24,7 +24,7 @@ from modules.data.convert_captions import WESTERN, convert_to_utf8, misencoded_c
 from modules.data.errors import DataError
 from modules.data.health import Health, check_health
 from modules.session.printing import print_line, print_text
-from scripts.terminal import show
+from scripts.terminal import escape_unprintable, show
 
 LISTED = 5
 EXCERPT = 60  # characters of a converted caption, in which a wrong encoding shows
@@ -33,7 +33,7 @@ EXCERPT = 60  # characters of a converted caption, in which a wrong encoding sho
 def main(argv: list[str] | None = None) -> int:
     """Returns 0 if the run can train, 1 if its data would make it fail, and 2 if the settings can't be read."""
     args = parse(argv)
-    sys.stdout.reconfigure(errors="backslashreplace")  # a file name that the terminal can't show ends nothing
+    escape_unprintable()
     try:
         values = load_preset(args.preset) if args.preset else {}
         if args.config:

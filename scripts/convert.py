@@ -14,16 +14,16 @@ if __name__ == "__main__":  # before the imports that take long
 from modules.config.errors import UserError
 from modules.config.installation import command_name
 from modules.session.printing import print_line, print_text
-from scripts.terminal import show
+from scripts.terminal import escape_unprintable, show
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
-    sys.stdout.reconfigure(errors="backslashreplace")
+    escape_unprintable()
     try:
         from modules.weights.convert import convert
 
-        show(convert(args.source, args.target, args.dtype, args.config, args.family))
+        show(str(convert(args.source, args.target, args.dtype, args.config, args.family)))
     except UserError as error:
         # the settings' names, as the options here are called
         text = str(error).replace("model.config_folder", "--config").replace("model.base ", "")

@@ -17,6 +17,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -31,7 +32,10 @@ from modules.machine.doctor.packages import check_packages, check_python
 from modules.machine.doctor.report import as_values, can_train, result_lines, verdict
 from modules.session.printing import print_line
 from modules.session.redaction import redact
-from scripts.terminal import show
+from scripts.terminal import escape_unprintable, show
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
 
 # Where no settings are given: a run on everything that there is.
 WHOLE_MACHINE = {"enable_multi_gpu": True, "distributed_backend": "auto"}
@@ -40,7 +44,7 @@ WHOLE_MACHINE = {"enable_multi_gpu": True, "distributed_backend": "auto"}
 def main(argv: list[str] | None = None) -> int:
     """0 where training can start, 1 where it would fail."""
     args = parse(argv)
-    sys.stdout.reconfigure(errors="backslashreplace")  # a file name that the terminal can't show ends nothing
+    escape_unprintable()
     results = []
     for result in make_checks(args):
         results.append(result)
@@ -79,7 +83,7 @@ def make_checks(args: argparse.Namespace) -> Iterator[CheckResult]:
         if result.state == "fails":
             return
     from modules.config.errors import UserError
-    from modules.config.TrainConfig import TrainConfig
+    from modules.config.files import config_from_values
     from modules.machine.doctor.examine import examine
 
     arguments = train_arguments(args)
@@ -88,12 +92,12 @@ def make_checks(args: argparse.Namespace) -> Iterator[CheckResult]:
     except UserError as error:
         problems = tuple(str(error).splitlines())
         yield CheckResult("settings", "fails", "they can't be used", "Fix what is named above.", problems)
-        config, arguments = TrainConfig(**WHOLE_MACHINE), []
+        config, arguments = config_from_values(dict(WHOLE_MACHINE)), []
     yield from examine(config, arguments, args.quick, None if args.node_rank is None else tell)
 
 
-def read_config(args: argparse.Namespace):
-    """The TrainConfig of the run to come; without settings one on the whole machine."""
+def read_config(args: argparse.Namespace) -> TrainConfig:
+    """The settings of the run to come; without settings one on the whole machine."""
     from modules.config.files import apply_overrides, config_from_values
     from scripts import train
 

@@ -43,8 +43,11 @@ def main() -> int:
 def run(arguments: tuple[str, ...], report: TextIO) -> int:
     """Runs Python with `arguments`, shows what it prints line by line, and returns its exit code."""
     command = [sys.executable, *arguments]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8", "errors": "replace"}
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, **options) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        encoding="utf-8", errors="replace",
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
         for line in process.stdout:
             show(line.rstrip("\n"))
             report.write(redact(line))

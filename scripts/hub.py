@@ -18,12 +18,12 @@ from modules.config.installation import command_name
 from modules.machine.hub import FoundModel, HubModel, download_model, find_models, models_on_disk, read_model
 from modules.session.byte_sizes import spoken_bytes
 from modules.session.printing import print_text
-from scripts.terminal import show
+from scripts.terminal import escape_unprintable, show
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
-    sys.stdout.reconfigure(errors="backslashreplace")
+    escape_unprintable()
     try:
         args.run(args)
     except UserError as error:

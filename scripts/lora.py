@@ -16,12 +16,12 @@ from modules.config.errors import UserError
 from modules.config.installation import command_name
 from modules.session.printing import print_line, print_text
 from scripts.lora_and_strength import lora_and_strength
-from scripts.terminal import show
+from scripts.terminal import escape_unprintable, show
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
-    sys.stdout.reconfigure(errors="backslashreplace")
+    escape_unprintable()
     try:
         for path in args.run(args):
             show(str(path))

@@ -34,7 +34,7 @@ from modules.machine.devices import default_num_ranks, list_gpus, num_cores
 from modules.machine.Machine import read_machine
 from modules.machine.node_check import WAIT_SECONDS, check_nodes, refused_together
 from modules.session.printing import print_line, print_text
-from scripts.terminal import show
+from scripts.terminal import escape_unprintable, show
 
 REFUSED = 2  # as of scripts/train.py
 SHELLS = {"bash": (bash_line, bash_script), "powershell": (powershell_line, powershell_script)}
@@ -42,7 +42,7 @@ SHELLS = {"bash": (bash_line, bash_script), "powershell": (powershell_line, powe
 
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
-    sys.stdout.reconfigure(errors="backslashreplace")
+    escape_unprintable()
     try:
         config = read_config(args)
         if args.check:

@@ -22,7 +22,7 @@ from modules.config.visible_text import visible_line
 from modules.session.out_of_memory import is_out_of_memory
 from modules.session.printing import print_line, print_text
 from scripts.lora_and_strength import lora_and_strength
-from scripts.terminal import show
+from scripts.terminal import escape_unprintable, show
 
 if TYPE_CHECKING:
     from modules.families.Family import Family
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
-    sys.stdout.reconfigure(errors="backslashreplace")  # a prompt that the terminal can't show ends nothing
+    escape_unprintable()
     try:
         from modules.data.references import check_mask, check_references, image_files
         from modules.distributed.Runtime import default_device

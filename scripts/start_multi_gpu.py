@@ -5,7 +5,7 @@ start is what is run.
 """
 
 import argparse
-import contextlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -46,6 +46,7 @@ from scripts.starting.what_to_train import (
     read_config,
     settings_arguments,
 )
+from scripts.terminal import escape_unprintable
 
 STATE_DIR = ROOT / "workspace" / ".terminal"
 KEPT = ("settings", "pictures", "gpus", "backend", "data_loading", "launcher")  # answers worth keeping for next time
@@ -53,9 +54,9 @@ KEPT = ("settings", "pictures", "gpus", "backend", "data_loading", "launcher")  
 
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
-    for stream in (sys.stdin, sys.stdout):  # a file name that is no text must not end the questions about it
-        with contextlib.suppress(AttributeError):  # replaced by something that is no file
-            stream.reconfigure(errors="surrogateescape" if stream is sys.stdin else "backslashreplace")
+    escape_unprintable()
+    if isinstance(sys.stdin, io.TextIOWrapper):  # a file name that is no text must not end the questions about it
+        sys.stdin.reconfigure(errors="surrogateescape")
     try:
         if args.demo:
             return start_demo(args)

@@ -1,6 +1,7 @@
 """How a script gets on with the terminal: it ends plainly on Ctrl-C, and does not mind who has stopped reading."""
 
 import contextlib
+import io
 import os
 import sys
 import traceback
@@ -16,6 +17,12 @@ def prepare_terminal() -> None:
     """
     _open_missing_streams()
     _end_plainly_on_ctrl_c()
+
+
+def escape_unprintable() -> None:
+    """From now on stdout escapes what it can't express, such as a file name that is not valid Unicode."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # not replaced by something that takes every text
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def show(text: str) -> None:

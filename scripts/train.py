@@ -22,12 +22,12 @@ from modules.config.installation import command_name
 from modules.config.presets import load_preset, merge_values
 from modules.config.TrainConfig import TrainConfig
 from modules.session.printing import print_text
-from scripts.terminal import show
+from scripts.terminal import escape_unprintable, show
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
-    sys.stdout.reconfigure(errors="backslashreplace")  # a file name that the terminal can't show ends nothing
+    escape_unprintable()
     try:
         config = read_config(args)
         if args.dry_run:

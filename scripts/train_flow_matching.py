@@ -31,6 +31,7 @@ from modules.machine.hub import read_model
 from modules.session.printing import print_text
 from modules.trainer.FlowMatchingTrainer import FlowMatchingTrainer, check_flow
 from modules.weights.inspect import describe_index, inspect_base
+from scripts.terminal import escape_unprintable
 
 __all__ = [
     "FlowMatchingTrainer",
@@ -47,7 +48,7 @@ DEMO = "video_demo"  # the preset
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
-    sys.stdout.reconfigure(errors="backslashreplace")  # a file name that the terminal can't show ends nothing
+    escape_unprintable()
     from modules.launch.start import start_training
 
     try:

@@ -30,7 +30,7 @@ from modules.machine.doctor.examine import within
 from modules.machine.doctor.hardware import Hardware, check_gpus, check_torch, read_hardware, read_torch
 from modules.session.atomic import remove_folder
 from modules.session.printing import print_text
-from scripts.terminal import show
+from scripts.terminal import escape_unprintable, show
 
 CPU_RANKS = 2
 DRIVER_SECONDS = 30
@@ -41,7 +41,7 @@ PLAIN_MARKS = {"ok": "ok", "warning": "warning", "fails": "FAILS"}  # for termin
 def main(argv: list[str] | None = None) -> int:
     """0 where several ranks train like one, else 1; 2 for devices that are not there."""
     args = parse(argv)
-    sys.stdout.reconfigure(errors="backslashreplace")
+    escape_unprintable()
     folder = Path(tempfile.mkdtemp(prefix="chorus-validate-"))
     failed = False
     try:

@@ -147,7 +147,7 @@ def test_a_planted_mistake_is_found(rule, code, word):
         ("without_encoding", "open(path, 'rb'), path.open('xb'), path.read_bytes(), Image.open(path)"),
         ("without_encoding", "open(path, encoding='utf-8'), subprocess.run(command, encoding='utf-8')"),
         ("unprintable", "print('füchse …')"),
-        ("unprintable", "sys.stdout.reconfigure(errors='backslashreplace')\nprint('→')"),
+        ("unprintable", "escape_unprintable()\nprint('→')"),
         ("impatient", "retry_busy(lambda: os.replace(temporary, path)), text.replace('a', 'b')"),
         ("one_device", "tensor.to(self.device), torch.device(name), config.cuda"),
     ],

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path, PurePath
 
 from scripts.setup.SetupError import SetupError
@@ -38,7 +39,7 @@ def has_long_paths() -> bool:
         return False
 
 
-def is_synced(root: PurePath, environ: "dict[str, str]", home: PurePath) -> bool:
+def is_synced(root: PurePath, environ: "Mapping[str, str]", home: PurePath) -> bool:
     """Whether OneDrive or iCloud Drive copies what is written below `root`.
 
     environ: that of Windows names the folders of OneDrive. home: of the user; below it macOS has those of all services.

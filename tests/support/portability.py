@@ -73,7 +73,7 @@ def without_encoding(tree: ast.Module) -> Found:
 
 def unprintable(tree: ast.Module) -> Found:
     """Characters that a console of Windows can't show, in texts of a script that does not make its stdout safe."""
-    if any(isinstance(node, ast.Attribute) and node.attr == "reconfigure" for node in ast.walk(tree)):
+    if any(isinstance(node, ast.Name) and node.id == "escape_unprintable" for node in ast.walk(tree)):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
