@@ -89,11 +89,12 @@ def renamed(source: str) -> str:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import) and any(_room(alias.name) in NEW_NAMES for alias in node.names):
             raise SetupError(f"Line {node.lineno}: write `from ... import ...`, which can be renamed for the package.")
-        if isinstance(node, ast.ImportFrom) and node.level == 0 and _room(node.module) in NEW_NAMES:
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0 and _room(node.module) in NEW_NAMES:
             room, line = _room(node.module), lines[node.lineno - 1]
             lines[node.lineno - 1] = line.replace(f"from {room}", f"from {NEW_NAMES[room]}", 1)
         if isinstance(node, ast.Expr) and ast.unparse(node).startswith("sys.path.insert(0, "):
-            lines[node.lineno - 1 : node.end_lineno] = ["\n"] * (node.end_lineno - node.lineno + 1)
+            first, last = node.lineno - 1, node.end_lineno
+            lines[first:last] = ["\n"] * len(lines[first:last])
     return "".join(lines)
 
 

@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -31,6 +32,11 @@ from modules.config.installation import ROOT
 from modules.session.printing import print_line, print_text
 from modules.session.RunFolder import RunFolder
 from modules.trainer.image_grid import image_grid
+
+if TYPE_CHECKING:
+    import numpy as np
+    from diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion import StableDiffusionPipeline
+    from transformers import CLIPTextModel, CLIPTokenizer
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 KNOWN = range(8)  # what the base model learns
@@ -112,7 +118,7 @@ def write_scans(folder: Path, digits: range) -> None:
             write_captioned(folder, f"{number:04d}", enlarge(ink), digit)
 
 
-def enlarge(ink) -> Image.Image:
+def enlarge(ink: np.ndarray) -> Image.Image:
     """A scan, 8x8 amounts of ink from 0 to 16, as dark ink on white paper, SIDE pixels wide and high."""
     small = Image.fromarray((255 - ink * (255 / 16)).round().astype("uint8"))
     return small.resize((SIDE, SIDE), Image.Resampling.BICUBIC)
@@ -137,7 +143,7 @@ def draw_known_digits(demo: Path, count: int) -> None:
     image_grid(list(zip(*columns, strict=True)), NAMES).convert("L").save(demo / "before.png", optimize=True)
 
 
-def draw(pipe, digit: int, count: int) -> list[Image.Image]:
+def draw(pipe: StableDiffusionPipeline, digit: int, count: int) -> list[Image.Image]:
     import torch
 
     generators = [torch.Generator().manual_seed(SEED + number) for number in range(count)]
@@ -150,7 +156,9 @@ def draw(pipe, digit: int, count: int) -> list[Image.Image]:
 def make_random_model(path: Path) -> Path:
     """A Stable Diffusion of 1.4 million random weights: its parts and file layout, none of its size."""
     import torch
-    from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+    from diffusers import AutoencoderKL, DDIMScheduler, UNet2DConditionModel
+
+    from modules.weights.libraries import import_pipeline
 
     torch.manual_seed(SEED)
     tokenizer = byte_tokenizer()
@@ -182,21 +190,21 @@ def make_random_model(path: Path) -> Path:
         steps_offset=1,
         timestep_spacing="trailing",
     )
-    pipeline = StableDiffusionPipeline(
-        vae=vae,
-        text_encoder=text_encoder(tokenizer),
-        tokenizer=tokenizer,
-        unet=unet,
-        scheduler=scheduler,
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
-    )
-    pipeline.save_pretrained(path)
+    parts = {
+        "vae": vae,
+        "text_encoder": text_encoder(tokenizer),
+        "tokenizer": tokenizer,
+        "unet": unet,
+        "scheduler": scheduler,
+        "safety_checker": None,
+        "feature_extractor": None,
+        "requires_safety_checker": False,
+    }
+    import_pipeline("StableDiffusionPipeline")(**parts).save_pretrained(path)
     return path
 
 
-def byte_tokenizer():
+def byte_tokenizer() -> CLIPTokenizer:
     """CLIP's tokenizer with bytes for words, so that no vocabulary has to be learnt."""
     from tokenizers.pre_tokenizers import ByteLevel
     from transformers import CLIPTokenizer
@@ -207,7 +215,7 @@ def byte_tokenizer():
     return CLIPTokenizer(vocab={token: number for number, token in enumerate(tokens)}, merges=[], model_max_length=32)
 
 
-def text_encoder(tokenizer):
+def text_encoder(tokenizer: CLIPTokenizer) -> CLIPTextModel:
     from transformers import CLIPTextConfig, CLIPTextModel
 
     return CLIPTextModel(
@@ -245,7 +253,7 @@ def scale_latents(model: Path, pictures: Path) -> None:
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-def train(run: Path, base: Path, pictures: Path, steps: int, values: dict) -> Path:
+def train(run: Path, base: Path, pictures: Path, steps: int, values: dict[str, Any]) -> Path:
     """Trains `base` on `pictures` in the run folder `run`, unless that is done; returns the trained model's folder."""
     from modules.launch.run import FINISHED
     from modules.launch.start import start_training
@@ -263,7 +271,7 @@ def train(run: Path, base: Path, pictures: Path, steps: int, values: dict) -> Pa
     return run / "models" / config.output.name
 
 
-def common_values() -> dict:
+def common_values() -> dict[str, Any]:
     return {
         "seed": SEED,
         "epochs": 10_000,  # max_steps ends the run
@@ -277,13 +285,13 @@ def common_values() -> dict:
     }
 
 
-def vae_values() -> dict:
+def vae_values() -> dict[str, Any]:
     values = common_values()
     values["optimizer"] = {"learning_rate": 2e-3}
     return {**values, "method": "vae", "vae": {"kl_weight": 1e-4}}
 
 
-def base_values() -> dict:
+def base_values() -> dict[str, Any]:
     values = common_values()
     values["optimizer"] = {"learning_rate": 2e-3}
     values["data"]["caption_dropout"] = 0.1

@@ -14,6 +14,7 @@ import string
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -30,6 +31,11 @@ from modules.config.installation import ROOT
 from modules.data.videos import to_mp4
 from modules.session.printing import print_line, print_text
 from scripts.make_demo_model import replace_entries, train
+
+if TYPE_CHECKING:
+    from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan
+    from torch import Tensor
+    from transformers import T5Tokenizer, UMT5EncoderModel
 
 COLORS = {"red": (235, 70, 60), "green": (60, 200, 90), "blue": (70, 110, 240)}  # the VAE learns all
 COLOR = "red"  # what the denoiser learns
@@ -129,7 +135,9 @@ def caption(direction: str) -> str:
 def make_random_model(path: Path, vae_steps: int) -> Path:
     """A Wan 2.1 with a trained VAE and a denoiser of a million random weights."""
     import torch
-    from diffusers import FlowMatchEulerDiscreteScheduler, WanPipeline, WanTransformer3DModel
+    from diffusers import FlowMatchEulerDiscreteScheduler, WanTransformer3DModel
+
+    from modules.weights.libraries import import_pipeline
 
     torch.manual_seed(SEED)
     tokenizer = letters_tokenizer()
@@ -145,33 +153,32 @@ def make_random_model(path: Path, vae_steps: int) -> Path:
         num_layers=4,
         rope_max_seq_len=32,
     )
-    pipeline = WanPipeline(
-        transformer=transformer,
-        vae=trained_vae(vae_steps),
-        scheduler=FlowMatchEulerDiscreteScheduler(shift=2.0),
-        text_encoder=text_encoder(tokenizer),
-        tokenizer=tokenizer,
-    )
-    pipeline.save_pretrained(path)
+    parts = {
+        "transformer": transformer,
+        "vae": trained_vae(vae_steps),
+        "scheduler": FlowMatchEulerDiscreteScheduler(shift=2.0),
+        "text_encoder": text_encoder(tokenizer),
+        "tokenizer": tokenizer,
+    }
+    import_pipeline("WanPipeline")(**parts).save_pretrained(path)
     return path
 
 
-def trained_vae(steps: int):
+def trained_vae(steps: int) -> AutoencoderKLWan:
     """Wan's VAE, tiny: 4 pixels and 4 frames for each latent cell. Its latents get unit variance, as noise has."""
     import torch
-    from diffusers import AutoencoderKLWan
+    from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan
 
-    structure = {
-        "base_dim": 8,
-        "dim_mult": [1, 2, 2],
-        "num_res_blocks": 1,
-        "temperal_downsample": [True, True],
-        "scale_factor_spatial": 4,
-        "z_dim": CHANNELS,
-        "latents_mean": [0.0] * CHANNELS,
-        "latents_std": [1.0] * CHANNELS,
-    }
-    vae = AutoencoderKLWan(**structure)
+    vae = AutoencoderKLWan(
+        base_dim=8,
+        dim_mult=[1, 2, 2],
+        num_res_blocks=1,
+        temperal_downsample=[True, True],
+        scale_factor_spatial=4,
+        z_dim=CHANNELS,
+        latents_mean=[0.0] * CHANNELS,
+        latents_std=[1.0] * CHANNELS,
+    )
     generator = np.random.default_rng(SEED)
     optimizer = torch.optim.AdamW(vae.parameters(), lr=2e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, max(2, steps), pct_start=0.1)
@@ -196,7 +203,7 @@ def trained_vae(steps: int):
     return vae.eval()
 
 
-def random_clips(count: int, generator: np.random.Generator):
+def random_clips(count: int, generator: np.random.Generator) -> Tensor:
     """[B, 3, F, H, W] in [-1, 1], of all directions and colors."""
     import torch
 
@@ -208,7 +215,7 @@ def random_clips(count: int, generator: np.random.Generator):
     return torch.from_numpy(pixels / 127.5 - 1).permute(0, 4, 1, 2, 3).contiguous()
 
 
-def letters_tokenizer():
+def letters_tokenizer() -> T5Tokenizer:
     """A T5 tokenizer with the words of the captions, and letters for all others."""
     from transformers import T5Tokenizer
 
@@ -219,15 +226,23 @@ def letters_tokenizer():
     return T5Tokenizer(vocab=vocab, extra_ids=0, model_max_length=512)
 
 
-def text_encoder(tokenizer):
+def text_encoder(tokenizer: T5Tokenizer) -> UMT5EncoderModel:
     """Random weights: other words give other embeddings, which is all that the denoiser needs."""
     from transformers import UMT5Config, UMT5EncoderModel
 
-    sizes = {"d_model": 48, "d_ff": 96, "d_kv": 12, "num_heads": 4, "num_layers": 1}
-    return UMT5EncoderModel(UMT5Config(vocab_size=len(tokenizer), relative_attention_num_buckets=8, **sizes))
+    config = UMT5Config(
+        vocab_size=len(tokenizer),
+        d_model=48,
+        d_ff=96,
+        d_kv=12,
+        num_heads=4,
+        num_layers=1,
+        relative_attention_num_buckets=8,
+    )
+    return UMT5EncoderModel(config)
 
 
-def base_values() -> dict:
+def base_values() -> dict[str, Any]:
     return {
         "seed": SEED,
         "family": "wan21",

@@ -87,7 +87,7 @@ def take_all(args: argparse.Namespace, run: RunFolder, appearance: str, scale: f
         app.destroy()
 
 
-def open_main_window(run: RunFolder, looks: dict) -> TrainUI:
+def open_main_window(run: RunFolder, looks: dict[str, object]) -> TrainUI:
     """The window with the demo on eight GPUs, following the made-up run. looks: as in Preferences."""
     from modules.launch.command_text import Places
     from modules.ui.TrainUI import TrainUI
@@ -127,9 +127,10 @@ def save(picture: Image.Image, path: Path) -> None:
     picture = picture.convert("RGB")
     # The most frequent colours as they are: those of surfaces. A quantiser would mix some, and all text looks soiled.
     # Those of the theme come first, as a few letters in a colour of their own would be lost to the greys of a photo.
-    counted = sorted(picture.getcolors(picture.width * picture.height), reverse=True)
+    counted = picture.getcolors(picture.width * picture.height) or ()
+    frequent = sorted(((count, colour) for count, colour in counted if isinstance(colour, tuple)), reverse=True)
     own = theme_colours()
-    colours = sorted((colour for _, colour in counted), key=lambda colour: colour not in own)[:COLOURS]
+    colours = sorted((colour for _, colour in frequent), key=lambda colour: colour not in own)[:COLOURS]
     palette = Image.new("P", (1, 1))
     palette.putpalette([part for colour in colours for part in colour])
     picture.quantize(palette=palette, dither=Image.Dither.NONE).save(path, optimize=True)

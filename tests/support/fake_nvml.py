@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pynvml as real
@@ -30,7 +30,7 @@ class FakeGpu:
     processes: dict[int, tuple[str, int | None]] = field(default_factory=dict)
 
 
-class FakeNvml:
+class FakeNvml(ModuleType):
     """Looks like pynvml, as far as Chorus uses it; constants and errors are pynvml's own.
 
     links: for pairs of NVML indexes "nvlink" or "pcie"; all other pairs have none.
@@ -50,6 +50,7 @@ class FakeNvml:
         driver: str = "580.65.06",
         cuda: int = 13000,
     ):
+        super().__init__("pynvml")
         self.gpus = list(gpus)
         self.links = {frozenset(pair): link for pair, link in (links or {}).items()}
         self.init_error = init_error
