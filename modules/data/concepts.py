@@ -25,7 +25,7 @@ from modules.data.captions import Table, caption_path, describe_unreadable, has_
 from modules.data.errors import CaptionError, DataError
 from modules.data.folder_walk import NO_OUTPUTS, Outputs, walk
 from modules.data.images import EXTENSIONS, size_or_reason
-from modules.data.masks import is_mask
+from modules.data.mask_names import is_mask
 from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
 from modules.data.videos import VideoInfo, info_or_reason, is_video
 
@@ -356,13 +356,16 @@ def _find_images(
     extensions = EXTENSIONS | VIDEO_EXTENSIONS if videos else EXTENSIONS
     needs_file = concept.captions == "txt" and not has_fallback(concept)
     apart = _folders_apart(concept, root)
-    for below, names, run in walk(root, concept.include_subfolders, skipped.folders, outputs):
+    takes_folders = concept.frame_folders_fps is not None
+    for below, names, folders, run in walk(root, concept.include_subfolders, skipped.folders, outputs):
         _check(is_wanted)
         if apart and _with_slash(os.path.join(root, below)).startswith(apart):
             continue
-        in_lower_case = {name.lower() for name in names}
+        parts = map(os.path.splitext, names)
+        stems = {stem.lower() for stem, extension in parts if extension.lower() in EXTENSIONS | VIDEO_EXTENSIONS}
+        stems |= {folder.lower() for folder in folders if takes_folders}
         known.update(below + name for name in names)
-        holds_frames = below and videos and concept.frame_folders_fps is not None
+        holds_frames = takes_folders and below and videos
         for name in names:
             extension = os.path.splitext(name)[1].lower()
             path = below.rstrip("/") if holds_frames and extension not in VIDEO_EXTENSIONS else below + name
@@ -371,8 +374,8 @@ def _find_images(
                 continue
             if run:
                 skipped.run_images[run] += 1
-            elif is_mask(name, in_lower_case):
-                skipped.num_masks += 1
+            elif is_mask(name, stems):
+                skipped.num_masks += not holds_frames  # which is then not used
             else:
                 relative[path] = not needs_file or caption_path(path, concept) in known
     if not relative:

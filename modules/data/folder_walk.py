@@ -44,12 +44,13 @@ class WalkedFolder(NamedTuple):
     """A folder that `walk` visits.
 
     relative: its path below the root as "a/b/", "" for the root itself.
-    files: the names of its files.
+    files: the names of its files. folders: those of the folders in it.
     run: the run folder that it belongs to, "" for data.
     """
 
     relative: str
     files: set[str]
+    folders: list[str]
     run: str
 
 
@@ -85,7 +86,7 @@ def walk(root: str, subfolders: bool, skipped: list[tuple[str, str]], outputs: O
             if not run:
                 skipped.append((folder.rstrip("/"), error.strerror or str(error)))
             continue
-        yield WalkedFolder(relative, files, run)
+        yield WalkedFolder(relative, files, folders, run)
         if subfolders:
             # popped from the end, so reversed: of two links to one folder the first by name is always taken
             found = [(f"{relative}{name}/", run) for name in sorted(folders, reverse=True)]

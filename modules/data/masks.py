@@ -1,13 +1,13 @@
 """Mask images: white marks what is learned of an image, or painted by a model for inpainting. Uses Pillow only.
 
-The mask of `cat.jpg` is an image next to it named `cat-masklabel`, `cat-mask`, `cat_mask` or `cat.mask`, with any image
-extension, ignoring case. Masks are never trained on as images.
+They lie beside the images, with the names of `mask_names.py`, or in a folder of their own, and are never trained on as
+images.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,10 @@ from modules.config.counted import counted
 from modules.config.families import load_families
 from modules.config.methods import facts_of
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
-from modules.data.captions import path_in_concept
+from modules.data.captions import file_stem, path_in_concept
 from modules.data.errors import DataError
 from modules.data.images import EXTENSIONS, fit_image, load_alpha, load_image, may_be_transparent, size_or_reason
+from modules.data.mask_names import SUFFIXES, masked_stem
 from modules.data.videos import is_video
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.data.concepts import Dataset
 
-SUFFIXES = ("-masklabel", "-mask", "_mask", ".mask")
 NUM_READERS = 8
 
 
@@ -36,12 +36,6 @@ def uses_masks(config: TrainConfig) -> bool:
     """Whether a run reads masks: for masked training, or because its model paints a part of an image."""
     inpaints = bool(load_families()[config.family].inpainting)
     return (config.loss.masked_training or inpaints) and facts_of(config).uses_denoiser
-
-
-def is_mask(name: str, names: Collection[str]) -> bool:
-    """Whether the file `name` is the mask of an image among `names`, the lower-case names of its folder's files."""
-    stem = _masked_stem(name)
-    return stem is not None and any(stem.lower() + extension in names for extension in EXTENSIONS)
 
 
 def with_masks(dataset: Dataset) -> Dataset:
@@ -75,13 +69,12 @@ def find_masks(dataset: Dataset) -> list[str | None]:
     in_folder: dict[str, dict[str, str]] = {}
     masks: list[str | None] = []
     for path, number in zip(dataset.paths, numbers, strict=True):
-        folder, name = os.path.split(path)
-        root = roots[number]
+        folder, root = os.path.dirname(path), roots[number]
         if root:
             folder = os.path.join(root, os.path.dirname(path_in_concept(path, dataset.concepts[number])))
         if folder not in in_folder:
             in_folder[folder] = _images_in(folder) if root else _masks_in(folder)
-        stem = os.path.splitext(name)[0]
+        stem = file_stem(path)
         masks.append(in_folder[folder].get(stem) or in_folder[folder].get(stem.lower()))
     for number, root in sorted(roots.items()):
         concept = dataset.concepts[number]
@@ -96,9 +89,7 @@ def find_masks(dataset: Dataset) -> list[str | None]:
 
 def mask_beside(path: str) -> str:
     """The mask next to the image at `path`; "" if there is none."""
-    folder, name = os.path.split(path)
-    stem = os.path.splitext(name)[0]
-    found = _masks_in(folder or ".")
+    stem, found = file_stem(path), _masks_in(os.path.dirname(path) or ".")
     return found.get(stem) or found.get(stem.lower()) or ""
 
 
@@ -174,7 +165,7 @@ def _images_in(folder: str) -> dict[str, str]:
         message = f"The mask folder {folder} can't be listed ({error.strerror}): change its permissions."
         raise DataError(message) from error
     images = [name for name in names if os.path.splitext(name)[1].lower() in EXTENSIONS]
-    stems = {_masked_stem(name) or os.path.splitext(name)[0]: os.path.join(folder, name) for name in images}
+    stems = {masked_stem(name) or os.path.splitext(name)[0]: os.path.join(folder, name) for name in images}
     return {stem.lower(): path for stem, path in stems.items()} | stems
 
 
@@ -184,19 +175,10 @@ def _masks_in(folder: str) -> dict[str, str]:
     names = sorted(os.listdir(folder))
     for suffix in reversed(SUFFIXES):
         for name in names:
-            stem = _masked_stem(name)
+            stem = masked_stem(name)
             if stem is not None and os.path.splitext(name)[0].lower() == stem.lower() + suffix:
                 found[stem] = os.path.join(folder, name)
     return {stem.lower(): path for stem, path in found.items()} | found
-
-
-def _masked_stem(name: str) -> str | None:
-    """The stem of the image that a file of this name is a mask of; None if the name is not that of a mask."""
-    stem, extension = os.path.splitext(name)
-    if extension.lower() not in EXTENSIONS:
-        return None
-    lower = stem.lower()
-    return next((stem[: -len(suffix)] for suffix in SUFFIXES if lower.endswith(suffix) and lower != suffix), None)
 
 
 def _check_aspect(mask: str, size: tuple[int, int], image: str, image_size: Sequence[int]) -> None:

@@ -22,6 +22,7 @@ from PIL import Image
 from modules.data.errors import ImageError
 from modules.data.images import EXTENSIONS as IMAGE_EXTENSIONS
 from modules.data.images import load_image, read_size
+from modules.data.mask_names import is_mask
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -70,11 +71,14 @@ def files_of(path: str) -> list[str]:
 
 
 def frame_files(folder: str) -> list[str]:
-    """The paths of the images in a folder of frames, in the order of the numbers in their names. Raises ImageError."""
+    """The paths of the images in a folder of frames, without masks of single ones, in the order of the numbers in their
+    names. Raises ImageError."""
     try:
         names = [name for name in os.listdir(folder) if os.path.splitext(name)[1].lower() in IMAGE_EXTENSIONS]
     except OSError as error:
         raise ImageError(folder, error.strerror or str(error)) from error
+    stems = {os.path.splitext(name)[0].lower() for name in names}
+    names = [name for name in names if not is_mask(name, stems)]
     if not names:
         raise ImageError(folder, "it holds no images")
     return [os.path.join(folder, name) for name in sorted(names, key=_by_numbers)]

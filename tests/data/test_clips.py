@@ -15,11 +15,13 @@ from PIL import Image
 from modules.config.AugmentationConfig import AugmentationConfig
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.DataConfig import DataConfig
+from modules.config.LossConfig import LossConfig
 from modules.config.problems import with_remedy
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import find_problems
 from modules.data.Augmentation import NO_AUGMENTATION
 from modules.data.cache_keys import latent_keys, text_keys
+from modules.data.captions import file_stem
 from modules.data.clips import Clip, clip_frames, load_clip
 from modules.data.concepts import captions
 from modules.data.convert_captions import misencoded_captions
@@ -29,10 +31,12 @@ from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes
 from modules.data.health import check_health
 from modules.data.LatentEncoder import FRAMES_AHEAD, LatentEncoder
+from modules.data.masks import find_masks
 from modules.data.prepare import prepare_data
 from modules.data.references import check_references, of_captions
 from modules.data.run_summary import summarize
 from modules.data.RunPlan import samples_digest
+from modules.data.videos import frame_files
 from modules.families.registry import FAMILIES
 from modules.weights.BaseModel import BaseModel
 from tests.support.videos import LEVELS, turn_sideways, write_video
@@ -126,6 +130,27 @@ def test_a_folder_of_frames_is_a_video_at_the_rate_of_its_concept(frames, fps, e
     levels = ((load_pixels(dataset, buckets, 1)[0].mean((1, 2)) + 1) * 127.5 / 20).round().astype(int)
     assert levels.tolist() == list(expected)
     assert captions(dataset)[1] == ("a walk",)
+
+
+@pytest.mark.parametrize("name", ["frame0-masklabel.png", "frame3-mask.jpg", "frame11_mask.PNG"])
+def test_the_masks_of_single_frames_are_no_frames(frames, name):
+    config = with_frame_folders(frames, 16)
+    expected = clips_of(config), frame_files(str(frames / "walk.v2"))
+    Image.new("L", (64, 48)).save(frames / "walk.v2" / name)
+    assert (clips_of(config), frame_files(str(frames / "walk.v2"))) == expected
+
+
+def test_the_mask_of_a_video_lies_beside_it_and_is_no_image(videos, frames, tmp_path):
+    files = shutil.copytree(videos, tmp_path / "files")
+    for name, config in (("long", config_of(files)), ("walk.v2", with_frame_folders(frames, 16))):
+        expected = clips_of(config)
+        mask = Path(config.concepts[0].path) / f"{name}-masklabel.png"
+        Image.new("L", (64, 48)).save(mask)
+        assert clips_of(config) == expected
+        dataset, _ = prepared(replace(config, loss=LossConfig(masked_training=True)))
+        masks = dict(zip(map(file_stem, dataset.paths), find_masks(dataset), strict=True))
+        assert masks.pop(name) == str(mask)
+        assert set(masks.values()) == {None}
 
 
 def test_a_folder_of_frames_is_checked_and_cached_as_a_whole(frames, tmp_path):
