@@ -14,6 +14,7 @@ if __name__ == "__main__":  # before the imports that take long
 
     prepare_terminal()
 
+from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.config.files import apply_overrides, config_from_values, load_values
 from modules.config.installation import command_name
@@ -102,7 +103,7 @@ def convert_captions(config: TrainConfig, unmarked: str, file: TextIO | None) ->
 
 
 def as_text(health: Health) -> str:
-    lines = [f"{health.num_pictures} images"]
+    lines = [counted(health.num_pictures, "image")]
     for finding in health.findings:
         lines.append(f"{finding.level + ':':<9}{finding.message}")
         lines += [f"{'':9}{path}" for path in finding.paths[:LISTED]]

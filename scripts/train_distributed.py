@@ -11,6 +11,7 @@ if __name__ == "__main__":  # before the imports that take long
 
     prepare_terminal()
 
+from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.config.installation import ROOT
 from modules.config.TrainConfig import TrainConfig
@@ -52,7 +53,8 @@ def main(argv: list[str] | None = None) -> int:
         print_text(error, sys.stderr)
         return 2
     if not has_gpu:
-        print_text(f"There is no GPU ({machine.no_gpu_reason}): {num_ranks} processes train on the CPU.", sys.stderr)
+        train_here = counted(num_ranks, "process trains", "processes train")
+        print_text(f"There is no GPU ({machine.no_gpu_reason}): {train_here} on the CPU.", sys.stderr)
     if args.dry_run:
         return train.main(arguments)
     # torchrun would give each rank one thread, whatever there is

@@ -11,6 +11,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from modules.config.atomic_file import write_bytes
+from modules.config.counted import counted
 from modules.config.describe import NUMBER_LISTS, settings_by_path
 from modules.config.errors import ConfigError
 from modules.config.explain import explain, explain_one, generic_path, section_paths, unknown_setting
@@ -160,7 +161,8 @@ def _put(values: dict, path: str, value: Any) -> str:
         if not isinstance(place, kind):
             return f"{path} can't be set: {here} is no {'list' if isinstance(key, int) else 'section'} in the file."
         if isinstance(key, int) and key > len(place):
-            return f"{path} can't be set: {here} has {len(place)} entries; the next free number is {len(place)}."
+            held = counted(len(place), "entry", "entries")
+            return f"{path} can't be set: {here} has {held}; the next free number is {len(place)}."
         if isinstance(key, int) and key == len(place):
             place.append(None)
         if depth == len(names) - 1:

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from modules.config.counted import counted
+
 NUM_LISTED = 1000
 
 Level = Literal["error", "warning", "note"]
@@ -26,10 +28,11 @@ class Finding:
     paths: list[str] = field(default_factory=list)
 
 
-def finding_of(kind: str, level: Level, message: str, paths: Iterable[str]) -> Finding:
-    """The finding of these files.
+def finding_of(kind: str, level: Level, one: str, several: str, paths: Iterable[str], about_first: str = "") -> Finding:
+    """The finding of these files, at least one.
 
-    message: the sentence without the number of `paths`, which it starts with, and the full stop.
+    one, several: what the message says behind the number of files. about_first: what it adds to the first path.
     """
     paths = list(paths)
-    return Finding(kind, level, f"{len(paths)} {message}.", len(paths), paths[:NUM_LISTED])
+    message = f"{counted(len(paths), one, several)}, such as {paths[0]}{about_first}."
+    return Finding(kind, level, message, len(paths), paths[:NUM_LISTED])

@@ -58,13 +58,14 @@ def caption_findings(dataset: Dataset, config: TrainConfig) -> Iterator[Finding]
     most = MANY_WORDS * family.text.chunks
     long = [dataset.paths[sample] for sample in images if any(len(text.split()) > most for text in options[sample])]
     if long:
-        message = f"captions have more than {most} words and may be truncated by CLIP, such as that of {long[0]}"
-        yield finding_of("long_caption", "note", message, long)
+        one = f"image has a caption of more than {most} words, which CLIP may truncate"
+        several = f"images have captions of more than {most} words, which CLIP may truncate"
+        yield finding_of("long_caption", "note", one, several, long)
     if dataset.clips:
         yield from _timed_captions(dataset, options, unreadable)
     orphaned = sorted(_captions_without_image(dataset, Outputs.of(config)))
     if orphaned:
-        yield finding_of("lonely_caption", "warning", f"captions have no image, such as {orphaned[0]}", orphaned)
+        yield finding_of("lonely_caption", "warning", "caption has no image", "captions have no image", orphaned)
 
 
 def _timed_captions(
@@ -86,14 +87,24 @@ def _timed_captions(
         spans = {sample: clip.span for sample in samples if (clip := dataset.clip_of(sample))}
         unused += [(part.span, path) for part in timed if not any(is_about(part, span) for span in spans.values())]
         without += [(span, path) for sample, span in spans.items() if timed and options[sample] == ("",)]
-    for kind, message, found in (
-        ("unused_caption", "captions of parts of videos are those of no clip", unused),
-        ("clip_without_caption", "clips are outside of the times in their video's captions", without),
+    for kind, one, several, found in (
+        (
+            "unused_caption",
+            "caption of a part of a video is that of no clip",
+            "captions of parts of videos are those of no clip",
+            unused,
+        ),
+        (
+            "clip_without_caption",
+            "clip is outside of the times in its video's captions",
+            "clips are outside of the times in their videos' captions",
+            without,
+        ),
     ):
         if found:
             span, path = found[0]
             paths = list(dict.fromkeys(path for _, path in found))
-            text = f"{len(found)} {message}, such as {span} of {path}."
+            text = f"{counted(len(found), one, several)}, such as {span} of {path}."
             yield Finding(kind, "warning", text, len(found), paths[:NUM_LISTED])
 
 

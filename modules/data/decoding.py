@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from modules.config.counted import counted
 from modules.data.clips import load_clip
 from modules.data.errors import DataError, ImageError
 from modules.data.image_views import augmentation_of
@@ -115,8 +116,8 @@ def check_unusable(dataset: Dataset, unusable: dict[int, str], max_share: float)
     if count > max_share * total or count == total:
         listed = [path for path, _ in dataset.unreadable] + [dataset.paths[sample] for sample in images]
         raise DataError(
-            f"{count} of {total} images can't be used, more than data.max_unreadable_share {max_share:g} allows, "
-            f"such as {listed[0]}: repair or remove them, or increase the setting."
+            f"{count} of {counted(total, 'image')} can't be used, more than data.max_unreadable_share {max_share:g} "
+            f"allows, such as {listed[0]}: repair or remove them, or increase the setting."
         )
 
 

@@ -112,9 +112,8 @@ def _findings(
 def _unreadable(dataset: Dataset, unusable: dict[int, str], max_share: float) -> Iterator[Finding]:
     reasons = dict(dataset.unreadable) | {dataset.paths[sample]: reason for sample, reason in unusable.items()}
     if reasons:
-        path, reason = next(iter(reasons.items()))
-        message = f"images can't be read and are left out, such as {path} ({reason})"
-        yield finding_of("unreadable", "warning", message, reasons)
+        one, several = "image can't be read and is left out", "images can't be read and are left out"
+        yield finding_of("unreadable", "warning", one, several, reasons, f" ({next(iter(reasons.values()))})")
     try:
         check_unusable(dataset, unusable, max_share)
     except DataError as error:
@@ -130,12 +129,13 @@ def _videos(dataset: Dataset, unusable: dict[int, str]) -> Iterator[Finding]:
         traits = dict(zip(paths, readers.map(_traits_or_none, paths), strict=True))
     variable = [path for path, found in traits.items() if found and found.is_variable]
     if variable:
-        message = f"videos have a variable frame rate, such as {variable[0]}: their frames are chosen by time"
-        yield finding_of("variable_rate", "note", message, variable)
+        one = "video has a variable frame rate, and its frames are chosen by time"
+        several = "videos have a variable frame rate, and their frames are chosen by time"
+        yield finding_of("variable_rate", "note", one, several, variable)
     sideways = [path for path, found in traits.items() if found and found.is_sideways]
     if sideways:
-        message = f"videos are stored sideways, such as {sideways[0]}: they are trained upright"
-        yield finding_of("sideways", "note", message, sideways)
+        one, several = "video is stored sideways and trained upright", "videos are stored sideways and trained upright"
+        yield finding_of("sideways", "note", one, several, sideways)
 
 
 def _layers(dataset: Dataset, unusable: dict[int, str]) -> Iterator[Finding]:
@@ -147,8 +147,9 @@ def _layers(dataset: Dataset, unusable: dict[int, str]) -> Iterator[Finding]:
         sums = readers.map(lambda sample: _adds_up(dataset, sample), images)
         others = [dataset.paths[sample] for sample, adds_up in zip(images, sums, strict=True) if not adds_up]
     if others:
-        message = f"images are not what their layers add up to from the bottom, _0, to the top, such as {others[0]}"
-        yield finding_of("layers", "warning", message, others)
+        one = "image is not what its layers add up to from the bottom, _0, to the top"
+        several = "images are not what their layers add up to from the bottom, _0, to the top"
+        yield finding_of("layers", "warning", one, several, others)
 
 
 def _adds_up(dataset: Dataset, sample: int) -> bool:
@@ -179,17 +180,18 @@ def _duplicates(dataset: Dataset) -> Iterator[Finding]:
             by_content[digest].append(path)
     copies = [path for paths in by_content.values() for path in paths[1:]]
     if copies:
-        message = f"images are copies of another one, such as {copies[0]}: remove them, or they are trained more often"
-        yield finding_of("duplicate", "note", message, copies)
+        one = "image is a copy of another one, which is trained more often unless you remove the copy"
+        several = "images are copies of others, which are trained more often unless you remove the copies"
+        yield finding_of("duplicate", "note", one, several, copies)
 
 
 def _shapes(dataset: Dataset, buckets: Buckets, config: TrainConfig) -> Iterator[Finding]:
     shapes = np.array(buckets.shapes)[buckets.index]
     enlarged = np.maximum(shapes[:, 0] / dataset.widths, shapes[:, 1] / dataset.heights) > ENLARGED
     if enlarged.any():
-        paths = [dataset.paths[sample] for sample in np.flatnonzero(enlarged)]
-        message = f"images are smaller than the resolution and are upscaled, such as {paths[0]}"
-        yield finding_of("small", "warning", message, dict.fromkeys(paths))
+        paths = dict.fromkeys(dataset.paths[sample] for sample in np.flatnonzero(enlarged))
+        one = "image is smaller than the resolution and is upscaled"
+        yield finding_of("small", "warning", one, "images are smaller than the resolution and are upscaled", paths)
     ratio = dataset.widths / dataset.heights
     if config.data.bucketing:
         limit, allowed = config.data.max_aspect, f"data.max_aspect {config.data.max_aspect:g} allows"
@@ -199,10 +201,11 @@ def _shapes(dataset: Dataset, buckets: Buckets, config: TrainConfig) -> Iterator
     # 1.5 times the limit: some cropping to the nearest shape is normal and not worth reporting
     long = np.maximum(ratio, 1 / ratio) > 1.5 * limit
     if long.any():
-        paths = [dataset.paths[sample] for sample in np.flatnonzero(long)]
+        paths = dict.fromkeys(dataset.paths[sample] for sample in np.flatnonzero(long))
         kept = _kept_share(dataset, buckets, int(np.flatnonzero(long)[0]))
-        message = f"images are much longer than {allowed} and are cropped, such as {paths[0]} ({kept:.0%} is kept)"
-        yield finding_of("elongated", "warning", message, dict.fromkeys(paths))
+        one = f"image is much longer than {allowed} and is cropped"
+        several = f"images are much longer than {allowed} and are cropped"
+        yield finding_of("elongated", "warning", one, several, paths, f" ({kept:.0%} is kept)")
 
 
 def _kept_share(dataset: Dataset, buckets: Buckets, sample: int) -> float:
@@ -221,8 +224,7 @@ def _small_buckets(dataset: Dataset, buckets: Buckets, batch: int) -> Iterator[F
         if batch > 1 and 0 < count < min(batch, counts.sum())
     ]
     if few:
-        message = (
-            f"shapes have fewer than the {batch} samples of a step and train in slower steps of mixed shapes: "
-            f"{', '.join(few[:10])}{', ...' if len(few) > 10 else ''}"
-        )
-        yield Finding("small_bucket", "note", f"{len(few)} {message}.", len(few))
+        one = f"shape has fewer than the {batch} samples of a step and trains in slower steps of mixed shapes"
+        several = f"shapes have fewer than the {batch} samples of a step and train in slower steps of mixed shapes"
+        named = f"{', '.join(few[:10])}{', ...' if len(few) > 10 else ''}"
+        yield Finding("small_bucket", "note", f"{counted(len(few), one, several)}: {named}.", len(few))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from modules.config.counted import counted
 from modules.data.draws import uniform_array
 from modules.data.errors import DataError
 
@@ -39,8 +40,8 @@ def hold_out(dataset: Dataset, share: float) -> Dataset:
         return dataset
     if held_out.all():
         raise DataError(
-            f"all {len(dataset)} images are held out for validation (data.validation_share {share:g} and "
-            "concepts.N.validation): leave some to train on."
+            f"all {counted(len(dataset), 'image is', 'images are')} held out for validation (data.validation_share "
+            f"{share:g} and concepts.N.validation): leave some to train on."
         )
     return replace(dataset, held_out=held_out)
 

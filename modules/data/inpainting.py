@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from PIL import Image, ImageDraw
 
+from modules.config.counted import counted
 from modules.config.families import load_families
 from modules.config.methods import facts_of
 from modules.data.draws import hash64, uniform
@@ -142,7 +143,8 @@ def describe_inpainting(dataset: Dataset) -> str | None:
         return None
     images = dataset.images_of(range(len(dataset)))
     num_with = sum(bool(dataset.mask_of(image)) for image in images)
-    return f"{num_with} of {len(images)} images have one, {dataset.inpainting.variants} are drawn for each other image"
+    has_one = counted(len(images), "image has one", "images have one")
+    return f"{num_with} of {has_one}, {dataset.inpainting.variants} are drawn for each other image"
 
 
 def _draws(dataset: Dataset, sample: int) -> list[int]:

@@ -287,7 +287,7 @@ def describe_references(dataset: Dataset) -> str | None:
         return None
     images = dataset.images_of(range(len(dataset)))
     num_with = sum(bool(dataset.references[image]) for image in images)
-    return f"{num_with} of {len(images)} images have reference images"
+    return f"{num_with} of {counted(len(images), 'image has', 'images have')} reference images"
 
 
 def _size(size: tuple[int, int] | str) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from modules.config.counted import counted
 from modules.config.errors import ConfigError, first_line
 from modules.distributed.DataParallelRuntime import DataParallelRuntime, DataParallelSettings
 from modules.distributed.environments import RankEnvironment, find_environment
@@ -184,8 +185,8 @@ def rank_device(
         return first
     if environment.local_world_size > len(indexes) and backend == "nccl":
         raise ConfigError(
-            f"world_size {environment.local_world_size}: {len(indexes)} GPUs are there or chosen, and with nccl each "
-            f"rank needs its own; use {len(indexes)}, or distributed_backend gloo."
+            f"world_size {environment.local_world_size}: {counted(len(indexes), 'GPU is', 'GPUs are')} there or "
+            f"chosen, and with nccl each rank needs its own; use {len(indexes)}, or distributed_backend gloo."
         )
     return torch.device("cuda", indexes[environment.local_rank % len(indexes)])
 
@@ -271,8 +272,8 @@ def _rendezvous(
     if agreed != str(world_size):
         _refuse(
             store,
-            f"Rank {rank} was started for {world_size} ranks and others for {agreed}: start every machine with the "
-            "same world_size and num_nodes.",
+            f"Rank {rank} was started for {counted(world_size, 'rank')} and others for {agreed}: start every machine "
+            "with the same world_size and num_nodes.",
         )
     agreed = store.compare_set("backend", "", backend).decode()
     if agreed != backend:

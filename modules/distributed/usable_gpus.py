@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.config.installation import INSTALL_TORCH_BUILD
 from modules.distributed.allocator import enable_expandable_segments
@@ -54,7 +55,7 @@ def usable_device(name: torch.device | str) -> torch.device:
         raise UserError(f"device {name!r}: use 'cpu', 'cuda' or the number of a GPU, such as 'cuda:1'.") from error
     num_gpus = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= num_gpus:
-        found = f"only {num_gpus} GPU{'s' if num_gpus > 1 else ''}" if num_gpus else "no GPU"
+        found = f"only {counted(num_gpus, 'GPU')}" if num_gpus else "no GPU"
         raise UserError(f"device '{device}': PyTorch finds {found} here; use another device, or omit it.")
     return device
 

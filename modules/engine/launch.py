@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
 from modules.distributed.environments import ATTEMPT_VARIABLE, find_environment, spawn_variables
@@ -190,9 +191,8 @@ def _num_ranks(world_size: int | None, backend: Backend | None) -> int:
     check_count("world_size", world_size)
     if gpus and world_size > by_default and backend != "gloo":
         raise UserError(
-            f"world_size {world_size}: there {'are' if by_default > 1 else 'is'} {by_default} "
-            f"GPU{'s' if by_default > 1 else ''}, which NCCL's ranks can't share; use at most {by_default}, or "
-            "backend='gloo'."
+            f"world_size {world_size}: {counted(by_default, 'GPU is', 'GPUs are')} there, which NCCL's ranks can't "
+            f"share; use at most {by_default}, or backend='gloo'."
         )
     return world_size
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from modules.config.counted import counted
 from modules.config.describe import settings_by_path
 from modules.distributed.environments import RankEnvironment, find_environment, is_accelerate_launch
 from modules.launch.accelerate import apply_accelerate_options
@@ -100,7 +101,7 @@ class SupervisePlan(_OwnPlan):
     def describe(self) -> str:
         """A phrase for the user, such as "2 processes by spawn, gloo, port 12355"."""
         each = "" if self.num_nodes == 1 else f" on each of {self.num_nodes} machines"
-        processes = f"{self.num_ranks} process{'es' if self.num_ranks > 1 else ''}{each} by {self.launcher}"
+        processes = f"{counted(self.num_ranks, 'process', 'processes')}{each} by {self.launcher}"
         return processes if self.backend is None else f"{processes}, {self.backend}, port {self.port}"
 
     def alone(self) -> SupervisePlan:

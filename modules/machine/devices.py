@@ -13,6 +13,7 @@ from operator import itemgetter
 from pathlib import PureWindowsPath
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.machine.memory_estimate import GIB
 
@@ -162,7 +163,7 @@ def slow_links_warning(gpus: Sequence[Gpu]) -> str | None:
     if not slow:
         return None
     a, b = slow[0]
-    others = f" (and {len(slow) - 1} more pairs)" if len(slow) > 2 else " (and 1 more pair)" if len(slow) == 2 else ""
+    others = f" (and {counted(len(slow) - 1, 'more pair')})" if len(slow) > 1 else ""
     return (
         f"GPU {a.index} ({a.name}) and GPU {b.index} ({b.name}){others} have no direct link, so that gradients go "
         "through the CPU's memory, which is slow: choose linked GPUs with device_indexes, or set "

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from modules.config.counted import counted
 from modules.machine.devices import Gpu, Link, ask, link_matrix, open_nvml
 
 LINK_NAMES: dict[Link, str] = {"nvlink": "NVLink", "pcie": "PCIe", "none": "no direct link", "unknown": "unknown"}
@@ -44,7 +45,7 @@ def describe_links(gpus: Sequence[Gpu]) -> str | None:
     for kind, name in LINK_NAMES.items():
         of_kind = [(a, b) for a, b in pairs if links[a][b] == kind]
         known = [speed for a, b in of_kind if (speed := speeds[a][b]) is not None]
-        details = [] if len(of_kind) == len(pairs) else [f"{len(of_kind)} pair{'s' if len(of_kind) > 1 else ''}"]
+        details = [] if len(of_kind) == len(pairs) else [counted(len(of_kind), "pair")]
         details += [f"{min(known):.3g} GB/s"] if known else []
         if of_kind:
             parts.append(name + (f" ({', '.join(details)})" if details else ""))

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, BinaryIO, TypeGuard, get_args
 
+from modules.config.counted import counted
 from modules.config.visible_text import find_hidden
 from modules.session.event_types import (
     NOT_WRITTEN,
@@ -168,7 +169,9 @@ class EventWriter:
                     self._lines = deque([*unwritten, *self._lines], maxlen=_MAX_WAITING_LINES)
                     self._changed.wait_for(lambda: self._closing, timeout=_RETRY_SECONDS)
             elif unwritten:
-                print_line(f"{len(unwritten)} events were not written to {self.path}", sys.stderr)
+                print_line(
+                    f"{counted(len(unwritten), 'event was', 'events were')} not written to {self.path}", sys.stderr
+                )
         if self._file is not None:
             self._file.close()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import customtkinter as ctk
 
+from modules.config.counted import counted
 from modules.config.describe import settings_by_path
 from modules.config.errors import ConfigError, UserError
 from modules.config.files import load_config
@@ -228,5 +229,5 @@ class TopBar(ctk.CTkFrame):
 def _text(value: Any) -> str:
     """A value as text in the list of changes."""
     if isinstance(value, list):
-        return f"{len(value)} entries" if value and not isinstance(value[0], int) else str(value)
+        return counted(len(value), "entry", "entries") if value and not isinstance(value[0], int) else str(value)
     return value if isinstance(value, str) and value else show_value(value)

@@ -230,7 +230,7 @@ def test_the_check_names_captions_of_times_without_a_clip_and_clips_without_a_ca
     assert "clip_without_caption" not in findings
     assert findings["unused_caption"].paths == [path]
     assert findings["unused_caption"].message == (
-        f"1 captions of parts of videos are those of no clip, such as [0:09 - 0:10] of {path}."
+        f"1 caption of a part of a video is that of no clip, such as [0:09 - 0:10] of {path}."
     )
     caption = Path(timed.concepts[0].path, "walk.txt")
     caption.write_text(caption.read_text().removeprefix("a walk"))
@@ -348,4 +348,6 @@ def test_the_check_names_videos_of_variable_rate_and_those_stored_sideways(tmp_p
     findings = {finding.kind: finding for finding in health.findings}
     assert findings["variable_rate"].paths == [str(tmp_path / "variable.mkv")]
     assert findings["sideways"].paths == [str(tmp_path / "sideways.mp4")]
-    assert findings["sideways"].message.endswith("sideways.mp4: they are trained upright.")
+    assert findings["sideways"].message == (
+        f"1 video is stored sideways and trained upright, such as {tmp_path / 'sideways.mp4'}."
+    )

@@ -157,7 +157,7 @@ def test_a_rank_that_sees_one_gpu_uses_it_with_any_launcher(gpus):
     gpus(1)
     visible = {"CUDA_VISIBLE_DEVICES": "3"}
     assert rank_device([], environment(3, 4, TorchrunEnvironment), "nccl", visible) == torch.device("cuda", 0)
-    with pytest.raises(ConfigError, match="world_size 4: 1 GPUs are there"):
+    with pytest.raises(ConfigError, match="world_size 4: 1 GPU is there"):
         rank_device([], environment(3, 4, TorchrunEnvironment), "nccl", env={})
 
 

@@ -490,7 +490,7 @@ def test_an_engine_that_can_not_be_made_names_the_argument(options, message, mak
         ({"train_fn": "train"}, "train_fn: str can't be called; pass a function."),
         ({"train_fn": print, "backend": "mpi"}, "backend 'mpi': use 'nccl', 'gloo' or None"),
         ({"train_fn": print, "world_size": 0}, "world_size 0: it must be at least 1."),
-        ({"train_fn": print, "world_size": 3}, "world_size 3: there are 2 GPUs, which NCCL's ranks can't share"),
+        ({"train_fn": print, "world_size": 3}, "world_size 3: 2 GPUs are there, which NCCL's ranks can't share"),
     ],
 )
 def test_a_launch_that_can_not_begin_names_the_argument(options, message, monkeypatch):

@@ -263,7 +263,7 @@ def test_a_disk_that_stays_full_does_not_keep_the_writer_from_closing(capsys):
     writer.write(StatusEvent("a"))
     writer.close()
     assert not writer._thread.is_alive()
-    assert "1 events were not written" in capsys.readouterr().err
+    assert "1 event was not written" in capsys.readouterr().err
 
 
 def test_a_folder_that_comes_late_loses_no_event(tmp_path, monkeypatch, capsys):

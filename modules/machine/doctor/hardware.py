@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from modules.config.counted import counted
 from modules.config.installation import INSTALL_TORCH_BUILD, IS_INSTALLED, PACKAGE, SET_UP_AGAIN
 from modules.machine.devices import (
     Gpu,
@@ -87,7 +88,7 @@ def read_hardware(env: Mapping[str, str] = os.environ) -> Hardware:
 def check_gpus(hardware: Hardware) -> CheckResult:
     if not hardware.gpus:
         remedy = "If there is an NVIDIA GPU, install its driver and see that `nvidia-smi` lists it."
-        text = f"none: {hardware.no_gpu_reason}; training runs on the CPU's {hardware.cores} cores, slowly"
+        text = f"none: {hardware.no_gpu_reason}; training runs on the CPU's {counted(hardware.cores, 'core')}, slowly"
         return CheckResult("GPUs", "warning", text, remedy, values={"gpus": [], "cores": hardware.cores})
     details = tuple(map(_gpu_line, hardware.gpus, hardware.usage))
     values = {"gpus": [asdict(gpu) for gpu in hardware.gpus]}
@@ -111,7 +112,9 @@ def check_links(hardware: Hardware) -> CheckResult:
     counts = {kind: sum(matrix[a][b] == kind for a, b in pairs) for kind in SIGNS}
     values = {"links": [list(row) for row in matrix], "gb_per_s": [list(row) for row in hardware.speeds]}
     words = {"nvlink": "by NVLink", "pcie": "directly over PCIe", "none": "without a direct link", "unknown": "unknown"}
-    text = f"of {len(pairs)} pairs " + ", ".join(f"{counts[kind]} {words[kind]}" for kind in SIGNS if counts[kind])
+    text = f"of {counted(len(pairs), 'pair')} " + ", ".join(
+        f"{counts[kind]} {words[kind]}" for kind in SIGNS if counts[kind]
+    )
     state: State = "warning" if counts["none"] else "ok"
     remedy = ""
     if counts["none"]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from modules.config.counted import counted
 from modules.machine.backend import choose_backend
 from modules.machine.doctor.CheckResult import CheckResult
 from modules.machine.doctor.hardware import Hardware
@@ -125,7 +126,7 @@ def _hidden_gpus(here: Situation) -> str:
     named = [entry for entry in visible.split(",") if entry.strip()]
     if here.hardware.driver is None or named == ["-1"] or visible.startswith("MIG-") or here.num_gpus >= len(named):
         return ""
-    return f"CUDA_VISIBLE_DEVICES {visible!r} names {len(named)} GPUs and {here.num_gpus} of them are there"
+    return f"CUDA_VISIBLE_DEVICES {visible!r} names {counted(len(named), 'GPU')}, of which {here.num_gpus} can be found"
 
 
 def _mig(here: Situation) -> str:
@@ -227,13 +228,15 @@ def _checked_collectives(here: Situation) -> str:
 def _crowded_cores(here: Situation) -> str:
     cores, threads = here.hardware.cores, here.env.get("OMP_NUM_THREADS", "").split(",")[0]
     if threads.isdigit() and here.num_ranks > 1 and here.num_ranks * int(threads) > 2 * cores:
-        return f"OMP_NUM_THREADS {threads} for each of {here.num_ranks} ranks is more than the {cores} cores can do"
+        return (
+            f"OMP_NUM_THREADS {threads} for each of {here.num_ranks} ranks is more than {counted(cores, 'core')} can do"
+        )
     return ""  # if it is not set, ranks divide the cores among themselves, see setup_distributed
 
 
 def _few_cores(here: Situation) -> str:
     few = here.hardware.cores < here.num_ranks
-    return f"{here.num_ranks} ranks share {here.hardware.cores} cores" if few else ""
+    return f"{here.num_ranks} ranks share {counted(here.hardware.cores, 'core')}" if few else ""
 
 
 def _few_files(here: Situation) -> str:

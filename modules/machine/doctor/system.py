@@ -8,6 +8,7 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
+from modules.config.counted import counted
 from modules.config.installation import IS_INSTALLED, PACKAGE, ROOT
 from modules.machine.devices import num_cores
 from modules.machine.doctor.CheckResult import CheckResult
@@ -56,7 +57,7 @@ def check_machine(env: Mapping[str, str] = os.environ) -> CheckResult:
         "environment": variables,
     }
     text = (
-        f"{values['platform']}, {values['cores']} cores of {processor}, {memory.total / GIB:.1f} GiB of memory "
+        f"{values['platform']}, {counted(num_cores(), 'core')} of {processor}, {memory.total / GIB:.1f} GiB of memory "
         f"({memory.available / GIB:.1f} free), Chorus {commit or _release()}"
     )
     details = tuple(f"{name}={value}" for name, value in variables.items())

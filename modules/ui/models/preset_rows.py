@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from modules.config.batch_size import global_batch, learning_rate_factor, scientific
+from modules.config.counted import counted
 from modules.config.files import config_from_values
 from modules.config.presets import (
     GPU_COUNTS,
@@ -56,4 +57,4 @@ def _row(name: str, description: str, memory: int | None, num_gpus: int) -> tupl
     rate = config.optimizer.learning_rate * learning_rate_factor(config, num_gpus)
     memory_estimate = estimate_memory(config, num_gpus)
     needed = f"{memory_estimate.peak / GIB:.1f} GiB" if memory_estimate else "unknown"
-    return f"preset:{variant}", (variant, description, needed, f"{images} images", scientific(rate))
+    return f"preset:{variant}", (variant, description, needed, counted(images, "image"), scientific(rate))
