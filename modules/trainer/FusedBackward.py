@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from weakref import WeakMethod
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +21,15 @@ class FusedBackward:
         self._update: Callable[[nn.Parameter], bool] | None = None
         self._norms: dict[Tensor, Tensor] = {}
         self._params = list(params)
+        # the garbage collector does not see what hooks refer to, so that a parameter would be held by its own for good
+        complete = WeakMethod(self._complete)
+
+        def hook(param: Tensor) -> None:
+            if method := complete():
+                method(param)
+
         for param in self._params:
-            param.register_post_accumulate_grad_hook(self._complete)
+            param.register_post_accumulate_grad_hook(hook)
 
     @contextmanager
     def updating(self, update: Callable[[nn.Parameter], bool]) -> Iterator[None]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -104,6 +107,16 @@ def test_no_two_gradients_exist_at_once():
     loop.train_step(Step([batch(0)]))
     assert len(seen) == 6
     assert all(all(are_freed) for are_freed in seen)
+
+
+def test_weights_are_freed_with_the_loop():
+    model = net()
+    weight = weakref.ref(model[0].weight)
+    loop = make_loop(model, squared_error, optimizer=CONFIGS["adamw"], fused_backward=True)
+    loop.train_step(Step([batch(0)]))
+    del model, loop
+    gc.collect()
+    assert weight() is None
 
 
 @pytest.mark.parametrize("name", ["adamw", "adafactor"], indirect=True)
