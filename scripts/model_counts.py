@@ -75,6 +75,7 @@ def count(family: Family) -> dict[str, Any]:
         else {"whole": 0, "part": 0},
         "held": count_held_in_sampling(family),
         "blocks": count_blocks(family),
+        "matrix": max(param.numel() for param in build_denoiser(family).parameters()),
         "block_inputs": count_block_inputs(family),
         **({"clip": count_held_by_clips(family)} if family.frame_step else {}),
         **({"connectors": sum(num_weights(build(part, torch.bfloat16)) for part in connectors)} if connectors else {}),

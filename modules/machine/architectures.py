@@ -45,6 +45,7 @@ class Architecture:
     lora, full: activations of the denoiser in mixed precision. vae_activations: in float32.
     held: bytes per pixel during sampling, by the "denoiser" in mixed precision and by the "vae" in float32.
     text_bytes: activations of each text encoder per caption.
+    matrix: weights of the denoiser's largest parameter.
     block_inputs: activations that checkpointing keeps for the sake of blocks alone, as "part" of `lora`.
     guidance_denoisers: how many further networks of the denoiser's size sampling needs.
     clip: bytes per pixel of a frame that "encoder" and "decoder" of a VAE of videos hold for a clip, in float32, and
@@ -64,6 +65,7 @@ class Architecture:
     vae_activations: Activations
     held: Mapping[str, int]
     blocks: Blocks
+    matrix: int
     block_inputs: int = 0
     clip: Mapping[str, int] = field(default_factory=dict)
     connectors: int = 0

@@ -152,10 +152,9 @@ def state_at_once(config: TrainConfig, model: Architecture, trained: float) -> f
 
 
 def _largest_matrix(config: TrainConfig, model: Architecture) -> float:
-    """An upper bound of the number of weights in a matrix that trains: a block of the denoiser is larger than any, and
-    of text encoders the vocabulary is the largest."""
+    """The number of weights in the largest matrix that trains; of text encoders the vocabulary is the largest."""
     texts = [min(_VOCABULARY, model.text_encoders[index] / 2) for index in trained_text_encoders(config)]
-    return max([model.blocks.largest, *texts])
+    return max([model.matrix, *texts])
 
 
 def state_bytes(config: TrainConfig, weight_bytes: int) -> float:

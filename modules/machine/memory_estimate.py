@@ -27,6 +27,7 @@ from modules.machine.passing_memory import (
     frees_as_it_goes,
     sampling_bytes,
     stepping_bytes,
+    steps_as_it_goes,
 )
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class MemoryEstimate:
     stepping: held during the optimizer step, when there are no activations. caching: the total while images and
     captions are encoded before the training. sampling: the total while samples are made, 0 without sampling.
     process: used by torch itself.
+
+    A fused backward pass steps while there are activations, which then include what stepping takes.
     """
 
     weights: float
@@ -103,13 +106,18 @@ def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> Memory
         sampling += weights + optimizer + average + process
         if config.ema.enabled and config.ema.sample and (trained_bytes < 4 or num_sharing > 1):
             sampling += held * trained_bytes  # the EMA in the weights' precision, or the shards that it replaces
+    stepped = gradients_at_once(config, model, held)
+    activations = activation_bytes(config, model, ranks) * ALLOCATOR
+    stepping = stepping_bytes(config, stepped, held, trained_bytes)
+    if steps_as_it_goes(config):
+        activations += stepping
     return MemoryEstimate(
         weights=weights,
-        gradients=gradients_at_once(config, model, held) * trained_bytes,
+        gradients=stepped * trained_bytes,
         optimizer=optimizer,
         average=average,
-        activations=activation_bytes(config, model, ranks) * ALLOCATOR,
-        stepping=stepping_bytes(config, gradients_at_once(config, model, held), held, trained_bytes),
+        activations=activations,
+        stepping=stepping,
         caching=caching_bytes(config, model) + process,
         sampling=sampling,
         process=process,

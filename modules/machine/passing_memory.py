@@ -37,6 +37,7 @@ _DENOISER_WIDTH = 2 * 228  # values of the denoiser per image pixel at its wides
 
 _TRAINED_SIZE, _OTHER_SIZE = "samples", "samples of another size"
 _AT_ONCE = " at once"  # ends the kind of a step without accumulation, see frees_as_it_goes
+_FUSED = " fused"  # ends the kind of a step that uses up gradients as it goes
 
 
 def frees_as_it_goes(config: TrainConfig) -> bool:
@@ -45,17 +46,25 @@ def frees_as_it_goes(config: TrainConfig) -> bool:
     return facts_of(config).trains_weights and config.gradient_accumulation_steps == 1
 
 
+def steps_as_it_goes(config: TrainConfig) -> bool:
+    """Whether a weight matrix is updated while the activations below it still exist."""
+    return config.optimizer.fused_backward and facts_of(config).trains_weights
+
+
 def backward_kind(config: TrainConfig) -> str:
     """The kind of a step, for `architectures.CORRECTIONS`."""
     method = facts_of(config)
     kind = "vae" if not method.uses_denoiser else "full" if method.trains_weights else "lora"
     checkpoints = " in parts" if config.model.gradient_checkpointing else ""
-    return f"{kind}{checkpoints}{_AT_ONCE if frees_as_it_goes(config) else ''}"
+    fused = _FUSED if steps_as_it_goes(config) else ""
+    return f"{kind}{checkpoints}{fused or (_AT_ONCE if frees_as_it_goes(config) else '')}"
 
 
 def backward_correction(config: TrainConfig) -> float:
     """Of a kind that no preset has, that of the same step with or without accumulation."""
     kind = backward_kind(config)
+    if kind.endswith(_FUSED):
+        return correction(config, kind, 1.0)
     other = kind.removesuffix(_AT_ONCE) if kind.endswith(_AT_ONCE) else kind + _AT_ONCE
     return correction(config, kind, correction(config, other, 1.0))
 
@@ -138,7 +147,8 @@ def _micro_batch(config: TrainConfig, num_ranks: int) -> int:
 def stepping_bytes(config: TrainConfig, stepped: float, trained: float, weight_bytes: int) -> float:
     """stepped: the number of weights that are updated at once."""
     if rounds_by_chance(config):
-        working = 4 * 4 * min(stepped, ROUNDED_WEIGHTS)
+        # a fused backward pass steps each matrix by itself, however large it is
+        working = 4 * 4 * (stepped if steps_as_it_goes(config) else min(stepped, ROUNDED_WEIGHTS))
     else:
         working = 0 if facts_of_optimizer(config.optimizer).steps_in_place else stepped * weight_bytes
     averaging = 4 * min(trained, ROUNDED_WEIGHTS) if config.ema.enabled and weight_bytes < 4 else 0  # in float32

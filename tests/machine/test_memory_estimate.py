@@ -84,7 +84,7 @@ def test_full_training_in_float32_keeps_weights_gradients_moments_average_and_au
 
 def test_a_state_in_system_memory_leaves_room_for_two_parts_of_it():
     memory = estimate(method="full", optimizer={"name": "adamw", "state_in_ram": True})
-    assert memory.optimizer == 2 * ARCHITECTURES["sd15"].blocks.largest * 8
+    assert memory.optimizer == 2 * ARCHITECTURES["sd15"].matrix * 8
     lora = {"optimizer": {"name": "adamw", "state_in_ram": True}, "lora": {"rank": 4}}
     assert estimate(**lora).optimizer == estimate(lora={"rank": 4}).optimizer  # all of it fits there
 
@@ -94,10 +94,23 @@ def test_a_fused_backward_pass_keeps_the_gradient_of_one_matrix_instead_of_all()
     options = {"name": "adafactor", "max_grad_norm": 0, "stochastic_rounding": True}
     plain = estimate(**values, optimizer=options)
     fused = estimate(**values, optimizer={**options, "fused_backward": True})
-    largest = ARCHITECTURES["sd15"].blocks.largest
+    largest = ARCHITECTURES["sd15"].matrix
     assert (plain.gradients, fused.gradients) == (UNET * 2, largest * 2)
     assert fused.stepping == 4 * 4 * largest
     assert (fused.weights, fused.optimizer) == (plain.weights, plain.optimizer)
+
+
+def test_activations_of_a_fused_backward_pass_are_not_made_up_for_by_gradients_to_come():
+    values = {
+        "family": "flux1",
+        "method": "full",
+        "model": {"weight_dtype": "bfloat16", "gradient_checkpointing": True},
+    }
+    options = {"name": "adafactor", "max_grad_norm": 0}
+    plain = estimate(**values, optimizer=options)
+    fused = estimate(**values, optimizer={**options, "fused_backward": True})
+    kept = fused.activations - fused.stepping  # which is at the same time
+    assert plain.activations == pytest.approx(kept * CORRECTIONS["flux1"]["full in parts at once"])
 
 
 @pytest.mark.parametrize(("mixed", "gathered_bytes"), [("bf16", 2), ("no", 4)])
