@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from modules.families.Family import DenoiserCall, Family
-from modules.families.flux2_names import FLUX2_NAMES
+from modules.families.LayerNames import LayerNames
 from modules.families.packing import token_positions
 from modules.families.patched_vae import pack_cells, patch_2x2, patched_codec, unpack_cells, unpatch_2x2
 from modules.families.PublishedModel import Component, PublishedModel
@@ -16,6 +16,25 @@ from modules.families.TextEncoding import TextEncoding
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_BLOCK = "transformer_blocks.{}."
+_IMAGE = tuple(f"{_BLOCK}attn.{name}" for name in ("to_q", "to_k", "to_v"))
+_TEXT = tuple(f"{_BLOCK}attn.{name}" for name in ("add_q_proj", "add_k_proj", "add_v_proj"))
+_NAMES = LayerNames(  # of Black Forest Labs' own files, where double blocks have fused projections
+    "lora_unet_",
+    flat=True,
+    names={
+        f"{_BLOCK}attn.to_out.0": "double_blocks.{}.img_attn.proj",
+        f"{_BLOCK}attn.to_add_out": "double_blocks.{}.txt_attn.proj",
+        f"{_BLOCK}ff.linear_in": "double_blocks.{}.img_mlp.0",
+        f"{_BLOCK}ff.linear_out": "double_blocks.{}.img_mlp.2",
+        f"{_BLOCK}ff_context.linear_in": "double_blocks.{}.txt_mlp.0",
+        f"{_BLOCK}ff_context.linear_out": "double_blocks.{}.txt_mlp.2",
+        f"single_{_BLOCK}attn.to_qkv_mlp_proj": "single_blocks.{}.linear1",
+        f"single_{_BLOCK}attn.to_out": "single_blocks.{}.linear2",
+    },
+    fused={_IMAGE: "double_blocks.{}.img_attn.qkv", _TEXT: "double_blocks.{}.txt_attn.qkv"},
+)
 
 
 def flux2_inputs(call: DenoiserCall) -> dict[str, Any]:
@@ -90,7 +109,7 @@ FLUX2_DEV = Family(
     latent_bytes_per_pixel=128 * 4 / 16**2,
     caption_bytes=512 * 15360 * 4,
     typical_bytes=226e9,
-    layer_names={"transformer": FLUX2_NAMES},
+    layer_names={"transformer": _NAMES},
     partly_unused=("text_encoder",),  # the layers above those that the denoiser reads
     published=FLUX2_DEV_MODEL,
     foreign_loras=("kohya", "ComfyUI", "LoKr"),

@@ -10,15 +10,28 @@ from typing import TYPE_CHECKING, Any
 from modules.families.Codec import Codec
 from modules.families.Family import DenoiserCall, Family
 from modules.families.frames import channel_stats, decode_frames, encode_frames, encode_wan_pieces
+from modules.families.LayerNames import LayerNames
 from modules.families.PublishedModel import Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
-from modules.families.wan_names import WAN_NAMES
 
 if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
 
 ATTENTION = ("to_q", "to_k", "to_v", "to_out.0")
 MLP = ("ffn.net.0.proj", "ffn.net.2")
+_NAMES = {"to_q": "q", "to_k": "k", "to_v": "v", "to_out.0": "o"}
+WAN_NAMES = LayerNames(  # of its makers' files
+    "diffusion_model.",
+    names={
+        **{f"blocks.{{}}.attn1.{ours}": f"blocks.{{}}.self_attn.{theirs}" for ours, theirs in _NAMES.items()},
+        **{f"blocks.{{}}.attn2.{ours}": f"blocks.{{}}.cross_attn.{theirs}" for ours, theirs in _NAMES.items()},
+        # of models that see the first frame through an image encoder
+        "blocks.{}.attn2.add_k_proj": "blocks.{}.cross_attn.k_img",
+        "blocks.{}.attn2.add_v_proj": "blocks.{}.cross_attn.v_img",
+        "blocks.{}.ffn.net.0.proj": "blocks.{}.ffn.0",
+        "blocks.{}.ffn.net.2": "blocks.{}.ffn.2",
+    },
+)
 
 
 def _shape(vae: ModelMixin, width: int, height: int, num_frames: int) -> tuple[int, ...]:

@@ -14,8 +14,7 @@ from typing import Any
 
 from modules.families.Family import DenoiserCall
 from modules.families.PublishedModel import Component
-from modules.families.wan21 import ATTENTION, MLP, WAN_21, WAN_21_MODEL, wan_inputs
-from modules.families.wan_names import WAN_NAMES
+from modules.families.wan21 import ATTENTION, MLP, WAN_21, WAN_21_MODEL, WAN_NAMES, wan_inputs
 
 
 def _inputs_by_token(call: DenoiserCall) -> dict[str, Any]:
