@@ -2,9 +2,9 @@
 
 What a GPU would refuse or wait for raises an AssertionError with the line of our code: an operation on tensors of two
 devices, one that does not take their dtypes, and inside of `no_waits` everything for which the host waits until the GPU
-has computed. Where a library's own code waits, `waits_elsewhere` has its file instead. A copy to the CPU with
-`non_blocking` arrives when its event has been waited for, and is NaN until then; so does any copy on a stream of its
-own, if what it copies has not been freed meanwhile. scripts/simulated_gpu.py measures memory.
+has computed. Where a library's own code or a family waits, `waits_elsewhere` has its file instead. A copy to the CPU
+with `non_blocking` arrives when its event has been waited for, and is NaN until then; so does any copy on a stream of
+its own, if what it copies has not been freed meanwhile. scripts/simulated_gpu.py measures memory.
 
 A process must import this before its first backward pass, after which autograd knows no further device, and is then no
 longer as it was for other tests. So it runs in a process of its own, see tests/trainer/test_pretended_gpu.py.
@@ -51,14 +51,14 @@ _COPIES = {_aten.copy_.default, _aten._to_copy.default}
 
 _waits_forbidden = False  # of all threads: autograd has its own
 _step = 0  # the number of the last one
-waits_elsewhere: set[str] = set()  # files of libraries, as "diffusers/models/embeddings.py", that waited in `no_waits`
+waits_elsewhere: set[str] = set()  # files, as "diffusers/models/embeddings.py", that waited in `no_waits`
 _arriving: list[tuple[Tensor, Tensor]] = []  # (on the CPU, on the GPU) of copies that no event has been recorded after
 _pinned: set[int] = set()  # addresses of memory that the GPU can copy from and to by itself
 _launched = 0  # operations so far
 _copying: Stream | None = None  # the stream of a context, if there is one
 
-# Code of ours that has to know values: which experts a token goes to decides on the sizes of tensors.
-_MAY_WAIT = ("modules/families/hidream.py",)
+# As a library's: a family may have to know values, such as which experts a token goes to.
+_FAMILIES = "modules/families/"
 
 
 class OnGpu(DeviceTensor):
@@ -236,7 +236,7 @@ def _is_non_blocking(args: tuple, kwargs: dict[str, Any]) -> bool:
 
 def _refuse_to_wait(reason: str) -> None:
     frame = next((frame for frame in _frames() if not frame.f_code.co_filename.startswith(_TORCH)), None)
-    if frame is None or (_is_ours(frame) and _name(frame) not in _MAY_WAIT):
+    if frame is None or (_is_ours(frame) and not _name(frame).startswith(_FAMILIES)):
         raise AssertionError(f"The step waits for the GPU: {reason}{_line_of_ours()}")
     waits_elsewhere.add(_name(frame))
 

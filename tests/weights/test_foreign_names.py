@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from diffusers import DiffusionPipeline
-from diffusers.loaders import lora_pipeline
 
 from modules.families.registry import FAMILIES
 from modules.methods.registry import METHODS
@@ -19,17 +18,11 @@ from tests.support.prepared import prepared
 from tests.support.short_training import our_picture
 
 LORA = METHODS["lora"]
-MIXINS = {
-    "flux1": "FluxLoraLoaderMixin",
-    "flux2_dev": "Flux2LoraLoaderMixin",
-    "flux2_klein": "Flux2LoraLoaderMixin",
-    "flux3": "Flux3LoraLoaderMixin",
-    "zimage": "ZImageLoraLoaderMixin",
-    "qwen_image": "QwenImageLoraLoaderMixin",
-    "wan21": "WanLoraLoaderMixin",
-    "skyreels_v2": "SkyReelsV2LoraLoaderMixin",
-    "ltx_video": "LTXVideoLoraLoaderMixin",
-    "ltx2": "LTX2LoraLoaderMixin",
+# one family for each denoiser, of which diffusers has one converter
+NAMED = {
+    family.published.denoiser.class_name: family.name
+    for family in reversed(FAMILIES.values())
+    if family.layer_names and not family.experts and family.published
 }
 OPTIONS = {"output": {"format": "both", "dtype": "float32"}}
 
@@ -47,14 +40,12 @@ def saved(family, folder, tmp_path, **lora):
 
 # of FLUX.1 in this format, diffusers reads the layers of attention alone; the others are checked by our own reader
 @pytest.mark.parametrize(
-    ("family", "targets"),
-    [("flux1", "attention"), *((name, "attention_mlp") for name in MIXINS if name != "flux1")],
+    ("family", "targets"), [("flux1", "attention"), *((name, "attention_mlp") for name in NAMED.values())]
 )
 def test_diffusers_reads_every_adapter(family, targets, tiny_model, tmp_path):
     base, _, files = saved(family, tiny_model(family), tmp_path, targets=targets)
     assert [file.name for file in files] == ["lora.safetensors", "lora_kohya.safetensors"]
-    mixin = getattr(lora_pipeline, MIXINS[family])
-    read = mixin.lora_state_dict(load_tensors(files[1]))
+    read = type(base.pipe).lora_state_dict(load_tensors(files[1]))
     read = read[0] if isinstance(read, tuple) else read
     expected = adapter_layers(base.module("transformer"))
     found = {name.removesuffix(".lora_A.weight") for name in read if name.endswith(".lora_A.weight")}
