@@ -28,6 +28,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from modules.config.families import load_families  # noqa: E402
 from modules.config.files import config_from_values  # noqa: E402
 from modules.config.methods import METHODS  # noqa: E402
 from modules.config.optimizers import facts_of_optimizer  # noqa: E402
@@ -201,8 +202,6 @@ def simulation(kept: dict[str, Any]) -> Simulation:
 
 def digest(config: TrainConfig) -> str:
     """Of all that a simulation depends on, but for the libraries."""
-    from modules.config.families import load_families
-
     family = load_families()[config.family].memory
     data = (config.data.shape, config.data.resolutions, config.data.frames)
     samples = [(sample.width, sample.height, sample.frames) for sample in config.sampling.samples if sample.enabled]
@@ -225,13 +224,28 @@ def _code_of(name: str) -> list[str]:
 
 
 def _save(results: dict[str, dict[str, Any]], corrections: dict[str, dict[str, float]] = CORRECTIONS) -> None:
+    SIMULATED_FILE.write_text(_text(results, corrections), encoding="utf-8", newline="\n")
+
+
+def kept_text() -> str:
+    """The text of SIMULATED_FILE without presets and families that are no more."""
+    names = tuple(f"{preset.name}-" for preset in list_presets())
+    results = {
+        key: {**value, "presets": own}
+        for key, value in load_results().items()
+        if (own := [name for name in value["presets"] if name.startswith(names)])
+    }
+    return _text(results, {family: kinds for family, kinds in CORRECTIONS.items() if family in load_families()})
+
+
+def _text(results: dict[str, dict[str, Any]], corrections: dict[str, dict[str, float]]) -> str:
     ordered = sorted(results.items(), key=lambda item: item[1]["presets"])
     tables = {"corrections": sorted(corrections.items()), "results": ordered}
     parts = []
     for name, rows in tables.items():  # a row a line
         lines = ",\n".join(f"    {json.dumps(key)}: {json.dumps(value, sort_keys=True)}" for key, value in rows)
         parts.append(f'  "{name}": {{\n{lines}\n  }}')
-    SIMULATED_FILE.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8", newline="\n")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 if __name__ == "__main__":

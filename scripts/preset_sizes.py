@@ -1,5 +1,7 @@
 """Write resources/preset_sizes.yaml, what presets change by the memory of a GPU, or check that it is up to date.
 
+Also drops from resources/preset_memory.json what scripts/memory.py kept of presets and families that are no more.
+
     python scripts/preset_sizes.py --write
     python scripts/preset_sizes.py --check
 
@@ -33,9 +35,11 @@ from modules.config.presets import (  # noqa: E402
     own_sizes,
 )
 from modules.config.TrainConfig import TrainConfig  # noqa: E402
+from modules.machine.architectures import SIMULATED_FILE  # noqa: E402
 from modules.machine.fitting import NO_CHANGE, Change, micro_batches, mildest, quantizations, values_of  # noqa: E402
 from modules.machine.memory_estimate import GIB, estimate_memory, room_for_presets  # noqa: E402
 from scripts.generated_file import write_or_check  # noqa: E402
+from scripts.memory import kept_text  # noqa: E402
 
 HEADER = """\
 # Made by scripts/preset_sizes.py: what presets change by the memory of the GPU, laid over resources/presets/NAME.yaml.
@@ -55,7 +59,7 @@ SAMPLE_SHARES = (3 / 4, 1 / 2)  # of the preset's width and height, where its sa
 
 
 def main() -> int:
-    return write_or_check(__doc__.splitlines()[0], {SIZES_FILE: sizes_text()})
+    return write_or_check(__doc__.splitlines()[0], {SIZES_FILE: sizes_text(), SIMULATED_FILE: kept_text()})
 
 
 def sizes_text() -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from modules.config.families import load_families
 from modules.config.files import config_from_values
-from modules.config.presets import load_preset
-from modules.machine.architectures import ARCHITECTURES
+from modules.config.presets import list_presets, load_preset
+from modules.machine.architectures import ARCHITECTURES, CORRECTIONS, SIMULATED_FILE
 from modules.machine.memory_estimate import GIB, estimate_memory
+from scripts import memory
 from scripts.memory import digest, load_results, presets_by_hash, result_of, simulation
 from tests.support.RankPool import RankPool
 from tests.support.simulated_runs import simulated
@@ -33,6 +37,19 @@ def results():
 def test_no_result_is_out_of_date():
     stale = [value["presets"][0] for key, value in RESULTS.items() if key not in BY_HASH]
     assert not stale, f"run `python scripts/memory.py --write`: {', '.join(stale)}"
+
+
+def test_presets_and_families_that_are_no_more_are_dropped_and_all_others_kept(monkeypatch):
+    assert memory.kept_text() == SIMULATED_FILE.read_text(encoding="utf-8")
+    gone = next(preset for preset in list_presets() if preset.name == "sd15-vae")
+    monkeypatch.setattr(memory, "list_presets", lambda: [preset for preset in list_presets() if preset != gone])
+    monkeypatch.setattr(memory, "load_families", lambda: [name for name in load_families() if name != "sd15"])
+    kept = json.loads(memory.kept_text())
+    assert "sd15" not in kept["corrections"]
+    assert len(kept["corrections"]) == len(CORRECTIONS) - 1
+    dropped = RESULTS.keys() - kept["results"].keys()
+    assert dropped
+    assert all(name.startswith("sd15-vae-") for key in dropped for name in RESULTS[key]["presets"])
 
 
 def test_every_preset_fits_into_the_memory_in_its_name_with_a_share_to_spare():
