@@ -25,6 +25,7 @@ PAGE = ROOT / "docs" / "scaling.md"
 MEASURED = ROOT / "scripts" / "benchmarks" / "gloo_scaling.json"
 
 FORWARD_FLOPS = {"sdxl": 6.76e12, "flux1": 74.4e12}  # of an image of 1024 x 1024, by torch's FlopCounterMode
+EXAMPLES = {"SDXL": ("sdxl", 4, False), "FLUX.1": ("flux1", 2, True)}  # (family, images, gradient checkpointing)
 GPU_FLOPS = 0.4 * 989e12  # per second: 40 % of the dense bf16 peak of an H100 (NVIDIA's data sheet)
 LORA_RANK = 16
 LINK_SHARE, NETWORK_SHARE = 0.75, 0.9  # of the nominal speed that large collectives reach
@@ -80,7 +81,7 @@ def page() -> str:
 def works() -> dict[str, Work]:
     """Name of a run -> a step of it on one GPU."""
     found = {}
-    for label, family, images, checkpoints in (("SDXL", "sdxl", 4, False), ("FLUX.1", "flux1", 2, True)):
+    for label, (family, images, checkpoints) in EXAMPLES.items():
         model = ARCHITECTURES[family]
         weights, adapters = model.denoiser, LORA_RANK * model.adapter["attention"]
         # passes: forward, recomputation, gradients of the activations, and of the weights that train
@@ -96,7 +97,7 @@ def works() -> dict[str, Work]:
 def _head() -> str:
     rows = []
     for name, work in works().items():
-        family, images = ("sdxl", 4) if name.startswith("SDXL") else ("flux1", 2)
+        family, images, _ = EXAMPLES[name.partition(",")[0]]
         flops = f"{FORWARD_FLOPS[family] / 1e12:.1f} TFLOP"
         sizes = f"{_bytes(work.gradient_bytes)} | {_bytes(work.weight_bytes)}"
         rows.append(f"| {name} | {flops} | {images} | {work.seconds:.2f} s | {sizes} |")
