@@ -20,7 +20,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,8 @@ from modules.config.presets import (  # noqa: E402
 )
 from modules.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.machine.architectures import ARCHITECTURES, CORRECTIONS, FACTORED, SIMULATED_FILE  # noqa: E402
-from modules.machine.lasting_memory import BYTES_OF  # noqa: E402
-from modules.machine.memory_estimate import ALLOCATOR, CUDA_BYTES, GIB, estimate_memory  # noqa: E402
+from modules.machine.lasting_memory import BYTES_OF, trained_weights  # noqa: E402
+from modules.machine.memory_estimate import ALLOCATOR, CUDA_BYTES, GIB, MemoryEstimate, estimate_memory  # noqa: E402
 from modules.machine.passing_memory import (  # noqa: E402
     backward_correction,
     backward_kind,
@@ -51,6 +51,7 @@ from modules.machine.passing_memory import (  # noqa: E402
     sampling_bytes,
     sampling_correction,
     sampling_kind,
+    steps_as_it_goes,
 )
 from scripts.simulated_run import Simulation, simulate  # noqa: E402
 
@@ -149,7 +150,7 @@ def corrections(configs: dict[str, TrainConfig], results: dict[str, dict[str, An
             of_family.setdefault(sampling_kind(config), []).append(ratio * sampling_correction(config))
         if METHODS[config.method].trains_words:
             continue  # its activations are those of a LoRA and of text encoders, which count by themselves
-        of_family.setdefault(backward_kind(config), []).append(result.activations / estimate.activations * own)
+        of_family.setdefault(backward_kind(config), []).append(_activation_ratio(config, result, estimate) * own)
         if facts_of_optimizer(config.optimizer).factors and METHODS[config.method].trains_weights:
             of_family.setdefault(FACTORED, []).append(result.optimizer / (4 * _trained(config, result)))
     # the middle of what was found keeps the largest error small
@@ -159,8 +160,21 @@ def corrections(configs: dict[str, TrainConfig], results: dict[str, dict[str, An
     return {family: {**CORRECTIONS.get(family, {}), **measured.get(family, {})} for family in {*CORRECTIONS, *measured}}
 
 
+def _activation_ratio(config: TrainConfig, result: Simulation, estimate: MemoryEstimate) -> float:
+    """What the simulation finds of activations, as a share of the estimate. Neither the weights that are stepped beside
+    them in a fused backward pass nor those that wait in system memory are activations to correct."""
+    if not steps_as_it_goes(config):
+        return result.activations / estimate.activations
+    kept = estimate_memory(replace(config, model=replace(config.model, activation_offloading=False)))
+    assert kept is not None  # as the estimate
+    found = result.activations + kept.activations - estimate.activations - estimate.stepping - estimate.gradients
+    return found / (kept.activations - estimate.stepping)
+
+
 def _trained(config: TrainConfig, result: Simulation) -> float:
-    """The number of trained weights."""
+    """The number of trained weights. After a fused backward pass there are no gradients to count."""
+    if config.optimizer.fused_backward:
+        return trained_weights(config, ARCHITECTURES[config.family])
     return result.gradients / BYTES_OF[config.model.weight_dtype]
 
 

@@ -96,3 +96,13 @@ def test_a_part_that_is_known_to_the_byte_is_simulated_so(process):
     assert kept.weights == pytest.approx(4 * unet, rel=1e-3)
     assert (kept.gradients, kept.average) == (4 * unet, 4 * unet)
     assert kept.optimizer == pytest.approx(8 * unet, rel=1e-4)
+
+
+def test_a_fused_backward_pass_is_simulated_with_the_gradient_of_one_matrix(process):
+    kept = result_of(settings("sd15-full-12gb"))
+    changes = ["optimizer.fused_backward=true", "optimizer.max_grad_norm=0"]
+    (fused,) = process.run(simulated, preset="sd15-full-12gb", changes=changes)
+    assert (fused["weights"], fused["gradients"]) == (kept.weights, 0)
+    saved = kept.training - simulation(fused).training
+    # all activations are there when the first matrix is updated, while other gradients come as activations go
+    assert 0 < saved < kept.gradients
