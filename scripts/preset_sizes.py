@@ -7,8 +7,9 @@ Also drops from resources/preset_memory.json what scripts/memory.py kept of pres
 
 For each size, the fastest way to compute the preset's steps that fits according to the memory estimate, found by
 modules/machine/fitting.py as the window's remedies are: gradient checkpointing is off if half of a step then fits, and
-micro-batches are as large as possible. The result of a step never changes. Where only samples don't fit, they are made
-smaller. Where no such way fits, LoRAs and embeddings train on a quantized model, in 8 bits if that fits, else in 4.
+micro-batches are as large as possible. A step that can't be divided has its activations in system memory if it must.
+The result of a step never changes. Where only samples don't fit, they are made smaller. Where no such way fits, LoRAs
+and embeddings train on a quantized model, in 8 bits if that fits, else in 4.
 A preset can override the changes, below `sizes` in its file, by memory in GB.
 """
 
@@ -28,6 +29,7 @@ from modules.config.presets import (  # noqa: E402
     GPU_COUNTS,
     MEMORY_SIZES,
     SIZES_FILE,
+    can_use_several_gpus,
     list_presets,
     load_preset,
     merge_values,
@@ -51,6 +53,7 @@ ORDER = (
     "batch_size",
     "gradient_accumulation_steps",
     "model.gradient_checkpointing",
+    "model.activation_offloading",
     "model.denoiser_quantization",
     "model.text_encoder_quantization",
     "sampling.samples",
@@ -97,13 +100,16 @@ def _axes(values: dict) -> list[list[Change]]:
 
 def _same_steps(values: dict) -> Iterator[Change]:
     """Ways to compute the same steps, the fastest first."""
-    sizes = micro_batches(config_from_values(values))
+    config = config_from_values(values)
+    sizes = micro_batches(config)
     checkpoints = values["model"].get("gradient_checkpointing", False)
     for checkpointing in (False, True):
         # small micro-batches leave more of a GPU idle
         for size in sizes if checkpointing else [size for size in sizes if size * 2 >= max(sizes)]:
             own = {} if checkpointing == checkpoints else {"model.gradient_checkpointing": checkpointing}
             yield Change({**sizes[size].values, **own})
+    if config.optimizer.fused_backward and checkpoints:
+        yield Change({"model.activation_offloading": True})
 
 
 def _sample_sizes(values: dict) -> Iterator[Change]:
@@ -127,7 +133,8 @@ def _sections(change: Mapping[str, Any]) -> dict:
 
 def _fits(values: dict, memory: int) -> bool:
     """On one GPU and on several, where the exchange of gradients takes some, too."""
-    runs = [(1, values), *((count, merge_values(values, on_gpus(values, count))) for count in GPU_COUNTS)]
+    counts = GPU_COUNTS if can_use_several_gpus(values) else ()
+    runs = [(1, values), *((count, merge_values(values, on_gpus(values, count))) for count in counts)]
     estimates = [estimate_memory(config_from_values(run), num_gpus) for num_gpus, run in runs]
     return all(estimate is None or estimate.peak <= room_for_presets(memory) for estimate in estimates)
 

@@ -18,6 +18,7 @@ from modules.config.presets import (  # noqa: E402
     GPU_COUNTS,
     MEMORY_SIZES,
     Preset,
+    gpu_counts,
     has_variants,
     list_presets,
     load_preset,
@@ -105,6 +106,8 @@ BY_MEMORY = """\
 
 A size never changes how many images make a step, nor the learning rate: in less memory a step is computed in more
 parts (micro-batch x accumulation), or its activations a second time in place of being kept (gradient checkpointing).
+The step of a [fused backward pass](memory.md#full-fine-tunes), which full training of the largest models needs, has
+only one part: in less memory, activations wait in system memory ("offloaded").
 Where that is not enough, LoRAs and embeddings train on a quantized model, which hardly changes the result
 ([memory](memory.md)): "int8 + nf4" stands for a denoiser in int8 and text encoders in nf4. nf4 needs
 `pip install bitsandbytes`. Only full training of Stable Diffusion 1.5 goes down in precision, too, and does without the
@@ -115,9 +118,9 @@ BY_GPUS = """\
 
 Where the batch size is per GPU, N GPUs make steps of N times as many images: `lr_scaling: sqrt` raises the learning
 rate by the root of N, and `max_steps` is divided by N, so that a run goes through as many images. Full training has
-a global batch: several GPUs share it, with fewer accumulation steps, and the result is that of one. A name
-with `-xN` is exact for N GPUs in all, over all machines; for another number `max_steps` is yours to set. The table has
-the images of a step, the learning rate and the most steps.
+a global batch: several GPUs share it, with fewer accumulation steps, and the result is that of one. Presets with a
+fused backward pass are for one GPU. A name with `-xN` is exact for N GPUs in all, over all machines; for another number
+`max_steps` is yours to set. The table has the images of a step, the learning rate and the most steps.
 """
 
 
@@ -171,12 +174,18 @@ def _size_rows(preset: Preset) -> Iterator[str]:
         cells = (
             f"`{name}`",
             f"{batch} x {config.gradient_accumulation_steps}",
-            "on" if config.model.gradient_checkpointing else "off",
+            _spoken_checkpointing(config.model),
             _spoken_precision(config.model),
             config.optimizer.name,
             _spoken_estimate(config),
         )
         yield f"| {' | '.join(cells)} |"
+
+
+def _spoken_checkpointing(model: ModelConfig) -> str:
+    if not model.gradient_checkpointing:
+        return "off"
+    return "on, offloaded" if model.activation_offloading else "on"
 
 
 def _spoken_precision(model: ModelConfig) -> str:
@@ -201,6 +210,9 @@ def _reasons(presets: list[Preset]) -> Iterator[str]:
 def _gpus_row(preset: Preset) -> str:
     cells = []
     for count in (1, *GPU_COUNTS):
+        if count not in (1, *gpu_counts(preset.name)):
+            cells.append("")
+            continue
         config = _config(variant_name(preset.name, None, count))
         rate = scientific(config.optimizer.learning_rate * learning_rate_factor(config, count))
         steps = f", {config.max_steps}" if config.max_steps else ""

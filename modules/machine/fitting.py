@@ -55,13 +55,14 @@ def quantizations(part: str, formats: Sequence[str]) -> list[Change]:
 def micro_batches(config: TrainConfig, num_ranks: int = 1) -> dict[int, Change]:
     """How a GPU can compute its part of a step: size of the micro-batches, the largest first -> the change for it.
 
-    num_ranks: over all machines.
+    num_ranks: over all machines. A step with a fused backward pass has one micro-batch.
     """
     batch, steps = config.batch_size, config.gradient_accumulation_steps
     is_global = config.batch_size_mode == "global"
     samples = max(1, batch // num_ranks) if is_global else batch * steps  # of a step on one GPU
     found: dict[int, Change] = {}
-    for count in (count for count in range(1, samples + 1) if samples % count == 0):
+    most = 1 if config.optimizer.fused_backward else samples
+    for count in (count for count in range(1, most + 1) if samples % count == 0):
         size, values = samples // count, {}
         if not is_global and size != batch:
             values["batch_size"] = size

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from modules.config.errors import UserError
-from modules.config.presets import GPU_COUNTS, fitting_memory, has_variants, variant_name, why_not_offered
+from modules.config.presets import GPU_COUNTS, fitting_memory, gpu_counts, has_variants, variant_name, why_not_offered
 from modules.config.TrainConfig import TrainConfig
 from modules.machine.backend import backend_warning
 from modules.machine.can_start import StartFacts, blocking, device_problems
@@ -98,7 +98,7 @@ def ask_variant(questions: Questions, arguments: list[str], machine: Machine) ->
         steps = config.max_steps
         as_many = math.ceil(steps / len(gpus))
         print_line(f"max_steps {steps} is meant for one GPU: --set max_steps={as_many} is as many pictures on these.")
-    variant = variant_name(name, memory, len(gpus) if len(gpus) in GPU_COUNTS else 1)
+    variant = variant_name(name, memory, len(gpus) if len(gpus) in gpu_counts(name) else 1)
     if variant == name or not questions.ask_whether("variant", f"{variant} is made for these GPUs: take it?", True):
         return arguments
     questions.answers["settings"] = variant

@@ -9,6 +9,7 @@ from modules.config.files import config_from_values
 from modules.config.methods import METHODS
 from modules.config.presets import (
     MEMORY_SIZES,
+    gpu_counts,
     has_variants,
     list_presets,
     load_preset,
@@ -35,7 +36,10 @@ SDXL = 2_567_463_684
     "preset", [preset for preset in list_presets() if has_variants(preset.name)], ids=lambda each: each.name
 )
 def test_a_preset_names_the_smallest_gpu_that_it_fits_without_changes(preset):
-    configs = [config_from_values(load_preset(variant_name(preset.name, None, count))) for count in (1, 2, 4, 8)]
+    configs = [
+        config_from_values(load_preset(variant_name(preset.name, None, count)))
+        for count in (1, *gpu_counts(preset.name))
+    ]
     peak = max(estimate_memory(config).peak for config in configs)
     least = next(memory for memory in MEMORY_SIZES if peak <= room_for_presets(memory))
     assert f"; {least} GB GPU" in preset.description
@@ -57,7 +61,7 @@ def test_a_preset_is_offered_where_it_leaves_the_system_its_share_and_nowhere_el
     room = room_for_presets(memory)
     assert room <= memory * GIB - SYSTEM_BYTES
     if not why_not_offered(name, memory):
-        for num_gpus in (1, 2, 4, 8):
+        for num_gpus in (1, *gpu_counts(name)):
             config = config_from_values(load_preset(variant_name(name, memory, num_gpus)))
             assert estimate_memory(config).peak <= room
         return
@@ -65,6 +69,8 @@ def test_a_preset_is_offered_where_it_leaves_the_system_its_share_and_nowhere_el
     least = {"batch_size": 1, "batch_size_mode": "per_device", "model": {"gradient_checkpointing": True}}
     if not METHODS[values["method"]].trains_weights:
         least["model"] |= {"denoiser_quantization": "nf4", "text_encoder_quantization": "nf4"}
+    if values["optimizer"].get("fused_backward"):  # the batch can't be divided
+        least["batch_size"], least["model"]["activation_offloading"] = values["batch_size"], True
     config = config_from_values(merge_values(values, least))
     at_once = replace(config, gradient_accumulation_steps=1)  # as on so many GPUs that each has one image of a step
     assert max(estimate_memory(run, num_ranks=2).peak for run in (config, at_once)) > room

@@ -11,6 +11,7 @@ from modules.config.presets import (
     GPU_COUNTS,
     MEMORY_SIZES,
     fitting_memory,
+    gpu_counts,
     has_variants,
     list_presets,
     load_preset,
@@ -33,7 +34,7 @@ class PresetChoice:
 
     def variant(self, num_gpus: int) -> str:
         """The name of the variant for as many of these GPUs as there is one for."""
-        count = max((count for count in GPU_COUNTS if count <= num_gpus), default=1)
+        count = max((count for count in gpu_counts(self.preset) if count <= num_gpus), default=1)
         return variant_name(self.preset, self.memory, count)
 
 

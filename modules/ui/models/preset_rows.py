@@ -13,6 +13,7 @@ from modules.config.files import config_from_values
 from modules.config.presets import (
     GPU_COUNTS,
     fitting_memory,
+    gpu_counts,
     has_variants,
     list_presets,
     load_preset,
@@ -47,6 +48,9 @@ def suggested(gpus: Sequence[Gpu]) -> tuple[int | None, int]:
 def _row(name: str, description: str, memory: int | None, num_gpus: int) -> tuple[str, tuple[str, ...]]:
     if not has_variants(name):
         return f"preset:{name}", (name, description, "", "", "")
+    if num_gpus > 1 and num_gpus not in gpu_counts(name):
+        num_gpus = 1
+        description = description.replace(";", ", on one of these GPUs;", 1)
     variant = variant_name(name, memory, num_gpus)
     if memory is not None and (reason := why_not_offered(name, memory)):
         return f"preset:{variant}", (variant, reason, "too little", "", "")
