@@ -214,7 +214,8 @@ def _why_it_waits(function: Any, args: tuple, kwargs: dict[str, Any], to_host: b
         return f"{function} reads a value"
     if function in _INDEXING:
         by = [index for index in args[1] if index is not None]
-        if any(index.dtype == torch.bool for index in by):
+        # A backward pass undoes what the forward pass indexed, where that has been judged.
+        if any(index.dtype == torch.bool for index in by) and not _is_backward():
             return "an index by a mask has to know how many are true"
         if any(not isinstance(index, OnGpu) for index in by):
             return "an index on the CPU is copied"
@@ -245,9 +246,13 @@ def _line_of_ours() -> str:
     """Where in our code this is, innermost; "" for a backward pass, which autograd runs in a thread of its own."""
     frame = next(filter(_is_ours, _frames()), None)
     if frame is None:
-        return ", in a backward pass" if torch._C._current_graph_task_id() != -1 else ""
+        return ", in a backward pass" if _is_backward() else ""
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
     return f", at {_name(frame)}:{frame.f_lineno}: {line}"
+
+
+def _is_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
 
 
 def _name(frame: FrameType) -> str:

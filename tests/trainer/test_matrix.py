@@ -29,7 +29,6 @@ from modules.weights.processors import load_processors
 from modules.weights.safe import load_tensors
 from tests.support.preset_values import preset_values
 from tests.support.short_training import our_picture, plain_picture
-from tests.support.videos import write_video
 
 if TYPE_CHECKING:
     from _pytest.mark import ParameterSet
@@ -95,34 +94,28 @@ def write_noise(path: str | Path, size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize(("method", "family"), cells())
 def test_a_short_run_trains_and_the_saved_files_make_the_same_picture(
-    method, family, make_config, train, tiny_model, picture_folder, layer_folder, untrained, tmp_path
+    method, family, make_config, train, tiny_model, family_data, untrained, tmp_path
 ):
     folder = tiny_model(family)
     step = max(16, FAMILIES[family].align)
     request = replace(REQUEST, width=3 * step, height=2 * step)
     settings = (f"family={family}", f"model.base={folder}", f"method={method}", *SETTINGS.get(method, ()))
     settings += (f"data.bucket_step={step}",)
-    if FAMILIES[family].needs_first_frame:
-        frames = FAMILIES[family].frame_step + 1
-        write_video(tmp_path / "videos" / "number.mp4", frames)
-        settings += (f"concepts.0.path={tmp_path / 'videos'}", f"data.frames={frames}")
+    data = family_data(family)
+    settings += tuple(f"{path}={value}" for path, value in data.items())
+    if FAMILIES[family].needs_first_frame or FAMILIES[family].inpainting:
         write_noise(tmp_path / "input.png", (request.width, request.height))
         request = replace(request, references=(str(tmp_path / "input.png"),))
     if FAMILIES[family].needs_last_frame:
-        request = replace(request, references=2 * request.references, frames=frames)
+        request = replace(request, references=2 * request.references, frames=data["data.frames"])
     if FAMILIES[family].inpainting:
-        request = replace(request, references=(str(tmp_path / "input.png"),), mask=str(tmp_path / "white.png"))
-        write_noise(request.references[0], (request.width, request.height))
+        request = replace(request, mask=str(tmp_path / "white.png"))
         Image.new("L", (request.width, request.height), 255).save(request.mask)
     if FAMILIES[family].layered:
-        images = picture_folder(name="whole")
-        settings += (f"concepts.0.path={images}", f"concepts.0.layer_folder={layer_folder(images)}")
-        request = replace(request, references=(str(images / "002.png"),), layers=2)
+        request = replace(request, references=(str(data["concepts.0.path"] / "002.png"),), layers=2)
     elif FAMILIES[family].needs_references:
-        folders = {name: picture_folder(name=name) for name in ("after", "before")}
-        settings += (f"concepts.0.path={folders['after']}", f"concepts.0.reference_folder={folders['before']}")
         # of the shape of the image, for models that then see it in the same size
-        request = replace(request, references=(str(folders["before"] / "002.png"),))
+        request = replace(request, references=(str(data["concepts.0.reference_folder"] / "002.png"),))
     trainer = train(make_config(*settings, *RUN))
     assert trainer.step == 5
     assert np.isfinite(trainer.callbacks.losses).all()

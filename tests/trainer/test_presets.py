@@ -15,7 +15,6 @@ from modules.config.presets import load_preset
 from tests.support.ports import free_port
 from tests.support.preset_values import preset_values
 from tests.support.StartedRun import StartedRun
-from tests.support.videos import write_video
 
 # Each kind of memory-dependent change once: accumulation, bfloat16 weights with Adafactor, VAE checkpointing,
 # quantization.
@@ -52,7 +51,7 @@ def leaves(values: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]
 
 
 @pytest.fixture
-def small(picture_folder, layer_folder, tmp_path, tiny_model) -> Callable[[dict], list[str]]:
+def small(picture_folder, family_data, tmp_path, tiny_model) -> Callable[[dict], list[str]]:
     """Returns a function that returns the "path=value" changes for a quick run of a preset on a tiny model."""
 
     def changes(values: dict) -> list[str]:
@@ -63,14 +62,7 @@ def small(picture_folder, layer_folder, tmp_path, tiny_model) -> Callable[[dict]
             "concepts.0.path": picture_folder(),
             "data.bucket_step": max(16, load_families()[values["family"]].align),
         }
-        if load_families()[values["family"]].needs_first_frame:
-            frames = load_families()[values["family"]].frame_step + 1
-            write_video(tmp_path / "videos" / "number.mp4", frames, size=(32, 32))
-            paths |= {"concepts.0.path": tmp_path / "videos", "data.frames": frames}
-        if load_families()[values["family"]].layered:
-            paths["concepts.0.layer_folder"] = layer_folder(paths["concepts.0.path"])
-        elif load_families()[values["family"]].needs_references:
-            paths["concepts.0.reference_folder"] = picture_folder(name="before")
+        paths |= family_data(values["family"])
         words = WORD if "embeddings" in values else ()
         for number in range(len(values.get("sampling", {}).get("samples", []))):
             side = 2 * paths["data.bucket_step"]
