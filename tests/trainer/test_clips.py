@@ -63,6 +63,20 @@ def test_two_ranks_equal_one_on_clips_and_images(settings, two_ranks, tmp_path):
     assert run_alone(rank_scenarios.train, config=str(tmp_path / "text.yaml"))["losses"] != alone["losses"]
 
 
+def test_two_ranks_go_on_exactly_with_clips_and_images_within_an_epoch(settings, two_ranks, tmp_path):
+    settings("whole", "backup.at_end=false", FROM_IMAGES)
+    settings("first", "max_steps=3", FROM_IMAGES)
+    settings("rest", f"workspace_dir={tmp_path / 'first'}", FROM_IMAGES)
+    whole = two_ranks.run(rank_scenarios.train, config=str(tmp_path / "whole.yaml"))
+    first = two_ranks.run(rank_scenarios.train, config=str(tmp_path / "first.yaml"))
+    rest = two_ranks.run(rank_scenarios.train, config=str(tmp_path / "rest.yaml"), resume=True)
+    for of_whole, of_first, of_rest in zip(whole, first, rest, strict=True):
+        assert of_first["pictures"][-1][0][0] == of_rest["pictures"][0][0][0]  # the epoch
+        assert of_first["losses"] + of_rest["losses"] == of_whole["losses"]
+        assert of_first["pictures"] + of_rest["pictures"] == of_whole["pictures"]
+        assert of_rest["digest"] == of_whole["digest"]
+
+
 def test_a_run_goes_on_exactly_and_its_sample_is_a_video_with_a_poster(settings, clips, train, tmp_path):
     whole = train(settings("whole"))
     first = train(settings("parts", "max_steps=3"))
