@@ -91,5 +91,7 @@ need over their estimates; and FACTORED."""
 FACTORED = "factored state"  # values per trained weight of an optimizer that factors matrices, but not kernels
 
 
-def correction(config: TrainConfig, kind: str, otherwise: float) -> float:
-    return CORRECTIONS.get(config.family, {}).get(kind, otherwise)
+def correction(config: TrainConfig, *kinds: str, otherwise: float = 1.0) -> float:
+    """That of the first of these kinds that a preset of the family has."""
+    known = CORRECTIONS.get(config.family, {})
+    return next((known[kind] for kind in kinds if kind in known), otherwise)

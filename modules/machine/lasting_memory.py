@@ -161,7 +161,9 @@ def state_bytes(config: TrainConfig, weight_bytes: int) -> float:
     """The optimizer's state per trained weight, in bytes. weight_bytes: size of a weight."""
     facts = facts_of_optimizer(config.optimizer)
     value_bytes = 4 if rounds_by_chance(config) else weight_bytes
-    states = correction(config, FACTORED, 0.0) if facts.factors and facts_of(config).trains_weights else facts.states
+    states: float = facts.states
+    if facts.factors and facts_of(config).trains_weights:
+        states = correction(config, FACTORED, otherwise=0.0)
     return states * value_bytes + facts.state_bytes
 
 

@@ -64,9 +64,9 @@ def backward_correction(config: TrainConfig) -> float:
     """Of a kind that no preset has, that of the same step with or without accumulation."""
     kind = backward_kind(config)
     if kind.endswith(_FUSED):
-        return correction(config, kind, 1.0)
+        return correction(config, kind)
     other = kind.removesuffix(_AT_ONCE) if kind.endswith(_AT_ONCE) else kind + _AT_ONCE
-    return correction(config, kind, correction(config, other, 1.0))
+    return correction(config, kind, other)
 
 
 def activation_bytes(config: TrainConfig, model: Architecture, num_ranks: int) -> float:
@@ -167,7 +167,7 @@ def caching_bytes(config: TrainConfig, model: Architecture) -> float:
     width: float = _VAE_WIDTH
     if _has_clips(config):
         pixels, width = largest, (model.clip["encoder"] + model.clip["encoder_frame"] * config.data.frames) / 4
-    return correction(config, caching_kind(config), 1.0) * max(text, (model.vae + pixels * width * ALLOCATOR) * own)
+    return correction(config, caching_kind(config)) * max(text, (model.vae + pixels * width * ALLOCATOR) * own)
 
 
 def sampling_kind(config: TrainConfig) -> str:
@@ -180,7 +180,7 @@ def sampling_correction(config: TrainConfig) -> float:
     """Of a kind that no preset has, that of samples of another size."""
     kind = sampling_kind(config)
     other = _TRAINED_SIZE if kind == _OTHER_SIZE else _OTHER_SIZE
-    return correction(config, kind, correction(config, other, 1.0))
+    return correction(config, kind, other)
 
 
 def sampling_bytes(config: TrainConfig, model: Architecture, num_ranks: int) -> float:

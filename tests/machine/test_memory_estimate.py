@@ -49,7 +49,7 @@ def test_a_preset_names_the_smallest_gpu_that_it_fits_without_changes(preset):
 def uncorrected(monkeypatch):
     """Estimates are what was counted, as if no preset had been simulated."""
     for module in ("lasting_memory", "passing_memory"):
-        monkeypatch.setattr(f"modules.machine.{module}.correction", lambda _config, _kind, otherwise: otherwise)
+        monkeypatch.setattr(f"modules.machine.{module}.correction", lambda *_kinds, otherwise=1.0: otherwise)
 
 
 def estimate(num_ranks=None, **values):
