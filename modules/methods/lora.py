@@ -30,7 +30,8 @@ from modules.methods.lora_start import check_composable, read_start
 from modules.methods.max_norm import MaxNorm
 from modules.methods.Method import Method
 from modules.methods.parts import part_path, prepare_for_training, trained_in, trained_parts
-from modules.weights.lora_files import ADAPTER, LoraFormat, check_lora, kohya_bytes, save_lora
+from modules.weights.lora_files import ADAPTER, AdaptedModel, LoraFormat, check_lora, kohya_bytes, save_lora
+from modules.weights.lora_layers import LoraMetadata
 from modules.weights.lycoris_files import adapted_layers, file_tensors, peft_config, save_lycoris
 from modules.weights.norm_layers import add_norm_adapters
 
@@ -105,7 +106,7 @@ class Lora(Method):
 
     def check_output(self, base: BaseModel, config: TrainConfig) -> None:
         if not config.lora.is_lycoris:
-            check_lora(self._adapted(base, config), type(base.pipe), self._formats(base, config), _experts(base.family))
+            check_lora(self._adapted_model(base, config), self._formats(base, config))
         else:
             file_tensors(self._lycoris_layers(base, config), base.family)
 
@@ -113,17 +114,16 @@ class Lora(Method):
         self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]
     ) -> list[Path]:
         dtype = getattr(torch, config.output.dtype)
-        metadata = {**metadata, **kohya_metadata(base, config, metadata.get("steps"))}
-        of_experts = expert_metadata(base, config)
+        common = {**metadata, **kohya_metadata(base, config, metadata.get("steps"))}
+        written = LoraMetadata(common, expert_metadata(base, config))
         if config.lora.is_lycoris:
             layers = self._lycoris_layers(base, config)
-            return save_lycoris(folder / name, layers, base.family, dtype, metadata, of_experts)
-        adapted = self._adapted(base, config)
-        formats, experts = self._formats(base, config), _experts(base.family)
+            return save_lycoris(folder / name, layers, base.family, dtype, written)
+        formats = self._formats(base, config)
         bundle = self.bundle(base, config) if formats != "diffusers" else {}
         if config.lora.train_norms:  # beside a LoRA, the only adapters of the other kinds
             bundle |= file_tensors(self._lycoris_layers(base, config), base.family, dtype)
-        return save_lora(folder / name, adapted, type(base.pipe), formats, dtype, metadata, experts, bundle, of_experts)
+        return save_lora(folder / name, self._adapted_model(base, config), formats, dtype, written, bundle)
 
     def saved_bytes(self, base: BaseModel, config: TrainConfig) -> int:
         adapters = (param for module in self._adapted(base, config).values() for param in module.parameters())
@@ -135,7 +135,7 @@ class Lora(Method):
             if base.family.layer_names:
                 # fused layers are larger than their parts
                 dtype = getattr(torch, config.output.dtype)
-                bundled += kohya_bytes(self._adapted(base, config), type(base.pipe), dtype, _experts(base.family))
+                bundled += kohya_bytes(self._adapted_model(base, config), dtype)
                 num_files -= 1
         return num_files * numbers * getattr(torch, config.output.dtype).itemsize + bundled
 
@@ -153,6 +153,11 @@ class Lora(Method):
 
     def _adapted(self, base: BaseModel, config: TrainConfig) -> dict[str, Model]:
         return {part: base.module(part) for part in self._adapted_in(base, config)}
+
+    def _adapted_model(self, base: BaseModel, config: TrainConfig) -> AdaptedModel:
+        first, *others = base.family.denoisers
+        # diffusers loads the LoRAs of the others from separate files under the name of the first
+        return AdaptedModel(self._adapted(base, config), type(base.pipe), dict.fromkeys(others, first))
 
     def _adapted_in(self, base: BaseModel, config: TrainConfig) -> dict[str, PartConfig]:
         chosen = self.adapted_parts(base.family, config)
@@ -183,11 +188,6 @@ def _candidates(base: BaseModel, components: Collection[str], config: TrainConfi
     return {
         name: target_modules(base.family, name, base.module(name), config.lora.targets) for name in sorted(components)
     }
-
-
-def _experts(family: Family) -> dict[str, str]:
-    """All denoisers except the first -> the first; diffusers loads their LoRAs from separate files under its name."""
-    return dict.fromkeys(family.denoisers[1:], family.denoisers[0])
 
 
 def _add_adapter(family: Family, component: str, module: Model, part: PartConfig, config: TrainConfig) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
@@ -19,8 +19,10 @@ from modules.weights.lora_layers import (
     ADAPTER_METADATA,
     DIFFUSERS_KINDS,
     EXPERT,
+    NO_METADATA,
     Layers,
     LoraLayer,
+    LoraMetadata,
     diffusers_tensors,
     is_kohya,
     is_of_norm,
@@ -51,76 +53,73 @@ class LoraPipeline(Protocol):
     def save_lora_weights(self, save_directory: Path, **options: Any) -> None: ...
 
 
+@dataclass(frozen=True)
+class AdaptedModel:
+    """A model with LoRAs, and how they are divided into files.
+
+    components: name in the pipeline -> module with a PEFT adapter named "default".
+    experts: component -> the component name in its own file, `<path>_<component>`, from which diffusers loads it.
+    """
+
+    components: Mapping[str, Model]
+    pipeline_class: type[DiffusionPipeline]
+    experts: Mapping[str, str] = field(default_factory=dict)
+
+    def files(self) -> dict[str, dict[str, Model]]:
+        """Expert, "" for the file of all that has none -> the components in its file, by their names there."""
+        files: dict[str, dict[str, Model]] = {}
+        for name, module in self.components.items():
+            is_expert = name in self.experts
+            files.setdefault(name if is_expert else "", {})[self.experts.get(name, name)] = module
+        return files
+
+
 def save_lora(
     path: str | Path,
-    components: Mapping[str, Model],
-    pipeline_class: type[DiffusionPipeline],
+    model: AdaptedModel,
     fmt: LoraFormat = "diffusers",
     dtype: torch.dtype | None = None,
-    metadata: Mapping[str, str] | None = None,
-    experts: Mapping[str, str] | None = None,
+    metadata: LoraMetadata = NO_METADATA,
     bundle: Mapping[str, Tensor] | None = None,
-    expert_metadata: Mapping[str, Mapping[str, str]] | None = None,
 ) -> list[Path]:
-    """Writes the LoRA of `components` to `<path>.safetensors` and, in kohya's format, to `<path>_kohya.safetensors`.
+    """Writes the LoRA of a model to `<path>.safetensors` and, in kohya's format, to `<path>_kohya.safetensors`.
 
     path: the file name without extension (".safetensors" is removed); its folder is created.
-    components: name in the pipeline -> module with a PEFT adapter named "default".
     dtype: of the saved tensors; None keeps their dtype.
     metadata: further metadata for the files.
-    experts: component -> the component name in its own file, `<path>_<component>`, from which diffusers loads it.
     bundle: further tensors for the file in kohya's format, such as the words that were trained with it.
-    expert_metadata: component in `experts` -> what replaces `metadata` in its own file.
     Returns the files, which are written atomically. Raises WeightsError if the format can't represent the adapters.
     """
     path = Path(path)
     stem = path.with_suffix("") if path.suffix == ".safetensors" else path
+    files = {expert: f"_{expert}" if expert else "" for expert in model.files()}
     # before the first file is written, because this raises if the format can't represent the adapters
-    parts = _files(components, experts or {})
-    as_kohya = {}
-    if fmt != "diffusers":
-        as_kohya = {ending: _kohya_tensors(part, pipeline_class, dtype) for ending, part in parts.items()}
-    headers = {}
-    for ending in parts:
-        expert = ending.removeprefix("_")
-        own = {**(expert_metadata or {}).get(expert, {}), EXPERT: expert} if expert else {}
-        headers[ending] = {**(metadata or {}), **own}
+    as_kohya = _kohya_files(model, dtype) if fmt != "diffusers" else {}
     written = []
     if fmt in ("diffusers", "both"):
-        for ending, part in parts.items():
-            file = stem.with_name(f"{stem.name}{ending}.safetensors")
-            _save_diffusers(file, part, pipeline_class, dtype, headers[ending])
+        for expert, components in model.files().items():
+            file = stem.with_name(f"{stem.name}{files[expert]}.safetensors")
+            _save_diffusers(file, components, model.pipeline_class, dtype, metadata.of(expert))
             written.append(file)
-    for ending, tensors in as_kohya.items():
-        file = stem.with_name(f"{stem.name}_kohya{ending}.safetensors")
-        save_tensors(file, {**tensors, **((not ending and bundle) or {})}, headers[ending])
+    for expert, tensors in as_kohya.items():
+        file = stem.with_name(f"{stem.name}_kohya{files[expert]}.safetensors")
+        save_tensors(file, {**tensors, **((not expert and bundle) or {})}, metadata.of(expert))
         written.append(file)
     return written
 
 
-def check_lora(
-    components: Mapping[str, Model],
-    pipeline_class: type[DiffusionPipeline],
-    fmt: LoraFormat,
-    experts: Mapping[str, str] | None = None,
-) -> None:
+def check_lora(model: AdaptedModel, fmt: LoraFormat) -> None:
     """Raises WeightsError if `save_lora` would, so that it can be called before training."""
-    for part in _files(components, experts or {}).values() if fmt != "single_file" else ():
-        _check_places(part, pipeline_class)
+    if fmt != "single_file":
+        for components in model.files().values():
+            _check_places(components, model.pipeline_class)
     if fmt != "diffusers":
-        for part in _files(components, experts or {}).values():
-            _kohya_tensors(part, pipeline_class, None)
+        _kohya_files(model, None)
 
 
-def kohya_bytes(
-    components: Mapping[str, Model],
-    pipeline_class: type[DiffusionPipeline],
-    dtype: torch.dtype,
-    experts: Mapping[str, str] | None = None,
-) -> int:
+def kohya_bytes(model: AdaptedModel, dtype: torch.dtype) -> int:
     """The size of the tensors in the files in kohya's format."""
-    parts = _files(components, experts or {}).values()
-    return sum(tensor.nbytes for part in parts for tensor in _kohya_tensors(part, pipeline_class, dtype).values())
+    return sum(tensor.nbytes for tensors in _kohya_files(model, dtype).values() for tensor in tensors.values())
 
 
 def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:
@@ -157,14 +156,6 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:
         ) from error
 
 
-def _files(components: Mapping[str, Model], experts: Mapping[str, str]) -> dict[str, dict[str, Model]]:
-    """Suffix of a file name -> its components, by their names in that file."""
-    files: dict[str, dict[str, Model]] = {}
-    for name, module in components.items():
-        files.setdefault(f"_{name}" if name in experts else "", {})[experts.get(name, name)] = module
-    return files
-
-
 def _save_diffusers(
     file: Path,
     components: Mapping[str, Model],
@@ -199,6 +190,12 @@ def _check_places(components: Iterable[str], pipeline_class: type[DiffusionPipel
             raise WeightsError(
                 f"A LoRA file for a {pipeline_class.__name__} can't contain '{name}'; train without a LoRA for it."
             )
+
+
+def _kohya_files(model: AdaptedModel, dtype: torch.dtype | None) -> dict[str, dict[str, Tensor]]:
+    """Expert -> the tensors of its file in kohya's format."""
+    files = model.files().items()
+    return {expert: _kohya_tensors(components, model.pipeline_class, dtype) for expert, components in files}
 
 
 def _kohya_tensors(

@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,6 +58,21 @@ class LoraLayer:
     def rank(self) -> int:
         return self.down.shape[0]
 
+
+@dataclass(frozen=True)
+class LoraMetadata:
+    """Of the files of a model. of_experts: further denoiser -> what replaces `common` in its own file."""
+
+    common: Mapping[str, str] = field(default_factory=dict)
+    of_experts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def of(self, expert: str) -> dict[str, str]:
+        """That of an expert's own file; "" for the file of all that has none."""
+        own = {**self.of_experts.get(expert, {}), EXPERT: expert} if expert else {}
+        return {**self.common, **own}
+
+
+NO_METADATA = LoraMetadata()
 
 # Component -> path of the layer, as in diffusers' format -> its adapter.
 Layers = dict[str, dict[str, LoraLayer]]

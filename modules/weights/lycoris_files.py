@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from modules.weights.errors import WeightsError
 from modules.weights.kohya_names import diffusers_name, kohya_name
-from modules.weights.lora_layers import EXPERT, NORM_PARTS, is_of_norm
+from modules.weights.lora_layers import EXPERT, NO_METADATA, NORM_PARTS, LoraMetadata, is_of_norm
 from modules.weights.safe import METADATA, load_tensors, read_header, save_tensors
 
 if TYPE_CHECKING:
@@ -121,13 +121,11 @@ def save_lycoris(
     layers: LycorisLayers,
     family: Family,
     dtype: torch.dtype | None = None,
-    metadata: Mapping[str, str] | None = None,
-    expert_metadata: Mapping[str, Mapping[str, str]] | None = None,
+    metadata: LoraMetadata = NO_METADATA,
 ) -> list[Path]:
     """Writes `<path>.safetensors`, and `<path>_<denoiser>.safetensors` for each further denoiser; returns the files.
 
     The denoisers of a model have the same layers, so that a file could not tell them apart.
-    expert_metadata: further denoiser -> what replaces `metadata` in its own file.
     """
     first, *others = family.denoisers
     written = []
@@ -135,8 +133,7 @@ def save_lycoris(
         own = {first: layers[expert]} if expert else {name: of for name, of in layers.items() if name not in others}
         if own:
             file = path.with_name(f"{path.name}{f'_{expert}' if expert else ''}.safetensors")
-            named = {**(expert_metadata or {}).get(expert, {}), EXPERT: expert} if expert else {}
-            save_tensors(file, file_tensors(own, family, dtype), {**(metadata or {}), **named})
+            save_tensors(file, file_tensors(own, family, dtype), metadata.of(expert))
             written.append(file)
     return written
 

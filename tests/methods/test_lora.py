@@ -10,7 +10,7 @@ from modules.config.TrainConfig import TrainConfig
 from modules.families.registry import FAMILIES
 from modules.methods.lora import target_modules
 from modules.methods.registry import METHODS
-from modules.weights.lora_files import load_lora, save_lora
+from modules.weights.lora_files import AdaptedModel, load_lora, save_lora
 from tests.support.prepared import prepared
 from tests.support.short_training import a_batch, our_picture, plain_picture, train
 
@@ -230,7 +230,7 @@ def test_a_trained_lora_changes_a_plain_pipelines_picture_as_it_does_ours(model,
         assert np.abs(plain_picture(plain) - ours).max() <= 1e-5
     assert np.abs(without - ours).max() > 0.02
     denoiser = family.denoisers[0]
-    (file,) = save_lora(tmp_path / "denoiser", {denoiser: base.module(denoiser)}, PIPELINES[family.name])
+    (file,) = save_lora(tmp_path / "denoiser", AdaptedModel({denoiser: base.module(denoiser)}, PIPELINES[family.name]))
     without_text = load(folder)
     without_text.load_lora_weights(tmp_path, weight_name=file.name)
     assert np.abs(plain_picture(without_text) - ours).max() > 1e-3  # the text encoders' share shows too

@@ -6,7 +6,7 @@ import torch
 from modules.config.errors import UserError
 from modules.config.quantizations import QUANTIZATIONS
 from modules.methods.lora import MAGNITUDE
-from modules.weights.lora_files import save_lora
+from modules.weights.lora_files import AdaptedModel, save_lora
 from modules.weights.QuantizedLinear import QuantizedLinear
 from tests.support.prepared import prepared
 from tests.support.short_training import train
@@ -50,7 +50,7 @@ def test_adapters_train_as_on_the_dequantized_weights(quantization, dora, tiny_s
 def test_a_lora_continues_on_a_quantized_base_and_one_for_another_model_is_refused(tiny_sd15, tiny_sd15_v, tmp_path):
     for name, folder in (("own", tiny_sd15), ("other", tiny_sd15_v)):
         base, _ = attached(folder, "none")
-        save_lora(tmp_path / name, {part: base.module(part) for part in PARTS}, type(base.pipe))
+        save_lora(tmp_path / name, AdaptedModel({part: base.module(part) for part in PARTS}, type(base.pipe)))
     attached(tiny_sd15, "nf4", start_from=str(tmp_path / "own.safetensors"))
     with pytest.raises(UserError, match="was made for a different model"):
         attached(tiny_sd15, "nf4", start_from=str(tmp_path / "other.safetensors"))

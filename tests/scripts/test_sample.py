@@ -15,7 +15,7 @@ from safetensors import safe_open
 from modules.families.sd15 import SD15
 from modules.weights.convert import convert
 from modules.weights.embedding_files import save_embedding
-from modules.weights.lora_files import save_lora
+from modules.weights.lora_files import AdaptedModel, save_lora
 from modules.weights.safe import load_tensors, save_tensors
 from scripts import sample
 
@@ -38,7 +38,7 @@ def loras(tiny_sd15, tmp_path_factory):
             if "lora_B" in name:
                 param.data.normal_(0, 0.3)
         stem = tmp_path_factory.mktemp("loras") / f"lora{number}"
-        files += save_lora(stem, {"unet": pipe.unet}, StableDiffusionPipeline)
+        files += save_lora(stem, AdaptedModel({"unet": pipe.unet}, StableDiffusionPipeline))
     return files
 
 

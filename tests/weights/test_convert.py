@@ -11,7 +11,8 @@ from peft import LoraConfig
 from modules.families.registry import FAMILIES
 from modules.weights.convert import convert
 from modules.weights.errors import WeightsError
-from modules.weights.lora_files import load_lora, save_lora
+from modules.weights.lora_files import AdaptedModel, load_lora, save_lora
+from modules.weights.lora_layers import LoraMetadata
 from modules.weights.safe import load_tensors, read_header, save_tensors
 
 MODELS = {"tiny_sd15": "sd15", "tiny_sd15_v": "sd15", "tiny_sdxl": "sdxl", "tiny_sdxl_v": "sdxl", "tiny_sd3": "sd3"}
@@ -79,7 +80,9 @@ LORAS = {"sd15": "tiny_sd15", "sdxl": "tiny_sdxl", "sd3": "tiny_sd3"}
 def test_a_lora_there_and_back_is_the_same_tensor_by_tensor(family, options, tmp_path, request):
     pipe, components = adapted(family, request.getfixturevalue(LORAS[family]), **options)
     metadata = {"trigger": "cat"}
-    of_diffusers, of_kohya = save_lora(tmp_path / "x", components, type(pipe), "both", metadata=metadata)
+    of_diffusers, of_kohya = save_lora(
+        tmp_path / "x", AdaptedModel(components, type(pipe)), "both", metadata=LoraMetadata(metadata)
+    )
     to_kohya = convert(str(of_diffusers), tmp_path / "k.safetensors")
     to_diffusers = convert(str(of_kohya), tmp_path / "d.safetensors")
     assert_equal(load_tensors(to_kohya), load_tensors(of_kohya))
@@ -92,7 +95,7 @@ def test_a_lora_there_and_back_is_the_same_tensor_by_tensor(family, options, tmp
 def test_a_converted_lora_has_its_strength_in_plain_diffusers(tiny_sdxl, tmp_path):
     patterns = {"rank_pattern": {"mid_block.*": 2}, "alpha_pattern": {"mid_block.*": 5}}
     reference, components = adapted("sdxl", tiny_sdxl, **patterns)
-    (of_kohya,) = save_lora(tmp_path / "x", components, type(reference), "single_file")
+    (of_kohya,) = save_lora(tmp_path / "x", AdaptedModel(components, type(reference)), "single_file")
     converted = convert(str(of_kohya), tmp_path / "d.safetensors")
     pipes = [type(reference).from_pretrained(tiny_sdxl) for _ in range(2)]
     pipes[0].load_lora_weights(tmp_path, weight_name=converted.name)

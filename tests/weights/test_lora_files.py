@@ -12,8 +12,8 @@ from modules.families.registry import FAMILIES
 from modules.weights.convert import convert
 from modules.weights.errors import WeightsError
 from modules.weights.kohya_names import diffusers_name, kohya_name
-from modules.weights.lora_files import load_lora, lora_family, save_lora
-from modules.weights.lora_layers import read_layers
+from modules.weights.lora_files import AdaptedModel, load_lora, lora_family, save_lora
+from modules.weights.lora_layers import LoraMetadata, read_layers
 from modules.weights.norm_layers import is_norm
 from modules.weights.safe import load_tensors, read_header, save_tensors
 
@@ -88,7 +88,7 @@ def test_both_files_load_in_a_plain_diffusers_pipeline(case, model, tmp_path, re
     folder = request.getfixturevalue(model)
     unet_targets, text_targets, options = CASES[case]
     reference, components = trained(folder, unet_targets, text_targets, **options)
-    files = save_lora(tmp_path / "my.lora", components, StableDiffusionPipeline, "both")
+    files = save_lora(tmp_path / "my.lora", AdaptedModel(components, StableDiffusionPipeline), "both")
     assert [file.name for file in files] == ["my.lora.safetensors", "my.lora_kohya.safetensors"]
     plain = StableDiffusionPipeline.from_pretrained(folder)
     for file in files:
@@ -100,7 +100,7 @@ def test_both_files_load_in_a_plain_diffusers_pipeline(case, model, tmp_path, re
 @pytest.mark.parametrize("kind", ["diffusers", "single_file"])
 def test_load_lora_reads_what_save_lora_wrote(kind, tiny_sd15, tmp_path):
     reference, components = trained(tiny_sd15, LINEAR_AND_CONV, TEXT)
-    (file,) = save_lora(tmp_path / "x.safetensors", components, StableDiffusionPipeline, kind)
+    (file,) = save_lora(tmp_path / "x.safetensors", AdaptedModel(components, StableDiffusionPipeline), kind)
     pipe = StableDiffusionPipeline.from_pretrained(tiny_sd15)
     load_lora(pipe, file)
     assert_same_outputs(pipe, reference, StableDiffusionPipeline.from_pretrained(tiny_sd15))
@@ -108,7 +108,7 @@ def test_load_lora_reads_what_save_lora_wrote(kind, tiny_sd15, tmp_path):
 
 def test_kohya_names_are_those_that_other_tools_look_for(tiny_sd15, tmp_path):
     _, components = trained(tiny_sd15, LINEAR_AND_CONV, TEXT)
-    (file,) = save_lora(tmp_path / "x", components, StableDiffusionPipeline, "single_file")
+    (file,) = save_lora(tmp_path / "x", AdaptedModel(components, StableDiffusionPipeline), "single_file")
     tensors = load_tensors(file)
     down = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_q.lora_down.weight"
     assert tensors[down].shape == (4, 8)
@@ -124,7 +124,10 @@ def test_kohya_names_are_those_that_other_tools_look_for(tiny_sd15, tmp_path):
 def test_the_diffusers_file_tells_alpha_and_no_path_of_this_machine(tiny_sd15, tmp_path):
     _, components = trained(tiny_sd15, ATTENTION, TEXT)
     (file,) = save_lora(
-        tmp_path / "x", components, StableDiffusionPipeline, dtype=torch.float16, metadata={"trigger": "cat"}
+        tmp_path / "x",
+        AdaptedModel(components, StableDiffusionPipeline),
+        dtype=torch.float16,
+        metadata=LoraMetadata({"trigger": "cat"}),
     )
     header = read_header(file)
     metadata = header.pop("__metadata__")
@@ -143,7 +146,7 @@ def test_dora_is_written_and_read_in_both_formats(kind, tiny_sd15, tmp_path):
         for name, parameter in components["unet"].named_parameters():
             if "magnitude" in name:
                 parameter.mul_(1.5)
-    (file,) = save_lora(tmp_path / "x", components, StableDiffusionPipeline, kind)
+    (file,) = save_lora(tmp_path / "x", AdaptedModel(components, StableDiffusionPipeline), kind)
     pipe = StableDiffusionPipeline.from_pretrained(tiny_sd15)
     load_lora(pipe, file)
     assert_same_outputs(pipe, reference, StableDiffusionPipeline.from_pretrained(tiny_sd15))
@@ -157,7 +160,7 @@ def test_dora_is_written_and_read_in_both_formats(kind, tiny_sd15, tmp_path):
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tiny_sd15, tmp_path, monkeypatch):
     _, components = trained(tiny_sd15, ATTENTION)
-    (file,) = save_lora(tmp_path / "x", components, StableDiffusionPipeline)
+    (file,) = save_lora(tmp_path / "x", AdaptedModel(components, StableDiffusionPipeline))
     before = file.read_bytes()
 
     def fail(tensors, filename, metadata):
@@ -166,7 +169,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tiny_sd15, tmp_path
 
     monkeypatch.setattr("safetensors.torch.save_file", fail)
     with pytest.raises(OSError, match="No space"):
-        save_lora(tmp_path / "x", components, StableDiffusionPipeline)
+        save_lora(tmp_path / "x", AdaptedModel(components, StableDiffusionPipeline))
     assert file.read_bytes() == before
     assert list(tmp_path.iterdir()) == [file]
 
@@ -196,7 +199,9 @@ def larger_files(tmp_path_factory, request):
     @functools.cache
     def write(model):
         _, pipeline, _, components = trained_larger(model, request)
-        return set(components), *save_lora(tmp_path_factory.mktemp(model) / "x", components, pipeline, "both")
+        return set(components), *save_lora(
+            tmp_path_factory.mktemp(model) / "x", AdaptedModel(components, pipeline), "both"
+        )
 
     return write
 
@@ -216,7 +221,7 @@ def test_a_lora_of_the_larger_families_gives_a_plain_pipeline_our_picture(model,
     folder, pipeline, reference, components = trained_larger(model, request, **options)
     ours, without = picture(reference), picture(pipeline.from_pretrained(folder))
     assert (ours - without).abs().max() > 1e-2
-    for file in save_lora(tmp_path / "x", components, pipeline, "both"):
+    for file in save_lora(tmp_path / "x", AdaptedModel(components, pipeline), "both"):
         pipe = pipeline.from_pretrained(folder)
         load_lora(pipe, file)
         assert (picture(pipe) - ours).abs().max() <= 1e-5
@@ -284,7 +289,7 @@ def test_every_layers_name_in_kohyas_format_leads_back_to_it(request):
 
 def test_layers_of_unlike_alphas_are_read_each_with_its_own(tiny_sd15, tmp_path):
     reference, components = trained(tiny_sd15, ATTENTION)
-    (file,) = save_lora(tmp_path / "x", components, StableDiffusionPipeline, "single_file")
+    (file,) = save_lora(tmp_path / "x", AdaptedModel(components, StableDiffusionPipeline), "single_file")
     tensors = load_tensors(file)
     layer = "lora_unet_mid_block_attentions_0_transformer_blocks_0_attn2_to_k"
     tensors[f"{layer}.alpha"] *= 0.5
@@ -364,7 +369,7 @@ def test_the_family_of_what_was_written_is_known(model, larger_files, tiny_sd15)
 def test_a_lora_of_another_kind_of_model_is_refused_and_changes_nothing(tiny_sd15, tiny_sd3, tmp_path):
     sd3 = StableDiffusion3Pipeline.from_pretrained(tiny_sd3)
     components = {"transformer": adapt(sd3.transformer, ["attn.to_q"])}
-    (file,) = save_lora(tmp_path / "x", components, StableDiffusion3Pipeline)
+    (file,) = save_lora(tmp_path / "x", AdaptedModel(components, StableDiffusion3Pipeline))
     pipe = StableDiffusionPipeline.from_pretrained(tiny_sd15)
     with pytest.raises(WeightsError, match=r"x\.safetensors': is a LoRA for sd3; choose a LoRA for sd15\.$"):
         load_lora(pipe, file)
@@ -374,7 +379,7 @@ def test_a_lora_of_another_kind_of_model_is_refused_and_changes_nothing(tiny_sd1
 @pytest.mark.parametrize("kind", ["diffusers", "single_file"])
 def test_a_lora_of_a_wider_model_is_refused(kind, tiny_sd15, tmp_path):
     _, components = trained(tiny_sd15, ATTENTION)
-    (file,) = save_lora(tmp_path / "x", components, StableDiffusionPipeline, kind)
+    (file,) = save_lora(tmp_path / "x", AdaptedModel(components, StableDiffusionPipeline), kind)
     wider = {
         name: torch.zeros(tensor.shape[0], 99)
         if "attn2_to_k.lora_down" in name or "attn2.to_k.lora_A" in name
@@ -396,7 +401,7 @@ def test_the_dropout_of_the_training_is_not_passed_on(tiny_sd15, tmp_path):
     reference, components = trained(tiny_sd15, ATTENTION, TEXT, lora_dropout=0.5)
     for module in components.values():
         module.eval()
-    (file,) = save_lora(tmp_path / "x", components, StableDiffusionPipeline)
+    (file,) = save_lora(tmp_path / "x", AdaptedModel(components, StableDiffusionPipeline))
     pipe = StableDiffusionPipeline.from_pretrained(tiny_sd15)
     pipe.load_lora_weights(tmp_path, weight_name=file.name)
     assert_same_outputs(pipe, reference, StableDiffusionPipeline.from_pretrained(tiny_sd15))
@@ -406,9 +411,11 @@ def test_alphas_keep_their_precision(tiny_sd15, tmp_path):
     pipe = StableDiffusionPipeline.from_pretrained(tiny_sd15)
     pipe.unet.add_adapter(LoraConfig(r=3, lora_alpha=100 / 3, target_modules=["to_k"]))
     components = {"unet": pipe.unet}
-    (file,) = save_lora(tmp_path / "x", components, StableDiffusionPipeline, "single_file", torch.bfloat16)
+    (file,) = save_lora(
+        tmp_path / "x", AdaptedModel(components, StableDiffusionPipeline), "single_file", torch.bfloat16
+    )
     dtypes = {name.rpartition(".")[2]: tensor.dtype for name, tensor in load_tensors(file).items()}
     assert dtypes == {"weight": torch.bfloat16, "alpha": torch.float32}
-    (plain,) = save_lora(tmp_path / "y", components, StableDiffusionPipeline)
+    (plain,) = save_lora(tmp_path / "y", AdaptedModel(components, StableDiffusionPipeline))
     converted = load_tensors(convert(str(plain), tmp_path / "z.safetensors", dtype="float16", family="sd15"))
     assert {t.item() for name, t in converted.items() if name.endswith(".alpha")} == {torch.tensor(100 / 3).item()}
