@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,7 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def comparisons(args: argparse.Namespace, folder: Path):
+def comparisons(args: argparse.Namespace, folder: Path) -> Iterator[Comparison]:
     """The comparisons asked for, each made when it is its turn."""
     for method in [args.method] if args.method else METHODS:
         for option in args.options:

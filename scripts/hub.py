@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(name: str, run, argument: str, text: str) -> None:
+    def add(name: str, run: Callable[[argparse.Namespace], None], argument: str, text: str) -> None:
         command = commands.add_parser(name, help=text, description=text)
         if argument:
             command.add_argument("text", metavar=argument)

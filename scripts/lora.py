@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -67,7 +67,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=command_name("lora"), description="Make new files of LoRAs.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(run, text: str) -> argparse.ArgumentParser:
+    def command(run: Callable[[argparse.Namespace], list[Path]], text: str) -> argparse.ArgumentParser:
         added = commands.add_parser(run.__name__, help=text, description=text)
         added.set_defaults(run=run)
         return added

@@ -26,7 +26,7 @@ FOLDER = "generated"  # in the run's folder of samples, beside those of its step
 class _PrintedPaths(TrainCallbacks):
     """Prints the paths of samples. problems: the warnings."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.problems: list[str] = []
 
     def on_sample(self, path: str | Path, prompt: str, step: int) -> None:

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -81,7 +82,14 @@ def main(argv: "list[str] | None" = None, root: Path = ROOT) -> int:
     return 0
 
 
-def set_up(root: Path, names: "list[str]", index: str, say, create=None, install=None) -> None:
+def set_up(
+    root: Path,
+    names: "list[str]",
+    index: str,
+    say: "Callable[[str], None]",
+    create: "Callable[[Path], None] | None" = None,
+    install: "Callable[[Path, list[str], Callable[[str], None]], None] | None" = None,
+) -> None:
     """Make the environment if there is no working one, install the files `names` into it, and stamp it.
 
     names: requirements files in `root`.

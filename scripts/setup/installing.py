@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from scripts.setup.saying import say_in_place, say_nothing, say_on_terminal
@@ -53,7 +54,7 @@ def create_venv(root: Path, options: "tuple[str, ...]" = ()) -> None:
         raise _failure(root, f"Making the environment in .venv failed (exit code {code})", lines)
 
 
-def pip_install(root: Path, arguments: "list[str]", say) -> None:
+def pip_install(root: Path, arguments: "list[str]", say: "Callable[[str], None]") -> None:
     """Run `pip install` with `arguments` in the environment; a line on the terminal shows how it goes on.
 
     Raises SetupError with the last lines of pip.
@@ -106,7 +107,7 @@ def explain(lines: "list[str]") -> "str | None":
 
 
 def _run_logged(
-    command: "list[str]", root: Path, echo, variables: "dict[str, str] | None" = None
+    command: "list[str]", root: Path, echo: "Callable[[str], None]", variables: "dict[str, str] | None" = None
 ) -> "tuple[int, list[str]]":
     """Run `command` without a keyboard, each line of it to the log and to `echo`; its exit code and last lines.
 

@@ -4,7 +4,9 @@ import contextlib
 import errno
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from scripts.setup.SetupError import SetupError
 
@@ -12,7 +14,7 @@ HAS_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, say):
+def exclusive(path: Path, say: "Callable[[str], None]") -> "Iterator[None]":
     """Hold the lock file `path`, after waiting for a process that holds it. A process that dies lets go of it.
 
     A disk that has no locks is used without.
@@ -32,7 +34,7 @@ def exclusive(path: Path, say):
         yield
 
 
-def _try_lock(file) -> bool:
+def _try_lock(file: BinaryIO) -> bool:
     try:
         if sys.platform == "win32":
             import msvcrt

@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
 
 from scripts.setup.SetupError import SetupError
@@ -13,7 +13,7 @@ MAX_CHARACTERS = 60
 CUDA_BYTES, CPU_BYTES = 14 * 10**9, 3 * 10**9
 
 
-def check_length(root: PurePath, platform: str, has_long_paths) -> None:
+def check_length(root: PurePath, platform: str, has_long_paths: "Callable[[], bool]") -> None:
     """Raises SetupError if the paths of packages below `root` would be longer than Windows takes.
 
     platform: as sys.platform. has_long_paths: called only where the answer depends on it.

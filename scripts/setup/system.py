@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -89,7 +90,7 @@ def check_venv_module(present: bool) -> None:
         raise SetupError(f"Python's venv module is missing or incomplete; {remedy('venv')} and start again.")
 
 
-def check_tkinter(present: bool, for_window: bool, for_tests: bool, say) -> None:
+def check_tkinter(present: bool, for_window: bool, for_tests: bool, say: "Callable[[str], None]") -> None:
     """Raises SetupError if the window is wanted without tkinter; the tests without it say so; training needs none."""
     if present:
         return

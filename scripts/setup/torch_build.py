@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +34,13 @@ def fits_cuda_12(gpu: Gpu) -> bool:
     return gpu.driver >= 525 and (5, 0) <= gpu.capability < (10, 0)
 
 
-def torch_index(platform: str, environ: "Mapping[str, str]", installed: "str | None", has_nvidia_gpu, list_gpus) -> str:
+def torch_index(
+    platform: str,
+    environ: "Mapping[str, str]",
+    installed: "str | None",
+    has_nvidia_gpu: "Callable[[], bool]",
+    list_gpus: "Callable[[], list[Gpu]]",
+) -> str:
     """The package index that torch comes from; "" when the one pip uses anyway has the right build.
 
     platform: as sys.platform. environ: CHORUS_TORCH_INDEX in it wins.
