@@ -82,6 +82,8 @@ def works() -> dict[str, Work]:
     """Name of a run -> a step of it on one GPU."""
     found = {}
     for label, (family, images, checkpoints) in EXAMPLES.items():
+        if family not in ARCHITECTURES:  # removed since
+            continue
         model = ARCHITECTURES[family]
         weights, adapters = model.denoiser, LORA_RANK * model.adapter["attention"]
         # passes: forward, recomputation, gradients of the activations, and of the weights that train

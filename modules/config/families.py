@@ -106,8 +106,9 @@ def load_families() -> dict[str, FamilyInfo]:
 
 
 def default_family() -> str:
-    """The name of the family of a new config."""
-    return next(info.name for info in load_families().values() if info.is_default)
+    """The name of the family of a new config: of the first in the menu, if none is the default."""
+    infos = load_families().values()
+    return next((info.name for info in infos if info.is_default), next(iter(infos)).name)
 
 
 def families_with(**values: Any) -> tuple[str, ...]:
