@@ -1,0 +1,20 @@
+"""Removing a family touches its file, its presets and its tiny model; all else is made anew."""
+
+import pytest
+
+from tests.support.removed_family import declaring_files, remove
+
+# What shows, simulates or presumes one family.
+KNOWN = {
+    "flux1": {"scripts/scaling_model.py: flux1"},  # an example of the page on scaling
+    "hidream": {"scripts/simulated_model.py: hidream"},  # where tokens go to experts by their values
+    "sd15": {"tests/config/test_validation.py: fails"},  # which tests settings of the default family
+    "sdxl": {"scripts/scaling_model.py: sdxl"},
+    "wan21": {"scripts/make_video_demo.py: wan21"},  # the demo is a tiny one
+}
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("stem", declaring_files())
+def test_nothing_else_is_edited(stem, tmp_path):
+    assert set(remove(stem, tmp_path / "tree").outside) == KNOWN.get(stem, set())
