@@ -103,10 +103,10 @@ SD3 = Family(
     kohya_prefixes={"transformer": "lora_transformer", "text_encoder": "lora_te1", "text_encoder_2": "lora_te2"},
     embedding_keys={"text_encoder": "clip_l", "text_encoder_2": "clip_g", "text_encoder_3": "t5xxl"},
     distilled={"SD 3.5 Large Turbo": "SD 3.5 Large"},
-    remarks="""Kohya's own scripts merge query, key and value into one layer, which can't hold three separate adapters
-    of the same rank. Chorus therefore uses the names that OneTrainer writes and ComfyUI reads. ComfyUI can also read
-    diffusers' file, but assumes that alpha equals the rank. The final projection of the first text encoder is the
-    identity in all released models and is missing in single files, so it is never trained. The model can be trained and
-    sampled without T5. diffusers needs the missing parts named: `from_pretrained(folder, text_encoder_3=None,
-    tokenizer_3=None)`.""",
+    remarks="""Kohya's own scripts merge query, key and value into one layer, which can't hold three separate
+    adapters of the same rank. Chorus therefore uses the names that OneTrainer writes and ComfyUI reads. ComfyUI can
+    also read diffusers' file, but assumes that alpha equals the rank. diffusers only reads its own format; Chorus
+    reads both. The final projection of the first text encoder is the identity in all released models and is missing
+    in single files, so it is never trained. The model can be trained and sampled without T5. diffusers needs the
+    missing parts named: `from_pretrained(folder, text_encoder_3=None, tokenizer_3=None)`.""",
 )
