@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from modules.families.Family import DenoiserCall, Family
+from modules.families.LayerNames import LayerNames
 from modules.families.PublishedModel import Component, PublishedModel
 from modules.families.qwen_image import QWEN_CODEC
 from modules.families.TextEncoding import TextEncoding
@@ -16,6 +17,30 @@ if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
 
 _ATTENTION = tuple(f"{name}.{layer}" for name in ("attn1", "attn2") for layer in ("to_q", "to_k", "to_v", "to_out.0"))
+_BLOCK = "transformer_blocks.{}."
+_NAMES = LayerNames(  # of its makers' files
+    "diffusion_model.",
+    names={
+        **{
+            f"{_BLOCK}{ours}.{layer}": f"blocks.{{}}.{theirs}.{their_layer}"
+            for ours, theirs in (("attn1", "self_attn"), ("attn2", "cross_attn"))
+            for layer, their_layer in (
+                ("to_q", "q_proj"),
+                ("to_k", "k_proj"),
+                ("to_v", "v_proj"),
+                ("to_out.0", "output_proj"),
+            )
+        },
+        f"{_BLOCK}ff.net.0.proj": "blocks.{}.mlp.layer1",
+        f"{_BLOCK}ff.net.2": "blocks.{}.mlp.layer2",
+        **{
+            f"{_BLOCK}{norm}.linear_{number}": f"blocks.{{}}.adaln_modulation_{part}.{number}"
+            for norm, part in (("norm1", "self_attn"), ("norm2", "cross_attn"), ("norm3", "mlp"))
+            for number in (1, 2)
+        },
+    },
+    folds_alpha=True,  # diffusers would not read it
+)
 
 
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
@@ -100,5 +125,6 @@ ANIMA = Family(
         text={"prompt_embeds": (512, 1024)},
         side=1024,
     ),
+    layer_names={"transformer": _NAMES},
     foreign_loras=("ComfyUI",),
 )
