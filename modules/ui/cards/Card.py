@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -22,10 +23,16 @@ class Card(ctk.CTkFrame):
     def __init__(self, parent: tkinter.Misc, app: App, title: str):
         super().__init__(parent, fg_color=Theme.card, corner_radius=8)
         self.app = app
+        self.ends: list[Callable[[], object]] = []  # what is called when the card is destroyed
         self.grid_columnconfigure(0, weight=1)
         self.grid_rowconfigure(99, minsize=8)  # below the last row
         self._title = ctk.CTkLabel(self, text=title, font=app.theme.font(15, "bold"), anchor="w")
         self._title.grid(row=0, column=0, sticky="w", padx=12, pady=(8, 2))
+
+    def destroy(self) -> None:
+        for end in self.ends:
+            end()
+        super().destroy()
 
     def show_title(self, text: str) -> None:
         if self._title.cget("text") != text:

@@ -53,13 +53,10 @@ class OwnImagesCard(Card):
         self._preset_job: str | None = None
         self._presets_of: tuple[str, str] | None = None  # family and method whose presets are in the menu
         self._are_presets_read = False
-        self._ends: list = []
         self._steps = self._build()
         app.in_slices(self._steps)
 
     def destroy(self) -> None:
-        for end in self._ends:
-            end()
         self._steps.close()
         self._give_up_reading()
         if self._preset_job is not None:
@@ -221,7 +218,7 @@ class OwnImagesCard(Card):
         self._rows.grid(row=2, column=0, sticky="ew", padx=(0, 2))
         self._rows.grid_columnconfigure(2, weight=1)
         self._rescale()
-        self._ends.append(self.app.theme.on_change(self._rescale))
+        self.ends.append(self.app.theme.on_change(self._rescale))
         self.base_note = self._add_note(0)
         find = ctk.CTkButton(self._rows, text="Find a model…", width=20, height=26, font=self.app.theme.font(12))
         find.configure(command=self._find_model)
@@ -233,7 +230,7 @@ class OwnImagesCard(Card):
         yield
         self._build_gpus()
         self._build_buttons()
-        self._ends += [
+        self.ends += [
             self.app.views.add(self, self._on_settings).end,
             self.app.checks.subscribe(self._show_base),
             self.app.problems.subscribe(self._show_folder),

@@ -44,13 +44,8 @@ class ProgressCard(Card):
         }
         self.folder = self._add_button(bar, "Open folder", self.open_run_folder)
         lay_in_rows(bar, [*self.buttons.values(), self.folder], app.theme, gap=8)
-        self._ends = (app.run.subscribe(self.show), app.every(CLOCK_SECONDS, lambda: self.show(app.run.state)))
+        self.ends += [app.run.subscribe(self.show), app.every(CLOCK_SECONDS, lambda: self.show(app.run.state))]
         self.show(app.run.state)
-
-    def destroy(self) -> None:
-        for end in self._ends:
-            end()
-        super().destroy()
 
     def show(self, state: RunState) -> None:
         """Show the figures of the run; only what has changed is written."""

@@ -36,16 +36,11 @@ class RecentCard(Card):
         self._body.grid(row=1, column=0, sticky="ew", padx=12, pady=(2, 4))
         self._body.grid_columnconfigure(0, weight=1)
         self._view = app.views.add(self, self._on_settings)
-        self._ends: tuple[Callable[[], object], ...] = (
+        self.ends += [
             self._view.end,
             app.run.subscribe(self._on_run),
             app.every(LOOK_SECONDS, self._view.invalidate),  # while hidden, it waits until shown
-        )
-
-    def destroy(self) -> None:
-        for end in self._ends:
-            end()
-        super().destroy()
+        ]
 
     def _on_settings(self, paths: set[str] | None) -> None:
         if paths is None or "workspace_dir" in paths:

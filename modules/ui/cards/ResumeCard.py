@@ -15,6 +15,7 @@ from modules.config.errors import UserError
 from modules.session.backups import BackupInfo, newest_usable
 from modules.session.following import RunInfo, find_runs
 from modules.session.RunFolder import RunFolder
+from modules.ui.cards.Card import Card
 from modules.ui.theme import Theme
 
 if TYPE_CHECKING:
@@ -24,29 +25,20 @@ MAX_RUNS = 6
 LOOK_SECONDS = 10.0
 
 
-class ResumeCard(ctk.CTkFrame):
+class ResumeCard(Card):
     """The newest runs beside the run folder of the settings; Open shows one, running or not. If the run folder itself
     has a usable backup, a button calls `resume`."""
 
     def __init__(self, parent: tkinter.Misc, app: App, resume: Callable[[], None]):
-        super().__init__(parent, fg_color=Theme.card, corner_radius=8)
-        self.app = app
+        super().__init__(parent, app, "Runs")
         self._resume = resume
         self._shown: tuple[list[RunInfo], BackupInfo | None] | None = None
         self._is_looking = False
-        self.grid_columnconfigure(0, weight=1)
-        title = ctk.CTkLabel(self, text="Runs", font=app.theme.font(15, "bold"), anchor="w")
-        title.grid(row=0, column=0, sticky="ew", padx=12, pady=(8, 2))
         self.body = ctk.CTkFrame(self, fg_color="transparent", height=0)
-        self.body.grid(row=1, column=0, sticky="ew", padx=12, pady=(0, 12))
+        self.body.grid(row=1, column=0, sticky="ew", padx=12, pady=(0, 4))
         self.body.grid_columnconfigure(0, weight=1)
         view = app.views.add(self, self._on_settings)
-        self._ends = (view.end, app.every(LOOK_SECONDS, view.invalidate))  # while hidden, it waits until shown
-
-    def destroy(self) -> None:
-        for end in self._ends:
-            end()
-        super().destroy()
+        self.ends += [view.end, app.every(LOOK_SECONDS, view.invalidate)]  # while hidden, it waits until shown
 
     def _on_settings(self, paths: set[str] | None) -> None:
         if paths is None or "workspace_dir" in paths:
