@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -11,9 +10,8 @@ import torch
 from modules.config.errors import UserError
 from modules.methods.DenoisingLoss import DenoisingLoss
 from modules.methods.layers import check_patterns, matching_layers, preset_layers
-from modules.methods.Method import Method
 from modules.methods.parts import part_path, prepare_for_training, trained_in, trained_parts
-from modules.weights.model_files import check_names, model_bytes, save_model
+from modules.methods.WholeModelMethod import WholeModelMethod
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from modules.weights.BaseModel import BaseModel
 
 
-class Full(Method):
+class Full(WholeModelMethod):
     name = "full"
 
     def components(self, family: Family, config: TrainConfig) -> dict[str, PartConfig]:
@@ -56,17 +54,6 @@ class Full(Method):
 
     def loss(self, base: BaseModel, config: TrainConfig) -> DenoisingLoss:
         return DenoisingLoss(base, list(trained_in(self, base, config)), config)
-
-    def check_output(self, base: BaseModel, config: TrainConfig) -> None:
-        check_names(base, config.output)
-
-    def save(
-        self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]
-    ) -> list[Path]:
-        return save_model(base, config.output, folder, name, metadata)
-
-    def saved_bytes(self, base: BaseModel, config: TrainConfig) -> int:
-        return model_bytes(base, config.output)
 
 
 METHOD = Full()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,9 +9,9 @@ from torch import Tensor
 
 from modules.config.errors import ConfigError
 from modules.config.PartConfig import PartConfig
-from modules.methods.Method import Loss, Method
+from modules.methods.Method import Loss
 from modules.methods.parts import prepare_for_training
-from modules.weights.model_files import check_names, model_bytes, save_model
+from modules.methods.WholeModelMethod import WholeModelMethod
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from modules.weights.BaseModel import BaseModel
 
 
-class Vae(Method):
+class Vae(WholeModelMethod):
     name = "vae"
 
     def components(self, family: Family, config: TrainConfig) -> dict[str, PartConfig]:
@@ -40,17 +39,6 @@ class Vae(Method):
 
     def loss(self, base: BaseModel, config: TrainConfig) -> VaeLoss:
         return VaeLoss(base, config.vae)
-
-    def check_output(self, base: BaseModel, config: TrainConfig) -> None:
-        check_names(base, config.output)
-
-    def save(
-        self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]
-    ) -> list[Path]:
-        return save_model(base, config.output, folder, name, metadata)
-
-    def saved_bytes(self, base: BaseModel, config: TrainConfig) -> int:
-        return model_bytes(base, config.output)
 
 
 METHOD = Vae()
