@@ -100,7 +100,7 @@ def with_stand_ins() -> Iterator[None]:
     from torch import Tensor, nn
 
     import scripts.simulated_gpu  # noqa: F401 - before a backward pass
-    from modules.families import hidream
+    from modules.families import expert_routing
     from modules.methods import full, lora, vae
     from modules.methods.DenoisingLoss import DenoisingLoss
 
@@ -128,7 +128,7 @@ def with_stand_ins() -> Iterator[None]:
         mock.patch.multiple(
             nn.init, zeros_=unchanged, uniform_=unchanged, normal_=unchanged, kaiming_uniform_=unchanged
         ),
-        mock.patch.object(hidream, "_route", route),
+        mock.patch.object(expert_routing, "route_tokens", route),
         mock.patch.object(DenoisingLoss, "_text", text),
         mock.patch.object(full.Full, "check_output"),
         mock.patch.object(lora.Lora, "check_output"),

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from modules.config.errors import UserError
+from modules.families import expert_routing
 from modules.families.Family import DenoiserCall, Family
 from modules.families.PublishedModel import CLIP_G, CLIP_L_PROJECTED, KL_VAE_16, T5_XXL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
@@ -58,20 +59,9 @@ def _adapt(denoiser: nn.Module) -> None:
     layers: list[Any] = [layer for layer in denoiser.modules() if hasattr(layer, "moe_infer")]
     for layer in layers:
         layer._force_inference_output = layer.gate._force_inference_output = True
-        vars(layer)["moe_infer"] = partial(_route, layer.experts)  # diffusers' own lets no gradient through
-
-
-def _route(experts: nn.ModuleList, tokens: Tensor, expert_of: Tensor, weights: Tensor) -> Tensor:
-    """The weighted sum of each token's experts; all of them run, even without a token, so that all get gradients.
-
-    expert_of, weights: of the first token's experts, then of the second's and so on.
-    """
-    result, count = tokens.new_zeros(tokens.shape), len(expert_of) // len(tokens)
-    for number, expert in enumerate(experts):
-        places = (expert_of == number).nonzero().flatten()
-        rows = places // count
-        result = result.index_add(0, rows, (expert(tokens[rows]) * weights[places]).to(result.dtype))
-    return result
+        vars(layer)["moe_infer"] = partial(
+            expert_routing.route_tokens, layer.experts
+        )  # diffusers' own lets no gradient through
 
 
 def _call_attributes(pipe: DiffusionPipeline, width: int | None, height: int | None, guidance: float) -> dict[str, Any]:

@@ -53,7 +53,7 @@ RUNS = [
 KNOWN_WAITS = {
     "zimage": (f"{DIFFUSERS}z_image.py",),
     "qwen_image_layered": (f"{DIFFUSERS}qwenimage.py",),
-    "hidream": (f"{DIFFUSERS}hidream_image.py", "modules/families/hidream.py"),
+    "hidream": (f"{DIFFUSERS}hidream_image.py", "modules/families/expert_routing.py"),
 }
 OF_DENOISERS = "diffusers/models/"
 OF_PIPELINES = "diffusers/pipelines/"  # encode_prompt, where text encoders train: it copies the tokens
