@@ -16,7 +16,10 @@ from modules.families.TextEncoding import TextEncoding
 if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
 
-_ATTENTION = tuple(f"{name}.{layer}" for name in ("attn1", "attn2") for layer in ("to_q", "to_k", "to_v", "to_out.0"))
+_SIZES = {"num_attention_heads": 16, "attention_head_dim": 128, "num_layers": 28, "adaln_lora_dim": 256}
+_POSITIONS = {"max_size": (128, 240, 240), "rope_scale": (1.0, 4.0, 4.0), "extra_pos_embed_type": None}
+_LAYERS = ("to_q", "to_k", "to_v", "to_out.0")
+_ATTENTION = tuple(f"{name}.{layer}" for name in ("attn1", "attn2") for layer in _LAYERS)
 _BLOCK = "transformer_blocks.{}."
 _NAMES = LayerNames(  # of its makers' files
     "diffusion_model.",
@@ -24,12 +27,7 @@ _NAMES = LayerNames(  # of its makers' files
         **{
             f"{_BLOCK}{ours}.{layer}": f"blocks.{{}}.{theirs}.{their_layer}"
             for ours, theirs in (("attn1", "self_attn"), ("attn2", "cross_attn"))
-            for layer, their_layer in (
-                ("to_q", "q_proj"),
-                ("to_k", "k_proj"),
-                ("to_v", "v_proj"),
-                ("to_out.0", "output_proj"),
-            )
+            for layer, their_layer in zip(_LAYERS, ("q_proj", "k_proj", "v_proj", "output_proj"), strict=True)
         },
         f"{_BLOCK}ff.net.0.proj": "blocks.{}.mlp.layer1",
         f"{_BLOCK}ff.net.2": "blocks.{}.mlp.layer2",
@@ -92,18 +90,7 @@ ANIMA = Family(
     caption_bytes=512 * 1024 * 4,
     typical_bytes=11.4e9,
     published=PublishedModel(
-        denoiser=Component(  # of Cosmos-Predict2 2B
-            "diffusers.CosmosTransformer3DModel",
-            {
-                "num_attention_heads": 16,
-                "attention_head_dim": 128,
-                "num_layers": 28,
-                "adaln_lora_dim": 256,
-                "max_size": (128, 240, 240),
-                "rope_scale": (1.0, 4.0, 4.0),
-                "extra_pos_embed_type": None,
-            },
-        ),
+        denoiser=Component("diffusers.CosmosTransformer3DModel", {**_SIZES, **_POSITIONS}),  # of Cosmos-Predict2 2B
         vae=Component("diffusers.AutoencoderKLQwenImage"),
         text_encoders=(
             (

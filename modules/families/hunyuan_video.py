@@ -16,6 +16,7 @@ from modules.families.LayerNames import LayerNames
 from modules.families.PublishedModel import CLIP_L, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
+_MLP = ("ff.net.0.proj", "ff.net.2", "ff_context.net.0.proj", "ff_context.net.2", "proj_mlp", "proj_out")
 _BLOCK = "transformer_blocks.{}."
 _NAMES = LayerNames(  # of its makers' files, which have fused projections
     "diffusion_model.",
@@ -78,16 +79,7 @@ HUNYUAN_VIDEO = Family(
             for name in ("to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out")
         )
     },
-    lora_mlp={
-        "transformer": (
-            "ff.net.0.proj",
-            "ff.net.2",
-            "ff_context.net.0.proj",
-            "ff_context.net.2",
-            "proj_mlp",
-            "proj_out",
-        )
-    },
+    lora_mlp={"transformer": _MLP},
     lora_blocks={"transformer": ("transformer_blocks", "single_transformer_blocks")},
     partly_unused=("text_encoder",),  # an inner layer's output is used
     latent_bytes_per_pixel=16 * 4 / 8**2,
