@@ -59,9 +59,8 @@ def _adapt(denoiser: nn.Module) -> None:
     layers: list[Any] = [layer for layer in denoiser.modules() if hasattr(layer, "moe_infer")]
     for layer in layers:
         layer._force_inference_output = layer.gate._force_inference_output = True
-        vars(layer)["moe_infer"] = partial(
-            expert_routing.route_tokens, layer.experts
-        )  # diffusers' own lets no gradient through
+        # diffusers' own lets no gradient through
+        vars(layer)["moe_infer"] = partial(expert_routing.route_tokens, layer.experts)
 
 
 def _call_attributes(pipe: DiffusionPipeline, width: int | None, height: int | None, guidance: float) -> dict[str, Any]:
