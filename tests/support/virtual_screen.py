@@ -19,8 +19,9 @@ def virtual_screen() -> Iterator[str]:
     if shutil.which("Xvfb") is None:
         missing("there is no display, and Xvfb is not installed")
     reading, writing = os.pipe()
-    # -noreset: it would begin anew when its last window closes, and refuse the next one meanwhile
-    command = ["Xvfb", "-displayfd", str(writing), "-screen", "0", "1920x1200x24", "-nolisten", "tcp", "-noreset"]
+    # -noreset: it would begin anew when its last window closes, and refuse the next one meanwhile.
+    # -r: on a busy machine a key may be down for so long that it would repeat.
+    command = ["Xvfb", "-displayfd", str(writing), "-screen", "0", "1920x1200x24", "-nolisten", "tcp", "-noreset", "-r"]
     server = subprocess.Popen(command, pass_fds=[writing], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     os.close(writing)
     with os.fdopen(reading) as answer:

@@ -82,7 +82,7 @@ def look(window: Any) -> dict[str, Any]:
     fields = {path: field for path, field in _fields(window) if field.focus_widget() in seen}
     state, history = window.run.state, window.run.history
     return {
-        "words": [word for widget in seen for word in _words(widget)],
+        "words": [*(word for widget in seen for word in _words(widget)), *_words_of_dialogs(window)],
         "buttons": [word for widget in seen if isinstance(widget.master, ctk.CTkButton) for word in _words(widget)],
         "rows": [word for widget in seen if isinstance(widget, ttk.Treeview) for word in _words(widget)],
         "fields": {path: _description(field) for path, field in fields.items()},
@@ -112,6 +112,19 @@ def _tops(window: tkinter.Tk) -> Iterator[tuple[str, int]]:
         is_top = str(tk.call("winfo", "toplevel", path)) == str(path)
         if is_top and tk.call("winfo", "viewable", path) and not tk.call("wm", "overrideredirect", path):
             yield str(tk.call("wm", "title", path)), int(str(tk.call("winfo", "id", path)), 16)
+
+
+def _words_of_dialogs(window: tkinter.Tk) -> Iterator[tuple[str, int, int]]:
+    """Of the dialogs that Tk has made by itself, and whose widgets Python does not know."""
+    tk = window.tk
+    paths = [path for path in tk.splitlist(tk.call("winfo", "children", ".")) if path[1:] not in window.children]
+    for path in paths:  # which grows
+        paths.extend(tk.splitlist(tk.call("winfo", "children", path)))
+        kind = tk.call("winfo", "class", path)
+        if kind in ("TEntry", "TLabel") and tk.call("winfo", "viewable", path):
+            text = tk.call(path, "get") if kind == "TEntry" else tk.call(path, "cget", "-text")
+            x, y, width, height = (int(tk.call("winfo", of, path)) for of in ("rootx", "rooty", "width", "height"))
+            yield str(text), x + width // 2, y + height // 2
 
 
 def _widgets(widget: tkinter.Misc) -> Iterator[tkinter.Misc]:
@@ -172,7 +185,7 @@ def _focus(window: Any, fields: dict[str, Any]) -> str:
     focus = str(window.tk.call("focus"))
     if focus == str(window.top_bar.search._entry):
         return "search"
-    is_entry = focus and window.tk.call("winfo", "class", focus) == "Entry"
+    is_entry = focus and window.tk.call("winfo", "class", focus) in ("Entry", "TEntry")
     others = "entry" if is_entry else ""
     return next((path for path, field in fields.items() if str(field.focus_widget()) == focus), others)
 

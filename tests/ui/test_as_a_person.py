@@ -210,9 +210,11 @@ def test_settings_are_found_typed_undone_and_saved_with_the_keyboard(person, cho
 
     person.set_value("epochs", "Epochs", "7")
     person.press("ctrl+s")
-    person.wait(lambda seen: "Save settings as" in seen["titles"])
+    # Tk shows its dialog first, then fills in a name and takes the keys.
+    person.wait(lambda seen: "Save settings as" in seen["titles"] and seen["focus"] == "entry")
     person.press("ctrl+a")
     person.write(str(tmp_path / "mine.yaml"))
+    person.wait_for(str(tmp_path / "mine.yaml"))
     person.press("Return")
     person.wait_for("mine.yaml  ▾")
     assert load_config(tmp_path / "mine.yaml").epochs == 7
