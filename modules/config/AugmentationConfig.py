@@ -1,5 +1,3 @@
-"""Augmentation of a concept's images, so that the model does not learn their accidental properties."""
-
 from pydantic.dataclasses import dataclass
 
 from modules.config.setting import STRICT, Float, setting
@@ -7,6 +5,8 @@ from modules.config.setting import STRICT, Float, setting
 
 @dataclass(config=STRICT)
 class AugmentationConfig:
+    """Augmentation of a concept's images, so that the model does not learn their accidental properties."""
+
     flip: bool = setting(
         False,
         label="Horizontal flip",

@@ -1,5 +1,3 @@
-"""When the state of the run is backed up, so that it can be resumed after an interruption."""
-
 from pydantic.dataclasses import dataclass
 
 from modules.config.setting import INTERVAL_LABELS, STRICT, Float, Int, IntervalUnit, setting
@@ -7,6 +5,8 @@ from modules.config.setting import INTERVAL_LABELS, STRICT, Float, Int, Interval
 
 @dataclass(config=STRICT)
 class BackupConfig:
+    """When the state of the run is backed up, so that it can be resumed after an interruption."""
+
     every: Float = setting(
         0.0,
         label="Back up every",

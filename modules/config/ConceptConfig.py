@@ -1,5 +1,3 @@
-"""A concept: one folder of images and how it is used."""
-
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -21,6 +19,8 @@ USES_MASKS = {"loss.masked_training or family": [True, *families_inpainting()]}
 
 @dataclass(config=STRICT)
 class ConceptConfig:
+    """A concept: one folder of images and how it is used."""
+
     name: Str = setting(
         "",
         label="Name",

@@ -1,5 +1,3 @@
-"""How images and captions are prepared."""
-
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -22,6 +20,8 @@ INPAINTING: VisibleWhen = {
 
 @dataclass(config=STRICT)
 class DataConfig:
+    """How images and captions are prepared."""
+
     resolution: Int = setting(
         512,
         label="Resolution",

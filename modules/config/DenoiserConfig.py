@@ -1,5 +1,3 @@
-"""The training of the denoiser, or of one of two."""
-
 from typing import Literal
 
 from pydantic.dataclasses import dataclass
@@ -11,6 +9,8 @@ from modules.config.setting import STRICT, setting
 
 @dataclass(config=STRICT)
 class DenoiserConfig(PartConfig):
+    """The training of the denoiser, or of one of two."""
+
     expert: Literal["both", "high", "low"] = setting(
         "both",
         label="Experts",

@@ -1,5 +1,3 @@
-"""Which timesteps are trained, and with what noise."""
-
 from typing import Literal
 
 from pydantic.dataclasses import dataclass
@@ -12,6 +10,8 @@ OTHER_THAN_FAMILY = ["uniform", "logit_normal", "sigmoid", "beta", "mode", "cosm
 
 @dataclass(config=STRICT)
 class DiffusionConfig:
+    """Which timesteps are trained, and with what noise."""
+
     timesteps: Literal["uniform", "family", "logit_normal", "sigmoid", "beta", "mode", "cosmap"] = setting(
         "uniform",
         label="Timestep distribution",

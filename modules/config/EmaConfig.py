@@ -1,5 +1,3 @@
-"""The exponential moving average (EMA) of the trained weights."""
-
 from pydantic.dataclasses import dataclass
 
 from modules.config.setting import STRICT, Float, Int, setting
@@ -7,6 +5,8 @@ from modules.config.setting import STRICT, Float, Int, setting
 
 @dataclass(config=STRICT)
 class EmaConfig:
+    """The exponential moving average (EMA) of the trained weights."""
+
     enabled: bool = setting(
         False,
         label="EMA",

@@ -1,5 +1,3 @@
-"""A new word and the vectors trained for it (textual inversion)."""
-
 from pydantic.dataclasses import dataclass
 
 from modules.config.setting import STRICT, Int, Str, setting
@@ -7,6 +5,8 @@ from modules.config.setting import STRICT, Int, Str, setting
 
 @dataclass(config=STRICT)
 class EmbeddingConfig:
+    """A new word and the vectors trained for it (textual inversion)."""
+
     placeholder: Str = setting(
         "",
         label="Placeholder",

@@ -1,5 +1,3 @@
-"""The low-rank adapter: its size, variant and target layers."""
-
 from typing import Literal
 
 from pydantic.dataclasses import dataclass
@@ -15,6 +13,8 @@ COMPOSED: dict[str, list] = {".adapter": ["loha", "lokr"]}
 
 @dataclass(config=STRICT)
 class LoraConfig:
+    """The low-rank adapter: its size, variant and target layers."""
+
     adapter: Literal["lora", "loha", "lokr", "oft", "ia3"] = setting(
         "lora",
         label="Adapter",

@@ -1,5 +1,3 @@
-"""The loss: error terms, weighting of timesteps, masks and prior preservation."""
-
 from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
@@ -13,6 +11,8 @@ KEEPS_OLD_MODEL: dict[str, list[Any]] = {"method": methods_that(lambda method: m
 
 @dataclass(config=STRICT)
 class LossConfig:
+    """The loss: error terms, weighting of timesteps, masks and prior preservation."""
+
     mse: Float = setting(
         1.0,
         label="MSE weight",

@@ -1,5 +1,3 @@
-"""Which pretrained model is trained, and in which precision."""
-
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -21,6 +19,8 @@ DDPM = {"family": families_with(objective="ddpm"), "method": WITH_DENOISER}
 
 @dataclass(config=STRICT)
 class ModelConfig:
+    """Which pretrained model is trained, and in which precision."""
+
     base: Str = setting(
         "",
         label="Base model",

@@ -1,5 +1,3 @@
-"""The optimizer and its hyperparameters."""
-
 from typing import Literal
 
 from pydantic.dataclasses import dataclass
@@ -12,6 +10,8 @@ from modules.config.setting import STRICT, Float, Int, setting
 
 @dataclass(config=STRICT)
 class OptimizerConfig:
+    """The optimizer and its hyperparameters."""
+
     name: Literal[tuple(OPTIMIZERS)] = setting(  # type: ignore[valid-type] # the names are those of the table
         next(iter(OPTIMIZERS)),
         label="Optimizer",

@@ -1,5 +1,3 @@
-"""What the trained model is called, and how it is written."""
-
 from typing import Literal
 
 from pydantic.dataclasses import dataclass
@@ -11,6 +9,8 @@ from modules.config.setting import INTERVAL_LABELS, STRICT, Float, Int, Interval
 
 @dataclass(config=STRICT)
 class OutputConfig:
+    """What the trained model is called, and how it is written."""
+
     name: Str = setting(
         "model",
         label="Model name",

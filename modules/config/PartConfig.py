@@ -1,5 +1,3 @@
-"""The training of one part of the model: which layers, at which rate and for how long."""
-
 from typing import Literal
 
 from pydantic.dataclasses import dataclass
@@ -13,6 +11,8 @@ CHOOSES_LAYERS = methods_that(lambda method: method.chooses_parts and method.tra
 
 @dataclass(config=STRICT)
 class PartConfig:
+    """The training of one part of the model: which layers, at which rate and for how long."""
+
     train: bool = setting(
         label="Train",
         also_called="unet, transformer, te, network_train_unet_only, train_text_encoder",

@@ -1,5 +1,3 @@
-"""A prompt to sample during the run, and how."""
-
 from pydantic.dataclasses import dataclass
 
 from modules.config.families import (
@@ -17,6 +15,8 @@ MAX_SIDE = 16384  # pixels; no model generates images this large, so a larger va
 
 @dataclass(config=STRICT)
 class SampleConfig:
+    """A prompt to sample during the run, and how."""
+
     prompt: Str = setting(
         "",
         label="Prompt",

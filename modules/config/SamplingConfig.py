@@ -1,5 +1,3 @@
-"""When samples are made during the run, and of which prompts."""
-
 from typing import Literal
 
 from pydantic.dataclasses import dataclass
@@ -12,6 +10,8 @@ Sampler = Literal["model", "euler", "heun"]
 
 @dataclass(config=STRICT)
 class SamplingConfig:
+    """When samples are made during the run, and of which prompts."""
+
     every: Float = setting(
         0.0,
         label="Sample every",

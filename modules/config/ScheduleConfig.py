@@ -1,5 +1,3 @@
-"""How the learning rate changes during the run."""
-
 from typing import Literal, get_args
 
 from pydantic.dataclasses import dataclass
@@ -23,6 +21,8 @@ KEEPS_FINAL_SHARE = [name for name in get_args(ScheduleName) if name not in ("co
 
 @dataclass(config=STRICT)
 class ScheduleConfig:
+    """How the learning rate changes during the run."""
+
     name: ScheduleName = setting(
         "constant",
         label="Learning rate schedule",

@@ -1,5 +1,3 @@
-"""The training of the text encoders: the settings of every part, and which of the encoders train."""
-
 from typing import Annotated
 
 from pydantic import Field
@@ -14,6 +12,8 @@ SEVERAL = [name for name, info in load_families().items() if len(info.text_encod
 
 @dataclass(config=STRICT)
 class TextEncoderConfig(PartConfig):
+    """The training of the text encoders: the settings of every part, and which of the encoders train."""
+
     only: list[Annotated[Int, Field(ge=1)]] = setting(
         label="Only encoders",
         help="Numbers of the text encoders that train, counted from 1, in models that have several: Stable Diffusion 3 "

@@ -1,5 +1,3 @@
-"""The training of the autoencoder by the method `vae`."""
-
 from typing import Literal
 
 from pydantic.dataclasses import dataclass
@@ -9,6 +7,8 @@ from modules.config.setting import STRICT, Float, setting
 
 @dataclass(config=STRICT)
 class VaeConfig:
+    """The training of the autoencoder by the method `vae`."""
+
     kl_weight: Float = setting(
         1e-6,
         label="KL weight",

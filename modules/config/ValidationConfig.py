@@ -1,5 +1,3 @@
-"""When and how the validation loss is measured, on images that are never trained on."""
-
 from pydantic.dataclasses import dataclass
 
 from modules.config.setting import INTERVAL_LABELS, STRICT, Float, Int, IntervalUnit, setting
@@ -7,6 +5,8 @@ from modules.config.setting import INTERVAL_LABELS, STRICT, Float, Int, Interval
 
 @dataclass(config=STRICT)
 class ValidationConfig:
+    """When and how the validation loss is measured, on images that are never trained on."""
+
     every: Float = setting(
         0.0,
         label="Validate every",

@@ -99,7 +99,8 @@ def section(default_factory: Callable[[], Any], *, label: str, visible_when: Vis
     """
     conditions = {path: list(values) for path, values in (visible_when or {}).items()}
     presentation: dict[str, Any] = {"label": label, "visible_when": conditions}
-    return Field(default_factory=default_factory, title=label, json_schema_extra=presentation)
+    # A lambda: pydantic reads the signature of a factory, and that of a dataclass is long.
+    return Field(default_factory=lambda: default_factory(), title=label, json_schema_extra=presentation)
 
 
 def _refuse_no_number(value: Any) -> Any:
