@@ -41,7 +41,7 @@ from modules.config.presets import (  # noqa: E402
     why_not_offered,
 )
 from modules.config.TrainConfig import TrainConfig  # noqa: E402
-from modules.machine.architectures import ARCHITECTURES, CORRECTIONS, FACTORED, SIMULATED_FILE  # noqa: E402
+from modules.machine.architectures import FACTORED, SIMULATED_FILE, load_architectures, load_corrections  # noqa: E402
 from modules.machine.lasting_memory import BYTES_OF, trained_weights  # noqa: E402
 from modules.machine.memory_estimate import ALLOCATOR, CUDA_BYTES, GIB, MemoryEstimate, estimate_memory  # noqa: E402
 from modules.machine.passing_memory import (  # noqa: E402
@@ -109,7 +109,8 @@ def write(families: list[str], num_processes: int = 1) -> int:
                 has_failed = True
                 continue
             print(f"{names[0]}: {result.peak / GIB:.1f} GiB", flush=True)
-            _save({**load_results(), running[future]: {"presets": names, **asdict(result)}})
+            new = {running[future]: {"presets": names, **asdict(result)}}
+            _save({**load_results(), **new}, load_corrections())
     kept = {key: value for key, value in load_results().items() if key in wanted}
     results = {key: {**value, "presets": wanted[key][0]} for key, value in kept.items()}
     _save(results, corrections({key: config for key, (_, config) in wanted.items()}, results))
@@ -131,21 +132,22 @@ def _simulated(config: TrainConfig) -> Simulation | str:
 
 
 def corrections(configs: dict[str, TrainConfig], results: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """What the estimate needs of the results, as architectures.CORRECTIONS; families without any keep their own."""
+    """What the estimate needs of the results, as `load_corrections`; families without any keep their own."""
+    known = load_corrections()
     found: dict[str, dict[str, list[float]]] = {}
     for key, kept in results.items():
         config, result = configs[key], simulation(kept)
         estimate = estimate_memory(config)
         assert estimate is not None  # only families of known size are simulated
         of_family = found.setdefault(config.family, {})
-        present = CORRECTIONS.get(config.family, {})
+        present = known.get(config.family, {})
         own = backward_correction(config)
         if METHODS[config.method].uses_denoiser:
             encoding, kind = estimate.caching - estimate.process, caching_kind(config)
             ratio = (result.caching - estimate.process) / encoding * present.get(kind, 1.0)
             of_family.setdefault(kind, []).append(ratio)
         if estimate.sampling:
-            passing = sampling_bytes(config, ARCHITECTURES[config.family], 1)
+            passing = sampling_bytes(config, load_architectures()[config.family], 1)
             ratio = 1 + (result.sampling - estimate.sampling) / passing
             of_family.setdefault(sampling_kind(config), []).append(ratio * sampling_correction(config))
         if METHODS[config.method].trains_words:
@@ -157,7 +159,7 @@ def corrections(configs: dict[str, TrainConfig], results: dict[str, dict[str, An
     measured = {
         family: {kind: round((min(v) + max(v)) / 2, 3) for kind, v in kinds.items()} for family, kinds in found.items()
     }
-    return {family: {**CORRECTIONS.get(family, {}), **measured.get(family, {})} for family in {*CORRECTIONS, *measured}}
+    return {family: {**known.get(family, {}), **measured.get(family, {})} for family in {*known, *measured}}
 
 
 def _activation_ratio(config: TrainConfig, result: Simulation, estimate: MemoryEstimate) -> float:
@@ -174,7 +176,7 @@ def _activation_ratio(config: TrainConfig, result: Simulation, estimate: MemoryE
 def _trained(config: TrainConfig, result: Simulation) -> float:
     """The number of trained weights. After a fused backward pass there are no gradients to count."""
     if config.optimizer.fused_backward:
-        return trained_weights(config, ARCHITECTURES[config.family])
+        return trained_weights(config, load_architectures()[config.family])
     return result.gradients / BYTES_OF[config.model.weight_dtype]
 
 
@@ -237,7 +239,7 @@ def _code_of(name: str) -> list[str]:
     return [line for line in lines if line.strip() and not line.lstrip().startswith(("#", "import ", "from "))]
 
 
-def _save(results: dict[str, dict[str, Any]], corrections: dict[str, dict[str, float]] = CORRECTIONS) -> None:
+def _save(results: dict[str, dict[str, Any]], corrections: dict[str, dict[str, float]]) -> None:
     SIMULATED_FILE.write_text(_text(results, corrections), encoding="utf-8", newline="\n")
 
 
@@ -249,7 +251,7 @@ def kept_text() -> str:
         for key, value in load_results().items()
         if (own := [name for name in value["presets"] if name.startswith(names)])
     }
-    return _text(results, {family: kinds for family, kinds in CORRECTIONS.items() if family in load_families()})
+    return _text(results, {family: kinds for family, kinds in load_corrections().items() if family in load_families()})
 
 
 def _text(results: dict[str, dict[str, Any]], corrections: dict[str, dict[str, float]]) -> str:

@@ -26,7 +26,7 @@ from modules.config.presets import (  # noqa: E402
     why_not_offered,
 )
 from modules.config.TrainConfig import TrainConfig  # noqa: E402
-from modules.machine.architectures import ARCHITECTURES  # noqa: E402
+from modules.machine.architectures import load_architectures  # noqa: E402
 from modules.machine.memory_estimate import GIB, estimate_memory  # noqa: E402
 from scripts.generated_file import write_or_check  # noqa: E402
 from scripts.memory import load_results  # noqa: E402
@@ -221,7 +221,7 @@ def _gpus_row(preset: Preset) -> str:
 
 
 def _architecture_rows() -> Iterator[str]:
-    for name, model in ARCHITECTURES.items():
+    for name, model in load_architectures().items():
         encoders = " + ".join(f"{count / 1e6:,.0f} M" for count in model.text_encoders)
         kept = (f"{kind.whole:,} ({kind.part:,})" for kind in (model.lora, model.full))
         held = f"{model.held['denoiser']}, {model.held['vae']:,}"

@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from modules.machine.architectures import ARCHITECTURES  # noqa: E402
+from modules.machine.architectures import load_architectures  # noqa: E402
 from modules.machine.link_speeds import PCIE_LANE  # noqa: E402
 from modules.machine.scaling import Work, ddp_seconds, efficiency, fsdp_seconds, linked  # noqa: E402
 from scripts.benchmarks.gloo_scaling import measure, predictions  # noqa: E402
@@ -82,9 +82,9 @@ def works() -> dict[str, Work]:
     """Name of a run -> a step of it on one GPU."""
     found = {}
     for label, (family, images, checkpoints) in EXAMPLES.items():
-        if family not in ARCHITECTURES:  # removed since
+        model = load_architectures().get(family)
+        if model is None:  # removed since
             continue
-        model = ARCHITECTURES[family]
         weights, adapters = model.denoiser, LORA_RANK * model.adapter["attention"]
         # passes: forward, recomputation, gradients of the activations, and of the weights that train
         for method, trained, passes in (("LoRA", adapters, 2), ("full fine-tune", weights, 3)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from modules.config.families import load_families
@@ -15,6 +16,9 @@ from modules.config.installation import ROOT
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
+
+SIMULATED_FILE = ROOT / "resources" / "preset_memory.json"
+FACTORED = "factored state"  # values per trained weight of an optimizer that factors matrices, but not kernels
 
 
 @dataclass(frozen=True)
@@ -81,17 +85,23 @@ def _architecture(counted: Mapping[str, Any]) -> Architecture:
     return Architecture(**figures)
 
 
-ARCHITECTURES = {name: _architecture(info.memory) for name, info in load_families().items() if info.memory}
-"""By family; those that are not in it are of unknown size."""
-SIMULATED_FILE = ROOT / "resources" / "preset_memory.json"
-CORRECTIONS: dict[str, dict[str, float]] = json.loads(SIMULATED_FILE.read_text(encoding="utf-8"))["corrections"]
-"""Family -> what the simulation of its presets (scripts/memory.py) found to differ from the counts: by `backward_kind`,
-the peak of a step over the activations kept for the backward pass; by `caching_kind` and `sampling_kind`, what these
-need over their estimates; and FACTORED."""
-FACTORED = "factored state"  # values per trained weight of an optimizer that factors matrices, but not kernels
+@cache
+def load_architectures() -> dict[str, Architecture]:
+    """By family; those that are not in it are of unknown size."""
+    return {name: _architecture(info.memory) for name, info in load_families().items() if info.memory}
+
+
+@cache
+def load_corrections() -> dict[str, dict[str, float]]:
+    """Family -> what the simulation of its presets (scripts/memory.py) found to differ from the counts.
+
+    By `backward_kind`, the peak of a step over the activations kept for the backward pass; by `caching_kind` and
+    `sampling_kind`, what these need over their estimates; and FACTORED.
+    """
+    return json.loads(SIMULATED_FILE.read_text(encoding="utf-8"))["corrections"]
 
 
 def correction(config: TrainConfig, *kinds: str, otherwise: float = 1.0) -> float:
     """That of the first of these kinds that a preset of the family has."""
-    known = CORRECTIONS.get(config.family, {})
+    known = load_corrections().get(config.family, {})
     return next((known[kind] for kind in kinds if kind in known), otherwise)

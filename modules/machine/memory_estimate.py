@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.families import load_families
 from modules.config.methods import facts_of
-from modules.machine.architectures import ARCHITECTURES
+from modules.machine.architectures import load_architectures
 from modules.machine.lasting_memory import (
     BYTES_OF,
     autocast_weights,
@@ -78,7 +78,7 @@ class MemoryEstimate:
 
 def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> MemoryEstimate | None:
     """The estimate; None for a family of unknown size. num_ranks: over all machines; None: as set, or one."""
-    model = ARCHITECTURES.get(config.family)
+    model = load_architectures().get(config.family)
     if model is None:
         return None
     ranks = num_ranks or _named_ranks(config)
@@ -144,7 +144,7 @@ def blocks_to_swap(config: TrainConfig, available_bytes: float, num_ranks: int) 
 
     num_ranks: over all machines. A family of unknown size swaps none.
     """
-    model = ARCHITECTURES.get(config.family)
+    model = load_architectures().get(config.family)
     if model is None:
         return 0
     for count in range(model.blocks.count):
@@ -175,7 +175,7 @@ def least_rank_bytes(config: TrainConfig, base_bytes: int | None = None) -> floa
     or in half precision, counts in proportion. None: on a GPU, or unknown. A family of unknown size counts libraries
     only.
     """
-    model = ARCHITECTURES.get(config.family)
+    model = load_architectures().get(config.family)
     if not base_bytes or model is None:
         return _LIBRARY_BYTES
     published_bytes = 4 * (model.denoiser + sum(model.text_encoders) + model.vae)

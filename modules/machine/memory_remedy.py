@@ -12,7 +12,7 @@ from modules.config.methods import facts_of
 from modules.config.problems import Remedy
 from modules.config.quantizations import QUANTIZATIONS
 from modules.config.validation import find_problems
-from modules.machine.architectures import ARCHITECTURES
+from modules.machine.architectures import load_architectures
 from modules.machine.fitting import NO_CHANGE, Change, micro_batches, mildest, quantizations, values_of
 from modules.machine.memory_estimate import needed_bytes
 
@@ -79,7 +79,7 @@ _CHECKPOINTING = Change({"model.gradient_checkpointing": True}, "gradient checkp
 
 def _swaps(config: TrainConfig) -> Iterator[Change]:
     """Numbers of blocks that stay in system memory, where some can."""
-    model, now = ARCHITECTURES.get(config.family), config.model.blocks_to_swap
+    model, now = load_architectures().get(config.family), config.model.blocks_to_swap
     if model is None or now is None or not facts_of(config).uses_denoiser:
         return
     needed = _needed_checkpointing(config)

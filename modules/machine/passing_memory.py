@@ -52,7 +52,7 @@ def steps_as_it_goes(config: TrainConfig) -> bool:
 
 
 def backward_kind(config: TrainConfig) -> str:
-    """The kind of a step, for `architectures.CORRECTIONS`."""
+    """The kind of a step, for `load_corrections`."""
     method = facts_of(config)
     kind = "vae" if not method.uses_denoiser else "full" if method.trains_weights else "lora"
     checkpoints = " in parts" if config.model.gradient_checkpointing else ""
@@ -100,7 +100,7 @@ def _composed_bytes(config: TrainConfig, model: Architecture) -> float:
 
 
 def caching_kind(config: TrainConfig) -> str:
-    """The kind of what is encoded before the training, for `architectures.CORRECTIONS`.
+    """The kind of what is encoded before the training, for `load_corrections`.
 
     Quantized encoders are a kind of their own, because a language head, for one, is dequantized whole.
     """
@@ -171,7 +171,7 @@ def caching_bytes(config: TrainConfig, model: Architecture) -> float:
 
 
 def sampling_kind(config: TrainConfig) -> str:
-    """The kind of the samples, for `architectures.CORRECTIONS`."""
+    """The kind of the samples, for `load_corrections`."""
     is_own = any(sample.enabled and (sample.width or sample.height) for sample in config.sampling.samples)
     return _OTHER_SIZE if is_own else _TRAINED_SIZE
 

@@ -17,7 +17,7 @@ from modules.config.presets import (
     variant_name,
     why_not_offered,
 )
-from modules.machine.architectures import ARCHITECTURES, CORRECTIONS, FACTORED
+from modules.machine.architectures import FACTORED, load_architectures, load_corrections
 from modules.machine.memory_estimate import (
     GIB,
     SYSTEM_BYTES,
@@ -90,7 +90,7 @@ def test_full_training_in_float32_keeps_weights_gradients_moments_average_and_au
 
 def test_a_state_in_system_memory_leaves_room_for_two_parts_of_it():
     memory = estimate(method="full", optimizer={"name": "adamw", "state_in_ram": True})
-    assert memory.optimizer == 2 * ARCHITECTURES["sd15"].matrix * 8
+    assert memory.optimizer == 2 * load_architectures()["sd15"].matrix * 8
     lora = {"optimizer": {"name": "adamw", "state_in_ram": True}, "lora": {"rank": 4}}
     assert estimate(**lora).optimizer == estimate(lora={"rank": 4}).optimizer  # all of it fits there
 
@@ -100,7 +100,7 @@ def test_a_fused_backward_pass_keeps_the_gradient_of_one_matrix_instead_of_all()
     options = {"name": "adafactor", "max_grad_norm": 0, "stochastic_rounding": True}
     plain = estimate(**values, optimizer=options)
     fused = estimate(**values, optimizer={**options, "fused_backward": True})
-    largest = ARCHITECTURES["sd15"].matrix
+    largest = load_architectures()["sd15"].matrix
     assert (plain.gradients, fused.gradients) == (UNET * 2, largest * 2)
     assert fused.stepping == 4 * 4 * largest
     assert (fused.weights, fused.optimizer) == (plain.weights, plain.optimizer)
@@ -116,7 +116,7 @@ def test_activations_of_a_fused_backward_pass_are_not_made_up_for_by_gradients_t
     plain = estimate(**values, optimizer=options)
     fused = estimate(**values, optimizer={**options, "fused_backward": True})
     kept = fused.activations - fused.stepping  # which is at the same time
-    assert plain.activations == pytest.approx(kept * CORRECTIONS["flux1"]["full in parts at once"])
+    assert plain.activations == pytest.approx(kept * load_corrections()["flux1"]["full in parts at once"])
 
 
 @pytest.mark.parametrize(("mixed", "gathered_bytes"), [("bf16", 2), ("no", 4)])
@@ -171,7 +171,7 @@ def test_weights_that_an_adapter_composes_are_held_of_one_block_or_all():
     blocks = estimate(1, **composed).activations - estimate(1, **plain).activations
     plain["model"] = composed["model"] = {"gradient_checkpointing": False}
     whole = estimate(1, **composed).activations - estimate(1, **plain).activations
-    assert whole / blocks == pytest.approx(ARCHITECTURES["sd15"].blocks.count)
+    assert whole / blocks == pytest.approx(load_architectures()["sd15"].blocks.count)
     # of the attention of the blocks most weights, in two bytes
     assert 0.5 * UNET < whole / 1.1 < 2 * UNET
 
@@ -179,7 +179,7 @@ def test_weights_that_an_adapter_composes_are_held_of_one_block_or_all():
 @pytest.mark.usefixtures("uncorrected")
 @pytest.mark.parametrize(("quantization", "weight_bytes"), [("int8", 1), ("nf4", 0.5 + 4 / 64)])
 def test_quantized_layers_take_their_bytes_and_are_not_copied_by_autocast(quantization, weight_bytes):
-    model = ARCHITECTURES["flux1"]
+    model = load_architectures()["flux1"]
     names = ("denoiser_quantization", "text_encoder_quantization")
     settings = {"weight_dtype": "float32", "mixed_precision": "bf16"}
     run = {"family": "flux1", "sampling": {"at_end": True, "samples": [{"prompt": "a cat"}]}}
@@ -195,7 +195,7 @@ def test_quantized_layers_take_their_bytes_and_are_not_copied_by_autocast(quanti
 @pytest.mark.parametrize("bits", [4.5, 8.5])
 def test_a_gguf_file_takes_on_the_gpu_what_it_takes_on_the_disk(tmp_path, bits):
     file = tmp_path / "flux1.gguf"
-    model = ARCHITECTURES["flux1"]
+    model = load_architectures()["flux1"]
     quantized, others = model.quantizable_denoiser, model.denoiser - model.quantizable_denoiser
     with open(file, "wb") as empty:
         empty.truncate(round(quantized * bits / 8 + 2 * others))
@@ -206,7 +206,7 @@ def test_a_gguf_file_takes_on_the_gpu_what_it_takes_on_the_disk(tmp_path, bits):
 
 
 def test_swapped_blocks_leave_room_for_two_of_them_on_the_gpu():
-    blocks = ARCHITECTURES["flux1"].blocks
+    blocks = load_architectures()["flux1"].blocks
     run = {"family": "flux1", "batch_size": 1}
     model = {"weight_dtype": "bfloat16", "gradient_checkpointing": True}
     plain, half, every, automatic = (
@@ -229,11 +229,11 @@ def test_as_many_blocks_are_swapped_as_a_gpu_lacks_room_for():
     count = blocks_to_swap(config, 16 * GIB, 1)
     assert peak(count) <= 16 * GIB < peak(count - 1)
     assert blocks_to_swap(config, 80 * GIB, 1) == 0
-    assert blocks_to_swap(config, GIB, 1) == ARCHITECTURES["flux1"].blocks.count
+    assert blocks_to_swap(config, GIB, 1) == load_architectures()["flux1"].blocks.count
 
 
 def test_of_a_family_of_unknown_size_nothing_is_claimed(monkeypatch):
-    monkeypatch.setattr("modules.machine.memory_estimate.ARCHITECTURES", {})
+    monkeypatch.setattr("modules.machine.memory_estimate.load_architectures", dict)
     assert estimate(method="full") is None
     assert blocks_to_swap(config_from_values({}), 0, 1) == 0
     assert least_rank_bytes(config_from_values({}), base_bytes=10**10) == least_rank_bytes(config_from_values({}))
@@ -252,7 +252,7 @@ def test_stochastic_rounding_keeps_the_optimizers_state_in_float32_and_some_weig
     assert memory.stepping == GIB
     factored = estimate(method="full", model=model, optimizer={"name": "adafactor", "stochastic_rounding": True})
     # a row and a column of matrices hardly count, but kernels of 3 x 3 keep two thirds of their values
-    assert factored.optimizer == UNET * 4 * CORRECTIONS["sd15"][FACTORED]
+    assert factored.optimizer == UNET * 4 * load_corrections()["sd15"][FACTORED]
 
 
 def test_of_a_lora_only_the_adapter_has_gradients_and_state():

@@ -9,7 +9,7 @@ import pytest
 from modules.config.families import load_families
 from modules.config.files import config_from_values
 from modules.config.presets import list_presets, load_preset
-from modules.machine.architectures import ARCHITECTURES, CORRECTIONS, SIMULATED_FILE
+from modules.machine.architectures import SIMULATED_FILE, load_architectures, load_corrections
 from modules.machine.memory_estimate import GIB, estimate_memory
 from scripts import memory
 from scripts.memory import digest, load_results, presets_by_hash, result_of, simulation
@@ -46,7 +46,7 @@ def test_presets_and_families_that_are_no_more_are_dropped_and_all_others_kept(m
     monkeypatch.setattr(memory, "load_families", lambda: [name for name in load_families() if name != "sd15"])
     kept = json.loads(memory.kept_text())
     assert "sd15" not in kept["corrections"]
-    assert len(kept["corrections"]) == len(CORRECTIONS) - 1
+    assert len(kept["corrections"]) == len(load_corrections()) - 1
     dropped = RESULTS.keys() - kept["results"].keys()
     assert dropped
     assert all(name.startswith("sd15-vae-") for key in dropped for name in RESULTS[key]["presets"])
@@ -91,7 +91,7 @@ def test_simulated_anew_a_preset_has_the_kept_result(name, process):
 
 def test_a_part_that_is_known_to_the_byte_is_simulated_so(process):
     kept = result_of(settings("sd15-full-24gb"))
-    unet = ARCHITECTURES["sd15"].denoiser
+    unet = load_architectures()["sd15"].denoiser
     # each tensor takes a multiple of 512 bytes
     assert kept.weights == pytest.approx(4 * unet, rel=1e-3)
     assert (kept.gradients, kept.average) == (4 * unet, 4 * unet)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from modules.families.sd15 import SD15
-from modules.machine.architectures import ARCHITECTURES
+from modules.machine.architectures import load_architectures
 from scripts.model_counts import count_held, count_kept, vae_activations
 from scripts.published_models import (
     add_adapters,
@@ -18,7 +18,7 @@ from scripts.published_models import (
 
 
 def test_stable_diffusion_15_and_the_autoencoder_have_the_weights_and_activations_of_the_table():
-    model = ARCHITECTURES["sd15"]
+    model = load_architectures()["sd15"]
     unet = build_denoiser(SD15)
     assert num_weights(unet) == model.denoiser
     assert num_quantizable(SD15, "unet", unet) == model.quantizable_denoiser

@@ -35,7 +35,7 @@ def test_a_preset_for_one_gpu_is_shown_for_one_of_several():
 
 
 def test_of_a_family_of_unknown_size_no_estimate_is_shown(monkeypatch):
-    monkeypatch.setattr("modules.machine.memory_estimate.ARCHITECTURES", {})
+    monkeypatch.setattr("modules.machine.memory_estimate.load_architectures", dict)
     _row.cache_clear()
     assert cells("sdxl-lora-16gb", 16)[2] == "unknown"
     assert DeviceModel().memory_text(TrainConfig()) == "unknown for this model family"
