@@ -8,6 +8,11 @@ from typing import Any
 
 import yaml
 
+try:
+    from yaml import CSafeLoader as _Loader
+except ImportError:  # PyYAML was built without libyaml, which is five times as fast
+    from yaml import SafeLoader as _Loader
+
 from modules.config.busy_files import retry_busy
 from modules.config.errors import ConfigError
 
@@ -80,27 +85,17 @@ def _read_text(path: Path) -> str:
         raise ConfigError(f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8.") from error
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses repeated keys, aliases and tags, and reads only plain numbers as numbers.
+class _StrictLoader(_Loader):
+    """SafeLoader that refuses repeated keys and reads only plain numbers as numbers.
 
-    PyYAML silently takes the last of repeated keys. Aliases can expand a few lines to gigabytes, and would be lost when
-    Chorus saves the file. Tags such as `!!bool maybe` end in a KeyError inside PyYAML.
-    In YAML 1.1, 1:30 is 90 and 017 is 15, which nobody means today. Here they are text, as in YAML 1.2; a numeric
-    setting then refuses the first and reads the second as 17.
+    PyYAML silently takes the last of repeated keys. In YAML 1.1, 1:30 is 90 and 017 is 15, which nobody means today.
+    Here they are text, as in YAML 1.2; a numeric setting then refuses the first and reads the second as 17.
     """
 
     yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NUMBERS]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        event = self.peek_event()
-        if isinstance(event, yaml.AliasEvent):
-            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not allowed", event.start_mark)
-        if event.tag is not None:
-            raise yaml.composer.ComposerError(None, None, "tags (!name) are not allowed", event.start_mark)
-        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict:
         seen: set[Hashable] = set()
@@ -120,7 +115,25 @@ for _tag, _pattern in _NUMBERS.items():
 
 
 def _parse_yaml(text: str) -> Any:
+    _check_events(text)
     return yaml.load(text, Loader=_StrictLoader)
+
+
+def _check_events(text: str) -> None:
+    """Refuses aliases, tags and deep nesting before anything is made of them.
+
+    Aliases can expand a few lines to gigabytes, and would be lost when Chorus saves the file. Tags such as
+    `!!bool maybe` end in a KeyError inside PyYAML. libyaml's composer calls itself for each level.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not allowed", event.start_mark)
+        if getattr(event, "tag", None) is not None:
+            raise yaml.composer.ComposerError(None, None, "tags (!name) are not allowed", event.start_mark)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise RecursionError
 
 
 def _parse_json(text: str) -> Any:

@@ -52,11 +52,11 @@ def load_preset(name: str, folder: Path = PRESETS_DIR) -> dict:
     Only names returned by `list_presets` are looked up, so that no name leads out of the folder.
     Raises ConfigError for an unknown name, with the most likely intended one, and for an unavailable variant.
     """
-    presets = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    presets = {path.stem: path for path in folder.glob("*.yaml")}
     base, memory, num_gpus = (name, None, 1) if name in presets else _split(name)
     if base not in presets:
         match = difflib.get_close_matches(base[:60], presets, n=1)
-        remedy = f"did you mean {match[0]}?" if match else f"there are {', '.join(presets)}."
+        remedy = f"did you mean {match[0]}?" if match else f"there are {', '.join(sorted(presets))}."
         raise ConfigError(f"unknown preset {name[:60]!r}: {remedy}")
     if base != name:
         _check_variant(base, memory, num_gpus)
