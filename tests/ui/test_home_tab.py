@@ -11,6 +11,7 @@ from modules.config.presets import load_preset
 from modules.config.TrainConfig import TrainConfig
 from modules.session.RunLock import RunLock
 from modules.ui import RunControl as run_control
+from modules.ui.cards.DemoCard import DemoCard
 from modules.ui.cards.OwnImagesCard import describe_images
 from modules.ui.models.concept_preview import ConceptPictures
 from modules.ui.tabs.HomeTab import HomeTab
@@ -57,6 +58,19 @@ def test_the_first_start_shows_the_start_page_and_later_ones_the_tab_left(make_h
     home.app.open_tab("dataset")
     home.app.destroy()
     assert make_app(tmp_path / "state").tab_bar.selected == "dataset"
+
+
+def test_a_card_is_never_drawn_wider_than_it_stays(make_home, monkeypatch):
+    widths = []
+
+    class WatchedCard(DemoCard):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.bind("<Configure>", lambda event: widths.append(event.width), add="+")
+
+    monkeypatch.setattr("modules.ui.tabs.HomeTab.DemoCard", WatchedCard)
+    make_home()
+    assert max(widths) <= widths[-1] + 1  # a pixel, for rounding
 
 
 def test_the_demo_starts_with_its_own_settings_and_undo_brings_the_users_back(make_home, wait_for, started):

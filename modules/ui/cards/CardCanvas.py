@@ -13,7 +13,8 @@ class CardCanvas(tkinter.Canvas):
     """Base class: a subclass defines what its drawing depends on, and draws it."""
 
     def __init__(self, parent: tkinter.Misc, app: App):
-        super().__init__(parent, highlightthickness=0, borderwidth=0, height=1, takefocus=0)
+        # width: as much as the card gives, and none that would widen it
+        super().__init__(parent, highlightthickness=0, borderwidth=0, width=1, height=1, takefocus=0)
         self._app = app
         self._drawn: tuple | None = None
         self._is_due = False

@@ -41,8 +41,7 @@ def wrap_to(holder: tkinter.Misc, label: ctk.CTkLabel, theme: Theme, taken: int 
             fit(event.width)
 
     holder.bind("<Configure>", hear, add="+")
-    if holder.winfo_width() > 1:
-        fit(holder.winfo_width())
+    fit(holder.winfo_width())  # 1 before it is laid out: from its shortest lines a text gets its width in one step
 
 
 def fit_side_column(tab: ctk.CTkFrame, width: int, theme: Theme, give: Callable[[int], None]) -> None:
