@@ -34,6 +34,7 @@ PUMP_MS = 50
 BUDGET_SECONDS = 0.008  # of one round of the pump; the rest waits for the next round
 SLICE_SECONDS = 0.012  # of building forms before events are handled again
 SWITCH_SECONDS = 0.001  # how soon a computing thread yields to the window, which needs the GIL for each call of Tk
+UNSEEN_MS = 2000  # after which threads start though the window was never drawn, as where it starts minimized
 COLLECT_SECONDS = 2.0
 COLLECT_ALL_MS = 60_000
 END = object()
@@ -52,6 +53,8 @@ class RootWindow(ctk.CTk):
         self._due: list[tuple[float, int, float, Callable[[], object]]] = []
         self._numbers = itertools.count()
         self._steps: list[tuple[str, Iterator[object]]] = []
+        self._is_drawn = False
+        self._undrawn: list[Callable[[], None]] | None = []  # what starts the threads that wait; None: no more do
         self.theme = Theme(self, preferences.appearance, preferences.scale)
         self.configure(fg_color=Theme.page)
         self.bind_class("Toplevel", "<Destroy>", _forget_scaling, add="+")
@@ -60,6 +63,8 @@ class RootWindow(ctk.CTk):
         _draw_to_the_pixel()
         self._collect_garbage_here()
         sys.setswitchinterval(SWITCH_SECONDS)
+        self.bind("<Visibility>", self._on_visibility, add="+")
+        self.after(UNSEEN_MS, self._start_threads)
         self._pump()
 
     def in_background(
@@ -76,10 +81,16 @@ class RootWindow(ctk.CTk):
             else:
                 self._results.put(lambda: then(result))
 
-        try:
-            threading.Thread(target=run, daemon=True).start()
-        except RuntimeError as error:  # the system refuses to start another thread
-            self._results.put(partial(self._fail, error, failed))
+        def start() -> None:
+            try:
+                threading.Thread(target=run, daemon=True).start()
+            except RuntimeError as error:  # the system refuses to start another thread
+                self._results.put(partial(self._fail, error, failed))
+
+        if self._undrawn is None:
+            start()
+        else:
+            self._undrawn.append(start)
 
     def every(self, seconds: float, job: Callable[[], object]) -> Callable[[], None]:
         number = next(self._numbers)
@@ -127,8 +138,23 @@ class RootWindow(ctk.CTk):
         gc.unfreeze()
         gc.enable()
 
+    def _on_visibility(self, event: tkinter.Event) -> None:
+        if event.widget is self:
+            self.after_idle(self._note_drawn)
+
+    def _note_drawn(self) -> None:
+        self._is_drawn = True
+
+    def _start_threads(self) -> None:
+        """From now on, threads start at once. Those of the very first moments would hold up the first picture."""
+        waiting, self._undrawn = self._undrawn or [], None
+        for start in waiting:
+            start()
+
     def _pump(self) -> None:
         self.after(PUMP_MS, self._pump)
+        if self._undrawn is not None and self._is_drawn and not self._steps:
+            self._start_threads()
         end = time.perf_counter() + BUDGET_SECONDS
         while time.perf_counter() < end:
             try:

@@ -40,7 +40,7 @@ def first_paint(state_dir: Path) -> dict[str, float]:
         answer.update(time=time.time(), cpu_seconds=time.process_time())
         window.quit()
 
-    window.bind("<Visibility>", lambda event: window.after_idle(note) if event.widget is window else None)
+    window.bind("<Visibility>", lambda event: window.after_idle(note) if event.widget is window else None, add="+")
     window.mainloop()
     window.destroy()
     return answer

@@ -4,6 +4,8 @@ import gc
 import json
 import subprocess
 import sys
+import threading
+import tkinter
 
 from modules.ui.TrainUI import TABS
 
@@ -37,6 +39,21 @@ def test_the_first_picture_needs_no_numpy_and_one_tab_and_the_rest_comes_by_itse
     first, later = json.loads(done.stdout)
     assert first == {"numpy": False, "tabs": ["home"]}
     assert later == {"numpy": True, "tabs": list(TABS)}
+
+
+def test_threads_wait_until_the_window_is_drawn_and_its_tab_built(make_app, wait_for, monkeypatch):
+    seen, start = [], threading.Thread.start
+
+    def note(thread):
+        if threading.current_thread() is threading.main_thread():
+            window = tkinter._default_root
+            seen.append((bool(window.winfo_viewable()), window.is_building))
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", note)
+    app = make_app()
+    wait_for(app, lambda: len(seen) >= 5)
+    assert seen[:5] == [(True, False)] * 5
 
 
 def test_opening_a_tab_leaves_most_of_it_to_slices(app, wait_for):

@@ -19,6 +19,8 @@ class Scheduler(Protocol):
     ) -> None:
         """Run `work` in a thread, then call `then` with its result, or `failed` with the exception it raised.
 
+        The thread starts at once, but not before the window is first drawn, which it would hold up.
+
         `work` must not use Tk or hold a reference to a Tk object. Without `failed` an exception is reported as a bug,
         as is one that `failed` itself raises: a caller that sets a flag while it waits has to clear it there too.
         """
