@@ -51,6 +51,7 @@ def test_threads_wait_until_the_window_is_drawn_and_its_tab_built(make_app, wait
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", note)
+    monkeypatch.setattr("modules.ui.RootWindow.UNSEEN_MS", 60_000)  # a busy machine draws the window late
     app = make_app()
     wait_for(app, lambda: len(seen) >= 5)
     assert seen[:5] == [(True, False)] * 5
