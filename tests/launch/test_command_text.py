@@ -25,6 +25,7 @@ from modules.launch.command_text import (
     powershell_script,
 )
 from modules.machine import run_shape
+from tests.support.waiting import PATIENCE_SECONDS
 
 BASH = shutil.which("bash")
 POWERSHELL = shutil.which("pwsh") or shutil.which("powershell")
@@ -84,7 +85,7 @@ class Seen:
 def run_bash(*words, cwd=None):
     """The commands that were run: the check, if any, and the training."""
     env = {name: value for name, value in os.environ.items() if not name.endswith("_SOCKET_IFNAME")}
-    done = subprocess.run([BASH, *words], cwd=cwd, env=env, capture_output=True, timeout=30)
+    done = subprocess.run([BASH, *words], cwd=cwd, env=env, capture_output=True, timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stderr
     seen = []
     for record in done.stdout.decode().split("\0\n")[:-1]:
@@ -120,7 +121,7 @@ def test_the_saved_file_runs_the_command_of_its_machine(recorder, tmp_path):
     path = tmp_path / "start.sh"
     path.write_text(bash_script(commands))
     assert ["--node-rank=1" in seen.arguments for seen in run_bash(str(path), "1")] == [True, True]
-    assert subprocess.run([BASH, str(path)], capture_output=True, timeout=30).returncode == 2
+    assert subprocess.run([BASH, str(path)], capture_output=True, timeout=PATIENCE_SECONDS).returncode == 2
     path.write_text(bash_script(node_commands(multi_gpu(), 2, Places("run.yaml", str(recorder), "/opt"))))
     [run] = run_bash(str(path))
     assert "--nproc-per-node=2" in run.arguments
@@ -178,7 +179,7 @@ def test_nothing_is_started_after_a_check_that_fails(recorder, tmp_path):
     recorder.write_text(recorder.read_text() + '[ "$2" != --check ] || exit 7\n')
     command, _ = node_commands(two_nodes(), 2, Places("run.yaml", str(recorder), "/opt", str(tmp_path)))
     for line in (bash_line(command), bash_script([command])):
-        done = subprocess.run([BASH, "-c", line], capture_output=True, timeout=30)
+        done = subprocess.run([BASH, "-c", line], capture_output=True, timeout=PATIENCE_SECONDS)
         assert (done.returncode, done.stdout.count(b"\n")) == (7, 1)
     assert "; if ($LASTEXITCODE -eq 0) { & " in powershell_line(command)
 
@@ -247,7 +248,7 @@ def test_no_value_is_read_by_powershell(value, tmp_path):
     path = tmp_path / "start.ps1"
     path.write_text(powershell_script([command]), encoding="utf-8-sig")
     options = [POWERSHELL, "-NoProfile", "-ExecutionPolicy", "Bypass", "-File", str(path)]
-    done = subprocess.run(options, capture_output=True, text=True, encoding="utf-8", timeout=60)
+    done = subprocess.run(options, capture_output=True, text=True, encoding="utf-8", timeout=PATIENCE_SECONDS)
     assert tuple(json.loads(done.stdout)) == places
     assert not list(tmp_path.rglob("X"))
 
@@ -263,6 +264,6 @@ def test_the_command_starts_a_training_as_it_is(tmp_path):
     (tmp_path / "it's a run.yaml").write_text("config_version: 1\nworkspace_dir: ''\n")
     [command] = node_commands(config_from_values({}), 1, Places("it's a run.yaml", folder=str(tmp_path)))
     line = f"{bash_line(command)} --dry-run"
-    done = subprocess.run([BASH, "-c", line], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([BASH, "-c", line], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert done.returncode == 2
     assert "workspace_dir is empty" in done.stderr

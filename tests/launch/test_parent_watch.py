@@ -13,6 +13,7 @@ import pytest
 from modules.launch import parent_watch
 from modules.launch.lifeline import LOST_EXIT_CODE
 from modules.launch.parent_watch import PARENT_VARIABLE
+from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,7 +59,9 @@ def test_a_process_whose_parent_was_gone_before_it_could_look_ends_too():
 def test_ranks_that_a_script_spawns_watch_it_before_they_import_anything(name):
     run = f"import runpy; runpy.run_path({str(ROOT / 'scripts' / name)!r} + '.py', run_name='__mp_main__')"
     tell = "import threading; print([thread.name for thread in threading.enumerate()])"
-    done = subprocess.run([sys.executable, "-c", f"{run}; {tell}"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{run}; {tell}"], capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
     assert "parent watch" in done.stdout, done.stderr
 
 

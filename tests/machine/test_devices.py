@@ -24,6 +24,7 @@ from modules.machine.devices import (
     slow_links_warning,
 )
 from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml, eight_gpus, real
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 def install(monkeypatch, fake: FakeNvml) -> FakeNvml:
@@ -214,7 +215,7 @@ def test_gpus_of_several_kinds_are_warned_of_and_so_is_the_smallest_memory(nvml)
 
 def test_looking_for_gpus_does_not_import_torch():
     code = "import sys; from modules.machine.devices import list_gpus; list_gpus(); assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_SECONDS)
 
 
 def test_usage_is_what_the_driver_says_with_the_largest_process_first(nvml):

@@ -21,6 +21,7 @@ from modules.machine.hub import download_model, find_models, folder_on_disk, mod
 from modules.weights.errors import WeightsError
 from modules.weights.hub_models import check_on_hub, download_folder
 from tests.support.hub_server import COMMIT, HubServer
+from tests.support.waiting import PATIENCE_SECONDS
 
 TINY = "somebody/tiny"
 UNET = "unet/diffusion_pytorch_model.safetensors"
@@ -172,7 +173,9 @@ def test_the_script_searches_and_downloads_with_the_token_of_the_environment(rep
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(ROOT / "scripts" / "hub.py"), *arguments]
-        return subprocess.run(command, env={**os.environ, **facts}, capture_output=True, encoding="utf-8", timeout=120)
+        return subprocess.run(
+            command, env={**os.environ, **facts}, capture_output=True, encoding="utf-8", timeout=PATIENCE_SECONDS
+        )
 
     with server.running():
         assert run("search", "tiny").stdout.splitlines() == [f"{TINY}  apache-2.0"]

@@ -13,7 +13,7 @@ import pytest
 from modules.machine import keep_awake
 from modules.machine.keep_awake import kept_awake
 from modules.session.atomic import is_alive
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
 SAID = ["Keeping this machine awake until the run ends"]
@@ -53,7 +53,7 @@ def test_the_systems_program_runs_as_long_as_the_run(platform, name, options, he
 def test_it_ends_with_a_run_that_is_killed(helper):
     started = helper("systemd-inhibit")
     code = "from modules.machine.keep_awake import kept_awake as k; import os\nwith k(print): os.kill(os.getpid(), 9)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=PATIENCE_SECONDS)
     assert done.returncode == -signal.SIGKILL
     wait_until(lambda: not is_alive(int(started.read_text().split()[0])), 30)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import PATIENCE_SECONDS
+
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 NAMES = (
     "benchmark", "check_data", "convert", "doctor", "make_demo_model", "multi_node", "sample", "slurm_job",
@@ -52,7 +54,7 @@ def test_ctrl_c_while_a_script_starts_ends_it_with_one_line(name, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(PRESSES_CTRL_C)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     script = [sys.executable, str(SCRIPTS / f"{name}.py")]
-    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "Stopped.\n")
 
 
@@ -62,5 +64,5 @@ def test_a_script_whose_streams_are_closed_does_its_work_in_silence(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(TELLS_OF_STREAMS)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "TOLD": str(tmp_path / "told.txt")}
     command = f"{shlex.quote(sys.executable)} {shlex.quote(str(SCRIPTS / 'train.py'))} --preset none <&- >&- 2>&-"
-    assert subprocess.run(["bash", "-c", command], env=environment, timeout=60).returncode == 2
+    assert subprocess.run(["bash", "-c", command], env=environment, timeout=PATIENCE_SECONDS).returncode == 2
     assert (tmp_path / "told.txt").read_text() == "0 1 2"

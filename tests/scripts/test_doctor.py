@@ -12,6 +12,7 @@ import pytest
 
 from modules.machine.doctor.packages import check_packages
 from scripts import doctor
+from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = str(ROOT / "scripts" / "doctor.py")
@@ -59,7 +60,9 @@ def test_a_broken_torch_is_a_line_of_the_report_and_fails(tmp_path, broken_torch
 
 
 def test_missing_packages_are_a_line_of_the_report_and_no_traceback(tmp_path):
-    done = subprocess.run([sys.executable, "-S", SCRIPT], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-S", SCRIPT], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
     assert done.returncode == 1
     assert "torch is missing" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("Training would fail: packages")

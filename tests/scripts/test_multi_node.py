@@ -14,6 +14,7 @@ from modules.launch.command_text import Places, bash_line, node_commands, powers
 from modules.machine.devices import Gpu
 from modules.machine.Machine import Machine
 from scripts import multi_node
+from tests.support.waiting import PATIENCE_SECONDS
 
 SETTINGS = {
     **{"model": {"base": "base"}, "concepts": [{"path": "pictures"}], "distributed_backend": "gloo"},
@@ -95,5 +96,7 @@ def test_one_machine_is_warned_of(config_file, capsys):
 
 def test_the_check_needs_no_torch():
     code = "import sys; from scripts import multi_node; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
     assert done.stdout == "False\n", done.stderr

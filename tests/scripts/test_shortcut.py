@@ -10,6 +10,7 @@ import pytest
 from modules.config.errors import UserError
 from scripts import train_ui
 from scripts.starting.shortcut import make_shortcut
+from tests.support.waiting import PATIENCE_SECONDS
 
 needs_posix = pytest.mark.skipif(os.name == "nt", reason="runs a shell script")
 
@@ -28,7 +29,7 @@ def chorus(tmp_path) -> Path:
 def test_the_icon_of_macos_starts_the_window(chorus, tmp_path):
     path = make_shortcut([str(chorus / "start-ui.sh")], tmp_path, "darwin")
     assert path == tmp_path / "Desktop" / "Chorus.command"
-    assert subprocess.check_output([path], timeout=60) == b"started\n"
+    assert subprocess.check_output([path], timeout=PATIENCE_SECONDS) == b"started\n"
 
 
 @needs_posix
@@ -37,7 +38,7 @@ def test_the_icon_of_linux_starts_the_window(chorus, tmp_path):
     (command,) = re.findall("^Exec=(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     # as a desktop reads it: the escapes of the file, then those of the command, which are a shell's within such quotes
     as_read = command.replace("\\\\", "\\").replace("%%", "%")
-    assert subprocess.check_output(["sh", "-c", as_read], timeout=60) == b"started\n"
+    assert subprocess.check_output(["sh", "-c", as_read], timeout=PATIENCE_SECONDS) == b"started\n"
 
 
 def test_windows_needs_no_icon(chorus, tmp_path):

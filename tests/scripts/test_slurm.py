@@ -132,7 +132,9 @@ def test_the_script_asks_for_one_task_per_gpu_a_signal_to_the_tasks_and_another_
 def test_the_script_is_read_without_importing_torch(folder):
     code = "import sys; from scripts import slurm_job; slurm_job.main(sys.argv[1:]); sys.exit('torch' in sys.modules)"
     command = [sys.executable, "-c", code, "--config", "settings.yaml", *MINIMUM]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, timeout=60)
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, timeout=PATIENCE_SECONDS
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(b"#!/usr/bin/env bash\n")
 

@@ -20,6 +20,7 @@ from modules.machine.devices import Gpu
 from modules.machine.Machine import Machine
 from scripts import start_multi_gpu, train
 from tests.support.backup_files import write_backup
+from tests.support.waiting import PATIENCE_SECONDS
 
 SCRIPT = Path(start_multi_gpu.__file__)
 FOUR = Machine(tuple(Gpu(index, "NVIDIA Test", f"GPU-{index}", 24 << 30, index) for index in range(4)), cores=16)
@@ -392,7 +393,7 @@ def terminal(tmp_path, settings):
             cwd=str(tmp_path),
             env=with_gpus if eight_gpus else without_gpus,
             encoding="utf-8",
-            timeout=60,
+            timeout=PATIENCE_SECONDS,
         )
         started.append(child)
         return child
@@ -413,7 +414,7 @@ def answer(child, *dialogue: tuple[str, str]) -> tuple[int, str, list[str]]:
     return code, said, shlex.split(line)[6:]
 
 
-def end_of(child, seconds: float = 60) -> tuple[int, str]:
+def end_of(child, seconds: float = PATIENCE_SECONDS) -> tuple[int, str]:
     import pexpect
 
     child.expect(pexpect.EOF, timeout=seconds)
@@ -532,7 +533,7 @@ def test_ctrl_c_and_ctrl_d_at_a_question_end_it_without_a_traceback(give_up, cod
 
 def test_without_a_terminal_it_says_how_to_answer_and_never_waits(tmp_path):
     pipes = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
-    done = subprocess.run([sys.executable, SCRIPT], timeout=60, **pipes)
+    done = subprocess.run([sys.executable, SCRIPT], timeout=PATIENCE_SECONDS, **pipes)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "The questions need a terminal: answer them by options, with --yes (--help lists them).\n"
 

@@ -15,6 +15,7 @@ import yaml
 from modules.session.backups import damage
 from modules.trainer import compiling
 from scripts import train
+from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZES = ((32, 32),) * 8 + ((48, 32), (32, 48), (32, 48))
@@ -398,7 +399,7 @@ sys.exit(code or (f"imported: {heavy}" if heavy else 0))
 
 def answer(*arguments: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-c", WITHOUT_TORCH, *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
 
 
 def test_help_does_not_import_torch():

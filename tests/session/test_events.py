@@ -27,6 +27,7 @@ from modules.session.event_types import (
 )
 from modules.session.events import EVENT_TYPES, EventRecord, EventWriter, decode, encode, read_events, to_plain
 from modules.session.StepInfo import StepInfo
+from tests.support.waiting import PATIENCE_SECONDS
 
 STEP = StepInfo(
     epoch=1, step=2, steps_total=10, loss=0.5, smooth_loss=0.25, lr=1e-4, samples=8, seconds=2.0, grad_norm=0.1
@@ -250,7 +251,7 @@ def test_writing_returns_while_the_disk_does_not_answer(path):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs RLIMIT_FSIZE")
 def test_after_a_full_disk_every_event_is_there_and_the_warning_came_once(path):
     command = [sys.executable, "-c", ON_A_FULL_DISK, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS)
     found, _ = read_events(path)
     assert texts(found[:-1]) == [str(number) for number in range(100)]
     assert found[-1].event == FinishedEvent(100)

@@ -204,7 +204,7 @@ class Person:
             time.sleep(BLINK_SECONDS)
 
     def _do(self, *arguments: str) -> None:
-        subprocess.run(["xdotool", *arguments], env=self._environment, check=True, timeout=30)
+        subprocess.run(["xdotool", *arguments], env=self._environment, check=True, timeout=PATIENCE_SECONDS)
 
 
 def reads(seen: dict[str, Any], text: str) -> bool:

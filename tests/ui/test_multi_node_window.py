@@ -18,6 +18,7 @@ from modules.ui.widgets import dialogs
 from modules.ui.windows.MultiNodeWindow import MultiNodeWindow
 from tests.support.fake_nvml import eight_gpus
 from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -113,7 +114,9 @@ def test_the_commands_run_in_bash_as_they_are(open_window, app, wait_for, tmp_pa
     app.clipboard_append("")
     window.commands.copy()
     wait_for(app, app.clipboard_get)
-    done = subprocess.run(["bash", "-eu"], input=app.clipboard_get(), capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        ["bash", "-eu"], input=app.clipboard_get(), capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
     assert done.returncode == 0, done.stderr
     ranks = [line for line in done.stdout.splitlines() if "node-rank" in line]
     assert ranks == ["--node-rank=0", "--node-rank=0", "--node-rank=1", "--node-rank=1"]  # for each check and its run
