@@ -26,7 +26,7 @@ def _inputs(call: DenoiserCall) -> dict[str, Any]:
     }
 
 
-COGVIEW4_MODEL = PublishedModel(  # of THUDM/CogView4-6B, as in diffusers' script that converts it
+COGVIEW4_MODEL = PublishedModel(  # of zai-org/CogView4-6B, as in diffusers' script that converts it
     denoiser=Component(
         "diffusers.CogView4Transformer2DModel",
         {"num_layers": 28, "num_attention_heads": 32, "attention_head_dim": 128},

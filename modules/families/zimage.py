@@ -81,8 +81,8 @@ Z_IMAGE = Family(
     ),
     foreign_loras=("kohya", "ComfyUI", "LoKr"),
     distilled={
-        "Z-Image Turbo": "Z-Image; or Turbo with the adapter `ostris/zimage_turbo_training_adapter`; "
-        "or the copy `ostris/Z-Image-De-Turbo`"
+        "Z-Image Turbo": "Z-Image; or Turbo with the adapter `ostris/zimage_turbo_training_adapter`, "
+        "or with the transformer of `ostris/Z-Image-De-Turbo`"
     },
     remarks="""Z-Image Omni is not a family: diffusers has its pipeline, but no weights have been published that could
     be trained or tested with.""",
