@@ -106,18 +106,18 @@ BY_MEMORY = """\
 
 A size never changes how many images make a step, nor the learning rate: in less memory a step is computed in more
 parts (micro-batch x accumulation), or its activations a second time in place of being kept (gradient checkpointing).
-The step of a [fused backward pass](memory.md#full-fine-tunes), which full training of the largest models needs, has
+The step of a [fused backward pass](memory.md#full-fine-tunes), which full fine-tunes of the largest models need, has
 only one part: in less memory, activations wait in system memory ("offloaded").
 Where that is not enough, LoRAs and embeddings train on a quantized model, which hardly changes the result
 ([memory](memory.md)): "int8 + nf4" stands for a denoiser in int8 and text encoders in nf4. nf4 needs
-`pip install bitsandbytes`. Only full training of Stable Diffusion 1.5 goes down in precision, too, and does without the
-average of the weights below 24 GB. A size that is not in the table is as the next smaller one.
+`pip install bitsandbytes`. Only the full fine-tune of Stable Diffusion 1.5 goes down in precision, too, and does
+without the average of the weights below 24 GB. A size that is not in the table is as the next smaller one.
 """
 BY_GPUS = """\
 ## By number of GPUs
 
 Where the batch size is per GPU, N GPUs make steps of N times as many images: `lr_scaling: sqrt` raises the learning
-rate by the root of N, and `max_steps` is divided by N, so that a run goes through as many images. Full training has
+rate by the root of N, and `max_steps` is divided by N, so that a run goes through as many images. A full fine-tune has
 a global batch: several GPUs share it, with fewer accumulation steps, and the result is that of one. Presets with a
 fused backward pass are for one GPU. A name with `-xN` is exact for N GPUs in all, over all machines; for another number
 `max_steps` is yours to set. The table has the images of a step, the learning rate and the most steps.

@@ -215,7 +215,7 @@ class DiffusionConfig:
         label="Multires noise discount",
         also_called="multires_noise_discount",
         help="How much weaker each coarser noise is than the one before. 0.1 to 0.3 for LoRA, up to 0.8 for full "
-        "training with many images.",
+        "fine-tunes on many images.",
         group="training",
         gt=0,
         lt=1,

@@ -44,7 +44,7 @@ class OptimizerConfig:
         1e-4,
         label="Learning rate",
         also_called="lr",
-        help="Size of the steps. 1e-4 for LoRA, 1e-5 or less for full training; a third of that for Lion, 1.0 for "
+        help="Size of the steps. 1e-4 for LoRA, 1e-5 or less for a full fine-tune; a third of that for Lion, 1.0 for "
         "Prodigy, a hundred times more for SGD.",
         group="optimizer",
         gt=0,

@@ -192,7 +192,7 @@ class TrainConfig:
         label="Shard optimizer state (ZeRO-1)",
         also_called="zero1, ZeroRedundancyOptimizer, distributed optimizer",
         help="Each GPU holds the optimizer's state of a part of the weights, updates that part and sends it to the "
-        "others. Saves memory in full training, with the same results; exchanges half as much again in each step.",
+        "others. Saves memory in full fine-tunes, with the same results; exchanges half as much again in each step.",
         group="multi_gpu",
         in_crash_report=True,
         visible_when=DDP,

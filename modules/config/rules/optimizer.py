@@ -26,7 +26,7 @@ def rate_problems(config: TrainConfig) -> Iterator[Problem]:
             message = f"{path} {rate:g} is small for {facts.label}, which finds its own step: use 1.0."
             yield Problem(path, message, blocking=False, remedy=set_to(path, 1.0))
         if rate >= facts.largest_rate:
-            message = f"{path} {rate:g} is very large for {optimizer.name}: use 1e-4 for LoRA, 1e-5 for full training."
+            message = f"{path} {rate:g} is very large for {optimizer.name}: use 1e-4 for a LoRA, 1e-5 to fine-tune."
             yield Problem(path, message, blocking=False)
     if "beta2" in facts.settings and optimizer.beta1 > optimizer.beta2:
         message = f"optimizer.beta1 {optimizer.beta1:g} is above beta2 {optimizer.beta2:g}: use 0.9 and 0.999."
