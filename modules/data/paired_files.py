@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Literal
 
 from modules.config.counted import counted
+from modules.data.captions import file_stem
 from modules.data.errors import DataError
 from modules.data.images import EXTENSIONS
 
@@ -36,7 +37,7 @@ def find_paired(dataset: Dataset, setting: Setting) -> list[tuple[str, ...]]:
     for path, number in zip(dataset.paths, dataset.concept_index.tolist(), strict=True):
         below = os.path.relpath(path, os.path.expanduser(dataset.concepts[number].path))
         folder, name = os.path.split(below)
-        stem = os.path.splitext(name)[0]
+        stem = file_stem(name)
         places.append((number, folder, stem))
         stems.setdefault((number, folder), set()).add(stem.lower())
     for number, folder in stems:

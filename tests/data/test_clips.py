@@ -23,7 +23,7 @@ from modules.data.Augmentation import NO_AUGMENTATION
 from modules.data.cache_keys import latent_keys, text_keys
 from modules.data.captions import file_stem
 from modules.data.clips import Clip, clip_frames, load_clip
-from modules.data.concepts import captions
+from modules.data.concepts import captions, scan
 from modules.data.convert_captions import misencoded_captions
 from modules.data.decoding import load_pixels
 from modules.data.draws import uniform
@@ -32,6 +32,7 @@ from modules.data.FileHashes import FileHashes
 from modules.data.health import check_health
 from modules.data.LatentEncoder import FRAMES_AHEAD, LatentEncoder
 from modules.data.masks import find_masks
+from modules.data.paired_files import find_paired
 from modules.data.prepare import prepare_data
 from modules.data.references import check_references, of_captions
 from modules.data.run_summary import summarize
@@ -151,6 +152,21 @@ def test_the_mask_of_a_video_lies_beside_it_and_is_no_image(videos, frames, tmp_
         masks = dict(zip(map(file_stem, dataset.paths), find_masks(dataset), strict=True))
         assert masks.pop(name) == str(mask)
         assert set(masks.values()) == {None}
+
+
+def test_the_references_and_layers_of_a_folder_of_frames_have_its_whole_name(frames, tmp_path):
+    others = tmp_path / "others"
+    others.mkdir()
+    for name in ("walk.v2_0.png", "walk.v2_1.png", "walk.png", "still.png"):
+        Image.new("RGB", (64, 48)).save(others / name)
+    concept = ConceptConfig(
+        path=str(frames), frame_folders_fps=16, reference_folder=str(others), layer_folder=str(others)
+    )
+    dataset = scan([concept], videos=True)
+    assert [Path(path).name for path in dataset.paths] == ["still.png", "walk.v2"]
+    for setting in ("reference_folder", "layer_folder"):
+        found = [[Path(path).name for path in of_sample] for of_sample in find_paired(dataset, setting)]
+        assert found == [["still.png"], ["walk.v2_0.png", "walk.v2_1.png"]]
 
 
 def test_a_folder_of_frames_is_checked_and_cached_as_a_whole(frames, tmp_path):
