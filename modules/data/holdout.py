@@ -13,6 +13,7 @@ import numpy as np
 from modules.config.counted import counted
 from modules.data.draws import uniform_array
 from modules.data.errors import DataError
+from modules.data.videos import files_of
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -58,11 +59,19 @@ def no_validation_warning(config: TrainConfig, num_held_out: int) -> str | None:
 
 
 def _peek(path: str) -> int:
-    """A 64-bit hash of a file's size, beginning and end; equal files have equal hashes, without reading whole files."""
-    with open(path, "rb") as file:
-        digest = blake2b(file.read(PEEKED_BYTES), digest_size=8)
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - PEEKED_BYTES, 0))
-        digest.update(file.read(PEEKED_BYTES))
-    digest.update(size.to_bytes(8, "little"))
+    """A 64-bit hash of a file's size, beginning and end; equal files have equal hashes, without reading whole files.
+
+    Of a folder of frames, it is made of the first and the last one and their number.
+    """
+    files = files_of(path)
+    digest = blake2b(digest_size=8)
+    for name in dict.fromkeys((files[0], files[-1])):
+        with open(name, "rb") as file:
+            digest.update(file.read(PEEKED_BYTES))
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - PEEKED_BYTES, 0))
+            digest.update(file.read(PEEKED_BYTES))
+        digest.update(size.to_bytes(8, "little"))
+    if len(files) > 1:
+        digest.update(len(files).to_bytes(8, "little"))
     return int.from_bytes(digest.digest(), "little")

@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from modules.config.AugmentationConfig import AugmentationConfig
 from modules.config.ConceptConfig import ConceptConfig
@@ -46,6 +47,19 @@ def test_equal_pictures_are_held_out_together(picture_folder):
     names = held_names(hold_out(scan([ConceptConfig(path=str(folder))]), 0.3))
     originals = {name for name in names if not name.startswith("copy-")}
     assert names == originals | {f"copy-{name}" for name in originals}
+
+
+def test_equal_folders_of_frames_are_held_out_together(tmp_path):
+    for number in range(40):
+        (tmp_path / f"clip{number % 20}.{number // 20}").mkdir()
+        for frame in range(3):
+            image = Image.new("RGB", (32, 32), (12 * (number % 20), 80 * frame, 0))
+            image.save(tmp_path / f"clip{number % 20}.{number // 20}/{frame}.png")
+    dataset = hold_out(scan([ConceptConfig(path=str(tmp_path), frame_folders_fps=16)], videos=True), 0.3)
+    names = held_names(dataset)
+    originals = {name.removesuffix(".0") for name in names if name.endswith(".0")}
+    assert 2 <= len(originals) <= 12
+    assert names == {f"{name}.{copy}" for name in originals for copy in (0, 1)}
 
 
 def test_held_out_pictures_never_train_and_count_for_nothing(picture_folder):
