@@ -65,8 +65,9 @@ class FileHashes:
     def _one(self, path: str) -> str | None:
         try:
             files = files_of(path)
-            stats = [os.stat(file) for file in files]
-            state = [sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)]
+            # of a folder of frames, too: its time changes when they are renamed, and with that their order
+            stats = {name: os.stat(name) for name in dict.fromkeys((path, *files))}
+            state = [sum(stats[file].st_size for file in files), max(stat.st_mtime_ns for stat in stats.values())]
             for known in (self._own, *self._others):
                 if path in known and known[path][:2] == state:
                     return known[path][2]

@@ -96,6 +96,19 @@ def test_a_change_of_equal_size_shows_by_its_time(tmp_path, files):
     assert hashes.of(files[:1]) != [before]
 
 
+def test_frames_in_another_order_are_read_again(tmp_path):
+    folder = tmp_path / "walk"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"{number}.png").write_bytes(bytes([number]))
+        os.utime(folder / f"{number}.png", ns=(1, 1))
+    os.utime(folder, ns=(1, 1))
+    hashes = FileHashes(tmp_path / "cache", 0)
+    assert hashes.of([str(folder)]) == [hashlib.sha256(b"\x00\x01\x02").hexdigest()]
+    (folder / "0.png").rename(folder / "3.png")
+    assert hashes.of([str(folder)]) == [hashlib.sha256(b"\x01\x02\x00").hexdigest()]
+
+
 def test_a_file_that_can_not_be_read_has_none(tmp_path, files):
     gone = str(tmp_path / "gone.png")
     hashes = FileHashes(tmp_path / "cache", 0)
