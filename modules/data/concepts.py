@@ -288,12 +288,16 @@ def caption_prompts(texts: Sequence[tuple[str, ...]], concepts: Sequence[Concept
 
     texts: as from `captions`.
     """
-    captions = [options[0] for options in texts if options[0]]
-    for concept in concepts:
-        captions = [as_trained(caption, concept) for caption in captions]
-    found = dict.fromkeys(captions)
+    found = dict.fromkeys(as_prompt(options[0], concepts) for options in texts if options[0])
     names = dict.fromkeys(concept.name for concept in concepts if concept.enabled and concept.name)
     return tuple(found or names)[:count]
+
+
+def as_prompt(caption: str, concepts: Sequence[ConceptConfig]) -> str:
+    """A caption without the separators that only steer how its tags vary."""
+    for concept in concepts:
+        caption = as_trained(caption, concept)
+    return caption
 
 
 def captions(dataset: Dataset, unreadable: dict[str, CaptionError] | None = None) -> list[tuple[str, ...]]:

@@ -16,6 +16,7 @@ from PIL.Image import Resampling
 
 from modules.config.counted import counted
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
+from modules.data.concepts import as_prompt
 from modules.data.errors import DataError
 from modules.data.image_views import augmentation_of
 from modules.data.images import EXTENSIONS, adjust_colors, fit_image, load_image, size_or_reason, to_array
@@ -176,22 +177,26 @@ def of_captions(
     """First caption of an image -> its references, as `image_files` takes them, and -> its mask, for inpainting.
 
     For families that need a first frame: caption -> that of its first clip, and the last one if they need it. For
-    inpainting, and where images are decomposed into layers: caption -> the image itself.
+    inpainting, and where images are decomposed into layers: caption -> the image itself. Captions are as from
+    `caption_prompts`, and the name of its concept stands for that of an image without one.
     texts: as from `captions`.
     """
     found: dict[str, str] = {}
     masks: dict[str, str] = {}
     for sample, options in enumerate(texts):
+        concept = dataset.concepts[dataset.concept_index[sample]]
+        prompt = as_prompt(options[0], dataset.concepts) if options[0] else concept.name
+        if prompt in found:
+            continue
         if family.needs_first_frame:
-            if options[0] not in found:
-                found[options[0]] = "\n".join(_ends(dataset, sample, family))
-        elif family.inpainting and options[0] not in found:
-            found[options[0]] = dataset.paths[sample]
-            masks[options[0]] = dataset.mask_of(sample) or ""
+            found[prompt] = "\n".join(_ends(dataset, sample, family))
+        elif family.inpainting:
+            found[prompt] = dataset.paths[sample]
+            masks[prompt] = dataset.mask_of(sample) or ""
         elif family.layered:
-            found.setdefault(options[0], dataset.paths[sample])
+            found[prompt] = dataset.paths[sample]
         elif references := dataset.references_of(sample):
-            found.setdefault(options[0], "\n".join(one.path for one in references))
+            found[prompt] = "\n".join(one.path for one in references)
     return found, masks
 
 

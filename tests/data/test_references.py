@@ -17,7 +17,7 @@ from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import find_problems
 from modules.data.cache_keys import latent_keys, reference_parts, text_keys
 from modules.data.caching import cache_latents
-from modules.data.concepts import captions
+from modules.data.concepts import caption_prompts, captions
 from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes
 from modules.data.prepare import prepare_data
@@ -34,6 +34,7 @@ from modules.data.references import (
 from modules.data.run_summary import disk_needs
 from modules.data.TensorCache import TensorCache
 from modules.families.registry import FAMILIES
+from modules.trainer.sampling import with_prompts
 from modules.weights.BaseModel import BaseModel
 from modules.weights.inspect import BaseInfo
 
@@ -86,6 +87,30 @@ def test_references_of_a_subfolder_are_in_its_namesake(tmp_path):
     write(tmp_path / "images" / "y" / "a.png")
     write(tmp_path / "references" / "y" / "a.png")
     assert names(prepare(tmp_path / "images", tmp_path / "references")[0]) == [[], ["a.png"]]
+
+
+@pytest.mark.parametrize(
+    ("caption", "concept", "prompt"),
+    [
+        ("sks ||| red, blue", {"kept_separator": "|||", "shuffle_tags": True}, "sks, red, blue"),
+        ("sks, blue sky; clouds", {"secondary_separator": ";", "tag_dropout": 0.1}, "sks, blue sky, clouds"),
+        (None, {"name": "fox"}, "fox"),
+        (None, {}, ""),
+    ],
+)
+def test_a_sample_with_a_prompt_from_the_dataset_has_the_references_that_belong_to_it(
+    tmp_path, caption, concept, prompt
+):
+    image, reference = write(tmp_path / "images" / "a.png"), write(tmp_path / "references" / "a.png")
+    if caption is not None:
+        image.with_suffix(".txt").write_text(caption)
+    dataset, _ = prepare(tmp_path / "images", tmp_path / "references", **concept)
+    texts = captions(dataset)
+    prompts = caption_prompts(texts, dataset.concepts, 1)
+    (sample,) = with_prompts(
+        SamplingConfig(samples=[SampleConfig()]), prompts, *of_captions(dataset, texts, MANY)
+    ).samples
+    assert (sample.prompt, sample.reference) == (prompt, str(reference))
 
 
 @pytest.mark.parametrize(
