@@ -47,13 +47,10 @@ def caption_findings(dataset: Dataset, config: TrainConfig) -> Iterator[Finding]
         except DataError as error:
             yield Finding("placeholder", "error", str(error))
     images = np.flatnonzero(dataset.num_views).tolist()
-    if dataset.missing_captions:
-        without = [sample for sample in images if options[sample] == ("",)]
-        files = dict.fromkeys((dataset.concept_index[sample], dataset.paths[sample]) for sample in without)
-        empty = [path for _, path in files if path not in unreadable]
-        without_caption = counted(dataset.missing_captions, "image has", "images have")
-        message = f"{without_caption} no caption (trained without one), such as {empty[0]}."
-        yield Finding("missing_caption", "warning", message, dataset.missing_captions, empty[:NUM_LISTED])
+    if missing := dataset.missing_captions:
+        without_caption = counted(len(missing), "image has", "images have")
+        message = f"{without_caption} no caption (trained without one), such as {missing[0]}."
+        yield Finding("missing_caption", "warning", message, len(missing), missing[:NUM_LISTED])
     family = FAMILIES[config.family].with_text_chunks(config.model.text_chunks)
     most = MANY_WORDS * family.text.chunks
     long = [dataset.paths[sample] for sample in images if any(len(text.split()) > most for text in options[sample])]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -61,7 +61,6 @@ class Dataset:
     concept_index: int32[N].
     widths, heights: int32[N], in pixels, of the upright image.
     unreadable: (path, reason) of skipped images and subfolders.
-    missing_captions: number of images without a caption although their concept reads captions from files or a table.
     views: None if each image is one sample.
     held_out: bool[N], validation samples, which are never trained on; None if there are none.
     masks: path of each sample's mask, or None for an image without one; None in a run that uses no masks.
@@ -70,6 +69,8 @@ class Dataset:
     videos: path of each video -> its size and duration; empty unless the run trains on clips.
     clips: the clip of each sample, None for an image; None without clips.
     layers: the paths of each sample's layers; None for a model without layers.
+    captionless: (concept index, path) of the images without a caption although their concept reads captions from files
+        or a table; also of those that were left out later.
     num_masks: number of files skipped because their names mark them as masks.
     run_images: run folder inside a concept's folder -> number of its images, which are skipped.
     """
@@ -80,7 +81,6 @@ class Dataset:
     widths: np.ndarray
     heights: np.ndarray
     unreadable: list[tuple[str, str]]
-    missing_captions: int
     views: Views | None = None
     held_out: np.ndarray | None = None
     masks: Sequence[str | None] | None = None
@@ -89,6 +89,7 @@ class Dataset:
     videos: Mapping[str, VideoInfo] = field(default_factory=dict)
     clips: Sequence[Clip | None] | None = None
     layers: Sequence[tuple[str, ...]] | None = None
+    captionless: Set[tuple[int, str]] = frozenset()
     num_masks: int = 0
     run_images: Mapping[str, int] = field(default_factory=dict)
 
@@ -110,6 +111,12 @@ class Dataset:
     def layers_of(self, sample: int) -> tuple[str, ...]:
         """The paths of a sample's layers, from the bottom to the top."""
         return self.layers[sample] if self.layers else ()
+
+    @property
+    def missing_captions(self) -> list[str]:
+        """The paths of the `captionless` images that are in the dataset, once for each concept."""
+        images = zip(self.concept_index.tolist(), self.paths, strict=True)
+        return [path for number, path in dict.fromkeys(images) if (number, path) in self.captionless]
 
     @property
     def other_files(self) -> list[str]:
@@ -240,7 +247,8 @@ def scan(
     unreadable: list[tuple[str, str]] = []
     run_images: Counter[str] = Counter()
     video_infos: dict[str, VideoInfo] = {}
-    missing_captions = num_masks = 0
+    captionless: set[tuple[int, str]] = set()
+    num_masks = 0
     with ThreadPoolExecutor(num_readers) as readers:
         for number, concept in enumerate(concepts):
             if not concept.enabled:
@@ -260,7 +268,8 @@ def scan(
                 sizes.append(size[:2])
                 if isinstance(size, VideoInfo):
                     video_infos[image.path] = size
-                missing_captions += not image.has_caption
+                if not image.has_caption:
+                    captionless.add((number, image.path))
             if len(paths) == num_before:
                 path, reason = unreadable[-1]
                 raise DataError(
@@ -276,8 +285,8 @@ def scan(
         widths,
         heights,
         unreadable,
-        missing_captions,
         videos=video_infos,
+        captionless=captionless,
         num_masks=num_masks,
         run_images=dict(sorted(run_images.items())),
     )

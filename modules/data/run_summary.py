@@ -74,7 +74,8 @@ def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] =
 
 
 def _image_lines(dataset: Dataset, buckets: Buckets) -> Iterator[tuple[str, str]]:
-    missing = f", {dataset.missing_captions} without a caption" if dataset.missing_captions else ""
+    num_missing = len(dataset.missing_captions)
+    missing = f", {num_missing} without a caption" if num_missing else ""
     yield "Images", f"{dataset.num_images - num_clips(dataset)}{missing}"
     if dataset.views is not None:
         yield "Variants", f"{len(dataset)} (resolutions and augmented variants of the images)"
@@ -161,8 +162,9 @@ def image_warnings(config: TrainConfig, dataset: Dataset, learns_captions: bool)
         yield f"{path} is left out: {reason}."
     for run, count in dataset.run_images.items():
         yield f"{counted(count, 'image')} of the run folder {run} will be left out."
-    if dataset.missing_captions and learns_captions:
-        yield f"{counted(dataset.missing_captions, 'image has', 'images have')} no caption (trained without one)."
+    num_missing = len(dataset.missing_captions)
+    if num_missing and learns_captions:
+        yield f"{counted(num_missing, 'image has', 'images have')} no caption (trained without one)."
     if text := unused_masks_warning(config, dataset):
         yield text
     if (masks := dataset.masks) and dataset.inpainting is None:

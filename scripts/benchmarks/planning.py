@@ -131,7 +131,7 @@ def _batch_maker(count: int, cache_dir: str) -> tuple[Callable[[int], object], f
 
     widths = np.full(count, 512, np.int32)
     paths = [f"{number}.png" for number in range(count)]
-    dataset = Dataset([ConceptConfig()], paths, np.zeros(count, np.int32), widths, widths, [], 0)
+    dataset = Dataset([ConceptConfig()], paths, np.zeros(count, np.int32), widths, widths, [])
     buckets = _buckets(widths, widths)
     latents = _records(cache_dir, "latents", {"latents": torch.zeros(4, 64, 64)}, count)
     captions = [f"picture {number}" for number in range(count)]

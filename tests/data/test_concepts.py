@@ -145,10 +145,10 @@ def test_missing_captions_are_counted_where_text_files_are_expected(tmp_path):
     add_picture(tmp_path / "a.png", caption="a cat")
     add_picture(tmp_path / "b.png")
     add_picture(tmp_path / "sub/a.png")
-    assert scan([concept(tmp_path)]).missing_captions == 2
-    assert scan([concept(tmp_path, captions="file_name")]).missing_captions == 0
-    assert scan([concept(tmp_path, caption_fallback="a cat")]).missing_captions == 0
-    assert scan([concept(tmp_path, caption_extension=".caption")]).missing_captions == 3
+    assert len(scan([concept(tmp_path)]).missing_captions) == 2
+    assert len(scan([concept(tmp_path, captions="file_name")]).missing_captions) == 0
+    assert len(scan([concept(tmp_path, caption_fallback="a cat")]).missing_captions) == 0
+    assert len(scan([concept(tmp_path, caption_extension=".caption")]).missing_captions) == 3
 
 
 def test_captions_come_in_the_order_of_the_samples(tmp_path):
@@ -269,7 +269,7 @@ def test_captions_of_a_table_are_those_of_its_rows(tmp_path):
     (tmp_path / "metadata.csv").write_text("file_name,text\na.png,a cat\nsub/b.png,a dog\nsub/b.png,an animal\n")
     dataset = scan([concept(tmp_path, captions="table")])
     assert captions(dataset) == [("a cat",), ("",), ("a dog", "an animal")]
-    assert dataset.missing_captions == 1
+    assert len(dataset.missing_captions) == 1
 
 
 def test_a_concept_fills_the_share_of_an_epoch_that_it_asks_for(tmp_path):

@@ -49,6 +49,17 @@ def test_missing_captions_are_listed(check, folder):
     assert finding.paths == [str(folder / "001.png")]
 
 
+def test_a_picture_that_is_left_out_is_not_among_those_without_a_caption(check, folder):
+    (folder / "001.txt").unlink()
+    (folder / "001-mask.png").write_bytes(b"no image")
+    masked = {"loss": {"masked_training": True}, "data": {"max_unreadable_share": 0.5}}
+    health = found(check(**masked))
+    assert health["unreadable"].paths == [str(folder / "001.png")]
+    assert "missing_caption" not in health
+    (folder / "002.txt").unlink()
+    assert found(check(**masked))["missing_caption"].paths == [str(folder / "002.png")]
+
+
 def test_captions_without_a_picture_are_listed(check, folder):
     (folder / "lonely.txt").write_text("nobody")
     (folder / "999.png.txt").write_text("named after the whole file name")

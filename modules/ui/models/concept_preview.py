@@ -97,7 +97,7 @@ def find_pictures(
         len(dataset.videos),
         len(with_clips(dataset, rule)),
         len(dataset.unreadable),
-        dataset.missing_captions,
+        len(dataset.missing_captions),
         num_of_runs,
         int(np.minimum(dataset.widths, dataset.heights).min()) if len(dataset) else 0,
     )
@@ -118,7 +118,7 @@ def samples_per_epoch(concepts: Sequence[ConceptConfig], num_images: Sequence[in
         return [0.0] * len(concepts)
     ones = np.ones(len(index), np.int32)
     paths = [""] * len(index)
-    dataset = Dataset(concepts, paths, index, ones, ones, [], 0, held_out=held_out)
+    dataset = Dataset(concepts, paths, index, ones, ones, [], held_out=held_out)
     return np.bincount(index, dataset.repeats, len(concepts)).tolist()
 
 
@@ -169,7 +169,7 @@ def _masked_looks(
     """The image without augmentation as a model for inpainting sees it, with each of its masks."""
     one, (width, height) = np.ones(1, np.int32), read_size(path)
     views = None if not concept.augmentation.is_on else Views(np.zeros(1, np.int64), np.zeros(1, np.int32), rule.seed)
-    dataset = Dataset([concept], [path], np.zeros(1, np.int32), one * width, one * height, [], 0, views=views)
+    dataset = Dataset([concept], [path], np.zeros(1, np.int32), one * width, one * height, [], views=views)
     dataset = with_masks(replace(dataset, inpainting=rule))
     file, mask = dataset.mask_of(0), None
     if file:
@@ -206,7 +206,7 @@ def preview_captions(config: TrainConfig, number: int, path: str) -> list[str]:
 def _drawn_captions(config: TrainConfig, concept: ConceptConfig, path: str, options: tuple[str, ...]) -> list[str]:
     """What is drawn from these alternatives in the first epochs."""
     one = np.ones(1, np.int32)
-    dataset = Dataset([concept], [path], np.zeros(1, np.int32), one, one, [], 0)
+    dataset = Dataset([concept], [path], np.zeros(1, np.int32), one, one, [])
     # While a text encoder trains, captions are not cached, so each use has a new order.
     text_trains = facts_of(config).trains_text(config)
     variants = None if text_trains else config.data.caption_variants
