@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -20,11 +21,11 @@ def without_removed_tags(caption: str, concept: ConceptConfig) -> str:
     """`caption` without the tags that `removed_tags` lists, which are compared without regard to case."""
     if not concept.removed_tags.strip() or not concept.tag_separator:
         return caption
-    removed = _pattern(concept.removed_tags, concept.tag_separator)
+    removed = _patterns(concept.removed_tags, concept.tag_separator)
     parts = []
     for part in _parts(caption, concept):
         tags = tags_in(part, concept)
-        kept = [tag for tag in tags if not removed.fullmatch(tag)]
+        kept = [tag for tag in tags if not _matches(tag, removed)]
         parts.append(joined_tags(kept, concept) if len(kept) < len(tags) else part)
     return concept.kept_separator.join(parts)
 
@@ -53,10 +54,10 @@ def with_open_groups(caption: str, concept: ConceptConfig) -> str:
 
 def may_be_dropped(tag: str, concept: ConceptConfig) -> bool:
     """Whether tag dropout can leave out this tag, by the concept's lists."""
-    if concept.undropped_tags.strip() and _pattern(concept.undropped_tags, concept.tag_separator).fullmatch(tag):
+    if _matches(tag, _patterns(concept.undropped_tags, concept.tag_separator)):
         return False
     only = concept.dropped_tags
-    return not only.strip() or bool(_pattern(only, concept.tag_separator).fullmatch(tag))
+    return not only.strip() or _matches(tag, _patterns(only, concept.tag_separator))
 
 
 def three_parts(caption: str, concept: ConceptConfig) -> tuple[list[str], list[str], list[str]]:
@@ -104,7 +105,11 @@ def alternatives(caption: str, concept: ConceptConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys(" ".join(text.split()) for text in texts))
 
 
+def _matches(tag: str, patterns: Iterable[re.Pattern[str]]) -> bool:
+    return any(pattern.fullmatch(tag) for pattern in patterns)
+
+
 @lru_cache(maxsize=64)
-def _pattern(removed: str, separator: str) -> re.Pattern[str]:
-    patterns = [tag for tag in map(str.strip, removed.split(separator)) if tag]
-    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns), re.IGNORECASE)
+def _patterns(tags: str, separator: str) -> tuple[re.Pattern[str], ...]:
+    """The tags of a list as regular expressions; each on its own, for (?i) and \\1 refer to all of an expression."""
+    return tuple(re.compile(tag, re.IGNORECASE) for tag in map(str.strip, tags.split(separator)) if tag)

@@ -21,6 +21,8 @@ CHOOSING = ConceptConfig(wildcards=True)
         (".+ hair", "1girl, red hair , chair", "1girl, chair"),
         ("hair", "1girl, red hair , solo", "1girl, red hair , solo"),  # whole tags only
         ("solo", "solo", ""),
+        ("cat, (?i)Solo", "1girl, solo", "1girl"),  # flags of one expression
+        (r"(c)at, (.)\1", "1girl, aa, ac", "1girl, ac"),  # groups count for each expression
     ],
 )
 def test_tags_are_removed_whole_or_by_a_regular_expression(removed, caption, expected):
