@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -48,10 +49,14 @@ def read_captions(
         captions = captions and tuple(map(str.lower, captions))
     if has_fallback(concept) and not any(captions or ()):
         captions = (concept.caption_fallback.strip(),)
-    texts = [_surrounded(without_removed_tags(text, concept), concept) for text in captions or ()]
+    # first, for a tag may be removed from one of the alternatives alone
+    chosen = [choice for text in captions or () for choice in alternatives(text, concept)]
+    edited = [without_removed_tags(text, concept) for text in chosen]
+    around = (alternatives(text.strip(), concept) for text in (concept.caption_prefix, concept.caption_suffix))
+    texts = [_surrounded(text, *both) for text, *both in itertools.product(edited, *around)]
     if not varies(concept):  # else it is still needed
         texts = [as_trained(text, concept) for text in texts]
-    return captions and tuple(choice for text in texts for choice in alternatives(text, concept))
+    return captions and tuple(texts)
 
 
 def has_fallback(concept: ConceptConfig) -> bool:
@@ -59,8 +64,7 @@ def has_fallback(concept: ConceptConfig) -> bool:
     return concept.captions in ("txt", "table") and bool(concept.caption_fallback.strip())
 
 
-def _surrounded(caption: str, concept: ConceptConfig) -> str:
-    prefix, suffix = concept.caption_prefix.strip(), concept.caption_suffix.strip()
+def _surrounded(caption: str, prefix: str, suffix: str) -> str:
     text = " ".join(filter(None, (prefix, caption)))
     is_mark = suffix.startswith(PUNCTUATION)
     return f"{text}{suffix}" if text and is_mark else " ".join(filter(None, (text, suffix)))

@@ -63,6 +63,14 @@ def test_a_file_gives_its_edited_captions_between_prefix_and_suffix(tmp_path):
     assert read_captions(tmp_path / "a.png", concept) == ("sks, a red cat", "sks, a blue cat", "sks, a dog")
 
 
+def test_tags_are_removed_from_each_of_the_alternatives(tmp_path):
+    concept = ConceptConfig(removed_tags=".*_hair", wildcards=True, caption_prefix="{sks|me},", caption_suffix=", end")
+    (tmp_path / "a.txt").write_text("{red_hair, smile|blue_hair}, cat")
+    assert read_captions(tmp_path / "a.png", concept) == (
+        "sks, smile, cat, end", "me, smile, cat, end", "sks, cat, end", "me, cat, end"
+    )  # fmt: skip
+
+
 def test_what_a_second_separator_joins_is_one_tag_until_it_is_trained(tmp_path):
     (tmp_path / "a.txt").write_text("Cat, blue sky; clouds, day")
     image = tmp_path / "a.png"
