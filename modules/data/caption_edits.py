@@ -87,7 +87,9 @@ def class_caption(caption: str, concept: ConceptConfig) -> str | None:
     trigger = concept.trigger_word.strip()
     if not trigger or not concept.class_word.strip():
         return None
-    text, count = re.subn(rf"(?<!\w){re.escape(trigger)}(?!\w)", lambda match: concept.class_word.strip(), caption)
+    changes_case = concept.lower_case or concept.capitalization != "off"
+    pattern = re.compile(rf"(?<!\w){re.escape(trigger)}(?!\w)", re.IGNORECASE if changes_case else 0)
+    text, count = pattern.subn(lambda match: concept.class_word.strip(), caption)
     return text if count else None
 
 

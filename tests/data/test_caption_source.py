@@ -183,3 +183,17 @@ def test_captions_of_the_class_are_used_beside_those_with_the_trigger_word():
     assert of_class == {*expected}
     assert {*captions.all_texts()} == drawn | of_class | {""}
     assert captions.class_of("", 0) is captions.class_of("a", 0) is None
+
+
+@pytest.mark.parametrize(
+    ("concept", "caption", "expected"),
+    [
+        ({"lower_case": True}, "ohwx man", "a man"),
+        ({"capitalization": "upper"}, "OHWX MAN", "a MAN"),
+        ({}, "Ohwx man", "a man"),
+        ({}, "ohwx man", None),  # as Mark and mark
+    ],
+)
+def test_the_trigger_word_is_found_in_captions_whose_case_the_concept_changes(concept, caption, expected):
+    captions = source((caption,), trigger_word="Ohwx", class_word="a", **concept)
+    assert captions.class_of(caption, 0) == expected
