@@ -7,7 +7,7 @@ The references of `people/ann.jpg` are the images `people/ann.*` in the concept'
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -172,21 +172,21 @@ def _resized(image: Image, size: tuple[int, int]) -> Image:
 
 
 def of_captions(
-    dataset: Dataset, texts: Sequence[tuple[str, ...]], family: Family
+    dataset: Dataset, texts: Sequence[tuple[str, ...]], family: Family, unusable: Collection[int] = ()
 ) -> tuple[dict[str, str], dict[str, str]]:
     """First caption of an image -> its references, as `image_files` takes them, and -> its mask, for inpainting.
 
     For families that need a first frame: caption -> that of its first clip, and the last one if they need it. For
     inpainting, and where images are decomposed into layers: caption -> the image itself. Captions are as from
     `caption_prompts`, and the name of its concept stands for that of an image without one.
-    texts: as from `captions`.
+    texts: as from `captions`. unusable: samples that are left out.
     """
     found: dict[str, str] = {}
     masks: dict[str, str] = {}
     for sample, options in enumerate(texts):
         concept = dataset.concepts[dataset.concept_index[sample]]
         prompt = as_prompt(options[0], dataset.concepts) if options[0] else concept.name
-        if prompt in found:
+        if prompt in found or sample in unusable:
             continue
         if family.needs_first_frame:
             found[prompt] = "\n".join(_ends(dataset, sample, family))

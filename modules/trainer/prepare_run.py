@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -99,7 +99,7 @@ def prepare_run(
     base.num_swapped = num_swapped_blocks(config, runtime.device, runtime.world_size, callbacks.on_status)
     parts = trained_parts(config, runtime.shards, start.method, base)
     source, unusable = _cache(start, data, base, parts)
-    sampling, sample_prompts = _prepare_samples(start, data, base, parts)
+    sampling, sample_prompts = _prepare_samples(start, data, unusable, base, parts)
 
     callbacks.on_status("Loading model")
     training_adapter = _load_model(start, base, parts)
@@ -291,12 +291,14 @@ def _of_the_expert(timesteps: TimestepDistribution, config: TrainConfig, base: B
 
 
 def _prepare_samples(
-    start: _Start, data: _Data, base: BaseModel, parts: dict[str, PartConfig]
+    start: _Start, data: _Data, unusable: Collection[int], base: BaseModel, parts: dict[str, PartConfig]
 ) -> tuple[SamplingConfig, SamplePrompts]:
     """Completes the settings of samples and, while their encoders don't train, encodes their prompts."""
     config = start.config
-    prompts = caption_prompts(data.texts, data.dataset.concepts, len(config.sampling.samples))
-    sampling = with_prompts(config.sampling, prompts, *of_captions(data.dataset, data.texts, start.family))
+    usable = [options for sample, options in enumerate(data.texts) if sample not in unusable]
+    prompts = caption_prompts(usable, data.dataset.concepts, len(config.sampling.samples))
+    belongings = of_captions(data.dataset, data.texts, start.family, unusable)
+    sampling = with_prompts(config.sampling, prompts, *belongings)
     sampling = with_sizes(sampling, config)
     sample_prompts = SamplePrompts(base)
     if sampling.makes_samples and not trains_text(base, parts):

@@ -1,5 +1,7 @@
 """Training a model that paints a part of an image: on several ranks, resumed, and in samples and files."""
 
+from pathlib import Path
+
 import diffusers
 import numpy as np
 import pytest
@@ -81,6 +83,18 @@ def test_a_saved_lora_paints_the_same_in_a_plain_pipeline(make_config, run, trai
     load_plainly(plain, trainer.callbacks.saved[0])
     assert np.abs(painted() - np.asarray(ours, int)).max() <= 1
     assert np.abs(untrained - np.asarray(ours, int)).max() > 2
+
+
+def test_a_sample_does_not_paint_in_an_image_that_is_left_out(make_config, run, train):
+    samples = "sampling.samples=[{width: 32, height: 32, steps: 1, guidance: 1}]"
+    config = make_config(*run, "max_steps=1", "backup.at_end=false", "sampling.at_start=true", samples)
+    damaged = Path(config.concepts[0].path) / "000.png"
+    damaged.write_bytes(damaged.read_bytes()[:60])
+    config.data.max_unreadable_share = 0.5
+    trainer = train(config)
+    (sample,) = trainer.prepared.sampling.samples
+    assert sample.reference == str(damaged.with_name("001.png"))
+    assert sample.prompt == damaged.with_name("001.txt").read_text(encoding="utf-8")
 
 
 def test_a_lora_of_the_model_without_a_mask_fits(make_config, run, train, tiny_model, tmp_path):
