@@ -17,7 +17,8 @@ class DiffusionConfig:
         label="Timestep distribution",
         also_called="timestep_sampling, weighting_scheme, timestep_distribution, heavy_tail, cos_map",
         help="How often each amount of noise is trained. Model's own: as the model's makers did, for Stable Diffusion "
-        "3 logit-normal with the model's shift, for Stable Diffusion uniform.",
+        "3 logit-normal with the model's shift, for Stable Diffusion uniform. What kohya's scripts and ai-toolkit call "
+        "sigmoid is logit-normal here.",
         group="training",
         choice_labels={
             "uniform": "Uniform",
@@ -44,7 +45,7 @@ class DiffusionConfig:
     logit_normal_std: Float = setting(
         1.0,
         label="Logit-normal std",
-        also_called="logit_std",
+        also_called="logit_std, sigmoid_scale",
         help="Small values train the middle almost alone; above 2 most samples are nearly clean or nearly noise.",
         group="training",
         gt=0,
@@ -55,7 +56,7 @@ class DiffusionConfig:
     sigmoid_slope: Float = setting(
         8.0,
         label="Sigmoid scale",
-        also_called="sigmoid_scale",
+        also_called="noising_weight",
         help="How suddenly timesteps go from seldom to often. Positive trains noisy samples more, negative clean ones.",
         group="training",
         ge=-50,
@@ -66,6 +67,7 @@ class DiffusionConfig:
     sigmoid_centre: Float = setting(
         0.5,
         label="Sigmoid bias",
+        also_called="noising_bias",
         help="Where timesteps go from seldom to often: 0 is no noise, 1 is noise alone.",
         group="training",
         ge=0,
