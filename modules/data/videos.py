@@ -43,6 +43,7 @@ _FRAME = re.compile(rf"(.+(?:{'|'.join(map(re.escape, FORMATS))}))#t=([0-9]+(?:\
 # How much earlier than its header says a good file may end: the last frame of a slow animation is shown this long.
 MISSING_SECONDS = 0.5
 
+_TAGGED_DURATION = re.compile(r"(\d+):(\d+):(\d+(?:\.\d+)?)")
 _PACKETS = 300  # enough to see a frame rate that changes
 
 _BT709, _LIMITED_RANGE = 1, 1  # FFmpeg's AVCOL_..._BT709 and AVCOL_RANGE_MPEG
@@ -266,6 +267,10 @@ def _seconds(container: InputContainer, stream: VideoStream) -> float:
     tick = _time_base(stream)
     if stream.duration:
         return float(stream.duration * tick)
+    # Matroska has it in a tag alone; the file lasts as long as its longest stream, such as its audio.
+    if tag := _TAGGED_DURATION.fullmatch(stream.metadata.get("DURATION", "")):
+        hours, minutes, seconds = map(float, tag.groups())
+        return 3600 * hours + 60 * minutes + seconds
     if container.duration:
         return container.duration / 1e6  # of AV_TIME_BASE
     container.seek(0)

@@ -1,5 +1,6 @@
 """Reading frames of video files by time, and writing them."""
 
+import av
 import numpy as np
 import pytest
 from PIL import Image
@@ -36,6 +37,23 @@ def test_a_gif_is_a_video_with_the_durations_of_its_frames(tmp_path):
 def test_of_a_variable_rate_the_frame_on_screen_is_taken(tmp_path):
     path = write_video(tmp_path / "a.mkv", 5, times=[0, 40, 80, 880, 920])
     assert numbers(path, [0.0, 0.05, 0.1, 0.5, 0.85, 0.89, 0.95]) == [0, 1, 2, 2, 2, 3, 4]
+
+
+@pytest.mark.parametrize("extension", ["mp4", "mkv"])
+def test_a_video_is_as_long_as_its_frames_whatever_its_audio(tmp_path, extension):
+    path = tmp_path / f"a.{extension}"
+    with av.open(str(path), "w") as container:
+        video, audio = container.add_stream("libx264", rate=16), container.add_stream("aac", rate=44100, layout="mono")
+        video.width, video.height = 64, 48
+        video.pix_fmt = "yuv420p"
+        for image in gray_frames(32):
+            container.mux(video.encode(av.VideoFrame.from_image(image)))
+        container.mux(video.encode())
+        silence = av.AudioFrame.from_ndarray(np.zeros((1, 5 * 44100), np.float32), format="fltp", layout="mono")
+        silence.sample_rate = 44100
+        container.mux(audio.encode(silence))
+        container.mux(audio.encode())
+    assert read_info(str(path)).seconds == pytest.approx(2, abs=0.1)
 
 
 def test_a_sideways_video_of_a_phone_is_turned(tmp_path):
