@@ -71,6 +71,15 @@ def test_settings_that_can_not_go_together_are_refused(path, settings, message):
     assert problems(path, **{**settings, "method": "vae"}) == []  # a method without these settings
 
 
+@pytest.mark.parametrize(("name", "value"), [("offset_noise_random", True), ("offset_noise_adaptive", 0.01)])
+def test_a_change_of_the_offset_noise_without_any_is_worth_a_warning(name, value):
+    path = f"diffusion.{name}"
+    assert problems(path, diffusion={name: value, "offset_noise": 0.1}) == []
+    message = f"{path} has no effect with diffusion.offset_noise 0; set that to 0.05, or reset this."
+    assert problems(path, diffusion={name: value}) == [(message, False)]
+    assert problems(path, diffusion={name: value}, method="vae") == []
+
+
 def test_regularising_towards_the_model_without_such_pictures_is_worth_a_warning():
     path = "loss.prior_by_frozen_model"
     assert problems(path, loss={"prior_by_frozen_model": True}) == []

@@ -30,6 +30,11 @@ def noise_problems(config: TrainConfig) -> Iterator[Problem]:
         elif not config.diffusion.offset_noise:
             message = f"{path} has no effect with diffusion.offset_noise 0; set that to 0.02, or switch this off."
             yield Problem(path, message, blocking=False, remedy=set_to("diffusion.offset_noise", 0.02))
+    for name in ("offset_noise_random", "offset_noise_adaptive"):
+        if getattr(config.diffusion, name) and not config.diffusion.offset_noise:
+            message = f"diffusion.{name} has no effect with diffusion.offset_noise 0; set that to 0.05, or reset this."
+            remedy = set_to("diffusion.offset_noise", 0.05)
+            yield Problem(f"diffusion.{name}", message, blocking=False, remedy=remedy)
     if not config.model.zero_terminal_snr:
         return
     if config.family not in SNR_FAMILIES:
