@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from modules.config.families import families_with, load_families
@@ -270,12 +270,6 @@ class ModelConfig:
         group="model",
         importance="advanced",
     )
-
-    @field_validator("mixed_precision", mode="before")
-    @classmethod
-    def _read_unquoted_no(cls, value: object) -> object:
-        # YAML 1.1 reads an unquoted `no` as false.
-        return "no" if value is False else value
 
     def denoiser_files(self, denoisers: Sequence[str]) -> dict[str, str]:
         """The setting of each of a model's denoisers -> the file in it; "" for that of the base model."""

@@ -20,8 +20,9 @@ MAX_FILE_BYTES = 10 * 1024 * 1024
 MAX_DEPTH = 20  # settings need four levels; copying hundreds of levels would exceed Python's recursion limit
 YAML_ENDINGS = (".yaml", ".yml")
 JSON_ENDINGS = (".json",)
-# The dumper uses these too, so that it quotes text that looks like a number.
-_NUMBERS = {
+# What is a number or true or false without quotes.
+_PLAIN = {
+    "tag:yaml.org,2002:bool": r"(true|True|TRUE|false|False|FALSE)$",
     "tag:yaml.org,2002:int": r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$",
     "tag:yaml.org,2002:float": (
         r"([-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"
@@ -86,14 +87,15 @@ def _read_text(path: Path) -> str:
 
 
 class _StrictLoader(_Loader):
-    """SafeLoader that refuses repeated keys and reads only plain numbers as numbers.
+    """SafeLoader that refuses repeated keys and reads only plain numbers as numbers, and only true and false as such.
 
-    PyYAML silently takes the last of repeated keys. In YAML 1.1, 1:30 is 90 and 017 is 15, which nobody means today.
-    Here they are text, as in YAML 1.2; a numeric setting then refuses the first and reads the second as 17.
+    PyYAML silently takes the last of repeated keys. In YAML 1.1, 1:30 is 90, 017 is 15 and off is false, which nobody
+    means today. Here they are text, as in YAML 1.2; a numeric setting then refuses the first and reads the second as
+    17, and a switch still takes off.
     """
 
     yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NUMBERS]
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in _PLAIN]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
@@ -110,8 +112,8 @@ class _StrictLoader(_Loader):
         return super().construct_mapping(node, deep=deep)
 
 
-for _tag, _pattern in _NUMBERS.items():
-    _StrictLoader.add_implicit_resolver(_tag, re.compile(_pattern), list("-+.0123456789"))
+for _tag, _pattern in _PLAIN.items():
+    _StrictLoader.add_implicit_resolver(_tag, re.compile(_pattern), list("-+.0123456789tTfF"))
 
 
 def _parse_yaml(text: str) -> Any:

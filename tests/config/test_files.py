@@ -116,8 +116,15 @@ def test_only_what_looks_like_a_number_today_is_one(tmp_path, text, value):
         assert config_from_values(apply_overrides({}, [f"seed={text}"])).seed == value
 
 
-@pytest.mark.parametrize("text", ["1:30", "017", "0o17", "1e-4", "1:30.5", "190:20:30"])
-def test_text_that_is_no_number_today_needs_no_quotes_and_survives_a_file(tmp_path, text):
+def test_words_that_only_yaml_1_1_takes_for_true_or_false_are_choices_and_switch(tmp_path):
+    concept = "{path: a, capitalization: off, enabled: no, augmentation: {flip: on}}"
+    config = load_config(write(tmp_path, f"model: {{compile: off, tf32: off}}\nconcepts: [{concept}]\n"))
+    assert (config.model.compile, config.concepts[0].capitalization) == ("off", "off")
+    assert (config.model.tf32, config.concepts[0].enabled, config.concepts[0].augmentation.flip) == (False, False, True)
+
+
+@pytest.mark.parametrize("text", ["1:30", "017", "0o17", "1e-4", "1:30.5", "190:20:30", "no", "Off", "on", "YES"])
+def test_text_that_is_no_number_or_truth_value_today_needs_no_quotes_and_survives_a_file(tmp_path, text):
     config = load_config(write(tmp_path, f"output: {{name: {text}}}\n"))
     assert config.output.name == text
     save_config(config, tmp_path / "saved.yaml")
