@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from torch import Tensor
 
+    from modules.config.DiffusionConfig import DiffusionConfig
     from modules.diffusion.objectives import Objective
     from modules.families.Family import Family
     from modules.families.TextEncoding import Conditioning
@@ -192,4 +193,14 @@ def check_prediction(family: Family, scheduler_config: Mapping[str, Any]) -> Non
         raise UserError(
             f"model.prediction_type auto: the base predicts {predicted!r}, but only epsilon and v_prediction can be "
             "trained; set the one that the model was made for, or choose another base."
+        )
+
+
+def check_offset_noise(scheduler_config: Mapping[str, Any], diffusion: DiffusionConfig) -> None:
+    """Raises UserError for offset noise by timestep where only the last timestep, which is noise alone, has any."""
+    has_any = diffusion.offset_noise_by_timestep and diffusion.offset_noise
+    if has_any and scheduler_config.get("rescale_betas_zero_snr", False):
+        raise UserError(
+            "diffusion.offset_noise_by_timestep: this base model has zero terminal SNR, with which only the last "
+            "timestep would have any; switch it off."
         )

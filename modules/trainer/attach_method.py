@@ -9,7 +9,7 @@ import torch
 
 from modules.config.errors import ConfigError
 from modules.data.draws import torch_seed
-from modules.families.prediction import check_prediction
+from modules.families.prediction import check_offset_noise, check_prediction
 from modules.machine.memory_estimate import GIB, blocks_to_swap
 from modules.methods.layers import check_layers
 from modules.methods.parts import trained_in
@@ -79,6 +79,7 @@ def trained_parts(config: TrainConfig, shards: bool, method: Method, base: BaseM
     check_layers(method, base, parts, config)
     if method.facts.uses_denoiser:
         check_prediction(base.family, base.pipe.scheduler.config)
+        check_offset_noise(base.pipe.scheduler.config, config.diffusion)
     return parts
 
 

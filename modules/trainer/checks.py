@@ -18,7 +18,7 @@ from modules.config.validation import check_settings
 from modules.data.prepare import check_sizes
 from modules.data.references import check_sample_references
 from modules.distributed.usable_gpus import supports_bf16
-from modules.families.prediction import check_prediction
+from modules.families.prediction import check_offset_noise, check_prediction
 from modules.families.registry import FAMILIES
 from modules.methods.lora_start import read_start
 from modules.methods.parts import trained_parts
@@ -116,6 +116,7 @@ def _check_scheduler(config: TrainConfig, family: Family, base: BaseInfo) -> Non
         raise WeightsError(f"model.base {model.base!r}: {path} can't be read; fetch the model again.") from error
     if facts_of(config).uses_denoiser:
         check_prediction(family, scheduler)
+        check_offset_noise(scheduler, config.diffusion)
     if model.zero_terminal_snr and predicted == "epsilon":
         raise WeightsError(
             "model.zero_terminal_snr: this base predicts epsilon, which carries no information about the image at pure "

@@ -613,6 +613,20 @@ def test_a_base_of_the_hub_that_predicts_something_else_is_refused_before_anythi
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.parametrize("prediction_type", ["auto", "v_prediction"])
+def test_offset_noise_that_only_the_last_timestep_of_a_base_would_have_is_refused(
+    make_config, start, tiny_sd15, tmp_path, prediction_type
+):
+    shutil.copytree(tiny_sd15, tmp_path / "base")
+    scheduler = tmp_path / "base" / "scheduler" / "scheduler_config.json"
+    changes = {"_class_name": "DDIMScheduler", "prediction_type": "v_prediction", "rescale_betas_zero_snr": True}
+    scheduler.write_text(json.dumps({**json.loads(scheduler.read_text()), **changes}))
+    options = ("diffusion.offset_noise=0.1", "diffusion.offset_noise_by_timestep=true")
+    with pytest.raises(UserError, match=r"^diffusion\.offset_noise_by_timestep: this base model has zero terminal SNR"):
+        start(make_config(f"model.base={tmp_path / 'base'}", f"model.prediction_type={prediction_type}", *options))
+    assert not (tmp_path / "cache").exists()
+
+
 def test_a_later_save_never_replaces_an_earlier_lora(make_config, train):
     config = make_config("output.format=single_file", "max_steps=1")
     train(config)
