@@ -232,7 +232,7 @@ class TrainingEngine:
             unused_parameters,
         )
         if save_every_steps:
-            loop.actions["save"] = Action(Trigger(save_every_steps, "steps"), self._save_last)
+            loop.actions["save"] = Action(Trigger(save_every_steps, "steps"), lambda: self._save_within_epoch(loop))
         if self.device.type == "cpu":
             keep_freed_memory()
         loaded, self._loaded = self._loaded, None
@@ -255,7 +255,7 @@ class TrainingEngine:
                     board.add_scalars(figures, self.history.num_epochs)
                 if save_best and is_best:
                     self._checkpoints.save_best(self.state_dict())
-                if save_last:
+                if save_last or (save_every_steps and loop.step % save_every_steps == 0):
                     self._save_last()
             if loop.stopped and save_last:
                 self._save_last()
@@ -437,6 +437,11 @@ class TrainingEngine:
 
     def _save_last(self) -> None:
         self._checkpoints.save_last(self.state_dict())
+
+    def _save_within_epoch(self, loop: TrainingLoop) -> None:
+        """After the last step of an epoch, `train` saves when history and scheduler are past that epoch, too."""
+        if loop.step_in_epoch:
+            self._save_last()
 
     def _load_model(self, backup: Backup) -> None:
         try:

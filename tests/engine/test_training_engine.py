@@ -382,6 +382,22 @@ def test_a_killed_training_resumes_from_the_checkpoint_of_a_step(make_engine):
     assert same(whole, resumed)
 
 
+@pytest.mark.parametrize("save_last", [True, False])
+def test_a_checkpoint_of_the_last_step_of_an_epoch_has_the_whole_epoch(save_last, make_engine):
+    def run(name, epochs, **options):
+        engine = make_engine(experiment_name=name)
+        optimizer = adamw(engine)
+        options = {"optimizer": optimizer, "scheduler": StepLR(optimizer, 1, gamma=0.5), **options}
+        train(engine, num_epochs=epochs, batch_size=26, save_last=save_last, **options)  # in 4 steps
+        return engine
+
+    whole = run("whole", 3)
+    run("parts", 2, save_every_steps=4)
+    parts = run("parts", 3, save_every_steps=4, resume=True)
+    assert dict(parts.history) == dict(whole.history)
+    assert same(whole, parts)
+
+
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 REFUSALS = {
