@@ -71,6 +71,8 @@ def _restore_types(saved: Any, own: Any) -> Any:
     if isinstance(own, dict) and isinstance(saved, dict):
         keys = {str(key): key for key in own}
         return {keys.get(key, key): _restore_types(value, own.get(keys.get(key, key))) for key, value in saved.items()}
+    if isinstance(own, list) and isinstance(saved, list) and len(own) == len(saved):  # such as several schedulers
+        return [_restore_types(*pair) for pair in zip(saved, own, strict=True)]
     if isinstance(own, tuple):
         return tuple(saved)
     if isinstance(own, Tensor):

@@ -8,7 +8,17 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau, StepLR
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    CosineAnnealingLR,
+    LambdaLR,
+    LinearLR,
+    MultiStepLR,
+    OneCycleLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+    StepLR,
+)
 from torch.utils.data import DataLoader
 
 from modules.config.errors import UserError
@@ -264,6 +274,26 @@ def test_a_resumed_training_equals_an_uninterrupted_one_bit_for_bit(data, ema, m
     parts, history = run("parts", 4, resume=True)
     assert same(whole, parts)
     assert dict(history) == dict(whole_history)
+
+
+def warmed_up_steps(optimizer):
+    return SequentialLR(optimizer, [LinearLR(optimizer, 0.1, total_iters=1), MultiStepLR(optimizer, [1, 2])], [1])
+
+
+def chained_steps(optimizer):
+    return ChainedScheduler([MultiStepLR(optimizer, [2, 3]), StepLR(optimizer, 2)])
+
+
+@pytest.mark.parametrize("make_scheduler", [warmed_up_steps, chained_steps])
+def test_a_scheduler_made_of_others_resumes_exactly(make_scheduler, make_engine):
+    def rates(name, epochs, **options):
+        engine = make_engine(experiment_name=name)
+        optimizer = adamw(engine)
+        scheduler = make_scheduler(optimizer)
+        return train(engine, num_epochs=epochs, optimizer=optimizer, scheduler=scheduler, **options)["lr"]
+
+    rates("parts", 1)
+    assert rates("parts", 5, resume=True) == rates("whole", 5)
 
 
 def run_to_stop(engine, loader, stop_at=0, **options):
