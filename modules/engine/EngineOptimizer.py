@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -16,12 +16,24 @@ from modules.trainer.optimizers import load_parameter_state, parameter_state
 
 
 class EngineOptimizer(LoopOptimizer):
-    """A torch optimizer with an optional scheduler, which steps after every optimizer step or after every epoch."""
+    """A torch optimizer with an optional scheduler, which steps after every optimizer step or after every epoch.
 
-    def __init__(self, optimizer: Optimizer, scheduler: LRScheduler | None, interval: Literal["epoch", "step"]):
+    model: whose parameters it trains, or some of them.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, scheduler: LRScheduler | None, interval: Literal["epoch", "step"], model: nn.Module
+    ):
         super().__init__(optimizer)
         self.scheduler = scheduler
         self._interval = interval
+        own = {param for group in optimizer.param_groups for param in group["params"]}
+        self._others = [param for param in model.parameters() if param.requires_grad and param not in own]
+
+    def clear_stopped_gradients(self, step: int) -> None:
+        # the gradients of parameters that it does not have would add up, and count for clipping and skipping
+        for param in self._others:
+            param.grad = None
 
     def step(self, step: int) -> None:
         self.torch.step()

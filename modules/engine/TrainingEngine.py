@@ -217,7 +217,7 @@ class TrainingEngine:
         if val_loader is None and any(map(is_torchmetric, task.metrics.values())):
             raise UserError("metrics: torchmetrics objects need a val_loader; pass one.")
         source = step_source(train_loader, self.runtime, gradient_accumulation_steps, self.seed)
-        adapted = EngineOptimizer(optimizer, scheduler, scheduler_interval)
+        adapted = EngineOptimizer(optimizer, scheduler, scheduler_interval, self.model)
         self._task = task
         monitor = monitor or ("train_loss" if val_loader is None else "val_loss")
         loop = self._loop = TrainingLoop(

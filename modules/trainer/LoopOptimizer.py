@@ -46,7 +46,7 @@ class LoopOptimizer:
         return {group.get("name", f"group {i}"): group["lr"] for i, group in enumerate(self.torch.param_groups)}
 
     def clear_stopped_gradients(self, step: int) -> None:
-        """Clears the gradients of groups that have stopped training before optimizer step `step` (from 0)."""
+        """Clears gradients that optimizer step `step` (from 0) does not use, such as those of groups that stopped."""
 
     def step(self, step: int) -> None:
         """Updates the parameters from their gradients; `step` counts from 0."""

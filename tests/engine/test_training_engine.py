@@ -184,6 +184,35 @@ def test_a_plateau_scheduler_gets_the_monitored_metric(make_engine):
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_only_the_parameters_of_the_optimizer_count_for_clipping_and_skipping(fused, make_engine):
+    def run(name, freezes):
+        model = small_net(norm=False)
+        model[0].requires_grad_(not freezes)
+        data = [(inputs.clone(), target) for inputs, target in DataLoader(points(), batch_size=16)]
+        data[1][0][3] = math.nan
+        engine = make_engine(model, experiment_name=name)
+        optimizer = torch.optim.AdamW(model[-1].parameters(), lr=1e-2, fused=fused)
+        norms = Norms()
+        options = {"optimizer": optimizer, "criterion": nn.CrossEntropyLoss(), "callbacks": norms}
+        engine.train(data, num_epochs=5, clip_grad_norm=0.1, **options)
+        return engine, norms.values
+
+    frozen, norms = run("frozen", freezes=True)
+    head, norms_of_head = run("head", freezes=False)
+    assert [step for step, norm in enumerate(norms, 1) if norm is None] == [2, 9, 16, 23, 30]
+    assert norms_of_head == norms
+    assert same(frozen, head)
+
+
+class Norms(TrainCallbacks):
+    def __init__(self):
+        self.values = []
+
+    def on_step(self, info):
+        self.values.append(info.grad_norm)
+
+
 def test_validation_counts_every_sample_once(make_engine):
     engine = make_engine()
     train(engine)
