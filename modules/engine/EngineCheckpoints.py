@@ -10,6 +10,7 @@ from typing import Any
 from modules.config.errors import UserError
 from modules.distributed.Runtime import Runtime
 from modules.session.atomic import remove_folder
+from modules.session.backups import find_backups
 from modules.trainer.BackupStore import Backup, BackupStore
 from modules.trainer.resuming import newest_backup
 from modules.trainer.TrainingError import DamagedBackup
@@ -27,6 +28,7 @@ class EngineCheckpoints:
         self._on_warning = on_warning
         self._last, self._best = (self._store(folder / "checkpoints" / name) for name in ("last", "best"))
         self._has_saved = False
+        self._went_back_to: int | None = None  # the step of the checkpoint that training continues from
 
     @property
     def last(self) -> Path | None:
@@ -76,6 +78,10 @@ class EngineCheckpoints:
         for path in paths:
             remove_folder(path)
 
+    def go_back_to(self, step: int) -> None:
+        """Tells that training continues from a checkpoint of `step`: the first save removes those of later steps."""
+        self._went_back_to = step
+
     def close(self) -> None:
         """Waits until everything has been written."""
         self._last.close()
@@ -84,8 +90,17 @@ class EngineCheckpoints:
     def _save(self, store: BackupStore, state: dict[str, Any]) -> None:
         self._has_saved = True
         if self._runtime.is_main:
+            self._remove_later()
             store.folder.mkdir(parents=True, exist_ok=True)
             store.write(state["tensors"], state["data"])
+
+    def _remove_later(self) -> None:
+        if self._went_back_to is None:
+            return
+        for info in find_backups(self._last.folder) + find_backups(self._best.folder):
+            if info.step > self._went_back_to:
+                remove_folder(info.path)
+        self._went_back_to = None
 
     def _store(self, folder: Path) -> BackupStore:
         return BackupStore(folder, 1, lambda path, step: None, self._on_warning)

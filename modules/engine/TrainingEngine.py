@@ -459,6 +459,7 @@ class TrainingEngine:
             name: value for name, value in backup.tensors["model"].items() if name in names
         }
         loop.load_state({**backup.tensors, "model": training}, backup.data)
+        self._checkpoints.go_back_to(loop.step)
         own = backup.data[ENGINE]
         self.history = History.from_json(own["history"])
         self._totals.from_json(own["epoch_totals"])

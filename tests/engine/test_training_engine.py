@@ -457,6 +457,23 @@ def test_a_checkpoint_of_the_last_step_of_an_epoch_has_the_whole_epoch(save_last
     assert same(whole, parts)
 
 
+@pytest.mark.parametrize("epochs", [3, 4])
+def test_a_training_that_goes_back_replaces_the_later_checkpoints(epochs, make_engine):
+    def run(data, epochs, **options):
+        engine = make_engine()
+        optimizer = adamw(engine)
+        scheduler = StepLR(optimizer, 1, gamma=0.5)  # by this rate, the first epoch is the best one
+        train(engine, data, epochs, optimizer=optimizer, scheduler=scheduler, monitor="lr", **options)
+        return engine
+
+    first = run(None, 4)
+    second = run(Augmented(), epochs, resume="best")
+    assert first.best_checkpoint == second.best_checkpoint
+    assert [path.parent for path in second.folder.glob("checkpoints/last/*/state.json")] == [second.last_checkpoint]
+    saved = load_tensors(second.last_checkpoint / "model.safetensors")
+    assert all(torch.equal(saved[name], value) for name, value in second.model.state_dict().items())
+
+
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 REFUSALS = {
