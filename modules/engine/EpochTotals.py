@@ -7,7 +7,7 @@ from modules.session.TrainCallbacks import TrainCallbacks
 
 
 class EpochTotals(TrainCallbacks):
-    """Sums loss and metrics over the samples of an epoch."""
+    """Sums the loss over the samples of an epoch, and metrics over what they count."""
 
     def __init__(self) -> None:
         self._sums: dict[str, list[float]] = {}
@@ -21,8 +21,9 @@ class EpochTotals(TrainCallbacks):
         figures = {name: value for name, value in info.metrics.items() if not name.startswith("lr/")}
         for name, value in {"train_loss": info.loss, **figures}.items():
             entry = self._sums.setdefault(name, [0.0, 0.0])
-            entry[0] += value * info.samples
-            entry[1] += info.samples
+            count = info.counts.get(name, info.samples)
+            entry[0] += value * count
+            entry[1] += count
 
     def means(self) -> dict[str, float]:
         return {name: total / count for name, (total, count) in self._sums.items()} or {"train_loss": float("nan")}

@@ -23,6 +23,7 @@ class StepInfo(Event):
     data_seconds: how long this rank waited for data in this step.
     device: of this rank, such as "cuda:1".
     memory_bytes, peak_memory_bytes: allocated there after the step, and the maximum so far; None if not measured.
+    counts: of what the metrics of these names are means; the others are means over the samples.
     """
 
     type: ClassVar[str] = "step"
@@ -40,6 +41,7 @@ class StepInfo(Event):
     device: str = ""
     memory_bytes: int | None = None
     peak_memory_bytes: int | None = None
+    counts: dict[str, float] = field(default_factory=dict, metadata=NOT_WRITTEN)
 
     def arguments(self) -> tuple["StepInfo"]:
         """The listener gets the step as a whole: it has too many fields to pass them one by one."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from modules.trainer.Step import Step
 
 LOSS, COUNT, NOT_FINITE = 0, 1, 2  # positions in the totals of a step
+COUNTED = "/count"  # ends the name of the sum by which that of a metric is divided
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,8 @@ class StepFigures:
     """One step over all ranks. loss: mean over its samples; None if the step was skipped because it was not finite.
 
     has_bad_gradient: whether the loss was finite and a gradient was not.
-    requests: names of the requested actions. metrics: means over the samples, like `loss`.
+    requests: names of the requested actions. metrics: means over the samples, like `loss`, or over the number of other
+    things in `counts`.
     """
 
     loss: float | None
@@ -27,6 +29,7 @@ class StepFigures:
     has_bad_gradient: bool
     requests: frozenset[str]
     metrics: dict[str, float]
+    counts: dict[str, float]
 
 
 class LateReport:
@@ -71,21 +74,23 @@ class LateReport:
         loss_sum, count, not_finite, *rest, norm = self._figures.tolist()
         split = len(self._names.requests)
         requests = frozenset(name for name, value in zip(self._names.requests, rest[:split], strict=True) if value)
-        metrics = _means(dict(zip(self._names.metrics, rest[split:], strict=True)), count)
+        sums = dict(zip(self._names.metrics, rest[split:], strict=True))
+        counts = {name.removesuffix(COUNTED): value for name, value in sums.items() if name.endswith(COUNTED)}
         return StepFigures(
             loss=None if not_finite else loss_sum / count,
             samples=int(count),
             grad_norm=norm if math.isfinite(norm) else None,
             has_bad_gradient=bool(not_finite) and math.isfinite(loss_sum),
             requests=requests,
-            metrics=metrics,
+            metrics=_means(sums, counts, count),
+            counts=counts,
         )
 
 
-def _means(sums: dict[str, float], count: float) -> dict[str, float]:
-    """Divides each sum by `count`, or by its own "name/count"; metrics with a count of 0 are left out."""
-    counts = {name: sums.get(f"{name}/count", count) for name in sums if not name.endswith("/count")}
-    return {name: sums[name] / count for name, count in counts.items() if count}
+def _means(sums: dict[str, float], counts: dict[str, float], samples: float) -> dict[str, float]:
+    """Divides each sum by its own count, or by `samples`; metrics with a count of 0 are left out."""
+    divisors = {name: counts.get(name, samples) for name in sums if not name.endswith(COUNTED)}
+    return {name: sums[name] / divisor for name, divisor in divisors.items() if divisor}
 
 
 @dataclass(frozen=True)

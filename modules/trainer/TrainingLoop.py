@@ -442,6 +442,7 @@ class TrainingLoop:
                 device=self.runtime.device_label,
                 memory_bytes=memory_bytes,
                 peak_memory_bytes=peak_memory_bytes,
+                counts=figures.counts,
             )
         )
 

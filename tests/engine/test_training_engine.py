@@ -127,6 +127,20 @@ def test_a_step_function_may_return_only_the_loss(make_engine):
     assert own["train_loss"] == plain["train_loss"]
 
 
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_a_training_metric_with_counts_is_the_mean_over_the_epoch(accumulation, make_engine):
+    def of_class_one(output, target):
+        return (target * torch.arange(len(target))).sum(), target.sum()
+
+    data = list(DataLoader(points(), batch_size=16))
+    engine = make_engine()
+    options = {"criterion": nn.CrossEntropyLoss(), "metrics": {"figure": of_class_one}}
+    trained = engine.train(
+        data, optimizer=adamw(engine), num_epochs=1, gradient_accumulation_steps=accumulation, **options
+    )
+    assert trained["figure"] == [pytest.approx(engine.evaluate(data)["figure"])]
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, None])
 def test_mixed_precision_is_close_to_full_precision(dtype, make_engine):
     full = train(make_engine(small_net().float(), experiment_name="full"), floats())
