@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.config.errors import UserError
-from modules.engine.arguments import check_function, check_metrics
+from modules.engine.arguments import check_function, check_metric_name, check_metrics
 from modules.engine.loading import batch_size_of
 from modules.engine.metrics import Metric, is_torchmetric, mean_to_sum, sum_and_count
 
@@ -41,6 +41,7 @@ class Task:
         check_function("step_fn", self.step_fn)
         check_metrics(self.metrics)
         for name, metric in self.metrics.items():
+            check_metric_name(name)
             if not is_torchmetric(metric):
                 check_function(f"metric {name!r}", metric)
         if (self.criterion is None) == (self.step_fn is None):
@@ -77,6 +78,8 @@ def _step_result(result: Any, batch: Any) -> BatchResult:
     loss, samples = _mean_loss(loss), batch_size_of(batch) if samples is None else int(samples)
     if not samples:
         raise UserError("step_fn: the number of samples in this batch is unknown; return (loss, samples).")
+    for name in metrics or {}:
+        check_metric_name(name)
     sums = {
         name: sum_and_count(name, value, loss.device)
         if isinstance(value, tuple)

@@ -8,7 +8,8 @@ from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import Dataset, IterableDataset
 
 from modules.config.errors import UserError
@@ -17,6 +18,7 @@ from modules.session.TrainCallbacks import TrainCallbacks
 Backend = Literal["auto", "nccl", "gloo"]
 BACKENDS = (None, *get_args(Backend))
 INTERVALS = ("epoch", "step")
+OWN_FIGURES = ("loss", "train_loss", "val_loss", "lr")
 
 
 def check_model(model: Any) -> None:
@@ -60,6 +62,11 @@ def check_metrics(metrics: Any) -> None:
         raise UserError(f"metrics: {_spoken(metrics)} has no names; pass a dictionary, name -> function.")
 
 
+def check_metric_name(name: str) -> None:
+    if name in OWN_FIGURES:
+        raise UserError(f"metric {name!r}: the engine has a figure of this name itself; choose another name.")
+
+
 def check_loader(name: str, loader: Any) -> None:
     if isinstance(loader, Dataset) and not isinstance(loader, IterableDataset):
         raise UserError(f"{name}: {_spoken(loader)} is a dataset, which has no batches; pass a DataLoader of it.")
@@ -70,6 +77,8 @@ def check_loader(name: str, loader: Any) -> None:
 def check_optimizer(optimizer: Any, model: nn.Module) -> None:
     if not isinstance(optimizer, Optimizer):
         raise UserError(f"optimizer: {_spoken(optimizer)} is not a torch optimizer; pass an instance of one.")
+    if isinstance(optimizer, LBFGS):
+        raise UserError("optimizer: LBFGS computes the loss several times per step, which is not supported; use AdamW.")
     own = set(model.parameters())
     if any(param not in own for group in optimizer.param_groups for param in group["params"]):
         raise UserError("optimizer: it has parameters that are not the model's; create it with model.parameters().")
@@ -84,6 +93,8 @@ def check_scheduler(scheduler: Any, interval: Any, optimizer: Optimizer) -> None
         raise UserError(f"scheduler: {_spoken(scheduler)} is not a torch scheduler; pass an instance of one.")
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise UserError("scheduler: it changes another optimizer; create it with the one that is passed to train.")
+    if isinstance(scheduler, ReduceLROnPlateau) and interval == "step":
+        raise UserError("scheduler_interval 'step': ReduceLROnPlateau needs the metric of a whole epoch; use 'epoch'.")
 
 
 def check_callbacks(callbacks: Any) -> None:

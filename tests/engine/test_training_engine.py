@@ -526,6 +526,22 @@ REFUSALS = {
         "scheduler: it changes another optimizer",
     ),
     "an unknown interval": ({"scheduler_interval": "batch"}, "scheduler_interval 'batch': use 'epoch' or 'step'."),
+    "a plateau in each step": (
+        {"scheduler": ReduceLROnPlateau, "scheduler_interval": "step"},
+        "scheduler_interval 'step': ReduceLROnPlateau needs the metric of a whole epoch; use 'epoch'.",
+    ),
+    "an optimizer with a closure": (
+        {"optimizer": torch.optim.LBFGS},
+        "optimizer: LBFGS computes the loss several times per step",
+    ),
+    "a metric called loss": (
+        {"metrics": {"loss": accuracy}},
+        "metric 'loss': the engine has a figure of this name itself",
+    ),
+    "a loss among the metrics of a step function": (
+        {"criterion": None, "step_fn": lambda model, batch: (model(batch[0]).mean(), 1, {"loss": 2.0})},
+        "metric 'loss': the engine has a figure of this name itself",
+    ),
     "a callback that is a function": ({"callbacks": print}, "is not a TrainCallbacks; derive your class from it."),
     "a resume by number": ({"resume": 3}, "resume 3: use True, 'last', 'best' or the folder of a checkpoint."),
     "a resume from nowhere": ({"resume": "nowhere"}, "resume 'nowhere': it is not a complete checkpoint"),
@@ -551,6 +567,10 @@ def test_an_error_names_the_remedy(name, make_engine):
         "num_epochs": 1,
         **changes,
     }
+    if isinstance(options["optimizer"], type):
+        options["optimizer"] = options["optimizer"](engine.model.parameters())
+    if options.get("scheduler") is ReduceLROnPlateau:
+        options["scheduler"] = ReduceLROnPlateau(options["optimizer"])
     with pytest.raises(UserError) as caught:
         engine.train(options.pop("train_loader"), **options)
     assert message in str(caught.value)
