@@ -69,13 +69,14 @@ class EngineCheckpoints:
 
     def start_fresh(self) -> None:
         """Removes the earlier checkpoints of this engine. Raises UserError on every rank if another's are there."""
-        paths = [path for store in (self._last, self._best) for path in store.paths()] if self._runtime.is_main else []
-        if self._runtime.broadcast(bool(paths) and not self._has_saved, "looking for checkpoints"):
+        last, best = (store.paths() if self._runtime.is_main else [] for store in (self._last, self._best))
+        resume = "" if self._has_saved else "True" if last else "'best'" if best else ""
+        if resume := self._runtime.broadcast(resume, "looking for checkpoints"):
             raise UserError(
-                f"{self._folder} holds checkpoints of an earlier training: pass resume=True to continue it, or another "
-                "experiment_name."
+                f"{self._folder} holds checkpoints of an earlier training: pass resume={resume} to continue it, or "
+                "another experiment_name."
             )
-        for path in paths:
+        for path in last + best:
             remove_folder(path)
 
     def go_back_to(self, step: int) -> None:

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from modules.config.counted import counted
+from modules.config.errors import UserError
 from modules.distributed.shards import Saved
 from modules.trainer.LoopOptimizer import LoopOptimizer
 from modules.trainer.optimizers import load_parameter_state, parameter_state
@@ -55,6 +57,16 @@ class EngineOptimizer(LoopOptimizer):
         data["groups"] = _to_json(groups)
         data["scheduler"] = _to_json(self.scheduler.state_dict()) if self.scheduler is not None else None
         return tensors, data
+
+    def check_state(self, data: dict[str, Any]) -> None:
+        saved = data["kind"], len(data["groups"])
+        own = type(self.torch).__name__, len(self.torch.param_groups)
+        if saved != own:
+            saved_as, own_as = (f"{kind} ({counted(groups, 'parameter group')})" for kind, groups in (saved, own))
+            raise UserError(
+                f"resume: the checkpoint was saved with {saved_as}, but the optimizer is {own_as}; create it as in the "
+                "earlier training."
+            )
 
     def load_state(self, names: dict[Tensor, str], tensors: Mapping[str, Saved], data: dict[str, Any]) -> None:
         load_parameter_state(self.torch, names, tensors, data)

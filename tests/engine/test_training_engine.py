@@ -582,6 +582,28 @@ def test_checkpoints_of_an_earlier_training_are_not_overwritten(make_engine):
         train(make_engine())
 
 
+def test_without_a_last_checkpoint_the_best_one_is_named(make_engine):
+    train(make_engine(), save_last=False)
+    with pytest.raises(UserError, match="pass resume='best' to continue it"):
+        train(make_engine(), resume=True)
+    assert train(make_engine(), resume="best", num_epochs=4).num_epochs == 4
+
+
+@pytest.mark.parametrize(
+    ("make_optimizer", "message"),
+    [
+        (torch.optim.SGD, "the checkpoint was saved with AdamW (1 parameter group), but the optimizer is SGD (1"),
+        (lambda params: torch.optim.AdamW([{"params": [p]} for p in params]), "but the optimizer is AdamW (6"),
+    ],
+)
+def test_a_checkpoint_of_another_optimizer_is_refused(make_optimizer, message, make_engine):
+    train(make_engine())
+    engine = make_engine()
+    with pytest.raises(UserError) as caught:
+        train(engine, optimizer=make_optimizer(engine.model.parameters()), num_epochs=4, resume=True)
+    assert message in str(caught.value)
+
+
 def test_a_checkpoint_of_another_model_is_refused(make_engine):
     other = make_engine(nn.Linear(4, 2).double())
     train(other, num_epochs=1)
