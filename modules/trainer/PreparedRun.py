@@ -53,8 +53,11 @@ class PreparedRun:
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps of the whole run."""
-        planned = self.plan.steps_per_epoch * self.config.epochs
+        """Optimizer steps of the whole run. The epochs before `backup` may have had others than those to come."""
+        per_epoch = self.plan.steps_per_epoch
+        done = self.backup.data if self.backup else {"step": 0, "epoch": 0, "step_in_epoch": 0}
+        left = per_epoch * (self.config.epochs - done["epoch"]) - min(done["step_in_epoch"], per_epoch)
+        planned = done["step"] + max(0, left)
         return min(planned, self.config.max_steps or planned)
 
     @property

@@ -531,6 +531,20 @@ def test_a_run_resumes_after_images_have_been_added(make_config, train):
     assert any("planned again" in text for text in trainer.callbacks.warnings)
 
 
+@pytest.mark.parametrize(("change", "steps"), [("added", 6 + 2 * 5), ("removed", 6 + 2)])
+def test_after_images_have_changed_the_run_makes_its_remaining_epochs(change, steps, make_config, train):
+    config = make_config("max_steps=null", "epochs=2")
+    train(config)
+    for number, path in enumerate(pictures(config)[:8]):
+        if change == "added":
+            shutil.copy(path, path.with_name(f"9{number}.png"))
+        else:
+            path.unlink()
+    trainer = train(make_config("max_steps=null", "epochs=4"), resume=True)
+    assert trainer.step == steps
+    assert (trainer.callbacks.steps[-1].epoch, trainer.callbacks.steps[-1].steps_total) == (4, steps)
+
+
 def test_fewer_images_than_a_step_are_only_a_warning(make_config, train):
     trainer = train(make_config("batch_size=16", "max_steps=2"))
     assert [info.samples for info in trainer.callbacks.steps] == [11, 11]
