@@ -18,7 +18,7 @@ from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
 from modules.distributed.environments import ATTEMPT_VARIABLE, find_environment, spawn_variables
 from modules.engine.arguments import Backend, check_backend, check_count, check_function
-from modules.engine.RankContext import RankContext, enter_rank
+from modules.engine.RankContext import RankContext, enter_rank, rank_context
 from modules.engine.worker import distributed_train_worker
 from modules.launch.launchers import SpawnLauncher
 from modules.launch.lifeline import Lifeline
@@ -77,7 +77,7 @@ def launch_distributed_training(
     num_ranks = _num_ranks(world_size, backend)
     if num_ranks == 1:
         print_line("Training on one device, in this process.")
-        return train_fn(0, 1, **kwargs)
+        return _train_here(train_fn, kwargs)
     path = Path(tempfile.mkdtemp(prefix="chorus-launch-"))
     code = FAILED
     try:
@@ -92,6 +92,17 @@ def launch_distributed_training(
             print_line(f"The records of this launch are in {path}.", sys.stderr)
         else:
             remove_folder(path)
+
+
+def _train_here(train_fn: Callable[..., Any], kwargs: dict) -> Any:
+    """Calls `train_fn` as the only rank; Ctrl-C has the effect that it has on several."""
+    outer, context = rank_context(), RankContext()
+    enter_rank(context)
+    try:
+        with stop_on((signal.SIGINT,), context.commands, TerminalCallbacks(sys.stderr)):
+            return train_fn(0, 1, **kwargs)
+    finally:
+        enter_rank(outer)
 
 
 def _supervise(folder: RunFolder, num_ranks: int, backend: Backend | None, packed: bytes) -> int:

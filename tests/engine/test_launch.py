@@ -95,15 +95,16 @@ def test_a_failure_ends_all_ranks_and_names_the_cause(tmp_path):
     assert said["lock"].startswith("lock can't be sent to the ranks (TypeError: cannot pickle '_thread.lock' object)")
 
 
-def test_the_first_ctrl_c_stops_after_the_step_with_a_checkpoint_to_resume_from(tmp_path):
-    process = launch("long", tmp_path, 2)
-    written = tmp_path / "long-2" / "history.json"
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_first_ctrl_c_stops_after_the_step_with_a_checkpoint_to_resume_from(ranks, tmp_path):
+    process = launch("long", tmp_path, ranks)
+    written = tmp_path / f"long-{ranks}" / "history.json"
     wait_until(lambda: written.exists() or process.poll() is not None, PATIENCE_SECONDS)
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(PATIENCE_SECONDS) == 0, (tmp_path / "long.txt").read_text()
-    stopped = result("long", tmp_path, 2)
+    stopped = result("long", tmp_path, ranks)
     assert not pids_that_write_to(tmp_path / "long.txt")
-    resumed = launched("long", tmp_path, 2)
+    resumed = launched("long", tmp_path, ranks)
     assert len(resumed["train_loss"]) == len(stopped["train_loss"]) + 1
     assert resumed["train_loss"][:-1] == stopped["train_loss"]
 
