@@ -181,6 +181,7 @@ class TrainingEngine:
         criterion(output, target): returns the mean loss of a batch of (inputs, target).
         step_fn(model, batch): instead of a criterion, for all other batches. It returns the mean loss, or (loss,
             samples), or (loss, samples, metrics), where each metric is its mean over the batch or a pair (sum, count).
+            If it does not return the samples, they are the length of the batch's first tensor.
         optimizer, scheduler: from torch, for the parameters of the model.
         scheduler_interval: whether the scheduler steps after every epoch or after every optimizer step.
             ReduceLROnPlateau gets the metric `monitor`.
