@@ -332,7 +332,7 @@ class GenericTrainer:
 
         def make_optimizer(trainable: dict[str, torch.nn.Parameter]) -> ScheduledOptimizer:
             rate_factor = partial(self.method.rate_factor, config=config)
-            groups = param_groups(run.base, run.parts, run.plan.steps_per_epoch, run.total_steps, rate_factor)
+            groups = param_groups(run.base, run.parts, run.steps_until, run.total_steps, rate_factor)
             limit = self.method.norm_limit(run.base, config)
             return ScheduledOptimizer(
                 config.optimizer,

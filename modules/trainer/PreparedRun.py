@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -53,12 +54,23 @@ class PreparedRun:
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps of the whole run. The epochs before `backup` may have had others than those to come."""
-        per_epoch = self.plan.steps_per_epoch
-        done = self.backup.data if self.backup else {"step": 0, "epoch": 0, "step_in_epoch": 0}
-        left = per_epoch * (self.config.epochs - done["epoch"]) - min(done["step_in_epoch"], per_epoch)
-        planned = done["step"] + max(0, left)
+        """Optimizer steps of the whole run."""
+        done = self.backup.data["step"] if self.backup else 0
+        planned = max(done, self.steps_until(self.config.epochs))
         return min(planned, self.config.max_steps or planned)
+
+    def steps_until(self, epochs: float) -> int:
+        """Optimizer steps from the start of the run until `epochs` have passed.
+
+        Other images may have made the epochs before `backup` shorter or longer than those to come. For a time before
+        it, the result is some step before it.
+        """
+        per_epoch = self.plan.steps_per_epoch
+        steps = per_epoch * epochs
+        if self.backup:
+            done = self.backup.data
+            steps += done["step"] - (per_epoch * done["epoch"] + min(done["step_in_epoch"], per_epoch))
+        return max(0, math.ceil(steps))
 
     @property
     def step_warnings(self) -> Iterator[str]:

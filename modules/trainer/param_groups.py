@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 def param_groups(
     base: BaseModel,
     parts: Mapping[str, PartConfig],
-    steps_per_epoch: int,
+    steps_until: Callable[[float], int],
     total_steps: int,
     rate_factor: Callable[[str], float] = lambda name: 1.0,
 ) -> list[ParamGroup]:
     """The trainable parameters of the components in `parts`: one group per component and factor of its learning rate.
 
+    steps_until: number of epochs -> that of the optimizer steps until then.
     rate_factor: name of a parameter in its component -> that factor.
     Raises ConfigError if all groups stop training before the end of the run.
     """
@@ -34,7 +35,7 @@ def param_groups(
         for key, param in base.module(name).named_parameters():
             if param.requires_grad:
                 params.setdefault(rate_factor(key), []).append(param)
-        last = _last_step(part, steps_per_epoch)
+        last = _last_step(part, steps_until)
         for factor, alike in params.items():
             label = name if factor == 1 else f"{name}_x{factor:g}"
             groups.append(ParamGroup(label, alike, part.learning_rate, part.weight_decay, last, factor))
@@ -47,8 +48,8 @@ def param_groups(
     return groups
 
 
-def _last_step(part: PartConfig, steps_per_epoch: int) -> int | None:
+def _last_step(part: PartConfig, steps_until: Callable[[float], int]) -> int | None:
     """The last optimizer step that trains a part; None if it trains to the end of the run."""
     if part.stop_unit == "never":
         return None
-    return math.ceil(part.stop_after * (steps_per_epoch if part.stop_unit == "epochs" else 1))
+    return steps_until(part.stop_after) if part.stop_unit == "epochs" else math.ceil(part.stop_after)

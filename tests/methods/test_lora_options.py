@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -17,7 +19,7 @@ LORA = METHODS["lora"]
 
 def optimizer_of(base, config, after_step=None):
     parts = LORA.components(base.family, config)
-    groups = param_groups(base, parts, 10, 10, lambda name: LORA.rate_factor(name, config))
+    groups = param_groups(base, parts, math.ceil, 10, lambda name: LORA.rate_factor(name, config))
     return ScheduledOptimizer(config.optimizer, config.schedule, groups, 10, after_step=after_step)
 
 

@@ -545,6 +545,17 @@ def test_after_images_have_changed_the_run_makes_its_remaining_epochs(change, st
     assert (trainer.callbacks.steps[-1].epoch, trainer.callbacks.steps[-1].steps_total) == (4, steps)
 
 
+def test_a_part_that_has_stopped_does_not_train_again_after_images_have_been_added(make_config, train):
+    stop = "text_encoder.train=true", "text_encoder.stop_after=1", "text_encoder.stop_unit=epochs"
+    config = make_config("max_steps=null", "epochs=2", *stop)
+    train(config)
+    for path in pictures(config):
+        for number in range(2):
+            shutil.copy(path, path.with_name(f"{number}{path.name}"))
+    trainer = train(make_config("max_steps=null", "epochs=3", *stop), resume=True)
+    assert [info.metrics["lr/text_encoder"] for info in trainer.callbacks.steps] == [0.0] * 9
+
+
 def test_fewer_images_than_a_step_are_only_a_warning(make_config, train):
     trainer = train(make_config("batch_size=16", "max_steps=2"))
     assert [info.samples for info in trainer.callbacks.steps] == [11, 11]
