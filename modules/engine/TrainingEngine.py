@@ -28,6 +28,7 @@ from modules.engine.arguments import (
     check_ema_decay,
     check_loader,
     check_model,
+    check_monitor,
     check_optimizer,
     check_resume,
     check_scheduler,
@@ -221,6 +222,9 @@ class TrainingEngine:
         adapted = EngineOptimizer(optimizer, scheduler, scheduler_interval, self.model)
         self._task = task
         monitor = monitor or ("train_loss" if val_loader is None else "val_loss")
+        if task.step_fn is None:  # the names of its metrics are only known when it returns them
+            of_validation = ["val_loss", *task.metrics] if val_loader is not None else []
+            check_monitor(monitor, ["train_loss", *([] if of_validation else task.metrics), "lr", *of_validation])
         loop = self._loop = TrainingLoop(
             self.model,
             self._step_function(task, measures=val_loader is None),
@@ -288,8 +292,7 @@ class TrainingEngine:
             measured = self._measure(val_loader, task)
             figures["val_loss"] = measured.pop("loss")
             figures.update(measured)
-        if monitor not in figures:
-            raise UserError(f"monitor {monitor!r} is not among the metrics: {', '.join(figures)}.")
+        check_monitor(monitor, figures)
         optimizer.end_epoch(figures[monitor])
         return figures
 

@@ -67,6 +67,11 @@ def check_metric_name(name: str) -> None:
         raise UserError(f"metric {name!r}: the engine has a figure of this name itself; choose another name.")
 
 
+def check_monitor(monitor: Any, figures: Iterable[str]) -> None:
+    if monitor not in figures:
+        raise UserError(f"monitor {monitor!r} is not among the metrics: {', '.join(figures)}.")
+
+
 def check_loader(name: str, loader: Any) -> None:
     if isinstance(loader, Dataset) and not isinstance(loader, IterableDataset):
         raise UserError(f"{name}: {_spoken(loader)} is a dataset, which has no batches; pass a DataLoader of it.")

@@ -576,6 +576,14 @@ def test_an_error_names_the_remedy(name, make_engine):
     assert message in str(caught.value)
 
 
+def test_an_unknown_monitor_is_refused_before_the_first_step(make_engine):
+    norms = Norms()
+    loader = DataLoader(points(), batch_size=16)
+    with pytest.raises(UserError, match="'f1' is not among the metrics: train_loss, lr, val_loss, accuracy"):
+        train(make_engine(), val_loader=loader, metrics={"accuracy": accuracy}, monitor="f1", callbacks=norms)
+    assert not norms.values
+
+
 def test_checkpoints_of_an_earlier_training_are_not_overwritten(make_engine):
     train(make_engine())
     with pytest.raises(UserError, match="pass resume=True"):
