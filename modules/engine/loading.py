@@ -62,11 +62,15 @@ def has_distributed_sampler(loader: DataLoader) -> bool:
 
 
 class MapDatasetSource:
-    """The steps of a DataLoader over a map-style dataset."""
+    """The steps of a DataLoader over a map-style dataset.
 
-    def __init__(self, loader: DataLoader, runtime: Runtime, accumulation: int, seed: int):
-        self._plan = EpochPlan(loader, runtime.rank, runtime.world_size, accumulation, seed)
-        self._keys = _EpochKeys()
+    is_split: whether the loader has the samples of this rank only.
+    """
+
+    def __init__(self, loader: DataLoader, runtime: Runtime, accumulation: int, seed: int, is_split: bool = False):
+        here, alone = (runtime.rank, runtime.world_size), (0, 1)
+        self._plan = EpochPlan(loader, *(alone if is_split else here), accumulation, seed)
+        self._keys = _EpochKeys(*(here if is_split else alone))
         self._loader = _rebuilt(
             loader,
             _SeededDataset(loader.dataset, seed),
@@ -125,31 +129,26 @@ class PreShardedSource:
     """The steps of a loader that is already split over the ranks, possibly unevenly."""
 
     def __init__(self, loader: DataLoader, runtime: Runtime, accumulation: int, seed: int):
+        self._own = MapDatasetSource(loader, runtime, accumulation, seed, is_split=True)
         self._loader = loader
         self._runtime = runtime
         self._accumulation = accumulation
-        self._seed = seed
 
     def steps(self, epoch: int, first: int = 0) -> Iterator[LoadedStep]:
-        for sampler in (self._loader.sampler, self._loader.batch_sampler):
-            set_epoch = getattr(sampler, "set_epoch", None)
-            if set_epoch is not None:
-                set_epoch(epoch)
-        with seeded(self._seed, epoch, self._runtime.rank, "workers"):
-            batches = iter(self._loader)  # this draws the seeds of the workers
         lengths = self._runtime.gather(len(self._loader), "counting batches")
         if not min(lengths):
             rank = lengths.index(0)
             raise UserError(f"The loader of rank {rank} yields no batches: give every rank at least one.")
-        most = max(lengths)
-        last: Any = None
-        for number in range(-(-most // self._accumulation)):
-            own = list(islice(batches, self._accumulation))
-            last = own[-1] if own else last
+        count = -(-max(lengths) // self._accumulation)
+        number = start = min(first, self.num_steps() - 1)  # at least the last batch is loaded, which also pads
+        step = LoadedStep([])
+        for number, step in enumerate(islice(self._own.steps(epoch, start), count - start), start):
             if number >= first:
-                yield LoadedStep(own or [last], padding=not own)
+                yield step
+        for _ in range(max(first, number + 1), count):
+            yield LoadedStep(step.batches[-1:], padding=True)
 
-    def num_steps(self) -> int | None:
+    def num_steps(self) -> int:
         return -(-len(self._loader) // self._accumulation)
 
 
@@ -226,16 +225,23 @@ def _identity(batch: Any) -> Any:
 
 
 class _EpochKeys:
-    """A batch sampler over the keys of the current epoch."""
+    """A batch sampler over the keys of the current epoch.
 
-    def __init__(self) -> None:
+    rank, num_ranks: if the keys are of one of several ranks, whose samples take turns, as DistributedSampler has them.
+    """
+
+    def __init__(self, rank: int = 0, num_ranks: int = 1) -> None:
+        self._rank, self._num_ranks = rank, num_ranks
         self.epoch: Epoch | None = None
         self.first = 0
 
     def __iter__(self) -> Iterator[list[Key]]:
         epoch = self.epoch
         assert epoch is not None  # `MapDatasetSource.steps` sets it before the loader asks for keys
-        return (keys for number in range(self.first, len(epoch)) for keys in epoch[number].micro_batches)
+        batches = (keys for number in range(self.first, len(epoch)) for keys in epoch[number].micro_batches)
+        return (
+            [key._replace(position=key.position * self._num_ranks + self._rank) for key in keys] for keys in batches
+        )
 
 
 class _FlatKeys:

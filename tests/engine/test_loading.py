@@ -175,6 +175,28 @@ def test_a_distributed_sampler_is_kept_and_gets_the_epoch():
     assert first != second
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_augmentation_with_a_distributed_sampler_depends_on_the_seed_and_the_sample_only(workers):
+    def steps(rank, ranks, first=0):
+        data = Augmented(16)
+        sampler = DistributedSampler(data, num_replicas=ranks, rank=rank)
+        loader = DataLoader(data, batch_size=4 // ranks, sampler=sampler, num_workers=workers)
+        return list(step_source(loader, RankOf(rank, ranks), 1, seed=1).steps(0, first))
+
+    whole = samples([steps(0, 1)])
+    assert samples([steps(0, 1, first=2)]) == whole[2:]
+    assert samples([steps(rank, 2) for rank in range(2)]) == whole
+
+
+def test_a_resume_among_the_padding_of_a_rank_loads_its_last_batch():
+    numbers = TensorDataset(torch.arange(6))
+    sampler = DistributedSampler(numbers, num_replicas=1, rank=0, shuffle=False)
+    loader = DataLoader(numbers, batch_size=2, sampler=sampler)
+    (step,) = step_source(loader, RankOf(0, 2, sizes=[3, 5]), 1, seed=1).steps(0, first=4)
+    assert step.padding
+    assert step.batches[0][0].tolist() == [4, 5]
+
+
 def test_ranks_with_fewer_batches_get_padding():
     numbers = TensorDataset(torch.arange(6))
     sampler = DistributedSampler(numbers, num_replicas=1, rank=0, shuffle=False)
