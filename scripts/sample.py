@@ -52,6 +52,7 @@ def main(argv: list[str] | None = None) -> int:
             args.word_weights,
             args.clip_skip if len(args.clip_skip) > 1 else (),
             args.denoiser_2,
+            lambda text: print_text(text, sys.stderr),
         )
         references = tuple(file for path in args.reference for file in image_files(path))
         family = family_of_pipeline(pipe)

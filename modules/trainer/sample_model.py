@@ -73,7 +73,7 @@ def sample_model(
     with must_fit("the model", "model.denoiser_quantization"):
         base.require(*family.denoisers)
     for path in (path for path in model if facts.trains_adapters and path not in words):
-        load_lora(base.pipe, path)
+        load_lora(base.pipe, path, callbacks.on_warning)
     for name in family.denoisers if base.num_swapped else ():
         base.swap_blocks(name)
     samples.make(folder, step, _in_precision(base, config))

@@ -8,11 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from modules.weights.libraries import import_pipeline
+from modules.weights.safe import load_tensors, read_header, tensor_shapes
 
 if TYPE_CHECKING:
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from torch import Tensor
 
     from modules.families.Family import Family
+
+_LOSABLE = (".diff", ".diff_b", ".dora_scale")  # endings of what some converters drop, and others apply
+_OF_T5 = ("lora_te3_", "text_encoders.t5xxl.")  # beginnings of LoRAs that those of FLUX drop
+# its converters fail in many ways on what they don't know
+_UNKNOWN_FORMAT = (ValueError, KeyError, RuntimeError, IndexError)
 
 
 class ConvertedLayer(NamedTuple):
@@ -23,16 +30,13 @@ class ConvertedLayer(NamedTuple):
 
 def converted_layers(path: Path, family: Family) -> Mapping[str, Mapping[str, ConvertedLayer]] | None:
     """Component -> path of the layer -> its adapter; None if diffusers does not know the format either."""
-    pipeline = cast("Any", import_pipeline(family.pipeline))
+    pipeline = import_pipeline(family.pipeline)
     if not hasattr(pipeline, "lora_state_dict"):
         return None
-    taken = inspect.signature(pipeline.lora_state_dict).parameters
-    options = {"return_alphas": True} if "return_alphas" in taken else {}
     try:
-        read = pipeline.lora_state_dict(str(path.parent), weight_name=path.name, local_files_only=True, **options)
-    except (ValueError, KeyError, RuntimeError, IndexError):  # its converters fail in many ways on what they don't know
+        tensors, alphas = _converted(pipeline, str(path.parent), weight_name=path.name, local_files_only=True)
+    except _UNKNOWN_FORMAT:
         return None
-    tensors, alphas = read if isinstance(read, tuple) else (read, None)
     layers: dict[str, dict[str, ConvertedLayer]] = {}
     for name, up in tensors.items():
         stem = name.removesuffix(".lora_B.weight")
@@ -43,6 +47,36 @@ def converted_layers(path: Path, family: Family) -> Mapping[str, Mapping[str, Co
         if down is None or component not in family.lora_targets:
             return None
         layers.setdefault(component, {})[layer] = ConvertedLayer(
-            down, up, float((alphas or {}).get(f"{stem}.alpha", len(down)))
+            down, up, float(alphas.get(f"{stem}.alpha", len(down)))
         )
     return layers or None
+
+
+def lost_tensors(path: Path, pipeline: type[DiffusionPipeline]) -> list[str]:
+    """The names of a file's tensors that change the model and that diffusers drops when it loads the file.
+
+    They belong to norm layers, biases, other layers as a whole, DoRA or FLUX's T5. Biases that become those of a LoRA
+    are not dropped. Empty for a file that diffusers can't load.
+    """
+    names = tensor_shapes(read_header(path))
+    losable = [name for name in names if name.endswith(_LOSABLE) or (name.startswith(_OF_T5) and "up" in name)]
+    if not losable:
+        return []
+    tensors = load_tensors(path)
+    try:
+        converted, _ = _converted(pipeline, dict(tensors))
+    except _UNKNOWN_FORMAT:
+        return []
+    kept = {tensor.data_ptr() for tensor in converted.values()}  # such tensors get other names, but no other values
+    return [name for name in losable if tensors[name].any() and tensors[name].data_ptr() not in kept]
+
+
+def _converted(
+    pipeline: type[DiffusionPipeline], source: str | dict[str, Tensor], **options: Any
+) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
+    """What the pipeline makes of a file's tensors, and the alphas of layers that are not multiplied in."""
+    convert = cast("Any", pipeline).lora_state_dict
+    if "return_alphas" in inspect.signature(convert).parameters:
+        options["return_alphas"] = True
+    read = convert(source, **options)
+    return (read[0], read[1] or {}) if isinstance(read, tuple) else (read, {})

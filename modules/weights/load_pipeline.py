@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,7 @@ def load_pipeline(
     word_weights: bool = False,
     clip_skips: Sequence[int] = (),
     denoiser_2: str = "",
+    warn: Callable[[str], None] | None = None,
 ) -> DiffusionPipeline:
     """The pipeline of a diffusers folder, Hub id or single file, with all `loras`, on `device`.
 
@@ -49,6 +50,7 @@ def load_pipeline(
     dtype: the torch name of a dtype; "" for bfloat16 on GPUs that support it, else float32.
     text_chunks, word_weights, clip_skips: as in ModelConfig, for models that have them; the images are then requested
         with the least of the skips. vae, denoiser, denoiser_2: as there.
+    warn: as in `load_lora`.
     Raises WeightsError if the base model, a LoRA or an embedding is missing, damaged or does not fit.
     """
     info = inspect_base(base)
@@ -62,7 +64,7 @@ def load_pipeline(
         add_embedding(pipe, embedding)
     strengths: dict[str, float] = {}
     for lora, strength in loras.items():
-        load_lora(pipe, lora)
+        load_lora(pipe, lora, warn)
         for name in _adapters(pipe) - strengths.keys():
             strengths[name] = strength
     if strengths:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from modules.config.errors import first_line
 from modules.families.registry import family_of, family_of_pipeline
+from modules.weights.converted_loras import lost_tensors
 from modules.weights.embedding_files import BUNDLE, add_bundled_words
 from modules.weights.errors import WeightsError
 from modules.weights.foreign_names import with_whole_groups
@@ -122,9 +123,10 @@ def kohya_bytes(model: AdaptedModel, dtype: torch.dtype) -> int:
     return sum(tensor.nbytes for tensors in _kohya_files(model, dtype).values() for tensor in tensors.values())
 
 
-def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:
+def load_lora(pipe: DiffusionPipeline, path: str | Path, warn: Callable[[str], None] | None = None) -> None:
     """Loads a LoRA file in diffusers' or kohya's format, or a LoHa or LoKr, into a pipeline.
 
+    warn: told about what diffusers leaves out of a file of another program; None: such a file is refused.
     Raises WeightsError if the file is damaged, is not a LoRA, or was made for another kind of model. The pipeline is
     unchanged if the names and shapes of the file show this.
     """
@@ -135,6 +137,7 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:
         load_lycoris(pipe, path, family)
         return
     _check_fits(pipe, family, path, shapes)
+    lost: list[str] = []
     try:
         if family and is_kohya(shapes) and any(parse_key(name, family) for name in shapes):
             # diffusers ignores the alphas of single layers and DoRA in this format, and does not support every family
@@ -142,6 +145,9 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:
             load_norms(pipe, path, family)
             add_bundled_words(pipe, path, family)
         else:
+            lost = lost_tensors(path, type(pipe))
+            if lost and warn is None:
+                raise WeightsError(f"{_cant_apply(path, lost)}, which would be lost; choose a LoRA without.")
             expert = read_header(path)[METADATA].get(EXPERT)
             options = {f"load_into_{expert}": True} if expert else {}
             pipe.load_lora_weights(
@@ -149,11 +155,17 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path) -> None:
             )
         if not pipe.get_list_adapters():
             raise ValueError("it fits none of its layers")
+        if lost and warn:
+            warn(f"{_cant_apply(path, lost)}: images differ from those of programs that do.")
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
         reason = first_line(error)[:200]
         raise WeightsError(
             f"'{path}': can't be loaded into a {type(pipe).__name__} ({reason}); choose a LoRA made for this model."
         ) from error
+
+
+def _cant_apply(path: Path, lost: Sequence[str]) -> str:
+    return f"'{path}': diffusers can't apply {len(lost)} of its tensors, such as '{lost[0]}'"
 
 
 def _save_diffusers(

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from modules.weights.converted_loras import converted_layers
+from modules.weights.converted_loras import converted_layers, lost_tensors
 from modules.weights.embedding_files import BUNDLE
 from modules.weights.errors import WeightsError
 from modules.weights.foreign_names import foreign_tensors
 from modules.weights.kohya_names import diffusers_name, kohya_name
+from modules.weights.libraries import import_pipeline
 from modules.weights.safe import METADATA, load_tensors, read_header
 
 if TYPE_CHECKING:
@@ -131,10 +132,10 @@ def read_layers(path: str | Path, family: Family, but_norms: bool = False) -> La
     expert = header[METADATA].get(EXPERT)
     if tensors and not any(keys.values()) and (converted := converted_layers(Path(path), family)):
         # which diffusers drops, or makes biases of the LoRA
-        if lost := [name for name, tensor in tensors.items() if name.endswith(DIFFERENCES) and tensor.any()]:
+        biases = [name for name, tensor in tensors.items() if name.endswith(DIFFERENCES) and tensor.any()]
+        if lost := biases or lost_tensors(Path(path), import_pipeline(family.pipeline)):
             raise WeightsError(
-                f"'{path}': changes norm layers or biases, such as '{lost[0]}', which would be lost; choose a LoRA "
-                "without."
+                f"'{path}': has more than plain LoRAs, such as '{lost[0]}', which would be lost; choose a LoRA without."
             )
         return {
             _own_component(component, expert, family): {

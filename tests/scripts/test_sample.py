@@ -17,6 +17,7 @@ from modules.weights.convert import convert
 from modules.weights.embedding_files import save_embedding
 from modules.weights.lora_files import AdaptedModel, save_lora
 from modules.weights.safe import load_tensors, save_tensors
+from scripts import lora as lora_tools
 from scripts import sample
 
 
@@ -82,6 +83,20 @@ def test_a_lora_is_as_strong_as_it_says(tiny_sd15, loras, tmp_path):
     assert (pictures["none"] == plain).all()
     assert abs(pictures["half"] - plain).max() > 1
     assert abs(pictures["half"] - pictures["halved"]).max() <= 1  # rounding
+
+
+def test_a_lora_of_which_a_part_can_not_be_applied_makes_images_with_a_warning_and_is_not_merged(
+    tiny_model, tmp_path, capsys
+):
+    file, layer = tmp_path / "flux.safetensors", "lora_unet_double_blocks_0_img_attn_proj"
+    halves = {f"{layer}.lora_{half}.weight": torch.ones(32, 32) for half in ("down", "up")}
+    save_tensors(file, {**halves, f"{layer}.diff_b": torch.ones(32)})
+    assert len(run(tmp_path / "out", tiny_model("flux1"), "--prompt", "a cat", "--lora", str(file))) == 1
+    assert f"can't apply 1 of its tensors, such as '{layer}.diff_b': images differ" in capsys.readouterr().err
+    target = tmp_path / "merged"
+    assert lora_tools.main(["merge", str(tiny_model("flux1")), str(target), "--lora", str(file)]) == 2
+    assert "which would be lost; choose a LoRA without.\n" in capsys.readouterr().err
+    assert not target.exists()
 
 
 def test_a_strength_is_told_from_a_file_name(tmp_path):

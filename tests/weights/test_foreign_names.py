@@ -143,8 +143,50 @@ def test_a_file_whose_norms_or_biases_would_be_lost_is_refused(tiny_model, tmp_p
         save_tensors(path, {**load_tensors(files[1]), f"diffusion_model.{name}": torch.zeros(8)})
         assert read_layers(path, FAMILIES["wan21"])["transformer"].keys() == layers["transformer"].keys()
         save_tensors(path, {**load_tensors(files[1]), f"diffusion_model.{name}": torch.ones(8)})
-        with pytest.raises(WeightsError, match=rf"more\.safetensors': changes norm layers or b.*{name}'.* without"):
+        with pytest.raises(WeightsError, match=rf"more\.safetensors': has more than plain L.*{name}'.* without"):
             read_layers(path, FAMILIES["wan21"])
+
+
+def lora_for(pipe, name):
+    """A LoRA of rank 2 for a layer as wide as those of the pipeline's attention."""
+    width = pipe.transformer.config.attention_head_dim * pipe.transformer.config.num_attention_heads
+    return {f"{name}.lora_down.weight": torch.randn(2, width), f"{name}.lora_up.weight": torch.randn(width, 2)}
+
+
+LOST = {
+    "a norm of Wan": ("wan21", "diffusion_model.blocks.0.self_attn.q", "diffusion_model.blocks.0.norm3.diff"),
+    "the patches of Wan": ("wan21", "diffusion_model.blocks.0.self_attn.q", "diffusion_model.patch_embedding.diff_b"),
+    "a bias of FLUX": ("flux1", "lora_unet_double_blocks_0_img_attn_proj", ".diff_b"),
+    "a DoRA of FLUX": ("flux1", "lora_unet_double_blocks_0_img_attn_proj", ".dora_scale"),
+    "the T5 of FLUX": (
+        "flux1",
+        "lora_unet_double_blocks_0_img_attn_proj",
+        "lora_te3_encoder_block_0_layer_0_SelfAttention_q.lora_up.weight",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_what_diffusers_drops_is_told_where_images_are_made_and_refused_where_it_would_be_lost(
+    case, tiny_model, tmp_path
+):
+    family, layer, lost = LOST[case]
+    name, path = layer + lost if lost.startswith(".") else lost, tmp_path / "x.safetensors"
+    pipe = DiffusionPipeline.from_pretrained(tiny_model(family))
+    lora = lora_for(pipe, layer)
+    down = {name.replace("up", "down"): torch.ones(8)} if "lora_up" in name else {}
+    told: list[str] = []
+    save_tensors(path, {**lora, **down, name: torch.zeros(8)})
+    load_lora(pipe, path, told.append)
+    assert not told
+    save_tensors(path, {**lora, **down, name: torch.ones(8)})
+    load_lora(pipe, path, told.append)
+    assert len(told) == 1
+    assert f"x.safetensors': diffusers can't apply 1 of its tensors, such as '{name}': images differ" in told[0]
+    with pytest.raises(WeightsError, match=rf"can't apply 1 of its tensors, such as '{name}', which would be lost"):
+        load_lora(pipe, path)
+    with pytest.raises(WeightsError, match=rf"has more than plain LoRAs, such as '{name}', which would be lost"):
+        read_layers(path, FAMILIES[family])
 
 
 def test_the_size_of_fused_layers_is_known_before_they_are_written(tiny_model, tmp_path):
