@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from modules.weights.libraries import Model
 
 ADAPTER = "default"
+_BIASES = (".bias", ".diff_b")
 LoraFormat = Literal["diffusers", "single_file", "both"]
 
 
@@ -150,6 +151,9 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path, warn: Callable[[str], N
                 raise WeightsError(f"{_cant_apply(path, lost)}, which would be lost; choose a LoRA without.")
             expert = read_header(path)[METADATA].get(EXPERT)
             options = {f"load_into_{expert}": True} if expert else {}
+            if any(name.endswith(_BIASES) for name in shapes):
+                # else the biases of layers for which the file has none would be on the meta device
+                options["low_cpu_mem_usage"] = False
             pipe.load_lora_weights(
                 str(path.parent), weight_name=path.name, use_safetensors=True, local_files_only=True, **options
             )

@@ -189,6 +189,22 @@ def test_what_diffusers_drops_is_told_where_images_are_made_and_refused_where_it
         read_layers(path, FAMILIES[family])
 
 
+def test_biases_that_only_some_layers_have_are_applied(tiny_model, tmp_path):
+    plain, adapted = (DiffusionPipeline.from_pretrained(tiny_model("wan21")) for _ in range(2))
+    layer = "diffusion_model.blocks.0.self_attn."
+    lora, bias = {**lora_for(plain, f"{layer}q"), **lora_for(plain, f"{layer}k")}, torch.randn(24)
+    save_tensors(tmp_path / "x.safetensors", {**lora, f"{layer}q.diff_b": bias})
+    load_lora(adapted, tmp_path / "x.safetensors")
+    inputs = torch.randn(3, 24)
+    for name, of_layer in (("q", bias), ("k", 0)):
+        before, after = (pipe.transformer.get_submodule(f"blocks.0.attn1.to_{name}") for pipe in (plain, adapted))
+        expected = (
+            before(inputs)
+            + inputs @ (lora[f"{layer}{name}.lora_up.weight"] @ lora[f"{layer}{name}.lora_down.weight"]).T
+        )
+        torch.testing.assert_close(after(inputs), expected + of_layer, rtol=1e-4, atol=1e-5)
+
+
 def test_the_size_of_fused_layers_is_known_before_they_are_written(tiny_model, tmp_path):
     base, config, files = saved("flux2_klein", tiny_model("flux2_klein"), tmp_path)
     held = sum(tensor.nbytes for file in files for tensor in load_tensors(file).values())
