@@ -33,7 +33,10 @@ def denoiser_bytes(config: TrainConfig, model: Architecture) -> float:
     quantized, blocks = quantized_denoiser_bytes(config, model), model.blocks
     share = _loaded_share(config)
     if share < 1:
-        return share * denoiser_bytes(replace(config, denoiser=replace(config.denoiser, expert="both")), model)
+        file = config.model.denoiser if config.denoiser.expert == "high" else config.model.denoiser_2
+        files = replace(config.model, denoiser=file, denoiser_2=file)
+        both = replace(config, model=files, denoiser=replace(config.denoiser, expert="both"))
+        return share * denoiser_bytes(both, model)
     whole = held_bytes(config, quantized, model.denoiser, model.quantizable_denoiser)
     swapped = blocks.count if config.model.blocks_to_swap is None else min(config.model.blocks_to_swap, blocks.count)
     if not swapped:
@@ -60,17 +63,20 @@ def held_bytes(config: TrainConfig, quantized: float | None, count: int, quantiz
 def quantized_denoiser_bytes(config: TrainConfig, model: Architecture) -> float | None:
     """Bytes per weight of the denoiser's quantized layers; None if it has none.
 
-    A GGUF file may mix formats, so they follow from its size; the weights that are not quantized are in half precision.
+    GGUF files may mix formats, so they follow from their sizes; the weights that are not quantized are in half
+    precision.
     """
-    if not config.model.denoiser.lower().endswith(".gguf"):
+    files = config.model.denoiser_files(load_families()[config.family].denoisers).values()
+    packed = [file for file in files if file.lower().endswith(".gguf")]
+    if not packed:
         return _weight_bytes(config.model.denoiser_quantization)
     try:
-        in_file = os.path.getsize(config.model.denoiser)
+        in_files = sum(os.path.getsize(os.path.expanduser(file)) for file in packed)
     except OSError:  # refused before a start
         return None
-    num_files = len(load_families()[config.family].denoisers)
     unquantized = model.denoiser - model.quantizable_denoiser
-    return max(0.0, num_files * in_file - 2 * unquantized) / model.quantizable_denoiser
+    # a model with one such file among several is refused before a start
+    return max(0.0, in_files * len(files) / len(packed) - 2 * unquantized) / model.quantizable_denoiser
 
 
 def _weight_bytes(quantization: str) -> float | None:

@@ -205,6 +205,23 @@ def test_a_gguf_file_takes_on_the_gpu_what_it_takes_on_the_disk(tmp_path, bits):
     assert memory.weights == pytest.approx(plain.weights - quantized * (2 - bits / 8), rel=1e-6)
 
 
+def test_the_gguf_file_of_each_expert_takes_what_it_takes_on_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))  # where Windows looks
+    model = load_architectures()["wan22_a14b"]
+    quantized, others = model.quantizable_denoiser / 2, (model.denoiser - model.quantizable_denoiser) / 2
+    settings = {"weight_dtype": "bfloat16", "mixed_precision": "bf16"}
+    packed = dict(settings)
+    for name, bits in (("denoiser", 8.5), ("denoiser_2", 4.5)):
+        with open(tmp_path / f"{name}.gguf", "wb") as empty:
+            empty.truncate(round(quantized * bits / 8 + 2 * others))
+        packed[name] = f"~/{name}.gguf"
+    for expert, saved in (("both", 4 - 8.5 / 8 - 4.5 / 8), ("high", 2 - 8.5 / 8), ("low", 2 - 4.5 / 8)):
+        run = {"family": "wan22_a14b", "method": "lora", "denoiser": {"expert": expert}}
+        plain, memory = estimate(**run, model=settings), estimate(**run, model=packed)
+        assert plain.weights - memory.weights == pytest.approx(quantized * saved, rel=1e-6)
+
+
 def test_swapped_blocks_leave_room_for_two_of_them_on_the_gpu():
     blocks = load_architectures()["flux1"].blocks
     run = {"family": "flux1", "batch_size": 1}
