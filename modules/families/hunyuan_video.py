@@ -15,6 +15,7 @@ from modules.families.frames import decode_frames, encode_frames, shape_by_ratio
 from modules.families.LayerNames import LayerNames
 from modules.families.PublishedModel import CLIP_L, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
+from modules.families.unet_loras import input_widths
 
 _MLP = ("ff.net.0.proj", "ff.net.2", "ff_context.net.0.proj", "ff_context.net.2", "proj_mlp", "proj_out")
 _BLOCK = "transformer_blocks.{}."
@@ -39,6 +40,8 @@ _NAMES = LayerNames(  # of its makers' files, which have fused projections
     },
     folds_alpha=True,  # diffusers would not read it
 )
+# of layers that FLUX has under other names
+_LORAS = r"^(diffusion_model\.)?double_blocks\.\d+\.(img|txt)_(attn_\w+|mlp\.fc1|mod\.linear)\.lora_(A|down)\."
 _NUM_TOKENS = 256  # of every text, after the instruction in front of it
 _NUM_INSTRUCTION_TOKENS = 95
 
@@ -106,6 +109,7 @@ HUNYUAN_VIDEO = Family(
         },
         side=960,
     ),
+    matches_lora=lambda shapes: input_widths(shapes, _LORAS) == {3072},  # narrower in its successor
     layer_names={"transformer": _NAMES},
     foreign_loras=("the original's (`img_attn_qkv`)",),
     remarks="""From 17 frames on, clips go through the VAE in tiles of 17 frames, one every 12, with blended seams, as

@@ -1,12 +1,11 @@
 """Stable Diffusion 3 and 3.5: a flow transformer, two CLIP encoders and T5."""
 
-import re
 from collections.abc import Mapping
 
 from modules.families.Family import Family
 from modules.families.PublishedModel import CLIP_G, CLIP_L_PROJECTED, KL_VAE_16, T5_XXL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
-from modules.families.unet_loras import flat_names
+from modules.families.unet_loras import flat_names, input_widths
 
 _MEDIUM = Component(  # 3.5 medium, which is larger than 3 medium with its 2.03 billion parameters
     "diffusers.SD3Transformer2DModel",
@@ -26,7 +25,7 @@ _MEDIUM = Component(  # 3.5 medium, which is larger than 3 medium with its 2.03 
 )
 _CLIP_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 
-_ATTENTION_INPUT = re.compile(r"attn[._]to_q\.lora(_down|_A)\.weight$")
+_ATTENTION_INPUT = r"attn[._]to_q\.lora(_down|_A)\.weight$"
 
 
 def _matches_lora(shapes: Mapping[str, tuple[int, ...]]) -> bool:
@@ -37,8 +36,9 @@ def _matches_lora(shapes: Mapping[str, tuple[int, ...]]) -> bool:
     if not any(name.removeprefix("lora_").startswith("transformer_transformer_blocks_") for name in names):
         return False
     others = ("single_transformer_blocks", "img_mlp", "txt_mlp", "img_mod", "txt_mod", "attn1", "cross_attn", "to_gate")
-    widths = {shape[1] for name, shape in shapes.items() if _ATTENTION_INPUT.search(name) and len(shape) > 1}
-    return 3072 not in widths and not any(mark in name for name in shapes for mark in others)
+    return 3072 not in input_widths(shapes, _ATTENTION_INPUT) and not any(
+        mark in name for name in shapes for mark in others
+    )
 
 
 SD3 = Family(

@@ -15,7 +15,7 @@ _TWO_ENCODERS = (
 )  # fmt: skip
 # Found only with one text encoder: attention at the finest level, and a fourth level.
 _ONE_ENCODER = ("_down_blocks_0_attentions_", "_up_blocks_3_", "_down_blocks_3_")
-_TEXT_INPUT = re.compile(r"attn2[._]to_[kv]\.lora(_down|_A|\.down)\.weight$")
+_TEXT_INPUT = r"attn2[._]to_[kv]\.lora(_down|_A|\.down)\.weight$"
 
 
 def made_for_one_encoder(shapes: Shapes) -> bool:
@@ -40,11 +40,15 @@ def flat_names(shapes: Shapes) -> list[str]:
     return [name.replace(".", "_") for name in shapes]
 
 
+def input_widths(shapes: Shapes, first_matrices: str) -> set[int]:
+    """The widths of what layers of a LoRA take. first_matrices: an expression found in the names of theirs."""
+    return {shape[1] for name, shape in shapes.items() if re.search(first_matrices, name) and len(shape) > 1}
+
+
 def _has(names: Sequence[str], marks: Sequence[str]) -> bool:
     return any(mark in name for name in names for mark in marks)
 
 
 def _text_widths(shapes: Shapes) -> set[int]:
     """The text widths that the LoRA's attention layers take, restricted to those of 1.x, 2.x and XL."""
-    widths = {shape[1] for name, shape in shapes.items() if _TEXT_INPUT.search(name) and len(shape) > 1}
-    return widths & {768, 1024, 2048}
+    return input_widths(shapes, _TEXT_INPUT) & {768, 1024, 2048}

@@ -56,7 +56,7 @@ def test_diffusers_reads_every_adapter(family, targets, tiny_model, tmp_path):
         torch.testing.assert_close(up @ down, layer.up @ layer.down * (layer.alpha / layer.rank), rtol=1e-5, atol=1e-6)
 
 
-def test_diffusers_reads_every_adapter_of_hunyuan_video():
+def test_diffusers_reads_every_adapter_of_hunyuan_video_and_its_file_tells_the_family(tmp_path):
     family = FAMILIES["hunyuan_video"]
     with init_empty_weights():  # in their true size, which diffusers takes the fused layers of single blocks to have
         module = HunyuanVideoTransformer3DModel(num_layers=1, num_single_layers=1, num_refiner_layers=1)
@@ -73,6 +73,10 @@ def test_diffusers_reads_every_adapter_of_hunyuan_video():
         down, up = (read[f"transformer.{path}.lora_{half}.weight"] for half in "AB")
         inputs = torch.randn(down.shape[1])
         torch.testing.assert_close(up @ (down @ inputs), layer.up @ (layer.down @ inputs) * 1.5, rtol=1e-4, atol=1e-3)
+    path = tmp_path / "comfyui.safetensors"
+    save_tensors(path, tensors)
+    converted = convert(str(path), tmp_path / "diffusers.safetensors")
+    assert load_tensors(converted).keys() == read.keys()
 
 
 @pytest.mark.parametrize("family", ["flux1", "flux2_klein", "zimage", "qwen_image"])

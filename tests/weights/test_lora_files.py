@@ -328,6 +328,30 @@ KNOWN = {
         },
         None,
     ),
+    "HunyuanVideo of ComfyUI": (
+        {
+            "diffusion_model.double_blocks.0.img_attn_qkv.lora_A.weight": 3072,
+            "diffusion_model.single_blocks.0.linear2.lora_A.weight": 15360,
+        },
+        "hunyuan_video",
+    ),
+    "HunyuanVideo of its makers": ({"double_blocks.0.txt_mlp.fc1.lora_A.weight": 3072}, "hunyuan_video"),
+    "a wider model with such names": ({"double_blocks.0.txt_mlp.fc1.lora_A.weight": 3584}, None),
+    "single blocks alone, of FLUX or HunyuanVideo": (
+        {"diffusion_model.single_blocks.0.linear1.lora_A.weight": 3072},
+        None,
+    ),
+    "FLUX of ComfyUI": ({"diffusion_model.double_blocks.0.img_attn.qkv.lora_A.weight": 3072}, None),
+    "Anima of ComfyUI": (
+        {
+            "diffusion_model.blocks.0.cross_attn.k_proj.lora_A.weight": 1024,
+            "diffusion_model.blocks.0.cross_attn.q_proj.lora_A.weight": 2048,
+        },
+        "anima",
+    ),
+    "Anima, MLPs alone": ({"diffusion_model.blocks.0.mlp.layer1.lora_A.weight": 2048}, "anima"),
+    "the larger Cosmos": ({"diffusion_model.blocks.0.self_attn.q_proj.lora_A.weight": 5120}, None),
+    "Wan of ComfyUI": ({"diffusion_model.blocks.0.self_attn.q.lora_A.weight": 2048}, None),
     "text alone": ({"lora_te2_text_model_encoder_layers_0_mlp_fc1.lora_down.weight": 1280}, None),
 }
 
