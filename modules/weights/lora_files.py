@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -134,29 +135,30 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path, warn: Callable[[str], N
     path = Path(path)
     shapes = tensor_shapes(read_header(path))
     family = family_of_pipeline(pipe)
+    adapter = _free_name(pipe)
     if family and is_lycoris(shapes):
-        load_lycoris(pipe, path, family)
+        load_lycoris(pipe, path, family, adapter)
         return
     _check_fits(pipe, family, path, shapes)
     lost: list[str] = []
     try:
         if family and is_kohya(shapes) and any(parse_key(name, family) for name in shapes):
             # diffusers ignores the alphas of single layers and DoRA in this format, and does not support every family
-            pipe.load_lora_weights(diffusers_tensors(_with_scale(read_layers(path, family, but_norms=True))))
-            load_norms(pipe, path, family)
+            layers = _with_scale(read_layers(path, family, but_norms=True))
+            pipe.load_lora_weights(diffusers_tensors(layers), adapter_name=adapter)
+            load_norms(pipe, path, family, adapter)
             add_bundled_words(pipe, path, family)
         else:
             lost = lost_tensors(path, type(pipe))
             if lost and warn is None:
                 raise WeightsError(f"{_cant_apply(path, lost)}, which would be lost; choose a LoRA without.")
             expert = read_header(path)[METADATA].get(EXPERT)
-            options = {f"load_into_{expert}": True} if expert else {}
+            options: dict[str, Any] = {f"load_into_{expert}": True} if expert else {}
             if any(name.endswith(_BIASES) for name in shapes):
                 # else the biases of layers for which the file has none would be on the meta device
                 options["low_cpu_mem_usage"] = False
-            pipe.load_lora_weights(
-                str(path.parent), weight_name=path.name, use_safetensors=True, local_files_only=True, **options
-            )
+            options |= {"adapter_name": adapter, "use_safetensors": True, "local_files_only": True}
+            pipe.load_lora_weights(str(path.parent), weight_name=path.name, **options)
         if not pipe.get_list_adapters():
             raise ValueError("it fits none of its layers")
         if lost and warn:
@@ -166,6 +168,15 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path, warn: Callable[[str], N
         raise WeightsError(
             f"'{path}': can't be loaded into a {type(pipe).__name__} ({reason}); choose a LoRA made for this model."
         ) from error
+
+
+def _free_name(pipe: DiffusionPipeline) -> str:
+    """A name for the adapters of one file, which none of the pipeline's components has for those of another.
+
+    diffusers counts the adapters of each component by itself, so that one name may stand for several files.
+    """
+    taken = {name for names in pipe.get_list_adapters().values() for name in names}
+    return next(name for number in itertools.count() if (name := f"default_{number}") not in taken)
 
 
 def _cant_apply(path: Path, lost: Sequence[str]) -> str:

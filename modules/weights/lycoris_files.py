@@ -138,22 +138,20 @@ def save_lycoris(
     return written
 
 
-def load_lycoris(pipe: DiffusionPipeline, path: Path, family: Family) -> None:
+def load_lycoris(pipe: DiffusionPipeline, path: Path, family: Family, adapter: str) -> None:
     """Adds the adapters of a file to a pipeline. Raises WeightsError for a file that does not fit, and adds nothing."""
-    _load(pipe, path, read_lycoris(path, family))
+    _load(pipe, path, read_lycoris(path, family), adapter)
 
 
-def load_norms(pipe: DiffusionPipeline, path: Path, family: Family) -> None:
-    """Adds the norm layers of a LoRA's file to a pipeline, as parts of the adapters that were loaded from it last."""
-    _load(pipe, path, read_norms(path, family), beside_last=True)
+def load_norms(pipe: DiffusionPipeline, path: Path, family: Family, adapter: str) -> None:
+    """Adds the norm layers of a LoRA's file to a pipeline, as parts of the adapters of this name."""
+    _load(pipe, path, read_norms(path, family), adapter)
 
 
-def _load(pipe: DiffusionPipeline, path: Path, layers: LycorisLayers, beside_last: bool = False) -> None:
+def _load(pipe: DiffusionPipeline, path: Path, layers: LycorisLayers, adapter: str) -> None:
     for component, of_component in layers.items():
         module: Any = getattr(pipe, component)
         named = {path_in_module(module, layer): of for layer, of in of_component.items()}
-        present = list(getattr(module, "peft_config", {}))
-        adapter = present[-1] if beside_last and present else f"lycoris_{len(present)}"
         try:
             add_lycoris(module, named, adapter)
         except (ValueError, AttributeError) as error:

@@ -144,9 +144,9 @@ def by_norm_module(parts, layer):
 def test_the_strength_of_a_file_scales_what_it_adds(dtype, made, tiny_sd15):
     base, _, file = made("sd15", KINDS[0][1])
     half, whole = (load_pipeline(tiny_sd15, {file: strength}, CPU, dtype=dtype) for strength in (0.5, 1.0))
-    layers = adapted_layers(whole.unet, "lycoris_0")
+    layers = adapted_layers(whole.unet, "default_0")
     assert {layer.scale for layer in layers.values()} == {2 / 3}
-    assert {layer.scale for layer in adapted_layers(half.unet, "lycoris_0").values()} == {1 / 3}
+    assert {layer.scale for layer in adapted_layers(half.unet, "default_0").values()} == {1 / 3}
     if dtype == "float32":
         assert np.abs(our_picture(whole) - our_picture(base.pipe)).max() <= 1e-5
 
