@@ -135,6 +135,8 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path, warn: Callable[[str], N
     path = Path(path)
     shapes = tensor_shapes(read_header(path))
     family = family_of_pipeline(pipe)
+    if not hasattr(pipe, "load_lora_weights"):
+        raise WeightsError(f"'{path}': diffusers can't load LoRAs into a {type(pipe).__name__}; leave it out.")
     adapter = _free_name(pipe)
     if family and is_lycoris(shapes):
         load_lycoris(pipe, path, family, adapter)

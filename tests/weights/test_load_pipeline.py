@@ -4,6 +4,7 @@ import pytest
 import torch
 from diffusers import DiffusionPipeline
 
+from modules.weights.errors import WeightsError
 from modules.weights.load_pipeline import load_pipeline
 from modules.weights.lora_layers import EXPERT
 from modules.weights.safe import save_tensors
@@ -39,6 +40,13 @@ def test_every_lora_has_its_own_strength_in_all_components(case, tiny_model, tmp
         adapted = module_of(pipe, layer)
         adapted.merge()
         torch.testing.assert_close(adapted.get_base_layer().weight, weight)
+
+
+def test_a_lora_for_a_pipeline_that_takes_none_is_refused_in_one_sentence(tiny_model, tmp_path):
+    layer = "transformer.transformer_blocks.0.attn1.to_q"
+    save_tensors(tmp_path / "x.safetensors", {f"{layer}.lora_{half}.weight": torch.ones(2, 2) for half in "AB"})
+    with pytest.raises(WeightsError, match=r"x\.safetensors': diffusers can't load LoRAs into a PixArtSigmaPipeline; "):
+        load_pipeline(str(tiny_model("pixart_sigma")), {str(tmp_path / "x.safetensors"): 1.0}, torch.device("cpu"))
 
 
 def module_of(pipe, layer):
