@@ -138,7 +138,7 @@ def _merge(pipe: DiffusionPipeline) -> None:
         if not isinstance(module, nn.Module):
             continue
         adapted = {name: layer for name, layer in module.named_modules() if isinstance(layer, BaseTunerLayer)}
-        for name, layer in adapted.items():
+        for name, layer in reversed(adapted.items()):  # an adapter inside of another one first, as it is applied
             layer.merge()
             parent, _, last = name.rpartition(".")
             setattr(module.get_submodule(parent), last, layer.get_base_layer())

@@ -350,10 +350,12 @@ def _fits_norm(parts: Mapping[str, Tensor], module: nn.Module) -> bool:
 
 
 def _shape(module: nn.Module) -> Any:
-    """The shape of a layer's weight; None for a layer that can't have an adapter."""
+    """The shape of a layer's weight; None for a layer that can't have an adapter. It may have others."""
     import torch
+    from peft.tuners.tuners_utils import BaseTunerLayer
     from torch import nn
 
+    module = module.get_base_layer() if isinstance(module, BaseTunerLayer) else module
     if isinstance(module, nn.Linear):
         return torch.Size((module.out_features, module.in_features))
     return module.weight.shape if isinstance(module, nn.Conv2d) else None

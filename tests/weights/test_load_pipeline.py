@@ -3,8 +3,12 @@
 import pytest
 import torch
 from diffusers import DiffusionPipeline
+from torch.nn.functional import linear
 
+from modules.families.registry import FAMILIES
+from modules.methods.lora_tools import merge_into_model
 from modules.weights.errors import WeightsError
+from modules.weights.kohya_names import kohya_name
 from modules.weights.load_pipeline import load_pipeline
 from modules.weights.lora_layers import EXPERT
 from modules.weights.safe import save_tensors
@@ -40,6 +44,48 @@ def test_every_lora_has_its_own_strength_in_all_components(case, tiny_model, tmp
         adapted = module_of(pipe, layer)
         adapted.merge()
         torch.testing.assert_close(adapted.get_base_layer().weight, weight)
+
+
+@pytest.mark.parametrize("kinds", [("lora", "lokr"), ("lokr", "lora"), ("lokr", "lokr"), ("loha", "lokr", "lora")])
+def test_adapters_of_all_kinds_add_up_on_one_layer_and_are_merged(kinds, tiny_sd15, tmp_path):
+    plain = DiffusionPipeline.from_pretrained(tiny_sd15)
+    torch.manual_seed(0)
+    files, expected = {}, {layer: module_of(plain, layer).weight.detach() for layer in (UNET, TEXT)}
+    for number, kind in enumerate(kinds):
+        file, strength, tensors = tmp_path / f"{number}.safetensors", 1 - number / 4, {}
+        for layer, weight in expected.items():
+            parts, change = adapter(kind, *weight.shape)
+            component, _, path = layer.partition(".")
+            name = f"{component}.{path}" if kind == "lora" else kohya_name(FAMILIES["sd15"], component, path)
+            tensors |= {f"{name}.{part}": tensor for part, tensor in parts.items()}
+            expected[layer] = weight + strength * change
+        save_tensors(file, tensors)
+        files[str(file)] = strength
+    pipe = load_pipeline(str(tiny_sd15), files, torch.device("cpu"))
+    for layer, weight in expected.items():
+        inputs, bias = torch.randn(3, weight.shape[1]), module_of(plain, layer).bias
+        torch.testing.assert_close(module_of(pipe, layer)(inputs), linear(inputs, weight, bias), rtol=1e-4, atol=1e-4)
+    merge_into_model(str(tiny_sd15), files, tmp_path / "merged")
+    merged = DiffusionPipeline.from_pretrained(tmp_path / "merged")
+    for layer, weight in expected.items():
+        torch.testing.assert_close(module_of(merged, layer).weight, weight, rtol=1e-4, atol=1e-4)
+
+
+def adapter(kind, outputs, inputs):
+    """The tensors of a layer's adapter, and what it adds to the weight."""
+    if kind == "lora":
+        down, up = torch.randn(2, inputs), torch.randn(outputs, 2)
+        return {"lora_A.weight": down, "lora_B.weight": up}, up @ down
+    if kind == "lokr":
+        first, second = torch.randn(2, 2), torch.randn(outputs // 2, inputs // 2)
+        return {"lokr_w1": first, "lokr_w2": second}, torch.kron(first, second)
+    parts = {
+        f"hada_w{number}_{part}": torch.randn(shape)
+        for number in (1, 2)
+        for part, shape in (("a", (outputs, 2)), ("b", (2, inputs)))
+    }
+    products = [parts[f"hada_w{number}_a"] @ parts[f"hada_w{number}_b"] for number in (1, 2)]
+    return parts, products[0] * products[1]
 
 
 def test_a_lora_for_a_pipeline_that_takes_none_is_refused_in_one_sentence(tiny_model, tmp_path):
