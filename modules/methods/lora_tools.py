@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from modules.weights.lora_layers import (
     Layers,
     adapter_metadata,
     diffusers_tensors,
+    is_diffusers,
     is_kohya,
     kohya_tensors,
     read_layers,
@@ -150,8 +152,15 @@ def _merge(pipe: DiffusionPipeline) -> None:
 def _save_like(
     source: Path, target: Path, layers: Layers, family: Family, dtype: str, metadata: Mapping[str, str]
 ) -> Path:
-    """Writes layers in the format of `source`, and by default in its dtype."""
-    return _save(target, layers, family, is_kohya(read_header(source)), dtype or usual_dtype(str(source)), metadata)
+    """Writes layers in the format of `source`, and by default in its dtype.
+
+    In diffusers' format where the source is in ComfyUI's, and that has no names for all of the layers.
+    """
+    names, dtype = read_header(source), dtype or usual_dtype(str(source))
+    if family.layer_names and not is_diffusers(names, family):
+        with suppress(WeightsError):
+            return _save(target, layers, family, True, dtype, metadata)
+    return _save(target, layers, family, is_kohya(names) and not family.layer_names, dtype, metadata)
 
 
 def _save(

@@ -47,8 +47,8 @@ def _convert_lora(source: Path, target: Path, dtype: FloatName | Literal[""], na
         ADAPTER_METADATA,
         adapter_metadata,
         diffusers_tensors,
+        is_diffusers,
         kohya_tensors,
-        parse_key,
         read_layers,
         with_dtype,
     )
@@ -61,7 +61,7 @@ def _convert_lora(source: Path, target: Path, dtype: FloatName | Literal[""], na
     header = read_header(source)
     layers = read_layers(source, family)
     metadata = {name: text for name, text in header[METADATA].items() if name not in (ADAPTER_METADATA, "format")}
-    if not any(name.endswith(".lora_A.weight") and parse_key(name, family) for name in header):
+    if not is_diffusers(header, family):
         tensors = diffusers_tensors(layers)
         metadata[ADAPTER_METADATA] = adapter_metadata(layers)
     else:

@@ -105,6 +105,11 @@ def is_kohya(names: Iterable[str]) -> bool:
     return any(name.endswith((".lora_down.weight", ".dora_scale")) and name.startswith("lora_") for name in names)
 
 
+def is_diffusers(names: Iterable[str], family: Family) -> bool:
+    """Whether the tensor names of a family's file are in diffusers' format."""
+    return any(name.endswith(".lora_A.weight") and parse_key(name, family) for name in names)
+
+
 def is_of_norm(name: str) -> bool:
     """Whether a tensor of this name in a file is an adapter of a norm layer."""
     return name.rpartition(".")[2] in NORM_PARTS

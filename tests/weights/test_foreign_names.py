@@ -8,6 +8,7 @@ from accelerate import init_empty_weights
 from diffusers import DiffusionPipeline, HunyuanVideoPipeline, HunyuanVideoTransformer3DModel
 
 from modules.families.registry import FAMILIES
+from modules.methods.lora_tools import combine, resize
 from modules.methods.registry import METHODS
 from modules.weights.convert import convert
 from modules.weights.errors import WeightsError
@@ -130,6 +131,19 @@ def test_each_expert_of_wan_has_a_file_that_diffusers_and_training_read(tiny_mod
         for key, layer in expected.items():
             change = getattr(plain, name).get_submodule(key).weight - before[key]
             torch.testing.assert_close(change, layer.up @ layer.down * (layer.alpha / layer.rank), rtol=1e-4, atol=1e-5)
+
+
+def test_a_resized_or_combined_file_keeps_its_names_where_they_suffice(tiny_model, tmp_path):
+    _, _, files = saved("wan21", tiny_model("wan21"), tmp_path)
+    family, small = FAMILIES["wan21"], resize(files[1], tmp_path / "small.safetensors", 1, family="wan21")
+    assert load_tensors(small).keys() == load_tensors(files[1]).keys()
+    assert {layer.rank for layer in read_layers(small, family)["transformer"].values()} == {1}
+    both = combine([(files[1], 1.0), (files[0], 0.5)], tmp_path / "both.safetensors", family="wan21")
+    assert load_tensors(both).keys() == load_tensors(files[1]).keys()
+    more = {f"diffusion_model.head.head.lora_{half}.weight": torch.ones(2, 2) for half in ("down", "up")}
+    save_tensors(tmp_path / "more.safetensors", {**load_tensors(files[1]), **more})
+    wide = resize(tmp_path / "more.safetensors", tmp_path / "wide.safetensors", 1, family="wan21")
+    assert "transformer.proj_out.lora_A.weight" in load_tensors(wide)
 
 
 def test_a_file_that_no_one_knows_is_refused_with_its_names(tmp_path):
