@@ -12,6 +12,7 @@ from modules.families.registry import FAMILIES, family_of
 from modules.methods.layers import preset_layers
 from modules.weights.BaseModel import BaseModel
 from modules.weights.convert import check_free, check_suffix, family_of_lora, torch_dtype, usual_dtype
+from modules.weights.embedding_files import BUNDLE
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import inspect_base
 from modules.weights.load_pipeline import load_pipeline
@@ -87,7 +88,7 @@ def combine(
     layers = combined([(read_layers(path, families[0]), strength) for path, strength in loras])
     if rank is not None:
         layers = resized(layers, rank)
-    return _save_like(loras[0][0], target, layers, families[0], dtype, {})
+    return _save_like(loras[0][0], target, layers, families[0], dtype, {}, _words(path for path, _ in loras))
 
 
 def resize(
@@ -100,7 +101,7 @@ def resize(
     layers = resized(read_layers(source, known), rank, share)
     dropped = (*_RANK_FIELDS, ADAPTER_METADATA, EXPERT, "format")
     metadata = {name: text for name, text in read_header(source)[METADATA].items() if name not in dropped}
-    return _save_like(source, target, layers, known, dtype, metadata)
+    return _save_like(source, target, layers, known, dtype, metadata, _words([source]))
 
 
 def extract(base: str, tuned: str, target: Path, rank: int, as_kohya: bool = False, dtype: str = "") -> list[Path]:
@@ -150,7 +151,13 @@ def _merge(pipe: DiffusionPipeline) -> None:
 
 
 def _save_like(
-    source: Path, target: Path, layers: Layers, family: Family, dtype: str, metadata: Mapping[str, str]
+    source: Path,
+    target: Path,
+    layers: Layers,
+    family: Family,
+    dtype: str,
+    metadata: Mapping[str, str],
+    words: Mapping[str, Tensor],
 ) -> Path:
     """Writes layers in the format of `source`, and by default in its dtype.
 
@@ -160,11 +167,34 @@ def _save_like(
     if family.layer_names and not is_diffusers(names, family):
         with suppress(WeightsError):
             return _save(target, layers, family, True, dtype, metadata)
-    return _save(target, layers, family, is_kohya(names) and not family.layer_names, dtype, metadata)
+    as_kohya = is_kohya(names) and not family.layer_names
+    if words and not as_kohya:
+        raise WeightsError(
+            f"'{source}': is in diffusers' format, which can't hold words, such as {min(words)!r} of another file; "
+            "name one in kohya's format first."
+        )
+    return _save(target, layers, family, as_kohya, dtype, metadata, words)
+
+
+def _words(sources: Iterable[Path]) -> dict[str, Tensor]:
+    """The tensors of the words that LoRA files hold, by name. Raises WeightsError if two files hold the same."""
+    words: dict[str, Tensor] = {}
+    for source in sources:
+        names = [name for name in read_header(source) if name.startswith(BUNDLE)]
+        if known := sorted(words.keys() & set(names)):
+            raise WeightsError(f"'{source}': has {known[0]!r} like another file; leave one of them out.")
+        words |= load_tensors(source, names)
+    return words
 
 
 def _save(
-    target: Path, layers: Layers, family: Family, as_kohya: bool, dtype: str, metadata: Mapping[str, str]
+    target: Path,
+    layers: Layers,
+    family: Family,
+    as_kohya: bool,
+    dtype: str,
+    metadata: Mapping[str, str],
+    words: Mapping[str, Tensor] | None = None,
 ) -> Path:
     further = [name for name in family.denoisers[1:] if name in layers]
     if further:
@@ -178,7 +208,7 @@ def _save(
         tensors = diffusers_tensors(layers)
         metadata = {**metadata, ADAPTER_METADATA: adapter_metadata(layers)}
     target.parent.mkdir(parents=True, exist_ok=True)
-    save_tensors(target, with_dtype(tensors, torch_dtype(dtype)), metadata)
+    save_tensors(target, {**with_dtype(tensors, torch_dtype(dtype)), **(words or {})}, metadata)
     return target
 
 

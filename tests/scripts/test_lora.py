@@ -7,10 +7,11 @@ from diffusers import DiffusionPipeline
 
 from modules.families.registry import FAMILIES
 from modules.methods.registry import METHODS
+from modules.weights.convert import convert
 from modules.weights.lora_files import load_lora
 from modules.weights.lora_layers import is_kohya, read_layers
 from modules.weights.lora_math import difference_of
-from modules.weights.safe import METADATA, load_tensors, read_header
+from modules.weights.safe import METADATA, load_tensors, read_header, save_tensors
 from scripts import lora
 from tests.support.prepared import prepared
 from tests.support.short_training import plain_picture
@@ -98,6 +99,21 @@ def test_a_resized_lora_of_kohyas_format_stays_in_it(tiny_sd15, loras, tmp_path)
     layers = read_layers(tmp_path / "small.safetensors", FAMILIES["sd15"])["unet"]
     assert max(layer.rank for layer in layers.values()) == 3
     assert {layer.up.dtype for layer in layers.values()} == {torch.float16}
+
+
+def test_words_in_the_file_stay_in_it(tiny_sd15, loras, tmp_path, capsys):
+    kohya, word = tmp_path / "kohya.safetensors", {"bundle_emb.sks.emb_params": torch.randn(2, 32)}
+    convert(str(loras[0]), kohya)
+    save_tensors(kohya, {**load_tensors(kohya), **word})
+    small, both = tmp_path / "small.safetensors", tmp_path / "both.safetensors"
+    assert run("resize", kohya, small, "--rank", "2") == 0
+    assert run("combine", both, "--lora", kohya, "--lora", loras[1]) == 0
+    for path in (small, both):
+        assert torch.equal(load_tensors(path)["bundle_emb.sks.emb_params"], word["bundle_emb.sks.emb_params"])
+    for others, message in (((loras[1], kohya), "which can't hold words"), ((kohya, small), "leave one of them out")):
+        named = [text for path in others for text in ("--lora", path)]
+        assert run("combine", tmp_path / "no.safetensors", *named) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_what_a_lora_changed_is_extracted_from_the_merged_model(tiny_sd15, loras, tmp_path):
