@@ -22,7 +22,6 @@ from modules.launch.stacks import with_stacks
 from modules.session.FolderCommands import STARTED_VARIABLE
 from modules.session.printing import print_text
 from modules.session.RunFolder import RunFolder
-from modules.session.RunLock import RunLock
 from modules.session.signals import remember_signals
 
 if TYPE_CHECKING:
@@ -110,8 +109,7 @@ def _take_folder(folder: RunFolder, resume: bool, held: contextlib.ExitStack) ->
         if not resume:
             folder.refuse_earlier_run()
         folder.create()
-        held.enter_context(RunLock(folder.lock_path))
-        folder.clear_exit()
+        held.enter_context(folder.held())
     except (UserError, OSError) as error:
         return str(error)
     return ""

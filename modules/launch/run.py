@@ -29,7 +29,6 @@ from modules.session.OtherRankCallbacks import OtherRankCallbacks
 from modules.session.out_of_memory import is_out_of_memory
 from modules.session.printing import print_line, print_text
 from modules.session.RunFolder import RunFolder
-from modules.session.RunLock import RunLock
 from modules.session.signals import HANGUP_SIGNALS, signals_answered, signals_remembered, stop_signals
 from modules.session.slurm import REQUEUE_SIGNALS, REQUEUED, requeue, requeue_signals
 from modules.session.TerminalCallbacks import TerminalCallbacks
@@ -95,8 +94,7 @@ def run_training(plan: HerePlan) -> int:
         if not plan.resume:
             folder.refuse_earlier_run()  # before exit.json of the earlier run is touched
         folder.create()
-        with RunLock(folder.lock_path):
-            folder.clear_exit()
+        with folder.held():
             outcome = train_rank(
                 folder,
                 make_trainer,

@@ -36,7 +36,6 @@ from modules.session.FolderCommands import STARTED_VARIABLE, FolderCommands
 from modules.session.log_file import log_file
 from modules.session.printing import print_line
 from modules.session.RunFolder import RunFolder
-from modules.session.RunLock import RunLock
 from modules.session.signals import (
     HANGUP_SIGNALS,
     STOP_SIGNALS,
@@ -199,10 +198,9 @@ def _take_folder(folder: RunFolder, plan: SupervisePlan, stack: contextlib.ExitS
         folder.refuse_earlier_run()
     folder.create()
     if plan.leads:
-        stack.enter_context(RunLock(folder.lock_path))
         # a signal before or after the training must not prevent the end from being recorded
         stack.enter_context(signals_remembered(plan.stop_signals))
-        folder.clear_exit()
+        stack.enter_context(folder.held())
 
 
 def _launch_dir(config: TrainConfig, folder: RunFolder, stack: contextlib.ExitStack) -> Path:

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from modules.config.files import save_config
 from modules.config.TrainConfig import TrainConfig
 from modules.session.atomic import is_temporary, sweep_temporaries, write_json
 from modules.session.events import to_plain
+from modules.session.RunLock import RunLock
 from modules.session.writable import folder_path, look_for_obstacles, unusable
 
 RESERVE_BYTES = 16 * 1024  # the size of exit.json with a long traceback
@@ -117,6 +119,21 @@ class RunFolder:
         sweep_temporaries(self.path, recursive=False)
         for folder in folders:
             sweep_temporaries(folder)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Lock the folder for the run in the block, and remove the record of an earlier run's end.
+
+        Call it after `create`. Raises UserError, naming workspace_dir, if another run holds the lock or the folder
+        can't be written to.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(RunLock(self.lock_path))
+                self.clear_exit()
+            except OSError as error:
+                raise UserError(unusable("workspace_dir", self.path, error)) from error
+            yield
 
     def check(self) -> None:
         """Raise the UserError that `create` would raise, as far as that can be found out without writing anything."""

@@ -48,15 +48,18 @@ def look_for_obstacles(path: Path) -> None:
 
 def unusable(setting: str, path: Path, error: OSError) -> str:
     """The error message for a folder that could not be written to."""
+    remedy = "choose another folder"
     if isinstance(error, FileExistsError | NotADirectoryError):
         wanted = Path(error.filename)
         blocker = next((place for place in [wanted, *wanted.parents] if place.is_file()), wanted)
         reason = f"{blocker} is a file where a folder is needed"
     elif isinstance(error, PermissionError):
         reason = "there is no permission to write in it"
+    elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+        reason, remedy = "its disk is full", "free some space there, or choose another folder"
     else:
         reason = error.strerror or str(error)
-    return f"{setting} {str(path)!r} can't be used: {reason}; choose another folder."
+    return f"{setting} {str(path)!r} can't be used: {reason}; {remedy}."
 
 
 def _nearest_folder(path: Path) -> Path:

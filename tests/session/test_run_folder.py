@@ -19,6 +19,7 @@ from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EVENT_TYPES, EventWriter
 from modules.session.manifest import write_manifest
 from modules.session.RunFolder import RunFolder
+from modules.session.RunLock import RunLock, is_held
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCommands import COMMANDS
 
@@ -170,6 +171,40 @@ def test_a_new_run_forgets_how_the_last_one_ended(run_folder):
     run_folder.clear_exit()
     run_folder.clear_exit()
     assert run_folder.read_exit() is None
+
+
+def test_a_run_holds_its_folder_and_forgets_how_the_last_one_ended(run_folder):
+    run_folder.write_exit("finished")
+    with run_folder.held():
+        assert run_folder.read_exit() is None
+        assert is_held(run_folder.lock_path)
+        with pytest.raises(UserError, match="in use by another run"), run_folder.held():
+            pass
+    assert not is_held(run_folder.lock_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.ENOSPC, "full"), "its disk is full; free some space there, or choose another folder."),
+        (PermissionError(errno.EACCES, "denied"), "there is no permission to write in it; choose another folder."),
+        (OSError(errno.EROFS, "Read-only file system"), "Read-only file system; choose another folder."),
+    ],
+    ids=["full", "of another user", "read-only"],
+)
+def test_a_folder_that_can_not_be_held_is_refused_in_one_sentence(error, told, run_folder, monkeypatch):
+    def refuse(*arguments):
+        raise error
+
+    monkeypatch.setattr(RunLock, "__enter__", refuse)
+    with pytest.raises(UserError) as caught, run_folder.held():
+        pass
+    assert str(caught.value) == f"workspace_dir {str(run_folder.path)!r} can't be used: {told}"
+
+
+def test_an_error_of_the_run_itself_is_not_taken_for_one_of_its_folder(run_folder):
+    with pytest.raises(OSError, match="of the run"), run_folder.held():
+        raise OSError("of the run")
 
 
 @pytest.fixture

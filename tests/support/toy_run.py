@@ -14,7 +14,6 @@ from modules.config.errors import UserError
 from modules.config.files import load_config, save_config
 from modules.launch.Supervisor import Supervisor
 from modules.session.RunFolder import RunFolder
-from modules.session.RunLock import RunLock
 from modules.session.TrainCallbacks import TrainCallbacks
 from tests.support.toy_ranks import ToyLauncher
 
@@ -55,8 +54,7 @@ def main() -> int:
     num_ranks = config.world_size if config.enable_multi_gpu else 1
     plan = folder.log_dir / "plan.json"
     plan.write_text(json.dumps({"folder": str(folder.path), **{str(rank): ["train"] for rank in range(num_ranks)}}))
-    with RunLock(folder.lock_path):
-        folder.clear_exit()
+    with folder.held():
         for path in folder.commands_dir.iterdir():
             path.unlink()
         return Supervisor(folder, lambda attempt, resume: ToyLauncher(plan, num_ranks), TrainCallbacks()).run()
