@@ -44,18 +44,20 @@ def torch_index(
     """The package index that torch comes from; "" when the one pip uses anyway has the right build.
 
     platform: as sys.platform. environ: CHORUS_TORCH_INDEX in it wins.
-    installed: where the torch that is there comes from. A build for GPUs stays: the folder may be shared by machines
-    with other drivers, or without a GPU, and each would install its own.
+    installed: where the torch that is there comes from. It stays: the folder may be shared by machines with other
+    drivers, or without a GPU, and each would install its own; and an index that was chosen is not named at each start.
     has_nvidia_gpu, list_gpus: called only where the answer depends on them, as nvidia-smi can take seconds.
     """
     chosen = environ.get("CHORUS_TORCH_INDEX", "").strip()
     if chosen:
         return chosen
+    if installed:
+        return installed
     if platform == "darwin" or (platform == "win32" and not has_nvidia_gpu()):
         return ""
     newest = CUDA_13_INDEX if platform == "win32" else ""
-    if installed in (newest, CUDA_12_INDEX):
-        return installed
+    if installed == newest:
+        return newest
     gpus = list_gpus()
     return newest if sum(map(fits_cuda_13, gpus)) >= sum(map(fits_cuda_12, gpus)) else CUDA_12_INDEX
 
@@ -67,6 +69,8 @@ def has_cuda(index: str, platform: str) -> bool:
 
 def describe_build(index: str, platform: str, gpu_found: bool, gpus: "list[Gpu]") -> str:
     """What the person who waits should know about the build that is being installed."""
+    if index not in ("", CUDA_13_INDEX, CUDA_12_INDEX):
+        return f"PyTorch is installed from {index}; CHORUS_TORCH_INDEX chooses another index."
     if platform == "darwin":
         return "PyTorch is installed for the CPU: Chorus does not use Apple's GPU."
     if not gpu_found:

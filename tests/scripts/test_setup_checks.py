@@ -55,6 +55,12 @@ def test_machines_that_share_a_folder_keep_the_build_that_one_of_them_has_instal
     assert torch_build.torch_index("linux", {}, installed, asked_too_much, asked_too_much) == installed
 
 
+@pytest.mark.parametrize("platform", ["linux", "win32", "darwin"])
+@pytest.mark.parametrize("installed", ["https://example.org/rocm", torch_build.CPU_INDEX, torch_build.CUDA_13_INDEX])
+def test_a_build_that_was_chosen_stays_without_being_chosen_again(platform, installed):
+    assert torch_build.torch_index(platform, {}, installed, asked_too_much, asked_too_much) == installed
+
+
 def test_a_gpu_that_is_added_on_windows_gets_its_build():
     assert index_for("win32", [NEW], installed="") == torch_build.CUDA_13_INDEX
 
@@ -62,8 +68,8 @@ def test_a_gpu_that_is_added_on_windows_gets_its_build():
 @pytest.mark.parametrize("platform", ["linux", "win32"])
 def test_the_environment_variable_overrides_the_index(platform):
     chosen = "https://example.org/cpu"
-    assert index_for(platform, [NEW], "", CHORUS_TORCH_INDEX=f" {chosen} ") == chosen
-    assert index_for(platform, [OLD_DRIVER], chosen) == torch_build.CUDA_12_INDEX  # when it is taken back
+    for installed in (None, "", torch_build.CUDA_12_INDEX, "https://example.org/rocm"):
+        assert index_for(platform, [NEW], installed, CHORUS_TORCH_INDEX=f" {chosen} ") == chosen
 
 
 @pytest.mark.parametrize(
@@ -79,6 +85,11 @@ def test_the_environment_variable_overrides_the_index(platform):
 )
 def test_set_up_says_which_build_it_installs_and_why(platform, gpus, said):
     assert said in torch_build.describe_build(index_for(platform, gpus), platform, bool(gpus), gpus)
+
+
+def test_set_up_names_an_index_that_was_chosen_and_what_chooses_another():
+    said = torch_build.describe_build("https://example.org/rocm", "linux", False, [])
+    assert said == "PyTorch is installed from https://example.org/rocm; CHORUS_TORCH_INDEX chooses another index."
 
 
 @needs_posix
