@@ -136,8 +136,9 @@ def _own_values(args: argparse.Namespace) -> dict:
         "method": args.method,
         "workspace_dir": args.output_dir or "workspace/flow_matching",
         "concepts": [{"path": args.data}],
-        "batch_size": args.batch_size or 1,
-        "epochs": args.num_epochs or 100,
+        "batch_size": 1 if args.batch_size is None else args.batch_size,
+        "batch_size_mode": "per_device",  # presets for a full fine-tune have the batch of all GPUs together
+        "epochs": 100 if args.num_epochs is None else args.num_epochs,
         "max_steps": args.max_steps,
         "model": {**values.get("model", {}), "base": args.base},
     }

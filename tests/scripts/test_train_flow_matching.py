@@ -15,6 +15,7 @@ from modules.config.errors import UserError
 from modules.config.files import save_config
 from modules.launch.TrialRuns import read_losses
 from modules.session.RunFolder import RunFolder
+from modules.trainer.checks import check_batch_divides
 from scripts.train_flow_matching import flow_config, given_settings, main, parse_args
 from scripts.train_multigpu import with_num_gpus
 from tests.support.fork_server import ForkedScript
@@ -55,6 +56,26 @@ def test_the_options_change_the_preset_of_the_models_family(options, tmp_path):
     assert (config.optimizer.learning_rate, config.ema.enabled, config.data.resolution) == (1e-3, True, 32)
     assert config.diffusion.timesteps == "family"  # of the preset
     assert not config.enable_multi_gpu
+
+
+@pytest.mark.parametrize(
+    ("given", "batch_size", "epochs"),
+    [([], 1, 100), (["--batch_size=2"], 2, 100), (["--num_epochs=3"], 1, 3)],
+    ids=["defaults", "batch size", "epochs"],
+)
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_the_batch_size_is_per_device_whatever_the_preset_says(method, given, batch_size, epochs):
+    options = [f"--method={method}", "--family=flux1", "--data=images", "--base=a/model", "--num_gpus=4"]
+    config = flow_config(parse_args([*options, *given]))
+    assert (config.batch_size, config.batch_size_mode, config.epochs) == (batch_size, "per_device", epochs)
+    check_batch_divides(config, num_ranks=4)
+
+
+@pytest.mark.parametrize("option", ["batch_size", "num_epochs"])
+def test_zero_is_refused_and_not_taken_for_the_default(option, options, tmp_path):
+    setting = option.removeprefix("num_")
+    with pytest.raises(UserError, match=f"^{setting} is 0 .* it must be a whole number, at least 1"):
+        flow_config(parse_args(options(tmp_path, f"--{option}=0")))
 
 
 def test_only_what_was_given_is_what_accelerate_may_not_contradict(options, tmp_path):
