@@ -15,7 +15,7 @@ if __name__ == "__main__":  # before the imports that take long
 from modules.config.errors import UserError
 from modules.config.installation import command_name
 from modules.session.printing import print_line, print_text
-from scripts.lora_and_strength import lora_and_strength
+from scripts.lora_and_strength import lora_and_strength, strength_of_each
 from scripts.terminal import escape_unprintable, show
 
 
@@ -38,8 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def merge(args: argparse.Namespace) -> list[Path]:
     from modules.methods.lora_tools import merge_into_model
 
-    loras = dict(map(lora_and_strength, args.lora))
-    return [merge_into_model(args.base, loras, args.target, args.dtype, args.config)]
+    return [merge_into_model(args.base, strength_of_each(args.lora), args.target, args.dtype, args.config)]
 
 
 def combine(args: argparse.Namespace) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,8 @@ from modules.config.SampleConfig import DEFAULT_LAYERS, MAX_LAYERS, MAX_SIDE
 from modules.config.visible_text import visible_line
 from modules.session.out_of_memory import is_out_of_memory
 from modules.session.printing import print_line, print_text
-from scripts.lora_and_strength import lora_and_strength
+from modules.session.writable import check_writable
+from scripts.lora_and_strength import strength_of_each
 from scripts.terminal import escape_unprintable, show
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
     escape_unprintable()
     try:
+        check_writable("--out", args.out)  # before minutes of work
         from modules.data.references import check_mask, check_references, image_files
         from modules.distributed.Runtime import default_device
         from modules.families.registry import family_of_pipeline
@@ -41,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
 
         pipe = load_pipeline(
             args.base,
-            dict(map(lora_and_strength, args.lora)),
+            strength_of_each(args.lora),
             default_device(),
             args.config,
             args.embedding,
@@ -124,12 +127,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         help="for inpainting: white where the model paints; default: the mask beside the image, else its middle",
     )
     parser.add_argument("--count", type=positive, default=1, metavar="N", help="images per prompt; seeds count up")
-    parser.add_argument("--seed", type=int, default=42, metavar="S")
+    parser.add_argument("--seed", type=seed, default=42, metavar="S")
     parser.add_argument(
         "--sampler", choices=("model", "euler", "heun"), default="model", help="default: as in the base model"
     )
     parser.add_argument("--steps", type=positive, default=25, metavar="K")
-    parser.add_argument("--guidance", type=float, default=7.5, metavar="G", help="guidance scale; 1 disables guidance")
+    parser.add_argument("--guidance", type=finite, default=7.5, metavar="G", help="guidance scale; 1 disables guidance")
     parser.add_argument(
         "--clip-skip",
         type=clip_skips,
@@ -211,6 +214,18 @@ def positive(text: str) -> int:
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return int(text)
+
+
+def seed(text: str) -> int:
+    if abs(int(text)) >= 10**18:  # those of torch have 64 bits
+        raise argparse.ArgumentTypeError(f"{text} has more than 18 digits: choose a smaller number")
+    return int(text)
+
+
+def finite(text: str) -> float:
+    if not math.isfinite(float(text)):
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number")
+    return float(text)
 
 
 def layers(text: str) -> int:

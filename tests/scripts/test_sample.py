@@ -19,6 +19,7 @@ from modules.weights.lora_files import AdaptedModel, save_lora
 from modules.weights.safe import load_tensors, save_tensors
 from scripts import lora as lora_tools
 from scripts import sample
+from scripts.lora_and_strength import lora_and_strength
 
 
 def run(out, base, *options):
@@ -100,10 +101,10 @@ def test_a_lora_of_which_a_part_can_not_be_applied_makes_images_with_a_warning_a
 
 
 def test_a_strength_is_told_from_a_file_name(tmp_path):
-    assert sample.lora_and_strength("cat.safetensors:0.8") == ("cat.safetensors", 0.8)
-    assert sample.lora_and_strength("C:\\loras\\cat.safetensors") == ("C:\\loras\\cat.safetensors", 1.0)
+    assert lora_and_strength("cat.safetensors:0.8") == ("cat.safetensors", 0.8)
+    assert lora_and_strength("C:\\loras\\cat.safetensors") == ("C:\\loras\\cat.safetensors", 1.0)
     (tmp_path / "cat:2").write_bytes(b"")
-    assert sample.lora_and_strength(str(tmp_path / "cat:2")) == (str(tmp_path / "cat:2"), 1.0)
+    assert lora_and_strength(str(tmp_path / "cat:2")) == (str(tmp_path / "cat:2"), 1.0)
 
 
 def test_the_word_of_an_embedding_changes_the_picture(tiny_sd15, tmp_path):
@@ -187,6 +188,39 @@ def test_too_little_memory_is_one_sentence(tiny_sd15, tmp_path, capsys, monkeypa
     error = capsys.readouterr().err
     assert error.startswith("The GPU's memory is too small: lower --batch-size")
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("out", ["", "a file"])
+def test_a_folder_that_can_not_be_written_is_refused_before_the_model_is_loaded(out, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a file").touch()
+    assert sample.main(["--base", "no model", "--prompt", "x", "--out", out]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("--out ")
+    assert error.count("\n") == 1
+
+
+def test_a_lora_that_is_given_twice_is_refused(tmp_path, capsys):
+    arguments = ["--base", "no model", "--prompt", "x", "--out", str(tmp_path)]
+    assert sample.main([*arguments, "--lora", "cat.safetensors", "--lora", "cat.safetensors:0.5"]) == 2
+    assert capsys.readouterr().err == (
+        "--lora 'cat.safetensors' is given twice: name it once, with the strength that you want.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--seed", "1" + 18 * "0", "has more than 18 digits: choose a smaller number"),
+        ("--seed", "-1" + 18 * "0", "has more than 18 digits: choose a smaller number"),
+        ("--guidance", "nan", "is not a finite number"),
+        ("--guidance", "inf", "is not a finite number"),
+    ],
+)
+def test_a_number_that_no_image_can_be_made_with_is_one_sentence(option, value, told, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        sample.main(["--base", "x", "--prompt", "x", "--out", str(tmp_path), f"{option}={value}"])
+    assert capsys.readouterr().err.endswith(f"argument {option}: {value} {told}\n")
 
 
 @pytest.mark.parametrize("number", ["0", "51"])
