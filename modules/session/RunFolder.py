@@ -16,7 +16,7 @@ from modules.config.files import save_config
 from modules.config.TrainConfig import TrainConfig
 from modules.session.atomic import is_temporary, sweep_temporaries, write_json
 from modules.session.events import to_plain
-from modules.session.RunLock import RunLock
+from modules.session.RunLock import RunLock, is_held
 from modules.session.writable import folder_path, look_for_obstacles, unusable
 
 RESERVE_BYTES = 16 * 1024  # the size of exit.json with a long traceback
@@ -103,7 +103,7 @@ class RunFolder:
         return self.log_dir / "window.log"
 
     def create(self) -> None:
-        """Create missing folders and remove files that a killed run left half written.
+        """Create missing folders and, unless a run holds the folder, remove files that a killed one left half written.
 
         Call it once, before the ranks start. Raises UserError, naming workspace_dir, if the folder can't be used.
         """
@@ -115,6 +115,8 @@ class RunFolder:
                 pass
         except OSError as error:
             raise UserError(unusable("workspace_dir", self.path, error)) from error
+        if is_held(self.lock_path):  # by a run on another machine or in another container: its writers look dead here
+            return
         # Only our own subfolders: workspace_dir may be a home folder by mistake, which must not be searched.
         sweep_temporaries(self.path, recursive=False)
         for folder in folders:

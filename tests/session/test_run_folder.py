@@ -183,6 +183,16 @@ def test_a_run_holds_its_folder_and_forgets_how_the_last_one_ended(run_folder):
     assert not is_held(run_folder.lock_path)
 
 
+def test_who_is_refused_a_folder_in_use_leaves_what_its_run_is_writing(run_folder):
+    of_another_machine = run_folder.backup_dir / "step-5.tmp-99999999-0123abcd"
+    of_another_machine.mkdir()
+    with run_folder.held():
+        run_folder.create()
+        assert of_another_machine.exists()
+    run_folder.create()
+    assert not of_another_machine.exists()
+
+
 @pytest.mark.parametrize(
     ("error", "told"),
     [
