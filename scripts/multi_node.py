@@ -34,6 +34,7 @@ from modules.machine.devices import default_num_ranks, list_gpus, num_cores
 from modules.machine.Machine import read_machine
 from modules.machine.node_check import WAIT_SECONDS, check_nodes, refused_together
 from modules.session.printing import print_line, print_text
+from modules.session.working_folder import working_folder
 from scripts.terminal import escape_unprintable, show
 
 REFUSED = 2  # as of scripts/train.py
@@ -70,7 +71,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     places.add_argument("--interface", default="", help="network interface between them, such as eth0")
     places.add_argument("--python", metavar="PATH", default=sys.executable, help="this one by default")
     places.add_argument("--chorus", metavar="FOLDER", default=str(ROOT), help="this one by default")
-    places.add_argument("--folder", metavar="FOLDER", default=os.getcwd(), help="to run in; this one by default")
+    places.add_argument("--folder", metavar="FOLDER", help="to run in; this one by default")
     parser.add_argument("--shell", choices=SHELLS, default="powershell" if os.name == "nt" else "bash")
     parser.add_argument("--script", action="store_true", help="one file that takes the number of its machine")
     parser.add_argument("--resume", action="store_true", help="go on from the newest backup")
@@ -106,7 +107,8 @@ def commands_for(config: TrainConfig, args: argparse.Namespace) -> str:
     """What to run on each machine, for a person or a shell."""
     if config.world_size is None:
         config.world_size = default_num_ranks(config, list_gpus(), num_cores())
-    places = Places(args.config, args.python, args.chorus, args.folder, args.interface)
+    folder = working_folder() if args.folder is None else args.folder
+    places = Places(args.config, args.python, args.chorus, folder, args.interface)
     commands = node_commands(config, config.world_size, places, args.resume)
     line, script = SHELLS[args.shell]
     return script(commands) if args.script else commands_text(commands, config.master_addr, line)

@@ -29,6 +29,7 @@ from modules.machine.Machine import Machine, read_machine
 from modules.machine.run_shape import run_shape, shape_lines
 from modules.session.printing import print_line, print_text
 from modules.session.Questions import Questions, load_answers, save_answers
+from modules.session.working_folder import working_folder
 from scripts import train
 from scripts.starting.devices_to_use import (
     ask_devices,
@@ -180,7 +181,7 @@ def show_shape(arguments: list[str], machine: Machine) -> None:
 def command_line(arguments: Sequence[str]) -> str:
     """The run in one line for the shell of this system, from any folder."""
     script = str(ROOT / "scripts" / "train.py")
-    command = Command(0, (sys.executable, script, *arguments), (), os.getcwd())
+    command = Command(0, (sys.executable, script, *arguments), (), working_folder())
     if os.name != "nt":
         return bash_line(command)
     try:

@@ -20,6 +20,7 @@ from modules.session.backups import list_backups, newest_usable
 from modules.session.printing import print_line
 from modules.session.Questions import Questions
 from modules.session.RunFolder import RunFolder
+from modules.session.working_folder import working_folder
 from scripts import train
 
 MAX_LISTED_FILES = 12
@@ -61,7 +62,7 @@ def ask_settings(questions: Questions, args: argparse.Namespace) -> list[str]:
 def find_settings() -> list[str]:
     """Settings files here and in the folder where the window writes them, the newest first."""
     known = {field.name for field in dataclasses.fields(TrainConfig)}
-    folders = dict.fromkeys((Path.cwd(), ROOT / "workspace"))
+    folders = dict.fromkeys((Path(working_folder()), ROOT / "workspace"))
     paths = [path for folder in folders for path in folder.glob("*") if is_file_name(path.name) and path.is_file()]
     found = []
     for path in sorted(paths, key=lambda path: -path.stat().st_mtime)[:MAX_READ_FILES]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import subprocess
 import sys
@@ -64,6 +65,15 @@ def test_what_has_no_command_is_refused_in_one_sentence(config_file, capsys, tmp
     assert "node_rank 2 with num_nodes 2" in refusal(capsys, "--config", config_file, "--check", "--node-rank", "2")
     assert "is not a whole path" in refusal(capsys, "--config", config_file, "--folder", "work")
     assert "nothing.yaml" in refusal(capsys, "--config", str(tmp_path / "nothing.yaml"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows keeps the folder that a process works in")
+def test_commands_for_a_folder_that_is_gone_are_refused_in_one_sentence(config_file, capsys, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert "no longer exists: start it again from another one" in refusal(capsys, "--config", config_file)
+    assert written(capsys, "--config", config_file, "--folder", str(tmp_path))
 
 
 def test_a_check_looks_at_this_machines_own_part_before_it_waits(config_file, capsys, monkeypatch):

@@ -168,6 +168,17 @@ def test_the_line_that_is_printed_starts_the_same_run_from_anywhere(start, tmp_p
     assert shlex.split(line) == ["cd", "--", str(tmp_path), "&&", sys.executable, script, *trained]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows keeps the folder that a process works in")
+@pytest.mark.parametrize("given", [["--yes", "--config={}"], []], ids=["without questions", "with questions"])
+def test_a_start_in_a_folder_that_is_gone_is_refused_in_one_sentence(given, start, settings, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    code, trained, said = start(*(option.format(settings) for option in given), answers=[])
+    assert (code, trained) == (2, [])
+    assert said.splitlines()[-1].endswith("no longer exists: start it again from another one.")
+
+
 # --- with questions ---------------------------------------------------------------------------------------------------
 
 
