@@ -28,7 +28,7 @@ def is_task(env: Env = os.environ) -> bool:
 
 def was_requeued(env: Env = os.environ) -> bool:
     """Whether SLURM has requeued this job, after a preemption, the end of its time or a node failure."""
-    return env.get("SLURM_RESTART_COUNT", "0") != "0"
+    return env.get("SLURM_RESTART_COUNT", "") not in ("", "0")  # a container may be given it empty
 
 
 def requeue_signals(env: Env = os.environ) -> tuple[int, ...]:

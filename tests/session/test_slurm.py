@@ -66,7 +66,7 @@ def test_without_scontrol_the_way_on_is_said(tmp_path, monkeypatch):
     assert "sbatch job.sbatch --resume" in text
 
 
-@pytest.mark.parametrize(("count", "expected"), [(None, False), ("0", False), ("1", True), ("12", True)])
+@pytest.mark.parametrize(("count", "expected"), [(None, False), ("", False), ("0", False), ("1", True), ("12", True)])
 def test_a_restart_count_above_0_is_another_turn(count, expected):
     assert was_requeued({} if count is None else {"SLURM_RESTART_COUNT": count}) is expected
 
