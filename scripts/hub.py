@@ -44,7 +44,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         command = commands.add_parser(name, help=text, description=text)
         if argument:
             command.add_argument("text", metavar=argument)
-        command.add_argument("--json", action="store_true", help="print JSON, one object a line")
+        command.add_argument(
+            "--json", action="store_true", help="print JSON: one line, or one for each step of a download"
+        )
         command.set_defaults(run=run)
 
     name = "NAMESPACE/MODEL[@REVISION]"

@@ -4,6 +4,7 @@ python scripts/multi_node.py --config run.yaml --nodes 2 --processes-per-node 8 
 """
 
 import argparse
+import math
 import os
 import sys
 from pathlib import Path
@@ -78,8 +79,14 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     check = parser.add_argument_group("the check that each command begins with")
     check.add_argument("--check", action="store_true", help="wait for all nodes, compare them, and end")
     check.add_argument("--node-rank", metavar="R", help="which node this machine is, from 0")
-    check.add_argument("--wait", metavar="SECONDS", type=float, default=WAIT_SECONDS, help="for all; 600 by default")
+    check.add_argument("--wait", metavar="SECONDS", type=seconds, default=WAIT_SECONDS, help="for all; 600 by default")
     return parser.parse_args(argv)
+
+
+def seconds(text: str) -> float:
+    if not 0 <= float(text) < math.inf:  # nor is it a number of seconds if it is not a number
+        raise argparse.ArgumentTypeError(f"{text} is no time to wait: write a number of seconds, 0 or more")
+    return float(text)
 
 
 def read_config(args: argparse.Namespace) -> TrainConfig:

@@ -185,14 +185,19 @@ def download_model(model: HubModel, report: Callable[[int, int], None]) -> Path:
 
 
 def models_on_disk() -> list[FoundModel]:
-    """The diffusers models in the Hub's cache, by name."""
+    """The diffusers models in the Hub's cache, by name. Raises UserError if the cache is no folder."""
     from huggingface_hub import scan_cache_dir
+    from huggingface_hub.constants import HF_HUB_CACHE
     from huggingface_hub.errors import CacheNotFound
 
     try:
         repos = scan_cache_dir().repos
     except CacheNotFound:
         return []
+    except ValueError as error:  # a file
+        raise UserError(
+            f"The Hub's cache {HF_HUB_CACHE!r} is no folder: set HF_HOME or HF_HUB_CACHE to one."
+        ) from error
     found = []
     for repo in repos:
         names = {file.file_name for revision in repo.revisions for file in revision.files}

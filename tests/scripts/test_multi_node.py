@@ -99,6 +99,14 @@ def test_a_check_looks_at_this_machines_own_part_before_it_waits(config_file, ca
     assert told == [text]
 
 
+@pytest.mark.parametrize("wait", ["nan", "inf", "-1"])
+def test_a_time_that_nobody_can_wait_is_refused(config_file, capsys, wait):
+    with pytest.raises(SystemExit):
+        multi_node.main(["--config", str(config_file), f"--wait={wait}"])
+    told = f"argument --wait: {wait} is no time to wait: write a number of seconds, 0 or more\n"
+    assert capsys.readouterr().err.endswith(told)
+
+
 def test_one_machine_is_warned_of(config_file, capsys):
     assert multi_node.main(["--config", config_file, "--nodes", "1"]) == 0
     assert "Warning: num_nodes 1: these are the commands for one machine" in capsys.readouterr().err
