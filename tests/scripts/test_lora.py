@@ -110,7 +110,12 @@ def test_words_in_the_file_stay_in_it(tiny_sd15, loras, tmp_path, capsys):
     assert run("combine", both, "--lora", kohya, "--lora", loras[1]) == 0
     for path in (small, both):
         assert torch.equal(load_tensors(path)["bundle_emb.sks.emb_params"], word["bundle_emb.sks.emb_params"])
-    for others, message in (((loras[1], kohya), "which can't hold words"), ((kohya, small), "leave one of them out")):
+    assert run("merge", tiny_sd15, tmp_path / "one.safetensors", "--lora", kohya) == 2
+    assert "one.safetensors': a single file has no place for the word 'sks'; name a fol" in capsys.readouterr().err
+    for others, message in (
+        ((loras[1], kohya), "can't hold words, such as 'sks'"),
+        ((kohya, small), "leave one of them out"),
+    ):
         named = [text for path in others for text in ("--lora", path)]
         assert run("combine", tmp_path / "no.safetensors", *named) == 2
         assert message in capsys.readouterr().err
