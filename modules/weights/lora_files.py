@@ -165,7 +165,7 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path, warn: Callable[[str], N
             raise ValueError("it fits none of its layers")
         if lost and warn:
             warn(f"{_cant_apply(path, lost)}: images differ from those of programs that do.")
-    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = first_line(error)[:200]
         raise WeightsError(
             f"'{path}': can't be loaded into a {type(pipe).__name__} ({reason}); choose a LoRA made for this model."

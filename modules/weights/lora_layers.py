@@ -247,19 +247,22 @@ def _layer(path: str | Path, component: str, layer: str, tensors: dict[str, Any]
     if "down" not in tensors or "up" not in tensors:
         raise WeightsError(f"'{path}': lacks half of the LoRA on '{component}.{layer}'; download or export it again.")
     down, up, magnitude = tensors["down"], tensors["up"], tensors.get("magnitude")
-    if "alpha" in tensors:
-        alpha = float(tensors["alpha"])
-    else:
-        alpha = _alpha(settings, component, layer, down.shape[0])
+    try:
+        own = tensors.get("alpha")
+        alpha = _alpha(settings, component, layer, down.shape[0]) if own is None else float(own)
+    except (AttributeError, TypeError, ValueError, re.error) as error:
+        raise WeightsError(f"'{path}': its settings of alpha are damaged; download or export it again.") from error
     return LoraLayer(down, up, alpha, None if magnitude is None else magnitude.reshape(-1))
 
 
 def _settings(path: str | Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     try:
         settings = json.loads(metadata.get(ADAPTER_METADATA, "{}"))
+        if not isinstance(settings, dict):
+            raise ValueError("not a table")
     except ValueError as error:
         raise WeightsError(f"'{path}': its LoRA settings are not readable JSON; export it again.") from error
-    return settings if isinstance(settings, dict) else {}
+    return settings
 
 
 def _alpha(settings: Mapping[str, Any], component: str, layer: str, rank: int) -> float:

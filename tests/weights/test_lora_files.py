@@ -9,11 +9,12 @@ from diffusers import FluxPipeline, StableDiffusion3Pipeline, StableDiffusionPip
 from peft import LoraConfig
 
 from modules.families.registry import FAMILIES
+from modules.families.sd15 import SD15
 from modules.weights.convert import convert
 from modules.weights.errors import WeightsError
 from modules.weights.kohya_names import diffusers_name, kohya_name
 from modules.weights.lora_files import AdaptedModel, load_lora, lora_family, save_lora
-from modules.weights.lora_layers import LoraMetadata, read_layers
+from modules.weights.lora_layers import ADAPTER_METADATA, LoraMetadata, read_layers
 from modules.weights.norm_layers import is_norm
 from modules.weights.safe import load_tensors, read_header, save_tensors
 
@@ -419,6 +420,24 @@ def test_a_file_that_is_no_lora_is_refused(tiny_sd15, tmp_path):
     save_tensors(tmp_path / "x.safetensors", {"conv_in.weight": torch.ones(1)})
     with pytest.raises(WeightsError, match="is not a LoRA"):
         load_lora(StableDiffusionPipeline.from_pretrained(tiny_sd15), tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize(
+    "settings", ['{"unet.alpha_pattern": null}', '{"unet.alpha_pattern": {"(": 1}}', '{"unet.lora_alpha": "x"}', "[1]"]
+)
+def test_damaged_settings_are_refused_in_one_sentence(settings, tiny_sd15, tmp_path):
+    path, layer = tmp_path / "x.safetensors", "unet.mid_block.attentions.0.transformer_blocks.0.attn1.to_q"
+    pipe = StableDiffusionPipeline.from_pretrained(tiny_sd15)
+    width = pipe.unet.get_submodule(layer.removeprefix("unet.")).in_features
+    halves = {"A": torch.ones(2, width), "B": torch.ones(width, 2)}
+    tensors = {f"{layer}.lora_{half}.weight": tensor for half, tensor in halves.items()}
+    save_tensors(path, tensors, {ADAPTER_METADATA: settings})
+    with pytest.raises(WeightsError, match=r"x\.safetensors': can't be loaded into a StableDiffusionPipeline"):
+        load_lora(pipe, path)
+    with pytest.raises(
+        WeightsError, match=r"x\.safetensors': its (settings of alpha are damaged|LoRA settings are not)"
+    ):
+        read_layers(path, SD15)
 
 
 def test_the_dropout_of_the_training_is_not_passed_on(tiny_sd15, tmp_path):
