@@ -70,6 +70,26 @@ def test_a_preview_of_a_large_photo_is_decoded_smaller(tmp_path):
     assert load_image(str(path), at_least=(150, 150)).size == (400, 200)  # half of it would be too low
 
 
+@pytest.mark.parametrize("is_row", [False, True])
+def test_a_scrollbar_takes_no_room_from_what_shares_the_height_or_width(app, settle, pictures, is_row):
+    from modules.ui.cards.SamplesCard import SampleStrip
+    from modules.ui.widgets.Thumbnails import Thumbnails
+
+    window = tkinter.Toplevel(app)
+    window.geometry("600x500")
+    window.grid_rowconfigure((0, 1), weight=1)
+    window.grid_columnconfigure((0, 1), weight=1)
+    shown = SampleStrip(window, app) if is_row else Thumbnails(window, app)
+    shown.grid(row=0, column=0, sticky="nsew")
+    sizes = []
+    for count in (1, 60):
+        shown.show([("a fox", path) if is_row else path for path in pictures[:count]])
+        settle(app)
+        sizes.append(shown.winfo_width() if is_row else shown.winfo_height())
+    assert (shown._across if is_row else shown._down).winfo_ismapped()
+    assert sizes[0] == sizes[1]  # else a number of images between them would show and hide it for ever
+
+
 def test_only_pictures_in_sight_are_decoded(app, thumbnails, pictures, wait_for):
     thumbnails.show(pictures * 100)
     wait_for(app, lambda: thumbnails._photos and not thumbnails._is_loading)

@@ -311,9 +311,13 @@ class PictureCanvas(ctk.CTkFrame):
         self.grid_columnconfigure(0, weight=1)
         self.canvas = tk.Canvas(self, width=10, height=10, bd=0, highlightthickness=2, takefocus=True)
         self.canvas.grid(row=0, column=0, sticky="nsew")
-        self._down = ctk.CTkScrollbar(self, command=lambda *how: self._scroll(1, *how))
+        # With minimal length, so that showing and hiding them never changes the size of the canvas in their direction,
+        # which would toggle them again, for ever.
+        self._down = ctk.CTkScrollbar(self, height=10, command=lambda *how: self._scroll(1, *how))
         self._down.grid(row=0, column=1, sticky="ns")
-        self._across = ctk.CTkScrollbar(self, orientation="horizontal", command=lambda *how: self._scroll(0, *how))
+        self._across = ctk.CTkScrollbar(
+            self, width=10, orientation="horizontal", command=lambda *how: self._scroll(0, *how)
+        )
         self._across.grid(row=1, column=0, sticky="ew")
         self._down.grid_remove()
         self._across.grid_remove()
