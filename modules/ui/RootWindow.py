@@ -130,6 +130,11 @@ class RootWindow(ctk.CTk):
         except KeyError:  # the focus is in a window that Tk itself created
             return None
 
+    @property
+    def has_focus(self) -> bool:
+        """Whether the focus is in any window of Chorus, also one that Tk itself created, which tkinter cannot name."""
+        return bool(self.tk.call("focus", "-displayof", self))
+
     def destroy(self) -> None:
         for timer in self.tk.splitlist(self.tk.call("after", "info")):
             self.tk.call("after", "cancel", timer)  # it would fire after the window is gone and fail

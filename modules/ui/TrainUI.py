@@ -371,7 +371,7 @@ class TrainUI(RootWindow):
             return
         is_new, self._told_run = self.run.history is not self._told_run, self.run.history
         status, text = state.exit.get("status"), str(state.exit.get("text", ""))
-        if was_running and self.focus_displayof() is None:  # the user is looking at something else
+        if was_running and not self.has_focus:  # the user is looking at something else
             notify(f"{state.folder.name}: {status}", describe_result(state))
         if was_running and status == "failed":
             from modules.ui.windows.CrashReportWindow import CrashReportWindow

@@ -941,6 +941,26 @@ def test_a_run_that_failed_while_the_window_was_closed_says_why_once(make_app, w
     assert app.message.cget("text") == "All is well."
 
 
+def test_a_run_that_fails_while_the_dialog_for_a_file_is_open_shows_its_report(app, wait_for, tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr("modules.ui.TrainUI.notify", lambda title, text: told.append(title))
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    with RunLock(folder.lock_path):
+        folder.event_path(0).touch()
+        app.run.attach(folder.path)
+        wait_for(app, lambda: app.run.state.is_running)
+        app.tk.eval("toplevel .__tk_filedialog; pack [entry .__tk_filedialog.name]")
+        app.update()
+        app.tk.eval("focus -force .__tk_filedialog.name")
+        app.update()
+        folder.write_exit("failed", rank=1, kind="killed", text="Rank 1 was killed by SIGKILL.", signal="SIGKILL")
+    wait_for(app, lambda: not app.run.state.is_running)
+    assert find_widget(app, CrashReportWindow) is not None
+    assert told == []  # the dialog is a window of Chorus, too
+    app.tk.eval("destroy .__tk_filedialog")
+
+
 def test_an_opened_run_that_has_failed_says_why_each_time(app, wait_for, tmp_path):
     runs = [failed_run(tmp_path / "runs" / name, f"Because of {name}.") for name in ("first", "second")]
     app.open_tab("general")
