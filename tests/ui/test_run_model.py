@@ -323,6 +323,30 @@ class TestReading:
         assert (reader.state.message, reader.state.exit) == (GONE.format(running.path), None)
         assert reader.state.is_running
 
+    def test_a_resumed_run_has_only_the_ranks_of_its_last_start(self, folder):
+        for at, ranks in ((1000.0, (0, 1)), (2000.0, (0,))):
+            for rank in ranks:
+                tell(folder, "started", rank, at + 9, started=at)
+                step(folder, 1, rank, at + 10)
+        folder.write_exit("finished")
+        assert [row.rank for row in read(folder).state.ranks] == [0]
+        folder.exit_path.unlink()
+        with RunLock(folder.lock_path):
+            assert [row.rank for row in read(folder).state.ranks] == [0]
+
+    def test_a_run_that_is_resumed_shows_nothing_of_what_it_did_last_until_it_says_what_it_does(self, folder):
+        for rank in (0, 1):
+            tell(folder, "started", rank, 999.0, started=990.0)
+        for number in range(1, 11):
+            step(folder, number)
+            step(folder, number, rank=1)
+        tell(folder, "status", text="Saving the model", at=1011.0)
+        before = time.time()
+        state = read(folder, process=SimpleNamespace(pid=1, poll=lambda: None)).state
+        assert (state.phase, state.eta_seconds, state.ranks) == ("", None, [])
+        assert (state.step, state.total) == (10, 100)
+        assert state.started >= before
+
     def test_a_run_that_was_started_ends_with_its_process_also_where_its_folder_is_deleted(self, folder):
         process = SimpleNamespace(pid=1, returncode=None, poll=lambda: process.returncode)
         step(folder, 3)

@@ -72,10 +72,12 @@ class RunReader:
         self.state = RunState(folder=folder.path, is_running=is_running or process is not None)
         self._process = process
         self._started = time.time() if process is not None else 0.0
+        self._has_history = process is not None  # until what earlier starts have left in the folder is read
         self._follower = RunFollower(folder)
         self._log_lock = threading.Lock()
         self._state = dataclasses.replace(self.state)
         self._rows: dict[int, RankRow] = {}
+        self._heartbeats: dict[int, dict[str, Any]] = {}  # by rank, of those that are running
         self._last_event: dict[int, float] = {}
         self._last_steps: dict[int, StepInfo] = {}  # by rank, not yet shown in the rows
         self._progress: dict[int, ProgressEvent] = {}  # by rank, of what it is doing
@@ -109,6 +111,9 @@ class RunReader:
         for record in records:
             self._take(record)
         self._note_last_steps()
+        if self._has_history and not has_more:
+            self._has_history = False
+            self._leave_history()
         looks_around = not has_more and (bool(records) or time.monotonic() >= self._next_look_around)
         if looks_around:
             self._look_around()
@@ -133,7 +138,7 @@ class RunReader:
 
     def _publish(self) -> None:
         self._note_speed()
-        rows = [self._rows[rank] for rank in sorted(self._rows)]
+        rows = [self._rows[rank] for rank in self._ranks()]
         state = self._state
         self.state = dataclasses.replace(
             state,
@@ -144,6 +149,14 @@ class RunReader:
             backups=list(state.backups),
             saved=list(state.saved),
         )
+
+    def _ranks(self) -> list[int]:
+        """The ranks of the last start, which may be fewer than those of an earlier one."""
+        started = self._state.started or 0.0
+        return [rank for rank in sorted(self._rows) if rank in self._heartbeats or self._heard_since(started, rank)]
+
+    def _heard_since(self, when: float, rank: int) -> bool:
+        return self._last_event.get(rank, math.inf) >= when
 
     def _activity(self) -> Activity | None:
         """What the lowest busy rank is doing, counted over all ranks that do the same."""
@@ -200,7 +213,7 @@ class RunReader:
             step=info.step,
             loss=info.loss,
             steps_per_second=own_speed,
-            samples_per_second=own_speed and own_speed * info.samples / max(1, len(self._rows)),
+            samples_per_second=own_speed and own_speed * info.samples / max(1, len(self._ranks())),
             memory_bytes=info.memory_bytes,
             peak_memory_bytes=info.peak_memory_bytes,
             data_seconds=info.data_seconds,
@@ -249,6 +262,12 @@ class RunReader:
         self._recent.clear()
         self._warm_up_left = WARM_UP_STEPS
 
+    def _leave_history(self) -> None:
+        """Until the process just started says what it does: the last that is known is of an earlier one."""
+        if 0 in self._last_event and not self._heard_since(self._started, 0):
+            self._note_start(self._started)
+            self._state.phase = ""
+
     def _take_status(self, text: str, rank: int | None) -> None:
         if rank in (0, None):
             self._state.phase = text
@@ -286,7 +305,7 @@ class RunReader:
                 record = None
             if record is None and not running:
                 record = self._without_record()
-            heartbeats = self._follower.heartbeats() if running else {}
+            self._heartbeats = heartbeats = self._follower.heartbeats() if running else {}
             is_gone = not self.folder.path.is_dir()  # checked last, as its run seems to have ended too
         except OSError as error:
             self._say(f"The run folder {self.folder.path} can't be read ({error.strerror}): check its disk.")
