@@ -40,7 +40,8 @@ def main(argv: list[str] | None = None) -> int:
             plan = plan_launch(config, {}, read_machine(), resume=args.resume, supervise=args.supervise)
             warnings = check_plan(plan)
             check_compiles(config)
-            show(f"{'Start:':<15}{plan.describe()}\n{summarize(config, plan.world_size, warnings)}")
+            summary = summarize(config, plan.world_size, warnings, plan.resume)
+            show(f"{'Start:':<15}{plan.describe()}\n{summary}")
             return 0
         from modules.launch.start import start_training
 

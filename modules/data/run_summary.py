@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from modules.config.batch_size import global_batch, learning_rate_factor
+from modules.config.batch_size import accumulation_steps, global_batch, learning_rate_factor
 from modules.config.counted import counted
 from modules.config.errors import ConfigError
 from modules.config.methods import facts_of
@@ -28,6 +28,7 @@ from modules.data.masks import unused_masks_warning
 from modules.data.prepare import prepare_data
 from modules.data.references import describe_references
 from modules.families.registry import FAMILIES
+from modules.session.backups import state_to_resume
 from modules.session.byte_sizes import spoken_bytes
 from modules.session.RunFolder import RunFolder
 from modules.weights.inspect import BaseInfo, check_base
@@ -43,9 +44,10 @@ if TYPE_CHECKING:
 LORA_SHARE_PER_RANK = 0.02 / 16
 
 
-def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] = ()) -> str:
+def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] = (), resume: bool = False) -> str:
     """The summary as text: images, buckets, steps, batch, learning rate and disk space; then all warnings.
 
+    resume: the run resumes the one in its folder, whose backup determines the batch and the learning rate's factor.
     Raises UserError for settings, a base model or data that training would refuse; trainer/checks.py checks the rest.
     """
     check_settings(config)
@@ -58,6 +60,7 @@ def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] =
     dataset, buckets = prepare_data(config, family)
     uses_captions = facts_of(config).uses_captions
     texts = captions(dataset) if uses_captions else []
+    state = state_to_resume(RunFolder(config.workspace_dir)) if resume else None
     check_placeholders(config, chain.from_iterable(texts))
     num_texts = count_texts(config, dataset, texts) if uses_captions else None
     lines = [
@@ -65,7 +68,7 @@ def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] =
         ("Method", config.method),
         *_image_lines(dataset, buckets),
         *_caption_lines(num_texts),
-        *_step_lines(config, dataset, num_ranks),
+        *_step_lines(config, dataset, num_ranks, state),
         *_disk_lines(disk_needs(config, family, base, dataset, buckets, num_texts)),
         *(("Warning", text) for text in warnings),
         *_warning_lines(config, dataset),
@@ -119,21 +122,28 @@ def count_texts(config: TrainConfig, dataset: Dataset, options: Sequence[tuple[s
     return len(source.all_texts())
 
 
-def _step_lines(config: TrainConfig, dataset: Dataset, num_ranks: int) -> Iterator[tuple[str, str]]:
+def _step_lines(
+    config: TrainConfig, dataset: Dataset, num_ranks: int, state: dict[str, Any] | None
+) -> Iterator[tuple[str, str]]:
+    """state: of the backup to resume from."""
     samples = count_samples(len(dataset), dataset.repeats, concept_index=dataset.concept_index)
-    batch = global_batch(config, num_ranks)
+    batch = state["run"]["global_batch"] if state else global_batch(config, num_ranks)
     per_epoch = count_steps(samples, batch)
     all_steps = per_epoch * config.epochs
     total = min(all_steps, config.max_steps or all_steps)
     limit = "" if total == all_steps else f" of {all_steps:,}, limited by max_steps"
     epochs = counted(config.epochs, "epoch")
     yield "Steps", f"{total:,}{limit} ({epochs} of {counted(samples, 'sample')}, {counted(per_epoch, 'step')} each)"
-    local = batch / num_ranks / config.gradient_accumulation_steps
-    accumulation = config.gradient_accumulation_steps
+    if state:
+        left = max(0, total - state["step"])
+        yield "Resume", f"from the backup of step {state['step']:,}, {counted(left, 'step')} left"
+    accumulation = accumulation_steps(config, num_ranks, batch)
+    local = batch / num_ranks / accumulation
     yield "Batch", f"{local:g} per device x {counted(num_ranks, 'device')} x {accumulation} accumulation = {batch}"
-    factor = learning_rate_factor(config, num_ranks)
+    factor = state["learning_rate_factor"] if state else learning_rate_factor(config, num_ranks)
     rate = config.optimizer.learning_rate
-    yield "Learning rate", f"{rate:g}" if factor == 1 else f"{rate:g} -> {rate * factor:g} ({config.lr_scaling})"
+    rule = "as in the backup" if state else config.lr_scaling
+    yield "Learning rate", f"{rate:g}" if factor == 1 else f"{rate:g} -> {rate * factor:g} ({rule})"
     for text in step_warnings(config, samples, batch, total):
         yield "Warning", text
 

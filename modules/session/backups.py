@@ -67,6 +67,13 @@ def newest_usable(folder: RunFolder) -> BackupInfo | None:
     return next((info for info in backups if damage(info.path, contents=False) is None), None)
 
 
+def state_to_resume(folder: RunFolder) -> dict[str, Any] | None:
+    """The state.json of the backup that a run of the diffusion trainer would resume from; None if there is none."""
+    backup = newest_usable(folder)
+    state = None if backup is None else json.loads((backup.path / STATE_NAME).read_bytes())
+    return None if state is None or ENGINE in state else state
+
+
 def resume_advice(folder: RunFolder) -> str:
     """What to do once the cause of a failure is fixed, as the end of a sentence. Names a backup only if it exists."""
     backup = newest_usable(folder)

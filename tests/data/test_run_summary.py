@@ -10,6 +10,7 @@ import pytest
 from modules.config.errors import ConfigError, UserError
 from modules.config.files import config_from_values
 from modules.data.run_summary import DiskNeed, summarize
+from tests.support.backup_files import state_of, write_backup
 
 SIZES = ((64, 64), (64, 64), (64, 64), (96, 64), (64, 96))
 
@@ -55,6 +56,21 @@ def test_variants_texts_and_held_out_pictures_are_counted(values, picture_folder
     assert text_of(values, "Validation") == "2 of the images are never trained on"
     assert text_of(values, "Steps") == "9 (3 epochs of 10 samples, 3 steps each)"
     assert text_of({**values, "text_encoder": {"train": True}}, "Captions") == "encoded in each step"
+
+
+def test_a_resumed_run_has_the_batch_of_its_backup_on_any_number_of_devices(values, tmp_path):
+    run = {"global_batch": 8, "samples": "digest"}
+    state = state_of(1, run=run, learning_rate_factor=2.0)
+    write_backup(tmp_path / "run" / "backup", 1, state)
+    lines = dict(line.split(":", 1) for line in summarize(config_from_values(values), 1, resume=True).splitlines())
+    assert lines["Resume"].strip() == "from the backup of step 1, 5 steps left"
+    assert lines["Steps"].strip() == "6 (3 epochs of 10 samples, 2 steps each)"
+    assert lines["Batch"].strip() == "2 per device x 1 device x 4 accumulation = 8"
+    assert lines["Learning rate"].strip() == "0.0001 -> 0.0002 (as in the backup)"
+
+
+def test_a_run_without_a_backup_is_resumed_with_its_settings(values):
+    assert summarize(config_from_values(values), 1, resume=True) == summarize(config_from_values(values), 1)
 
 
 def test_more_devices_mean_fewer_steps_and_a_scaled_rate(values):
