@@ -11,6 +11,7 @@ from modules.config.files import save_config
 from modules.config.TrainConfig import TrainConfig
 from modules.ui.models.base_model import sha256_of
 from modules.ui.models.HubScript import recent_bases
+from modules.ui.theme import Theme
 from modules.ui.windows import BaseModelWindow as module
 from tests.support.hub_server import HubServer
 
@@ -58,6 +59,14 @@ def test_a_model_is_found_downloaded_and_used(app, opened, wait_for):
     again = app.tabs["model"].find_model()
     wait_for(app, lambda: TINY in again.table.get_children())
     assert again.table.item(TINY)["values"][1:3] != ["", ""]
+
+
+def test_the_button_to_use_a_model_has_the_colours_of_its_state(app, opened, wait_for):
+    button = opened._use  # grey words would be unreadable on the blue of the enabled one
+    assert (button.cget("state"), button.cget("fg_color")) == ("disabled", Theme.control)
+    opened.table.selection_set(TINY)
+    wait_for(app, lambda: button.cget("state") == "normal")
+    assert button.cget("fg_color") == Theme.selected
 
 
 def test_what_the_hub_refuses_is_told_in_the_window(app, opened, wait_for, monkeypatch):

@@ -163,7 +163,8 @@ class BaseModelWindow(ctk.CTkToplevel):
 
     def _on_choice(self) -> None:
         name, hub = self.chosen, is_on_hub(self.chosen)
-        self._use.configure(state="normal" if name else "disabled")
+        wanted, colour = ("normal", Theme.selected) if name else ("disabled", Theme.control)
+        self._use.configure(state=wanted, fg_color=colour)
         self._page.configure(state="normal" if hub else "disabled")
         if self._downloading is None:
             self._download.configure(state="normal" if hub else "disabled")
@@ -265,7 +266,7 @@ class BaseModelWindow(ctk.CTkToplevel):
     def _build_buttons(self) -> None:
         bar = ctk.CTkFrame(self, fg_color="transparent")
         bar.grid(row=4, column=0, columnspan=2, sticky="e", padx=14, pady=(8, 14))
-        colours = {"fg_color": Theme.selected, "hover_color": Theme.selected_hover, "text_color": Theme.on_accent}
+        colours = {"hover_color": Theme.selected_hover, "text_color": Theme.on_accent}  # on Theme.selected once enabled
 
         def add(column: int, text: str, command: Callable[[], None], **options: Any) -> ctk.CTkButton:
             button = ctk.CTkButton(bar, text=text, font=self.app.theme.font(), command=command, **options)
