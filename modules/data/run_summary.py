@@ -20,7 +20,7 @@ from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
 from modules.data.clips import describe_clips, num_clips
 from modules.data.concepts import captions
-from modules.data.epoch_plan import count_samples, count_steps, few_samples_warning
+from modules.data.epoch_plan import count_samples, count_steps, few_samples_warning, planned_steps
 from modules.data.holdout import no_validation_warning
 from modules.data.inpainting import describe_inpainting, num_masks
 from modules.data.layers import describe_layers
@@ -129,7 +129,7 @@ def _step_lines(
     samples = count_samples(len(dataset), dataset.repeats, concept_index=dataset.concept_index)
     batch = state["run"]["global_batch"] if state else global_batch(config, num_ranks)
     per_epoch = count_steps(samples, batch)
-    all_steps = per_epoch * config.epochs
+    all_steps = planned_steps(config.epochs, per_epoch, state)
     total = min(all_steps, config.max_steps or all_steps)
     limit = "" if total == all_steps else f" of {all_steps:,}, limited by max_steps"
     epochs = counted(config.epochs, "epoch")

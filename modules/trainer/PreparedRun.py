@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from modules.data.epoch_plan import planned_steps, steps_until
 from modules.data.run_summary import step_warnings
 
 if TYPE_CHECKING:
@@ -55,22 +55,13 @@ class PreparedRun:
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
-        done = self.backup.data["step"] if self.backup else 0
-        planned = max(done, self.steps_until(self.config.epochs))
+        backup = self.backup.data if self.backup else None
+        planned = planned_steps(self.config.epochs, self.plan.steps_per_epoch, backup)
         return min(planned, self.config.max_steps or planned)
 
     def steps_until(self, epochs: float) -> int:
-        """Optimizer steps from the start of the run until `epochs` have passed.
-
-        Other images may have made the epochs before `backup` shorter or longer than those to come. For a time before
-        it, the result is some step before it.
-        """
-        per_epoch = self.plan.steps_per_epoch
-        steps = per_epoch * epochs
-        if self.backup:
-            done = self.backup.data
-            steps += done["step"] - (per_epoch * done["epoch"] + min(done["step_in_epoch"], per_epoch))
-        return max(0, math.ceil(steps))
+        """Optimizer steps from the start of the run until `epochs` have passed."""
+        return steps_until(epochs, self.plan.steps_per_epoch, self.backup.data if self.backup else None)
 
     @property
     def step_warnings(self) -> Iterator[str]:

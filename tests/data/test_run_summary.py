@@ -69,6 +69,14 @@ def test_a_resumed_run_has_the_batch_of_its_backup_on_any_number_of_devices(valu
     assert lines["Learning rate"].strip() == "0.0001 -> 0.0002 (as in the backup)"
 
 
+def test_the_epochs_before_a_backup_may_have_had_other_images(values, tmp_path):
+    state = state_of(10, run={"global_batch": 8, "samples": "digest"}, epoch=1, step_in_epoch=0)
+    write_backup(tmp_path / "run" / "backup", 10, state)
+    lines = dict(line.split(":", 1) for line in summarize(config_from_values(values), 1, resume=True).splitlines())
+    assert lines["Steps"].strip() == "14 (3 epochs of 10 samples, 2 steps each)"
+    assert lines["Resume"].strip() == "from the backup of step 10, 4 steps left"
+
+
 def test_a_run_without_a_backup_is_resumed_with_its_settings(values):
     assert summarize(config_from_values(values), 1, resume=True) == summarize(config_from_values(values), 1)
 
