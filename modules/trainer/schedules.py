@@ -51,7 +51,8 @@ def warmup_steps(config: ScheduleConfig, total_steps: int) -> int:
 
 
 def _share_or_steps(setting: float, total_steps: int) -> int:
-    return math.ceil(setting * total_steps) if setting < 1 else int(setting)
+    # rounded first, for 0.07 * 100 is 7.000000000000001
+    return math.ceil(round(setting * total_steps, 6)) if setting < 1 else int(setting)
 
 
 def _decay_progress(step: int, warmup: int, decay_steps: int, total_steps: int) -> float:

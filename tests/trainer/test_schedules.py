@@ -126,6 +126,7 @@ def test_the_warm_up_rises_linearly_to_one(name):
 
 def test_a_warm_up_below_one_is_a_fraction_of_all_steps():
     assert warmup_steps(ScheduleConfig(warmup=0.1), 100) == 10
+    assert warmup_steps(ScheduleConfig(warmup=0.07), 100) == 7
     assert warmup_steps(ScheduleConfig(warmup=0.1), 5) == 1
     assert warmup_steps(ScheduleConfig(warmup=7), 5) == 7
     assert warmup_steps(ScheduleConfig(warmup=0), 5) == 0
