@@ -30,6 +30,7 @@ from modules.engine.arguments import (
     check_model,
     check_monitor,
     check_optimizer,
+    check_prediction,
     check_resume,
     check_scheduler,
     check_state,
@@ -383,13 +384,15 @@ class TrainingEngine:
             for step in step_source(loader, self.runtime, 1, self.seed).steps(0):
                 batch = to_device(step.batches[0], self.device)
                 inputs = batch[0] if isinstance(batch, list | tuple) else batch
-                own.append(None if step.padding else self.model(inputs).cpu())
+                outputs = self.model(inputs)
+                check_prediction(outputs)
+                own.append(None if step.padding else outputs.cpu())
                 self.runtime.heartbeat.beat()
         ranks = self.runtime.gather_objects(own)
-        outputs = [part for parts in zip(*ranks, strict=True) for part in parts if part is not None]
-        if not outputs:
+        predictions = [part for parts in zip(*ranks, strict=True) for part in parts if part is not None]
+        if not predictions:
             raise UserError("loader yields no batches: there is nothing to predict.")
-        return torch.cat(outputs)
+        return torch.cat(predictions)
 
     def _inference_mode(self) -> ExitStack:
         """Inside, the model has its inference weights, is in evaluation mode and uses the precision of training."""

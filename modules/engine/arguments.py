@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import Dataset, IterableDataset
@@ -63,13 +63,18 @@ def check_metrics(metrics: Any) -> None:
 
 
 def check_metric_name(name: str) -> None:
-    if name in OWN_FIGURES:
+    if name in OWN_FIGURES or name.startswith("lr/") or name.endswith("/count"):
         raise UserError(f"metric {name!r}: the engine has a figure of this name itself; choose another name.")
 
 
 def check_monitor(monitor: Any, figures: Iterable[str]) -> None:
     if monitor not in figures:
         raise UserError(f"monitor {monitor!r} is not among the metrics: {', '.join(figures)}.")
+
+
+def check_prediction(outputs: Any) -> None:
+    if not isinstance(outputs, Tensor):
+        raise UserError(f"predict: the model returns {_spoken(outputs)}; wrap it in one that returns a tensor.")
 
 
 def check_loader(name: str, loader: Any) -> None:

@@ -538,6 +538,10 @@ REFUSALS = {
         {"metrics": {"loss": accuracy}},
         "metric 'loss': the engine has a figure of this name itself",
     ),
+    "a metric called as the count of another one": (
+        {"metrics": {"accuracy/count": accuracy}},
+        "metric 'accuracy/count': the engine has a figure of this name itself",
+    ),
     "a loss among the metrics of a step function": (
         {"criterion": None, "step_fn": lambda model, batch: (model(batch[0]).mean(), 1, {"loss": 2.0})},
         "metric 'loss': the engine has a figure of this name itself",
@@ -655,6 +659,16 @@ def test_a_launch_that_can_not_begin_names_the_argument(options, message, monkey
     with pytest.raises(UserError) as caught:
         launch_distributed_training(**options)
     assert message in str(caught.value)
+
+
+def test_predictions_of_a_model_that_returns_no_tensor_are_refused(make_engine):
+    class Named(nn.Linear):
+        def forward(self, inputs):
+            return {"logits": super().forward(inputs)}
+
+    engine = make_engine(Named(4, 2).double())
+    with pytest.raises(UserError, match=r"^predict: the model returns .*; wrap it in one that returns a tensor\.$"):
+        engine.predict(DataLoader(points(), batch_size=10))
 
 
 def test_predictions_of_nothing_are_refused(make_engine):
