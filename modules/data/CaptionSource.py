@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ class CaptionSource:
     variants: number of tag orders per caption if its concept shuffles or drops tags, so that all can be cached.
         None draws a new order each time; the captions then can't be cached.
     preserves: whether captions with the class in place of the trigger word are used, too (`class_of`).
+    words: placeholders that are trained: tags with one of them are neither left out nor capitalized.
     """
 
     dataset: Dataset
@@ -31,6 +32,7 @@ class CaptionSource:
     seed: int
     variants: int | None
     preserves: bool = False
+    words: tuple[str, ...] = ()
 
     def class_of(self, caption: str, sample: int) -> str | None:
         """What `draw` has returned for a sample with the class in place of its trigger word, if it contains that."""
@@ -45,7 +47,7 @@ class CaptionSource:
         if not varies(concept):
             return caption
         if self.variants is None:
-            return shuffle_tags(caption, concept, *parts)
+            return shuffle_tags(caption, concept, *parts, words=self.words)
         return self._variant(caption, concept, _below(self.variants, *parts, "tag variant"))
 
     def all_texts(self) -> list[str]:
@@ -86,25 +88,30 @@ class CaptionSource:
 
     def _variant(self, caption: str, concept: ConceptConfig, variant: int) -> str:
         # seeded by the caption, not by the sample, so that equal captions share their cache entries
-        return shuffle_tags(caption, concept, self.seed, caption, variant)
+        return shuffle_tags(caption, concept, self.seed, caption, variant, words=self.words)
 
 
-def shuffle_tags(caption: str, concept: ConceptConfig, *parts: Part) -> str:
+def shuffle_tags(caption: str, concept: ConceptConfig, *parts: Part, words: tuple[str, ...] = ()) -> str:
     """`caption` with its tags shuffled, some dropped and some capitalized, as the concept asks, by a hash of `parts`.
 
-    Those that `keep_tags` or `kept_separator` keep stay as they are.
+    Those that `keep_tags` or `kept_separator` keep stay as they are. Those with one of `words` are only shuffled.
     """
     first, others, last = three_parts(caption, concept)
     draw = hash64(*parts, "tags")
-    positions = _not_dropped(others, concept, draw)
+    # the placeholder of a word to be learnt is only known in its exact spelling, and no step may go without it
+    fixed = {position for position, tag in enumerate(others) if any(word in tag for word in words)}
+    positions = _not_dropped(others, concept, draw, fixed)
     if concept.shuffle_tags:
         positions = sorted(positions, key=lambda position: hash64(draw, position))
-    shown = [_capitalized(others[position], concept, hash64(draw, position, "case")) for position in positions]
+    shown = [
+        tag if position in fixed else _capitalized(tag, concept, hash64(draw, position, "case"))
+        for position, tag in ((position, others[position]) for position in positions)
+    ]
     return with_open_groups(joined_tags([*first, *shown, *last], concept), concept)
 
 
-def _not_dropped(tags: list[str], concept: ConceptConfig, draw: int) -> list[int]:
-    """The positions of the tags that tag dropout leaves, by the hash `draw`."""
+def _not_dropped(tags: list[str], concept: ConceptConfig, draw: int, fixed: Set[int]) -> list[int]:
+    """The positions of the tags that tag dropout leaves, by the hash `draw`. fixed: of those that it always leaves."""
     rate, positions = concept.tag_dropout, range(len(tags))
     if not rate:
         return list(positions)
@@ -113,7 +120,7 @@ def _not_dropped(tags: list[str], concept: ConceptConfig, draw: int) -> list[int
     def is_left(position: int) -> bool:
         drawn = uniform(draw, "dropout") if mode == "all" else uniform(draw, position, "dropout")
         own_rate = rate * position / last if mode == "later" else rate
-        return drawn >= own_rate or not may_be_dropped(tags[position], concept)
+        return drawn >= own_rate or position in fixed or not may_be_dropped(tags[position], concept)
 
     return [position for position in positions if is_left(position)]
 

@@ -86,11 +86,16 @@ def own_captions(
     return _read_text(caption_path(image_path, concept), concept.caption_per_line)
 
 
+def trained_words(config: TrainConfig) -> tuple[str, ...]:
+    """The placeholders of textual inversion that a run trains."""
+    return tuple(one.placeholder for one in config.embeddings) if facts_of(config).trains_words else ()
+
+
 def check_placeholders(config: TrainConfig, captions: Iterable[str]) -> None:
     """Raises DataError if a placeholder of textual inversion appears in no caption."""
-    if not facts_of(config).trains_words:
+    missing = dict(enumerate(trained_words(config)))
+    if not missing:
         return
-    missing = {number: embedding.placeholder for number, embedding in enumerate(config.embeddings)}
     for caption in captions:
         missing = {number: word for number, word in missing.items() if word not in caption}
         if not missing:

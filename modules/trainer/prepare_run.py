@@ -16,7 +16,7 @@ from modules.config.clips import last_frame_share
 from modules.config.counted import counted
 from modules.config.errors import ConfigError
 from modules.config.methods import facts_of
-from modules.data.captions import check_placeholders
+from modules.data.captions import check_placeholders, trained_words
 from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import caption_prompts, captions
 from modules.data.DatasetEncoder import DatasetEncoder
@@ -232,7 +232,8 @@ def _cache(
         start.progress.warn(f"{path} is left out: {reason}.")
     caches_text = takes_latents and not trains_text(base, parts)
     variants = config.data.caption_variants if caches_text else None
-    caption_source = CaptionSource(dataset, data.texts, config.seed, variants, config.loss.output_preservation)
+    preserves = config.loss.output_preservation
+    caption_source = CaptionSource(dataset, data.texts, config.seed, variants, preserves, trained_words(config))
     source = SampleSource(
         dataset=dataset,
         buckets=data.buckets,

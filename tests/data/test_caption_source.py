@@ -14,9 +14,9 @@ from modules.data.CaptionSource import CaptionSource, shuffle_tags
 TAGS = "sks, a cat, sitting, red, outdoors"
 
 
-def source(*options: tuple[str, ...], variants: int | None = 4, seed: int = 1, **concept) -> CaptionSource:
+def source(*options: tuple[str, ...], variants: int | None = 4, seed: int = 1, words=(), **concept) -> CaptionSource:
     dataset = SimpleNamespace(concepts=[ConceptConfig(**concept)], concept_index=np.zeros(len(options), np.int32))
-    return CaptionSource(dataset, options, seed, variants)
+    return CaptionSource(dataset, options, seed, variants, words=words)
 
 
 def shown(captions: CaptionSource, sample: int = 0, count: int = 400) -> list[str]:
@@ -90,6 +90,16 @@ def test_tags_that_are_left_out_without_shuffling_keep_their_order():
         kept = text.split(", ")
         assert kept == [tag for tag in tags if tag in kept]
         assert kept[0] == "sks"
+
+
+@pytest.mark.parametrize("variants", [8, None])
+@pytest.mark.parametrize("mode", ["single", "later", "all"])
+def test_tags_with_a_word_to_be_learnt_are_neither_left_out_nor_capitalized(mode, variants):
+    options = {"tag_dropout": 0.9, "tag_dropout_mode": mode, "capitalization": "any", "capitalization_share": 1.0}
+    texts = shown(source(("red, a <cat>, blue",), variants=variants, words=("<cat>", "zebra-1"), **options))
+    assert all("a <cat>" in text.split(", ") for text in texts)
+    assert len(set(texts)) > 1
+    assert not all("a <cat>" in text for text in shown(source(("red, a <cat>, blue",), **options)))
 
 
 def test_all_tags_may_be_left_out():

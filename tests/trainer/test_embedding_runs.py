@@ -35,6 +35,13 @@ def test_a_run_saves_one_file_per_placeholder_and_caches_no_text(make_config, tr
     assert set(trainer.loop.trainable) == {"text_encoder.embeddings.token_embedding.new.weight"}
 
 
+def test_tag_dropout_and_capitalization_leave_the_words_in_every_caption(make_config, start):
+    tags = ("concepts.0.tag_separator= ", "concepts.0.tag_dropout=1", "concepts.0.capitalization=upper")
+    trainer = start(make_config(*RUN, *tags, "concepts.0.capitalization_share=1"))
+    captions = trainer.prepared.source.captions
+    assert {captions.draw(sample, 0, 0) for sample in range(len(captions.options))} == {"photo number"}
+
+
 def test_a_resumed_run_ends_with_the_same_vectors(make_config, start, train, tmp_path):
     settings = (*RUN, "ema.enabled=true")
     straight = train(make_config(*settings, f"workspace_dir={tmp_path / 'straight'}"))

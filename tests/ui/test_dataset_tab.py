@@ -13,6 +13,7 @@ from PIL import Image
 from modules.config.clips import clip_rule
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.DataConfig import DataConfig
+from modules.config.EmbeddingConfig import EmbeddingConfig
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.config.presets import ROOT
@@ -158,6 +159,12 @@ def test_the_previewed_captions_are_those_of_the_training(folder):
     dataset = scan(config.concepts)
     source = CaptionSource(dataset, captions(dataset), config.seed, config.data.caption_variants)
     assert set(shown) <= set(source.all_texts())
+
+
+def test_the_previewed_captions_hold_the_words_to_be_learnt(folder):
+    config = replace(config_of(folder, tag_dropout=1.0), method="embedding", embeddings=[EmbeddingConfig("fox")])
+    (text,) = preview_captions(config, 0, str(folder / "2.png"))
+    assert "fox" in text
 
 
 def test_a_picture_without_a_caption_is_shown_with_none(folder):

@@ -20,7 +20,7 @@ from modules.config.methods import facts_of
 from modules.data.Augmentation import NO_AUGMENTATION, draw_augmentation, fixed_augmentation
 from modules.data.buckets import assign_buckets
 from modules.data.caption_tables import read_table
-from modules.data.captions import read_captions
+from modules.data.captions import read_captions, trained_words
 from modules.data.CaptionSource import CaptionSource
 from modules.data.clips import clips_of, with_clips
 from modules.data.concepts import Dataset, Views, scan
@@ -210,7 +210,7 @@ def _drawn_captions(config: TrainConfig, concept: ConceptConfig, path: str, opti
     # While a text encoder trains, captions are not cached, so each use has a new order.
     text_trains = facts_of(config).trains_text(config)
     variants = None if text_trains else config.data.caption_variants
-    source = CaptionSource(dataset, [options], config.seed, variants)
+    source = CaptionSource(dataset, [options], config.seed, variants, words=trained_words(config))
     drawn = dict.fromkeys(source.draw(0, epoch, 0) for epoch in range(4 * MAX_SHOWN))
     return list(drawn)[:MAX_SHOWN]
 
