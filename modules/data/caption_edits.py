@@ -25,9 +25,18 @@ def without_removed_tags(caption: str, concept: ConceptConfig) -> str:
     parts = []
     for part in _parts(caption, concept):
         tags = tags_in(part, concept)
-        kept = [tag for tag in tags if not _matches(tag, removed)]
-        parts.append(joined_tags(kept, concept) if len(kept) < len(tags) else part)
+        kept = [_without_matches(tag, removed, concept.secondary_separator) for tag in tags]
+        parts.append(joined_tags(list(filter(None, kept)), concept) if kept != tags else part)
     return concept.kept_separator.join(parts)
+
+
+def _without_matches(group: str, removed: Iterable[re.Pattern[str]], inner: str) -> str:
+    """A tag, or what is left of a group of tags joined by `inner`; "" if nothing is."""
+    if _matches(group, removed):
+        return ""
+    tags = group.split(inner) if inner else [group]
+    kept = [tag for tag in tags if not _matches(tag.strip(), removed)]
+    return inner.join(kept).strip() if len(kept) < len(tags) else group
 
 
 def varies(concept: ConceptConfig) -> bool:

@@ -29,6 +29,20 @@ def test_tags_are_removed_whole_or_by_a_regular_expression(removed, caption, exp
     assert without_removed_tags(caption, ConceptConfig(removed_tags=removed)) == expected
 
 
+@pytest.mark.parametrize(
+    ("removed", "caption", "expected"),
+    [
+        ("clouds", "cat, blue sky; clouds", "cat, blue sky"),
+        ("Blue sk.", "cat, blue sky; clouds; sun", "cat, clouds; sun"),
+        ("clouds, blue sky", "cat, blue sky; clouds, red", "cat, red"),
+        ("blue sky; .*", "cat, blue sky; clouds", "cat"),  # of a whole group
+        ("sun", "cat , blue sky;clouds", "cat , blue sky;clouds"),
+    ],
+)
+def test_tags_are_removed_from_groups_too(removed, caption, expected):
+    assert without_removed_tags(caption, ConceptConfig(removed_tags=removed, secondary_separator=";")) == expected
+
+
 def test_a_separator_of_kept_tags_is_no_part_of_a_caption(tmp_path):
     (tmp_path / "a.txt").write_text("sks, cat ||| red, solo ||| best")
     image = tmp_path / "a.png"
