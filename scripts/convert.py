@@ -23,7 +23,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         from modules.weights.convert import convert
 
-        show(str(convert(args.source, args.target, args.dtype, args.config, args.family)))
+        def warn(text: str) -> None:
+            print_line(text, sys.stderr)
+
+        show(str(convert(args.source, args.target, args.dtype, args.config, args.family, warn)))
     except UserError as error:
         # the settings' names, as the options here are called
         text = str(error).replace("model.config_folder", "--config").replace("model.base ", "")

@@ -12,7 +12,7 @@ from modules.families.registry import FAMILIES, family_of
 from modules.methods.layers import preset_layers
 from modules.weights.BaseModel import BaseModel
 from modules.weights.convert import check_free, check_suffix, family_of_lora, torch_dtype, usual_dtype
-from modules.weights.embedding_files import BUNDLE
+from modules.weights.embedding_files import BUNDLE, bundled_names
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import inspect_base
 from modules.weights.load_pipeline import load_pipeline
@@ -190,7 +190,7 @@ def _words(sources: Iterable[Path]) -> dict[str, Tensor]:
 
 
 def _first(words: Mapping[str, Tensor]) -> str:
-    return min(words).removeprefix(BUNDLE).rpartition(".")[0]
+    return bundled_names(words)[0]
 
 
 def _save(

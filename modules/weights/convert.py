@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from modules.families.registry import FAMILIES, family_of
+from modules.weights.embedding_files import bundled_names
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import LORA_MARKS, inspect_base, lora_family
 from modules.weights.safe import METADATA, read_header, save_tensors
@@ -24,7 +25,12 @@ FLOATS: dict[str, FloatName] = {"F64": "float64", "F32": "float32", "F16": "floa
 
 
 def convert(
-    source: str, target: str | Path, dtype: FloatName | Literal[""] = "", config_folder: str = "", family: str = ""
+    source: str,
+    target: str | Path,
+    dtype: FloatName | Literal[""] = "",
+    config_folder: str = "",
+    family: str = "",
+    warn: Callable[[str], None] = lambda text: None,
 ) -> Path:
     """Converts `source` to the other format and writes it to `target` atomically. Returns `target`.
 
@@ -33,16 +39,19 @@ def convert(
     dtype: the torch name of the dtype to save in; "" for that of most of the source.
     config_folder: a diffusers folder with the configuration of a single file; needed without internet access.
     family: the family of a LoRA, if its names and shapes don't determine it.
+    warn: told about the words of a LoRA, which are left out where the other format can't hold them.
     Raises WeightsError if it can't be converted.
     """
     path, target = Path(source).expanduser(), Path(target).expanduser()
     check_free(target)
     if path.is_file() and any(mark in name for name in read_header(path) for mark in LORA_MARKS):
-        return _convert_lora(path, target, dtype, family)
+        return _convert_lora(path, target, dtype, family, warn)
     return _convert_model(source, target, dtype, config_folder, family)
 
 
-def _convert_lora(source: Path, target: Path, dtype: FloatName | Literal[""], named: str) -> Path:
+def _convert_lora(
+    source: Path, target: Path, dtype: FloatName | Literal[""], named: str, warn: Callable[[str], None]
+) -> Path:
     from modules.weights.lora_layers import (
         ADAPTER_METADATA,
         adapter_metadata,
@@ -61,7 +70,8 @@ def _convert_lora(source: Path, target: Path, dtype: FloatName | Literal[""], na
     header = read_header(source)
     layers = read_layers(source, family)
     metadata = {name: text for name, text in header[METADATA].items() if name not in (ADAPTER_METADATA, "format")}
-    if not is_diffusers(header, family):
+    from_diffusers = is_diffusers(header, family)
+    if not from_diffusers:
         tensors = diffusers_tensors(layers)
         metadata[ADAPTER_METADATA] = adapter_metadata(layers)
     else:
@@ -69,6 +79,12 @@ def _convert_lora(source: Path, target: Path, dtype: FloatName | Literal[""], na
     if dtype:
         tensors = with_dtype(tensors, torch_dtype(dtype))
     save_tensors(target, tensors, metadata)
+    if not from_diffusers and (words := bundled_names(header)):
+        listed = "', '".join(words)
+        warn(
+            f"'{source}': its words '{listed}' are left out, because a LoRA in diffusers' format can't hold them: load "
+            "their own files, too."
+        )
     return target
 
 

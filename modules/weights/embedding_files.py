@@ -6,7 +6,7 @@ For families with one text encoder, a file has one tensor, "emb_params"; otherwi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,6 +69,12 @@ def bundled_tensors(family: Family, word: str, vectors: Mapping[str, Tensor]) ->
     vectors: text encoder -> [vectors, width].
     """
     return {f"{BUNDLE}{word}.{family.embedding_keys[name]}": tensor.detach() for name, tensor in vectors.items()}
+
+
+def bundled_names(tensors: Iterable[str]) -> list[str]:
+    """The words in a LoRA file with tensors of these names."""
+    of_words = (name.removeprefix(BUNDLE) for name in tensors if name.startswith(BUNDLE))
+    return sorted({name.rpartition(".")[0] for name in of_words})
 
 
 def bundled_words(path: str | Path, family: Family) -> dict[str, dict[str, Tensor]]:

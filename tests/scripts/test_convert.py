@@ -1,5 +1,8 @@
 """scripts/convert.py hands its arguments on and tells a refusal in one line."""
 
+import torch
+
+from modules.weights.safe import load_tensors, save_tensors
 from scripts import convert
 
 
@@ -23,3 +26,26 @@ def test_a_refusal_is_one_line(tmp_path, capsys):
     error = capsys.readouterr().err
     assert "no such folder or file" in error
     assert error.count("\n") == 1
+
+
+def test_words_that_a_lora_loses_are_named_in_one_line(tmp_path, capsys):
+    layer = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_q"
+    lora = {
+        f"{layer}.lora_down.weight": torch.ones(2, 320),
+        f"{layer}.lora_up.weight": torch.ones(320, 2),
+        f"{layer}.alpha": torch.tensor(2.0),
+    }
+    words = {f"bundle_emb.{word}.emb_params": torch.ones(1, 768) for word in ("sks", "v1.5")}
+    source, target, plain = (tmp_path / f"{name}.safetensors" for name in ("kohya", "diffusers", "plain"))
+    save_tensors(source, {**lora, **words})
+    assert convert.main([str(source), str(target), "--family", "sd15"]) == 0
+    said = capsys.readouterr()
+    assert said.out.strip() == str(target)
+    assert said.err == (
+        f"'{source}': its words 'sks', 'v1.5' are left out, because a LoRA in diffusers' format can't hold them: load "
+        "their own files, too.\n"
+    )
+    assert len(load_tensors(target)) == 2
+    save_tensors(source, lora)
+    assert convert.main([str(source), str(plain), "--family", "sd15"]) == 0
+    assert not capsys.readouterr().err
