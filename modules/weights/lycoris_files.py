@@ -199,7 +199,6 @@ def _layers(path: str | Path, family: Family, tensors: Mapping[str, Tensor]) -> 
             raise WeightsError(f"'{path}': lacks a part of '{component}.{layer}'; download or export it again.")
         kind = _KIND_OF[next(iter(parts))]
         whole = LycorisLayer(kind, parts, 1.0)
-        own = whole.rank if alpha is None else float(alpha)  # without one, the scale is 1
         if kind == "oft":
             own = 0.0 if alpha is None else float(alpha)
             if own:
@@ -209,7 +208,8 @@ def _layers(path: str | Path, family: Family, tensors: Mapping[str, Tensor]) -> 
                 )
             layers.setdefault(component, {})[layer] = LycorisLayer(kind, parts, own)
             continue
-        layers.setdefault(component, {})[layer] = LycorisLayer(kind, parts, float(own or 1.0))
+        own = float(alpha or whole.rank or 1)  # without one, or with 0 as LyCORIS reads it, the scale is 1
+        layers.setdefault(component, {})[layer] = LycorisLayer(kind, parts, own)
     return layers
 
 

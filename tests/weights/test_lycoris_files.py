@@ -8,16 +8,18 @@ import torch
 from diffusers import DiffusionPipeline
 from lycoris.functional import diag_oft, loha, lokr
 from lycoris.modules.ia3 import _ia3_weight
+from lycoris.modules.loha import LohaModule
 from lycoris.modules.norms import NormModule
 from peft.tuners.lycoris_utils import LycorisLayer
 
 from modules.config.errors import UserError
+from modules.families.registry import FAMILIES
 from modules.methods.registry import METHODS
 from modules.weights.errors import WeightsError
 from modules.weights.kohya_names import kohya_name
 from modules.weights.load_pipeline import load_pipeline
 from modules.weights.lora_files import load_lora
-from modules.weights.lycoris_files import adapted_layers, is_lycoris
+from modules.weights.lycoris_files import adapted_layers, is_lycoris, read_lycoris
 from modules.weights.safe import load_tensors, save_tensors
 from tests.support.prepared import prepared
 from tests.support.short_training import our_picture, train
@@ -211,6 +213,17 @@ def test_oft_turns_outputs_without_changing_their_length(made, tiny_sd15):
     )
     with torch.no_grad():
         torch.testing.assert_close(half(inputs), (turned + plain_outputs) / 2)
+
+
+@pytest.mark.parametrize("alpha", [None, 0.0, 1.5])
+def test_an_alpha_of_0_is_the_rank_as_in_lycoris(alpha, tmp_path):
+    layer = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_q"
+    shapes = {"w1_a": (8, 3), "w1_b": (3, 8), "w2_a": (8, 3), "w2_b": (3, 8)}
+    tensors = {f"{layer}.hada_{name}": torch.ones(shape) for name, shape in shapes.items()}
+    tensors |= {} if alpha is None else {f"{layer}.alpha": torch.tensor(alpha)}
+    save_tensors(tmp_path / "x.safetensors", tensors)
+    [read] = read_lycoris(tmp_path / "x.safetensors", FAMILIES["sd15"])["unet"].values()
+    assert read.scale == LohaModule("x", torch.nn.Linear(8, 8), lora_dim=3, alpha=alpha).scale
 
 
 def test_a_file_of_oft_with_a_limit_is_refused(made, tiny_sd15, tmp_path):
