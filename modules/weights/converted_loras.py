@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from modules.families.Family import Family
 
 _LOSABLE = (".diff", ".diff_b", ".dora_scale")  # endings of what some converters drop, and others apply
+_REFUSED = "Incompatible keys detected:"  # starts the message of diffusers' converter for FLUX
 _OF_T5 = ("lora_te3_", "text_encoders.t5xxl.")  # beginnings of LoRAs that those of FLUX drop
 # its converters fail in many ways on what they don't know
 _UNKNOWN_FORMAT = (ValueError, KeyError, RuntimeError, IndexError)
@@ -69,6 +70,22 @@ def lost_tensors(path: Path, pipeline: type[DiffusionPipeline]) -> list[str]:
         return []
     kept = {tensor.data_ptr() for tensor in converted.values()}  # such tensors get other names, but no other values
     return [name for name in losable if tensors[name].any() and tensors[name].data_ptr() not in kept]
+
+
+def refused_tensors(error: Exception, names: Iterable[str]) -> list[str]:
+    """Those of a file's tensors, by `names`, that diffusers' converter for FLUX can't place; empty for other errors.
+
+    Its message lists them behind its first line, renamed, and with all of the text encoders, which it would take.
+    """
+    _, _, listed = str(error).partition(_REFUSED)
+    keys = [key for key in map(str.strip, listed.split(", ")) if key and not key.startswith("lora_te")]
+    plain = {_without_prefix(key) for key in keys}
+    return [name for name in names if _without_prefix(name) in plain] or keys
+
+
+def _without_prefix(name: str) -> str:
+    """The name of a tensor in the form that kohya's and ComfyUI's names have in common."""
+    return name.removeprefix("diffusion_model.").removeprefix("lora_unet_").replace(".", "_")
 
 
 def _converted(

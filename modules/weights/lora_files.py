@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from modules.config.errors import first_line
 from modules.families.registry import family_of, family_of_pipeline
-from modules.weights.converted_loras import lost_tensors
+from modules.weights.converted_loras import lost_tensors, refused_tensors
 from modules.weights.embedding_files import BUNDLE, add_bundled_words
 from modules.weights.errors import WeightsError
 from modules.weights.foreign_names import with_whole_groups
@@ -166,6 +166,10 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path, warn: Callable[[str], N
         if lost and warn:
             warn(f"{_cant_apply(path, lost)}: images differ from those of programs that do.")
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if refused := refused_tensors(error, shapes):
+            raise WeightsError(
+                f"{_cant_apply(path, refused)}, and refuses the file; choose a LoRA for this model without them."
+            ) from error
         reason = first_line(error)[:200]
         raise WeightsError(
             f"'{path}': can't be loaded into a {type(pipe).__name__} ({reason}); choose a LoRA made for this model."

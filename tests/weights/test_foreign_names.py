@@ -207,6 +207,25 @@ def test_what_diffusers_drops_is_told_where_images_are_made_and_refused_where_it
         read_layers(path, FAMILIES[family])
 
 
+@pytest.mark.parametrize(
+    ("layer", "refused"),
+    [
+        ("lora_unet_double_blocks_0_img_attn_proj", "lora_unet_double_blocks_0_img_attn_norm_key_norm.diff"),
+        ("lora_unet_double_blocks_0_img_attn_proj", "lora_unet_img_in.diff"),
+        ("diffusion_model.double_blocks.0.img_attn.proj", "diffusion_model.img_in.diff"),
+    ],
+)
+def test_what_diffusers_refuses_in_a_lora_of_flux_is_named(layer, refused, tiny_model, tmp_path):
+    pipe = DiffusionPipeline.from_pretrained(tiny_model("flux1"))
+    save_tensors(tmp_path / "x.safetensors", {**lora_for(pipe, layer), refused: torch.ones(8)})
+    with pytest.raises(WeightsError) as caught:
+        load_lora(pipe, tmp_path / "x.safetensors", print)
+    assert str(caught.value).endswith(
+        f"x.safetensors': diffusers can't apply 1 of its tensors, such as '{refused}', and refuses the file; choose a "
+        "LoRA for this model without them."
+    )
+
+
 def test_biases_that_only_some_layers_have_are_applied(tiny_model, tmp_path):
     plain, adapted = (DiffusionPipeline.from_pretrained(tiny_model("wan21")) for _ in range(2))
     layer = "diffusion_model.blocks.0.self_attn."
