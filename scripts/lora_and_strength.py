@@ -1,16 +1,21 @@
 """Reads LoRAs and their strengths from the command line."""
 
+import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from modules.config.errors import UserError
 
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+
 
 def lora_and_strength(text: str) -> tuple[str, float]:
     """The file and the strength of "cat.safetensors:0.8"."""
-    match = re.fullmatch(r"(.+):(-?\d+(?:\.\d+)?)", text)
-    return (text, 1.0) if match is None or Path(text).exists() else (match[1], float(match[2]))
+    match = re.fullmatch(rf"(.+):({_NUMBER})", text, re.ASCII)
+    if match is None or not math.isfinite(float(match[2])) or Path(text).exists():
+        return text, 1.0
+    return match[1], float(match[2])
 
 
 def strength_of_each(texts: Iterable[str]) -> dict[str, float]:

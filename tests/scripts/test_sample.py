@@ -107,6 +107,18 @@ def test_a_strength_is_told_from_a_file_name(tmp_path):
     assert lora_and_strength(str(tmp_path / "cat:2")) == (str(tmp_path / "cat:2"), 1.0)
 
 
+@pytest.mark.parametrize("number", ["2", "-0.3", ".5", "-.5", "+1.", "1e-1", "2.5E+0"])
+def test_a_strength_may_be_any_decimal_number(number):
+    assert lora_and_strength(f"cat.safetensors:{number}") == ("cat.safetensors", float(number))
+
+
+@pytest.mark.parametrize(
+    "text", ["cat:nan", "cat:inf", "cat:1e999", "cat:1_0", "cat:.", "cat:e1", "cat:", "cat: 1", ":1"]
+)
+def test_what_is_no_finite_decimal_number_is_part_of_the_file_name(text):
+    assert lora_and_strength(text) == (text, 1.0)
+
+
 def test_the_word_of_an_embedding_changes_the_picture(tiny_sd15, tmp_path):
     file = tmp_path / "thing.safetensors"
     save_embedding(file, SD15, "thing", {"text_encoder": torch.randn(2, 32)})
