@@ -44,7 +44,7 @@ def merge(args: argparse.Namespace) -> list[Path]:
 def combine(args: argparse.Namespace) -> list[Path]:
     from modules.methods.lora_tools import combine
 
-    loras = [(Path(path).expanduser(), strength) for path, strength in map(lora_and_strength, args.lora)]
+    loras = [(Path(path), strength) for path, strength in map(lora_and_strength, args.lora)]
     return [combine(loras, args.target, args.rank, args.family, args.dtype)]
 
 

@@ -1,6 +1,7 @@
 """Reads LoRAs and their strengths from the command line."""
 
 import math
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +13,7 @@ _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 
 def lora_and_strength(text: str) -> tuple[str, float]:
     """The file and the strength of "cat.safetensors:0.8"."""
+    text = os.path.expanduser(text)  # shells leave the ~ of --lora=~/cat.safetensors as it is
     match = re.fullmatch(rf"(.+):({_NUMBER})", text, re.ASCII)
     if match is None or not math.isfinite(float(match[2])) or Path(text).exists():
         return text, 1.0

@@ -64,6 +64,15 @@ def test_a_merged_model_makes_the_picture_of_its_loras(tiny_sd15, loras, tmp_pat
     assert {str(tensor.dtype) for tensor in load_tensors(tmp_path / "merged.safetensors").values()} == {"torch.float16"}
 
 
+def test_loras_in_the_home_folder_are_found(tiny_sd15, loras, tmp_path, monkeypatch):
+    for variable in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(variable, str(loras[0].parent))
+    named = f"--lora=~/{loras[0].name}:0.5"
+    assert run("merge", tiny_sd15, tmp_path / "merged", named) == 0
+    assert run("merge", tiny_sd15, tmp_path / "merged.safetensors", named) == 0
+    assert run("combine", tmp_path / "combined.safetensors", named) == 0
+
+
 @pytest.mark.parametrize("kind", [{"adapter": "loha"}, {"adapter": "lokr"}, {"adapter": "oft"}, {"dora": True}])
 def test_other_adapters_are_merged_and_refused_where_they_would_be_changed(kind, tiny_sd15, tmp_path, capsys):
     (file,) = trained(tiny_sd15, 3, tmp_path, std=0.3, targets="attention", **kind)
