@@ -78,8 +78,9 @@ def without_stills(dataset: Dataset, family: str) -> Dataset:
         raise DataError(f"{path} is a single frame, as all others are, but {family} learns from videos: add some.")
     alone = set(range(len(clips))).difference(kept)
     reason = f"it is a single frame, and {family} learns from videos"
-    lost = [(dataset.paths[sample], reason) for sample in sorted(alone)]
-    return dataset.subset(kept, lost, clips=[clips[sample] for sample in kept])
+    stills = [(dataset.paths[sample], reason) for sample in sorted(alone)]
+    # not among the unreadable ones: nothing is wrong with them, however many there are
+    return dataset.subset(kept, [], clips=[clips[sample] for sample in kept], stills=stills)
 
 
 def with_frames(buckets: Buckets, dataset: Dataset, frames_per_token: int | None) -> Buckets:

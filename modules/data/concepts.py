@@ -61,6 +61,7 @@ class Dataset:
     concept_index: int32[N].
     widths, heights: int32[N], in pixels, of the upright image.
     unreadable: (path, reason) of skipped images and subfolders.
+    stills: (path, reason) of readable images that are skipped because the model learns from videos only.
     views: None if each image is one sample.
     held_out: bool[N], validation samples, which are never trained on; None if there are none.
     masks: path of each sample's mask, or None for an image without one; None in a run that uses no masks.
@@ -92,6 +93,7 @@ class Dataset:
     captionless: Set[tuple[int, str]] = frozenset()
     num_masks: int = 0
     run_images: Mapping[str, int] = field(default_factory=dict)
+    stills: Sequence[tuple[str, str]] = ()
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -143,6 +145,11 @@ class Dataset:
             "unreadable": [*self.unreadable, *lost],
         }
         return replace(self, **{**own, **values})
+
+    @property
+    def left_out(self) -> list[tuple[str, str]]:
+        """(path, reason) of all skipped images and subfolders, readable or not."""
+        return [*self.unreadable, *self.stills]
 
     @property
     def first_views(self) -> np.ndarray:

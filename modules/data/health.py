@@ -114,6 +114,10 @@ def _unreadable(dataset: Dataset, unusable: dict[int, str], max_share: float) ->
     if reasons:
         one, several = "image can't be read and is left out", "images can't be read and are left out"
         yield finding_of("unreadable", "warning", one, several, reasons, f" ({next(iter(reasons.values()))})")
+    if dataset.stills:
+        stills = dict(dataset.stills)
+        one, several = "image is left out", "images are left out"
+        yield finding_of("still", "note", one, several, stills, f" ({next(iter(stills.values()))})")
     try:
         check_unusable(dataset, unusable, max_share)
     except DataError as error:

@@ -95,7 +95,7 @@ def _image_lines(dataset: Dataset, buckets: Buckets) -> Iterator[tuple[str, str]
     counts = np.bincount(buckets.index, minlength=len(buckets.shapes))
     shapes = (f"{name}: {count}" for name, count in zip(buckets.names, counts, strict=True))
     yield "Buckets", ", ".join(shapes)
-    for path, reason in dataset.unreadable:
+    for path, reason in dataset.left_out:
         yield "Left out", f"{path} ({reason})"
     for run, count in dataset.run_images.items():
         yield "Left out", f"{counted(count, 'image')} of the run folder {run}"
@@ -168,7 +168,7 @@ def step_warnings(config: TrainConfig, samples: int, batch: int, total_steps: in
 
 def image_warnings(config: TrainConfig, dataset: Dataset, learns_captions: bool) -> Iterator[str]:
     """Warnings about skipped images and about missing captions and masks."""
-    for path, reason in dataset.unreadable:
+    for path, reason in dataset.left_out:
         yield f"{path} is left out: {reason}."
     for run, count in dataset.run_images.items():
         yield f"{counted(count, 'image')} of the run folder {run} will be left out."

@@ -186,6 +186,18 @@ def test_a_folder_of_frames_is_checked_and_cached_as_a_whole(frames, tmp_path):
     assert any(finding.kind == "unreadable" and folder in finding.paths for finding in unreadable)
 
 
+def test_single_frames_that_a_model_for_images_leaves_out_are_not_unreadable(tmp_path):
+    write_video(tmp_path / "walk.mp4", 16, fps=16)
+    for number in range(9):
+        Image.new("RGB", (64, 64), (20 * number, 0, 0)).save(tmp_path / f"{number}.png")
+    config = config_of(tmp_path, "wan22_i2v_a14b", clips="chunks", max_unreadable_share=0)
+    findings = {finding.kind: finding for finding in check_health(config, decode=True).findings}
+    assert not findings.keys() & {"unreadable", "unreadable_share"}
+    assert (findings["still"].level, findings["still"].count) == ("note", 9)
+    assert "images are left out, such as " in findings["still"].message
+    assert "it is a single frame, and Wan 2.2 I2V A14B learns from videos" in findings["still"].message
+
+
 def test_without_a_rate_the_images_of_a_folder_are_single_images(frames):
     assert len(clips_of(config_of(frames))) == 13
     assert len(clips_of(with_frame_folders(frames, 16, frames=1))) == 13
