@@ -30,7 +30,7 @@ from modules.weights.lora_layers import (
     is_of_norm,
     kohya_tensors,
     magnitude_ending,
-    parse_key,
+    parse_keys,
     read_layers,
     with_dtype,
 )
@@ -144,7 +144,7 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path, warn: Callable[[str], N
     _check_fits(pipe, family, path, shapes)
     lost: list[str] = []
     try:
-        if family and is_kohya(shapes) and any(parse_key(name, family) for name in shapes):
+        if family and is_kohya(shapes) and any(parse_keys(shapes, family).values()):
             # diffusers ignores the alphas of single layers and DoRA in this format, and does not support every family
             layers = _with_scale(read_layers(path, family, but_norms=True))
             pipe.load_lora_weights(diffusers_tensors(layers), adapter_name=adapter)
@@ -332,7 +332,7 @@ def _check_fits(
     if family and made_for not in (None, family.name, family.takes_loras_of):
         raise WeightsError(f"'{path}': is a LoRA for {made_for}; choose a LoRA for {family.name}.")
     layers = [name for name in shapes if not name.startswith(BUNDLE) and not is_of_norm(name)]
-    keys = {name: parse_key(name, family) for name in layers} if family else {}
+    keys = parse_keys(layers, family) if family else {}
     if not any(keys.values()):
         return  # another format or an unknown pipeline: diffusers converts it or raises an error
     widths = _input_widths(pipe)

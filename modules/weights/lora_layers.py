@@ -36,6 +36,7 @@ DIFFUSERS_KINDS = {
     # the only name that transformers 5 accepts; otherwise it would silently use the norms of the base weights
     ".lora_magnitude_vector.weight": "magnitude",
 }
+_KOHYAS_DENOISER = "lora_unet"  # starts its layers' names in the files of kohya's scripts
 KOHYA_KINDS = {".lora_down.weight": "down", ".lora_up.weight": "up", ".alpha": "alpha", ".dora_scale": "magnitude"}
 DIFFERENCES = (".diff", ".diff_b", ".bias")  # endings in files of other programs, of what is added to norms and biases
 NORM_PARTS = ("w_norm", "b_norm")  # of the adapters of norm layers, which norm_layers.py describes
@@ -98,6 +99,15 @@ def parse_key(name: str, family: Family) -> LoraKey | None:
         if path.endswith(ending) and component in family.lora_targets:
             return LoraKey(component, path.removesuffix(ending), kind)
     return None
+
+
+def parse_keys(names: Iterable[str], family: Family) -> dict[str, LoraKey | None]:
+    """Parses the tensor names of a file; each is None if diffusers has to convert the file."""
+    keys = {name: parse_key(name, family) for name in names}
+    has_prefix = any(prefix.startswith(_KOHYAS_DENOISER) for prefix in family.kohya_prefixes.values())
+    # of a family without it, kohya's scripts name the denoiser as its makers do, but text encoders as for all families
+    is_foreign = not has_prefix and any(name.startswith(_KOHYAS_DENOISER) for name in keys)
+    return dict.fromkeys(keys) if is_foreign else keys
 
 
 def is_kohya(names: Iterable[str]) -> bool:

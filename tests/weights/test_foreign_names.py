@@ -207,6 +207,24 @@ def test_what_diffusers_drops_is_told_where_images_are_made_and_refused_where_it
         read_layers(path, FAMILIES[family])
 
 
+def test_a_lora_of_flux_by_kohyas_scripts_may_have_layers_of_the_text_encoder(tiny_model, tmp_path):
+    plain, adapted = (DiffusionPipeline.from_pretrained(tiny_model("flux1")) for _ in range(2))
+    lora, width = lora_for(plain, "lora_unet_double_blocks_0_img_attn_proj"), plain.text_encoder.config.hidden_size
+    weights = dict(plain.text_encoder.named_parameters())
+    for part in ("q_proj", "out_proj"):
+        name, down, up = f"layers.0.self_attn.{part}.weight", torch.randn(2, width), torch.randn(width, 2)
+        stem = f"lora_te1_text_model_encoder_layers_0_self_attn_{part}"
+        lora |= {f"{stem}.lora_down.weight": down, f"{stem}.lora_up.weight": up, f"{stem}.alpha": torch.tensor(1.0)}
+        next(weight for path, weight in weights.items() if path.endswith(name)).data += up @ down / 2
+    save_tensors(tmp_path / "x.safetensors", lora)
+    load_lora(adapted, tmp_path / "x.safetensors")
+    ids = torch.arange(8)[None]
+    with torch.no_grad():
+        outputs = [pipe.text_encoder(ids).last_hidden_state for pipe in (adapted, plain)]
+    torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-4)
+    assert any("lora_A" in name for name, _ in adapted.transformer.named_modules())
+
+
 @pytest.mark.parametrize(
     ("layer", "refused"),
     [
@@ -217,7 +235,10 @@ def test_what_diffusers_drops_is_told_where_images_are_made_and_refused_where_it
 )
 def test_what_diffusers_refuses_in_a_lora_of_flux_is_named(layer, refused, tiny_model, tmp_path):
     pipe = DiffusionPipeline.from_pretrained(tiny_model("flux1"))
-    save_tensors(tmp_path / "x.safetensors", {**lora_for(pipe, layer), refused: torch.ones(8)})
+    text = "lora_te1_text_model_encoder_layers_0_self_attn_q_proj"
+    of_text = {f"{text}.lora_down.weight": torch.ones(2, 32), f"{text}.lora_up.weight": torch.ones(32, 2)}
+    lora = {**lora_for(pipe, layer), **(of_text if layer.startswith("lora") else {})}
+    save_tensors(tmp_path / "x.safetensors", {**lora, refused: torch.ones(8)})
     with pytest.raises(WeightsError) as caught:
         load_lora(pipe, tmp_path / "x.safetensors", print)
     assert str(caught.value).endswith(
