@@ -116,7 +116,7 @@ def _devices(app: TrainUI, tab: MultiGpuTab) -> Seen:
     typed = "device_indexes" in app.settings.typed
     chosen = set() if typed else app.devices.ticked(app.settings.get("device_indexes"))
     yield "devices", {number for number, box in enumerate(tab.device_table.boxes) if box.get()}, chosen
-    shape = None if typed else app.devices.shape(tab._config())
+    shape = None if app.settings.refused_input() else app.devices.shape(tab._config())
     for label, text in shape_lines(shape, tab._config()) if shape else []:
         yield label, tab.shape_card.text(label), text
     number = app.settings.get("node_rank")

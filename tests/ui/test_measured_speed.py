@@ -12,8 +12,10 @@ from modules.machine.Machine import Machine
 from modules.session.events import EventWriter
 from modules.session.RunFolder import RunFolder
 from modules.session.StepInfo import StepInfo
+from modules.ui.cards.ShapeCard import LABELS
 from modules.ui.models.DeviceModel import DeviceModel
 from modules.ui.models.measured_speed import measured_step_seconds, speed_key
+from modules.ui.models.typed_text import WRONG_SETTING
 
 
 def config_in(folder: Path, **values) -> TrainConfig:
@@ -79,3 +81,27 @@ def test_the_training_tab_says_steps_memory_and_a_measured_time(app, settle, wai
     assert lines["Time"][1].winfo_manager()
     app.settings.set("batch_size", 1)
     assert not lines["Time"][1].winfo_manager()
+
+
+def test_while_a_setting_is_invalid_no_tab_says_the_figures_of_its_last_valid_value(app, settle, wait_for):
+    wait_for(app, lambda: app.devices.num_samples is not None)
+    app.devices.take_speed(speed_key(app.settings.in_effect), 2.0)
+    tab = app.open_tab("training")
+    settle(app)
+    estimate = tab.estimate
+    valid = {name: text.cget("text") for name, (_, text) in estimate.lines.items()}
+    assert estimate.fit.text.cget("text") == "Fits 12 GB"
+    app.settings.set("epochs", "abc")
+    assert estimate.lines["Steps"][1].cget("text") == f"- ({WRONG_SETTING[:-1].lower()})"
+    assert estimate.lines["Memory"][1].cget("text") == "-"
+    assert not estimate.lines["Time"][1].winfo_manager()
+    assert estimate.fit.text.cget("text") == ""
+    assert not estimate.fit.menu.winfo_manager()
+    devices_tab = app.open_tab("multi-GPU")
+    settle(app)
+    shape_card = devices_tab.shape_card
+    assert {shape_card.text(label) for label in LABELS} == {"-"}
+    app.settings.undo()
+    assert shape_card.text("Memory") == valid["Memory"]
+    app.open_tab("training")
+    assert {name: text.cget("text") for name, (_, text) in estimate.lines.items()} == valid

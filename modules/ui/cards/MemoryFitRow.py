@@ -22,7 +22,8 @@ LABELS = {f"{size} GB": size for size in MEMORY_SIZES}
 
 
 class MemoryFitRow(ctk.CTkFrame):
-    """Without a GPU, the user chooses for which memory. It is empty for a family of unknown size.
+    """Without a GPU, the user chooses for which memory. It is empty for a family of unknown size, and while a
+    setting is invalid.
 
     taken: the width beside the text that something else takes, unscaled.
     """
@@ -54,7 +55,8 @@ class MemoryFitRow(ctk.CTkFrame):
     def refresh(self) -> None:
         config, devices = self.app.settings.in_effect, self.app.devices
         memory = memory_of_gpus(config, devices)
-        fit = memory_fit(config, devices, memory or self.app.preferences.gpu_memory)
+        is_valid = not self.app.settings.refused_input()
+        fit = memory_fit(config, devices, memory or self.app.preferences.gpu_memory) if is_valid else None
         self._remedy = fit.remedy if fit else None
         self.menu.set(f"{self.app.preferences.gpu_memory} GB")
         if fit and memory is None:

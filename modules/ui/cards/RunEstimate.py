@@ -9,13 +9,16 @@ import customtkinter as ctk
 
 from modules.machine.run_shape import steps_text
 from modules.ui.cards.MemoryFitRow import MENU_WIDTH, MemoryFitRow
+from modules.ui.models.typed_text import WRONG_SETTING
 from modules.ui.theme import Theme
 from modules.ui.widgets.fitting import wrap_to
 
 if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
     from modules.ui.App import App
 
 LABEL_WIDTH = 64
+UNKNOWN = {"Steps": f"- ({WRONG_SETTING[:-1].lower()})", "Memory": "-", "Time": ""}  # while a setting is invalid
 
 
 class RunEstimate(ctk.CTkFrame):
@@ -39,18 +42,21 @@ class RunEstimate(ctk.CTkFrame):
         super().destroy()
 
     def refresh(self) -> None:
-        config, devices = self.app.settings.in_effect, self.app.devices
-        shape = devices.shape(config)
-        texts = {
-            "Steps": steps_text(shape, config) if shape else "-",
-            "Memory": devices.memory_text(config),
-            "Time": devices.time_text(config),
-        }
+        texts = UNKNOWN if self.app.settings.refused_input() else self._texts(self.app.settings.in_effect)
         for name, (label, text) in self.lines.items():
             if text.cget("text") != texts[name]:
                 text.configure(text=texts[name])
             for widget in (label, text):
                 widget.grid() if texts[name] else widget.grid_remove()
+
+    def _texts(self, config: TrainConfig) -> dict[str, str]:
+        devices = self.app.devices
+        shape = devices.shape(config)
+        return {
+            "Steps": steps_text(shape, config) if shape else "-",
+            "Memory": devices.memory_text(config),
+            "Time": devices.time_text(config),
+        }
 
     def _add_line(self, row: int, name: str) -> tuple[ctk.CTkLabel, ctk.CTkLabel]:
         font = self.app.theme.font(12)

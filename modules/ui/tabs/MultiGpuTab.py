@@ -101,11 +101,13 @@ class MultiGpuTab(ctk.CTkFrame):
     def show(self) -> None:
         """Update all cards from the settings and the machine."""
         config = self._config()
-        shape = self.devices.shape(config) if self._is_chosen() else None
+        is_valid = not self.app.settings.refused_input()
+        shape = self.devices.shape(config) if is_valid else None
         self._backend_note.configure(text=self._launch_text(config))
         lines = shape_lines(shape, config) if shape else []
+        lines += [("Memory", self.devices.memory_text(config))] if is_valid else []
         assert self.shape_card is not None  # since views are refreshed
-        self.shape_card.show([*lines, ("Memory", self.devices.memory_text(config))])
+        self.shape_card.show(lines)
         self._show_command(self.app.settings.config(), shape)
 
     # --- events ------------------------------------------------------------------------------------------------------
