@@ -108,7 +108,7 @@ class TopBar(ctk.CTkFrame):
             parts = ", ".join(settings_by_path()[path].kept_as for path in kept)
             self.app.show_message(f"Kept from before: {parts}. Undo brings all back.", "info")
 
-    def _compare(self, names: list[str]) -> None:
+    def _compare(self, names: list[str], opener: PresetWindow) -> None:
         """Open the list of changes that a preset or file would make."""
         settings = self.app.settings
         kind, _, origin = names[0].partition(":")
@@ -121,7 +121,7 @@ class TopBar(ctk.CTkFrame):
 
         actions = [("Apply", lambda paths: self._use(names)), ("Show", lambda paths: self.app.flash(paths[0]))]
         try:
-            open_window(self.app, ChangesWindow, find, actions)
+            open_window(self.app, ChangesWindow, find, actions, False, opener)
         except ConfigError as error:
             self.app.show_message(str(error), "error")
 

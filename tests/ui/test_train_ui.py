@@ -620,13 +620,37 @@ def test_what_a_preset_would_change_is_shown_before_it_is_taken(app, wait_for):
     window.table.selection_set("preset:sdxl-lora")
     window._act(dict(window._actions)["Show changes…"])
     assert app.settings.get("family") == "sd15"
-    comparison = next(child for child in app.winfo_children() if isinstance(child, ChangesWindow))
+    comparison = opened_changes(app)
     assert comparison.table.item("epochs", "values")[1:] == ("3", "100")
     assert comparison.table.item("concepts", "values")[1:] == ("2", "0")
     assert not comparison.table.exists("seed")
     comparison._act(dict(comparison._actions)["Apply"])
     assert (app.settings.get("family"), app.settings.preset_name) == ("sdxl", "sdxl-lora")
     assert app.message.cget("text") == ""
+
+
+def test_closing_the_changes_of_a_preset_returns_to_the_choice_and_taking_them_ends_it(app, wait_for):
+    window = app.top_bar.choose_preset()
+    wait_for(app, lambda: window.table.exists("preset:sdxl-lora"))
+    window.search.insert(0, "sdxl")
+    window.show_rows()
+    window.table.selection_set("preset:sdxl-lora")
+    window.table.focus_set()
+    show_changes = dict(window._actions)["Show changes…"]
+    window._act(show_changes)
+    opened_changes(app).destroy()
+    assert window.winfo_exists()
+    assert (window.search.get(), window.table.selection()) == ("sdxl", ("preset:sdxl-lora",))
+    assert app.root.focus_get() is window.table
+    window._act(show_changes)
+    comparison = opened_changes(app)
+    comparison._act(dict(comparison._actions)["Apply"])
+    assert app.settings.preset_name == "sdxl-lora"
+    assert not window.winfo_exists()
+
+
+def opened_changes(app) -> ChangesWindow:
+    return next(child for child in app.winfo_children() if isinstance(child, ChangesWindow))
 
 
 def test_a_preset_says_what_it_has_kept_and_one_undo_brings_all_back(app, wait_for, settle):
@@ -637,7 +661,7 @@ def test_a_preset_says_what_it_has_kept_and_one_undo_brings_all_back(app, wait_f
     wait_for(app, window.table.get_children)
     window.table.selection_set("preset:sd15-lora")
     window._act(dict(window._actions)["Show changes…"])
-    comparison = next(child for child in app.winfo_children() if isinstance(child, ChangesWindow))
+    comparison = opened_changes(app)
     assert comparison.table.exists("epochs") is False  # 100 in both
     assert comparison.table.exists("lora.targets")
     assert not any(comparison.table.exists(path) for path in ("concepts", "concepts.0.path", "workspace_dir"))
@@ -709,7 +733,7 @@ def test_the_lists_of_changes_follow_the_settings_behind_them(app, wait_for):
     wait_for(app, presets.table.get_children)
     presets.table.selection_set("preset:demo")
     presets._act(dict(presets._actions)["Show changes…"])
-    comparison = next(child for child in app.winfo_children() if isinstance(child, ChangesWindow))
+    comparison = opened_changes(app)
     app.settings.set("epochs", 77)
     assert comparison.table.item("epochs", "values")[1:] == ("77", "100")
 

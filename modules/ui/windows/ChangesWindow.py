@@ -27,7 +27,10 @@ class Changes:
 
 class ChangesWindow(TableWindow):
     """find: returns the content, and is called again after each change of the settings. If it then raises ConfigError,
-    the window closes with that message."""
+    the window closes with that message.
+
+    opener: the window from which it was opened and to which it returns; an action closes both.
+    """
 
     def __init__(
         self,
@@ -35,8 +38,9 @@ class ChangesWindow(TableWindow):
         find: Callable[[], Changes],
         actions: Sequence[tuple[str, Callable[[list[str]], None]]],
         many: bool = False,
+        opener: TableWindow | None = None,
     ):
-        self._find, changes = find, find()
+        self._find, changes, self._opener = find, find(), opener
         self._end_view: Callable[[], None] = lambda: None  # set before anything that may fail, as `destroy` uses it
         super().__init__(app, changes.title, COLUMNS, (), actions, many)
         self._show(changes)
@@ -45,6 +49,14 @@ class ChangesWindow(TableWindow):
     def destroy(self) -> None:
         self._end_view()
         super().destroy()
+        if self._opener is not None and self._opener.winfo_exists():
+            self._opener.lift()
+            (self._opener.focus_lastfor() or self._opener).focus_set()
+
+    def _act(self, action: Callable[[list[str]], None]) -> None:
+        if self._opener is not None and self.table.selection():
+            self._opener.destroy()
+        super()._act(action)
 
     def _follow(self) -> None:
         try:

@@ -21,7 +21,8 @@ GPU_CHOICES = {"1 GPU": 1, **{f"{count} GPUs": count for count in GPU_COUNTS}}
 
 
 class PresetWindow(TableWindow):
-    """use, compare: called with the selected row, "preset:NAME" or "file:PATH". recent: paths of files.
+    """use, compare: called with the selected row, "preset:NAME" or "file:PATH"; compare also with this window, which
+    stays open. recent: paths of files.
 
     The memory and number of GPUs are initially those of this machine.
     """
@@ -30,17 +31,22 @@ class PresetWindow(TableWindow):
         self,
         app: App,
         use: Callable[[list[str]], None],
-        compare: Callable[[list[str]], None],
+        compare: Callable[[list[str], PresetWindow], None],
         open_file: Callable[[], None],
         recent: Sequence[str],
     ):
         self._presets: list[Row] = []
         self._files: list[Row] = []
         self._memory, self._num_gpus = suggested(app.devices.gpus)
-        actions = [("Apply", use), ("Show changes…", compare), ("Open a file…", lambda names: open_file())]
+
+        def show_changes(names: list[str]) -> None:
+            compare(names, self)
+
+        actions = [("Apply", use), ("Show changes…", show_changes), ("Open a file…", lambda names: open_file())]
         settings = app.settings
         current = f"file:{settings.source_file}" if settings.source_file else f"preset:{settings.preset_name}"
-        super().__init__(app, "Start from", COLUMNS, (), actions, size="960x480", min_size=(640, 320), current=current)
+        size, min_size, lasting = "960x480", (640, 320), (show_changes,)
+        super().__init__(app, "Start from", COLUMNS, (), actions, False, size, min_size, current, lasting)
         memory_help = "Memory of each GPU. What a preset needs is estimated: the most in training, caching or sampling."
         self.memory = self._add_menu(1, MEMORY_CHOICES, self._memory, memory_help)
         gpus_help = "How many GPUs train together: what that makes of a step and of the learning rate is in the list."

@@ -29,7 +29,8 @@ class TableWindow(ctk.CTkToplevel):
 
     columns: title -> width in pixels. actions: (button text, function called with the names of the selected rows);
     Return and a double click run the first one. many: whether several rows can be selected. size, min_size: in unscaled
-    pixels. current: the name of the row to select at first, if it is there; else it is the first row.
+    pixels. current: the name of the row to select at first, if it is there; else it is the first row. lasting: the
+    functions of `actions` that leave the window open.
     """
 
     def __init__(
@@ -43,10 +44,11 @@ class TableWindow(ctk.CTkToplevel):
         size: str = "760x460",
         min_size: tuple[int, int] = (480, 320),
         current: str = "",
+        lasting: Sequence[Callable[[list[str]], None]] = (),
     ):
         super().__init__(app.root)
         self._current, self._by_default = current, ""  # the row that was selected here, not by the user
-        self.app, self._rows, self._actions = app, list(rows), list(actions)
+        self.app, self._rows, self._actions, self._lasting = app, list(rows), list(actions), lasting
         self.title(title)
         self.transient(app.root)
         set_size(self, size, min_size)
@@ -126,5 +128,6 @@ class TableWindow(ctk.CTkToplevel):
     def _act(self, action: Callable[[list[str]], None]) -> None:
         chosen = list(self.table.selection())
         if chosen:
-            self.destroy()
+            if action not in self._lasting:
+                self.destroy()
             action(chosen)
