@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from modules.config.errors import UserError
 from modules.config.labels import with_labels
+from modules.session.backups import state_to_resume
 from modules.session.RunFolder import RunFolder
 from modules.ui.models.free_folders import next_free_folder
 from modules.ui.models.ScriptRun import ScriptRun
@@ -141,16 +142,26 @@ class RunControl:
         self._set_check(check)
         self.app.after(CANCEL_MS, self._offer_cancel, check)
 
-        def show(found: tuple[str, list[GpuUsage]]) -> None:
+        def find() -> tuple[str, list[GpuUsage], dict[str, Any] | None]:
+            summary = run_check(check)
+            return summary, read_usage(), state_to_resume(RunFolder(config.workspace_dir)) if resume else None
+
+        def show(found: tuple[str, list[GpuUsage], dict[str, Any] | None]) -> None:
             if check is self._check:  # not cancelled
                 self._set_check(None)
                 self._show_summary(*found, config, (lambda: self._start(config, resume)) if then_start else None)
 
-        self.app.in_background(lambda: (run_check(check), read_usage()), show, lambda error: self._fail(check, error))
+        self.app.in_background(find, show, lambda error: self._fail(check, error))
 
     def _show_summary(
-        self, summary: str, usage: list[GpuUsage], config: TrainConfig, start: Callable[[], None] | None
+        self,
+        summary: str,
+        usage: list[GpuUsage],
+        resumed: dict[str, Any] | None,
+        config: TrainConfig,
+        start: Callable[[], None] | None,
     ) -> None:
+        """resumed: the state of the backup that the run resumes from."""
         from modules.ui.windows.RunSummaryWindow import RunSummaryWindow
 
         self.app.devices.take_usage(usage)
@@ -158,7 +169,7 @@ class RunControl:
         lines = with_labels(summary, "").splitlines()
         known = "\n".join(lines)
         devices = self.app.devices
-        estimates = (("Memory", devices.memory_text(config)), ("Time", devices.time_text(config)))
+        estimates = (("Memory", devices.memory_text(config)), ("Time", devices.time_text(config, resumed)))
         place = first_warning(lines)
         lines[place:place] = [f"{label + ':':<15}{text}" for label, text in estimates if text]
         lines += [f"{'Warning:':<15}{one.message}" for one in self.app.problems.all() if one.message not in known]

@@ -9,7 +9,9 @@ import pytest
 from modules.config.errors import UserError
 from modules.machine.Machine import read_machine
 from modules.ui import RunControl as run_control
+from modules.ui.models.measured_speed import speed_key
 from modules.ui.windows import RunSummaryWindow as summary_module
+from tests.support.backup_files import state_of, write_backup
 from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml
 
 
@@ -49,6 +51,28 @@ def test_the_summary_says_the_memory_that_the_run_needs(app, wait_for, summaries
     wait_for(app, lambda: summaries)
     assert summaries[0].splitlines()[1].startswith("Memory:        ")
     assert "by estimate" in summaries[0]
+
+
+@pytest.mark.parametrize("resumed_batch", ["that of the settings", "another"])
+def test_the_time_of_a_resumed_run_is_that_of_the_steps_left_in_batches_of_the_measured_size(
+    app, wait_for, summaries, monkeypatch, tmp_path, resumed_batch
+):
+    wait_for(app, lambda: app.devices.machine is not None and app.devices.num_samples is not None)
+    app.settings.set("workspace_dir", str(tmp_path / "run"))
+    config = app.settings.config()
+    shape = app.devices.shape(config)
+    batch = shape.batch if resumed_batch == "that of the settings" else 2 * shape.batch
+    state = state_of(shape.steps - 3, run={"global_batch": batch, "samples": "digest"})
+    write_backup(tmp_path / "run" / "backup", shape.steps - 3, state)
+    app.devices.take_speed(speed_key(config), 2.0)
+    monkeypatch.setattr(run_control, "run_check", lambda check: "Steps:         5")
+    app.bottom_bar.control.resume()
+    wait_for(app, lambda: summaries)
+    times = [line for line in summaries[0].splitlines() if line.startswith("Time:")]
+    if resumed_batch == "another":
+        assert times == []
+    else:
+        assert times[0].startswith("Time:          about 00:06 for the 3 steps left at 0.50 it/s")
 
 
 def test_the_summary_names_settings_by_their_labels_and_says_each_warning_once(app, wait_for, summaries, monkeypatch):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from modules.config.counted import counted
 from modules.config.errors import UserError
@@ -155,13 +156,20 @@ class DeviceModel:
             return text
         return f"{text} in each process; this machine has {self.machine.memory_bytes / GIB:.1f} GiB for all"
 
-    def time_text(self, config: TrainConfig) -> str:
-        """How long the steps of the run take at the last measured speed of these settings; "" if there is none."""
+    def time_text(self, config: TrainConfig, resumed: Mapping[str, Any] | None = None) -> str:
+        """How long the steps of the run take at the last measured speed of these settings; "" if there is none.
+
+        resumed: the state of the backup that the run resumes from. Its batch may differ from the measured one.
+        """
         shape, (key, step_seconds) = self.shape(config), self._speed
         if step_seconds is None or shape is None or shape.steps is None or key != speed_key(config):
             return ""
+        if resumed and resumed["run"]["global_batch"] != shape.batch:
+            return ""
+        num_steps = max(0, shape.steps - resumed["step"]) if resumed else shape.steps
+        steps = f"the {counted(num_steps, 'step')} left" if resumed else counted(num_steps, "step")
         return (
-            f"about {describe_seconds(shape.steps * step_seconds)} for {counted(shape.steps, 'step')} at "
+            f"about {describe_seconds(num_steps * step_seconds)} for {steps} at "
             f"{1 / step_seconds:.2f} it/s, as last measured with these settings; loading, caching and samples add to it"
         )
 
