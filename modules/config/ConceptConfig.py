@@ -369,6 +369,7 @@ class ConceptConfig:
         help="The concept fills this share of every epoch, however many images it has; its repeats then matter only "
         "if all concepts have a share, for the length of an epoch. Empty: the repeats decide.",
         group="data",
+        empty_means="by repeats",
         gt=0,
         le=1,
         importance="advanced",

@@ -87,6 +87,7 @@ class LoraConfig:
         help="Size of the smaller of the two matrices, at most: the smaller, the larger the file. 4 to 16 is usual. "
         "Empty: near the square root of the layer's size, for the smallest file.",
         group="method",
+        empty_means="auto",
         ge=2,
         visible_when={".adapter": ["lokr"]},
         importance="advanced",

@@ -111,6 +111,11 @@ def test_every_setting_says_what_it_is(info):
         assert set(allowed) <= set(chain(*others)), f"{info.path} can never be visible"
 
 
+def test_every_setting_that_may_be_empty_says_what_that_does():
+    optional = [info for info in walk_settings() if info.optional and not info.unit]  # a field shows the unit instead
+    assert [info.path for info in optional if not info.empty_means] == []
+
+
 def test_a_path_may_differ_between_the_machines_of_a_run():
     paths = [info for info in walk_settings() if info.format not in ("", "long")]
     assert {info.path for info in paths if info.scope != "machine"} == set()

@@ -88,9 +88,7 @@ class EntryField(TypedField):
         return f"{text}\n\n{help_text}" if is_cut else help_text
 
     def _placeholder(self) -> str:
-        if self.info.unit:
-            return self.info.unit
-        return self.info.empty_means or ("empty" if self.info.optional else "")
+        return self.info.unit or self.info.empty_means
 
     def _bind_entry(self) -> None:
         self.entry.bind("<KeyRelease>", self._typed, add="+")
