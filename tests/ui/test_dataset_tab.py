@@ -515,6 +515,10 @@ def test_the_preview_follows_the_chosen_picture(app, window, wait_for):
     wait_for(app, lambda: "fox, red, snow" in window.captions.get("1.0", "end"))
 
 
+def test_the_window_of_a_concept_counts_what_is_missing_and_damaged_as_its_card_does(app, window, wait_for):
+    wait_for(app, lambda: window._state.cget("text") == "6 images, 1 without a caption, 1 can't be read")
+
+
 def test_a_folder_that_goes_is_told_in_the_window(app, window, tmp_path, wait_for):
     app.settings.set("concepts.0.path", str(tmp_path / "gone"))
     wait_for(app, lambda: "does not exist" in window._state.cget("text"))

@@ -45,16 +45,7 @@ class ConceptCard:
     @property
     def counts(self) -> str:
         """The content of the folder, in words."""
-        if self.found is None:
-            return "Looking at the images …"
-        parts = [self.found.content]
-        if self.found.num_without_caption:
-            parts.append(f"{self.found.num_without_caption:,} without a caption")
-        if self.found.num_unreadable:
-            parts.append(f"{self.found.num_unreadable:,} can't be read")
-        if self.found.num_of_runs:
-            parts.append(f"{self.found.num_of_runs:,} written by runs left out")
-        return ", ".join(parts)
+        return "Looking at the images …" if self.found is None else self.found.counts
 
     @property
     def balance(self) -> str:

@@ -72,6 +72,18 @@ class ConceptPictures:
             videos += f" ({counted(num_clips, 'clip')})"
         return videos if self.num_videos == len(self.paths) else f"{images}, {videos}"
 
+    @property
+    def counts(self) -> str:
+        """The content, and what of it is missing, damaged or left out, in words."""
+        parts = [self.content]
+        if self.num_without_caption:
+            parts.append(f"{self.num_without_caption:,} without a caption")
+        if self.num_unreadable:
+            parts.append(f"{self.num_unreadable:,} can't be read")
+        if self.num_of_runs:
+            parts.append(f"{self.num_of_runs:,} written by runs left out")
+        return ", ".join(parts)
+
 
 def find_pictures(
     concept: ConceptConfig,

@@ -159,8 +159,7 @@ class ConceptWindow(ctk.CTkToplevel):
             self._scan_job = None
 
     def _take_pictures(self, found: ConceptPictures) -> None:
-        text = found.error or f"{found.content}, {found.num_without_caption:,} without a caption"
-        text += f", {found.num_of_runs:,} written by runs left out" if found.num_of_runs else ""
+        text = found.error or found.counts
         self._state.configure(text=text, text_color=self.app.theme.error if found.error else self.app.theme.muted)
         self.thumbnails.show(found.paths)
         if found.paths and self.thumbnails.chosen is None:
