@@ -71,7 +71,7 @@ class TrainConfig:
         group="general",
         format="folder",
         scope="machine",
-        kept_as="run folder",
+        kept_as="output folder",
     )
     cache_dir: Str = setting(
         "workspace/cache",

@@ -65,7 +65,7 @@ def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] =
     num_texts = count_texts(config, dataset, texts) if uses_captions else None
     lines = [
         ("Model", f"{config.model.base} ({base.detail})"),
-        ("Method", config.method),
+        ("Method", facts_of(config).label),
         *_image_lines(dataset, buckets),
         *_caption_lines(num_texts),
         *_step_lines(config, dataset, num_ranks, state),

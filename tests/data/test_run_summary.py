@@ -46,6 +46,10 @@ def test_pictures_steps_and_batch_are_those_of_the_plan(values):
     assert "64x64: 3" in text_of(values, "Buckets")
 
 
+def test_the_method_is_called_as_in_the_window(values):
+    assert text_of(values, "Method") == "LoRA"
+
+
 def test_variants_texts_and_held_out_pictures_are_counted(values, picture_folder):
     assert text_of(values, "Captions") == "6 different texts are cached"  # with the empty one
     values["concepts"][0] |= {"augmentation": {"flip": True}, "shuffle_tags": True}

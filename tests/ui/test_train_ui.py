@@ -666,7 +666,7 @@ def test_a_preset_says_what_it_has_kept_and_one_undo_brings_all_back(app, wait_f
     assert comparison.table.exists("lora.targets")
     assert not any(comparison.table.exists(path) for path in ("concepts", "concepts.0.path", "workspace_dir"))
     comparison._act(dict(comparison._actions)["Apply"])
-    assert app.message.cget("text") == "Kept from before: run folder, concepts. Undo brings all back."
+    assert app.message.cget("text") == "Kept from before: output folder, concepts. Undo brings all back."
     assert app.top_bar.modified.cget("text") == "modified (2)"
     app.open_tab("general")
     settle(app)
@@ -827,6 +827,17 @@ def test_the_newest_backup_of_the_run_folder_is_offered_to_go_on_from(make_app, 
     assert button.cget("text").startswith("Resume run from step 1,200, ")
     button.invoke()
     assert resumed == [{"resume": True, "then_start": True}]
+
+
+def test_without_a_run_the_general_tab_names_the_output_folder_as_its_field_does(app, wait_for):
+    app.settings.set("workspace_dir", "nothing/here")
+    tab = app.open_tab("general")
+    wait_for(app, lambda: "No run yet beside the output folder." in " ".join(texts_in(tab)))
+
+
+def texts_in(widget) -> list[str]:
+    own = [widget.cget("text")] if isinstance(widget, ctk.CTkLabel) else []
+    return own + [text for child in widget.winfo_children() for text in texts_in(child)]
 
 
 def resume_buttons(app) -> list:

@@ -77,7 +77,7 @@ class ResumeCard(Card):
             text = f"Resume {name} from step {backup.step:,}, {describe_time(backup.time)}"
             self._button(text, self._resume).grid(row=MAX_RUNS, column=0, columnspan=2, sticky="w", pady=(6, 0))
         if not runs:
-            text = "No run yet beside the run folder. Start the training, and it will be listed here."
+            text = "No run yet beside the output folder. Start the training, and it will be listed here."
             self._label(text, 0, Theme.muted)
         for row, info in enumerate(runs):
             self._label(describe_run(info), row, Theme.text)
