@@ -210,6 +210,7 @@ class TopBar(ctk.CTkFrame):
     def _arrange(self) -> None:
         """Arrange everything in one row if there is room, else in two."""
         scaled, width = self.app.theme.scaled, self.winfo_width()
+        self._right.grid_columnconfigure(0, minsize=self.search.min_width)  # the menus end in "…" where they are cut
         is_wide = width <= 1 or width >= self._left.winfo_reqwidth() + scaled(MIN_RIGHT + 40)
         rows = 1 if is_wide else 2
         if rows == self._rows:

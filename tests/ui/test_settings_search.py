@@ -1,5 +1,7 @@
 """The search over all settings, and the navigation to a setting wherever its field is."""
 
+import tkinter
+
 import customtkinter as ctk
 import pytest
 
@@ -20,6 +22,18 @@ def search(app, text: str) -> None:
     entry._entry.event_generate("<KeyRelease>", keysym="p")
     entry._entry.event_generate("<Return>")
     app.update()
+
+
+@pytest.mark.parametrize("scale", [1.0, 1.5])
+def test_what_the_search_is_for_is_never_cut(app, settle, scale):
+    app.theme.set_scale(scale)
+    app.settings.set("epochs", 3)  # so that the button "modified (1)" takes some of the room
+    entry = app.top_bar.search
+    for width in (960, 1024, 1100, 1400):
+        tkinter.Wm.wm_geometry(app.root, f"{round(width * scale)}x700")
+        settle(app)
+        assert "Search" in entry._entry.get()
+        assert entry._entry.xview() == (0.0, 1.0), f"cut at {width}"
 
 
 def field_with_keys(app, path: str):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from modules.ui.App import App
 
 MAX_FOUND = 12
+PADDING = 16  # unscaled pixels around the text, with the cursor
 
 
 class SettingsSearch(ctk.CTkEntry):
@@ -34,6 +35,12 @@ class SettingsSearch(ctk.CTkEntry):
         self.bind("<Down>", lambda event: self._move(1))
         self.bind("<Up>", lambda event: self._move(-1))
         self.bind("<FocusOut>", lambda event: app.after(200, self._close_unless_used))
+
+    @property
+    def min_width(self) -> int:
+        """The width in screen pixels in which the placeholder is not cut."""
+        font, text = self._entry.cget("font"), self.cget("placeholder_text")
+        return int(self.tk.call("font", "measure", font, text)) + self.app.theme.scaled(PADDING)
 
     def close(self) -> None:
         """Close the list and clear the entry."""
