@@ -649,6 +649,17 @@ def test_closing_the_changes_of_a_preset_returns_to_the_choice_and_taking_them_e
     assert not window.winfo_exists()
 
 
+def test_taking_a_preset_while_the_list_of_its_changes_is_open_closes_the_list_too(app, wait_for):
+    window = app.top_bar.choose_preset()
+    wait_for(app, lambda: window.table.exists("preset:sdxl-lora"))
+    window.table.selection_set("preset:sdxl-lora")
+    window._act(dict(window._actions)["Show changes…"])
+    comparison = opened_changes(app)
+    window._act(dict(window._actions)["Apply"])
+    wait_for(app, lambda: not comparison.winfo_exists())
+    assert app.settings.preset_name == "sdxl-lora"
+
+
 def opened_changes(app) -> ChangesWindow:
     return next(child for child in app.winfo_children() if isinstance(child, ChangesWindow))
 

@@ -29,7 +29,7 @@ class ChangesWindow(TableWindow):
     """find: returns the content, and is called again after each change of the settings. If it then raises ConfigError,
     the window closes with that message.
 
-    opener: the window from which it was opened and to which it returns; an action closes both.
+    opener: the window from which it was opened and to which it returns; an action of either closes both.
     """
 
     def __init__(
@@ -59,6 +59,9 @@ class ChangesWindow(TableWindow):
         super()._act(action)
 
     def _follow(self) -> None:
+        if self._opener is not None and not self._opener.winfo_exists():  # a choice in it has made these changes moot
+            self.destroy()
+            return
         try:
             self._show(self._find())
         except ConfigError as error:
