@@ -85,7 +85,7 @@ def _training(config: TrainConfig) -> dict[str, int]:
         base.require(base.family.vae)
     attach_method(config, method, base, parts)
     run: Any = SimpleNamespace(base=base, parts=parts, loss=method.loss(base, config), total_steps=100)
-    run.plan, run.learning_rate_factor = SimpleNamespace(steps_per_epoch=100), 1.0
+    run.steps_until, run.learning_rate_factor = (lambda epochs: 100), 1.0
     weights = MEMORY.now
     loop = trainer._make_loop(run)
     step = Step([make_batch(config, base)])
