@@ -118,7 +118,7 @@ class Dataset:
     def missing_captions(self) -> list[str]:
         """The paths of the `captionless` images that are in the dataset, once for each concept."""
         images = zip(self.concept_index.tolist(), self.paths, strict=True)
-        return [path for number, path in dict.fromkeys(images) if (number, path) in self.captionless]
+        return [path for _, path in dict.fromkeys(image for image in images if image in self.captionless)]
 
     @property
     def other_files(self) -> list[str]:

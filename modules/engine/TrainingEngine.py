@@ -224,8 +224,8 @@ class TrainingEngine:
         self._task = task
         monitor = monitor or ("train_loss" if val_loader is None else "val_loss")
         if task.step_fn is None:  # the names of its metrics are only known when it returns them
-            of_validation = ["val_loss", *task.metrics] if val_loader is not None else []
-            check_monitor(monitor, ["train_loss", *([] if of_validation else task.metrics), "lr", *of_validation])
+            of_validation = ["val_loss"] if val_loader is not None else []
+            check_monitor(monitor, ["train_loss", "lr", *of_validation, *task.metrics])
         loop = self._loop = TrainingLoop(
             self.model,
             self._step_function(task, measures=val_loader is None),

@@ -61,7 +61,9 @@ def merge_into_model(
     if to_file and (family is None or family.single_file is None):
         raise WeightsError(f"'{target}': {info.detail} can't be written as a single file; name a folder.")
     if to_file and (words := _words(Path(path) for path in loras)):
-        raise WeightsError(f"'{target}': a single file has no place for the word {_first(words)!r}; name a folder.")
+        raise WeightsError(
+            f"'{target}': a single file has no place for the word {bundled_names(words)[0]!r}; name a folder."
+        )
     name = dtype or (usual_dtype(base) if info.kind != "hub" else "float32")
     pipe = load_pipeline(base, loras, torch.device("cpu"), config_folder, dtype=name)
     _merge(pipe)
@@ -172,8 +174,8 @@ def _save_like(
     as_kohya = is_kohya(names) and not family.layer_names
     if words and not as_kohya:
         raise WeightsError(
-            f"'{source}': is in diffusers' format, which can't hold words, such as {_first(words)!r} of another "
-            "file; name one in kohya's format first."
+            f"'{source}': is in diffusers' format, which can't hold words, such as "
+            f"{bundled_names(words)[0]!r} of another file; name one in kohya's format first."
         )
     return _save(target, layers, family, as_kohya, dtype, metadata, words)
 
@@ -187,10 +189,6 @@ def _words(sources: Iterable[Path]) -> dict[str, Tensor]:
             raise WeightsError(f"'{source}': has {known[0]!r} like another file; leave one of them out.")
         words |= load_tensors(source, names)
     return words
-
-
-def _first(words: Mapping[str, Tensor]) -> str:
-    return bundled_names(words)[0]
 
 
 def _save(
