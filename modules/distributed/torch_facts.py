@@ -4,12 +4,13 @@
 
 The last line of stdout is JSON, and the exit code 0:
 
-    {"version": "2.13.0+cu130", "file": ".../torch/__init__.py", "cuda": "13.0", "nccl": "2.27.7", "has_gloo": true,
-     "has_nccl": true, "reason": "",
-     "devices": [{"name": "NVIDIA A100-SXM4-80GB", "capability": "8.0", "error": ""}, ...]}
+    {"version": "2.13.0+cu130", "file": ".../torch/__init__.py", "cuda": "13.0", "nccl": "2.27.7", "cudnn": "9.19.0",
+     "has_gloo": true, "has_nccl": true, "reason": "",
+     "devices": [{"name": "NVIDIA A100-SXM4-80GB", "capability": "8.0", "attention": "flash", "error": ""}, ...]}
 
-cuda: the version that PyTorch was built for, or null. nccl: its version, or null. reason: why PyTorch can't use CUDA;
-empty if it can, or was built without. devices: in CUDA's order; error: why a small sum on the device failed, or empty.
+cuda: the version that PyTorch was built for, or null. nccl, cudnn: their versions, or null. reason: why PyTorch can't
+use CUDA; empty if it can, or was built without. devices: in CUDA's order; attention: the backend that PyTorch chooses
+by itself for an attention with gradients, or empty; error: why a small sum on the device failed, or empty.
 """
 
 from __future__ import annotations
@@ -39,11 +40,20 @@ def read_facts() -> dict[str, Any]:
         "file": torch.__file__,
         "cuda": torch.version.cuda,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if has_nccl else None,
+        "cudnn": cudnn_version(),
         "has_gloo": dist.is_available() and dist.is_gloo_available(),
         "has_nccl": has_nccl,
         "reason": reason,
         "devices": [_try_device(index) for index in range(torch.cuda.device_count())] if can_use else [],
     }
+
+
+def cudnn_version() -> str | None:
+    """That of cuDNN 9 and newer; None without cuDNN."""
+    import torch
+
+    number = torch.backends.cudnn.version()  # 91900 for 9.19.0
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}" if number else None
 
 
 def no_cuda_reason() -> str:
@@ -67,14 +77,26 @@ def _try_device(index: int) -> dict[str, str]:
     """Computes a small sum, which needs memory, a kernel for this GPU and a correct result."""
     import torch
 
-    error = ""
+    error = attention = ""
     try:
         if torch.ones(8, device=f"cuda:{index}").sum().item() != 8:
             error = "it computes a wrong sum"
+        attention = _chosen_attention(index)
     except RuntimeError as failure:
-        error = first_line(failure)
+        error = error or first_line(failure)
     major, minor = torch.cuda.get_device_capability(index)
-    return {"name": torch.cuda.get_device_name(index), "capability": f"{major}.{minor}", "error": error}
+    name, capability = torch.cuda.get_device_name(index), f"{major}.{minor}"
+    return {"name": name, "capability": capability, "attention": attention, "error": error}
+
+
+def _chosen_attention(index: int) -> str:
+    """The backend that torch chooses there: "cudnn", "flash", "efficient" or "math"."""
+    import torch
+    from torch.nn.attention import SDPBackend
+
+    query = torch.ones(1, 2, 256, 64, dtype=torch.bfloat16, device=f"cuda:{index}", requires_grad=True)
+    chosen = torch._fused_sdp_choice(query, query, query)
+    return SDPBackend(chosen).name.partition("_")[0].lower()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.config.installation import INSTALL_TORCH_BUILD
 from modules.distributed.allocator import enable_expandable_segments
+from modules.distributed.cudnn_attention import switch_cudnn_attention_off
 from modules.distributed.torch_facts import no_cuda_reason
 from modules.machine.devices import driver_fault, list_gpus, no_gpu_reason
 
@@ -61,7 +62,10 @@ def usable_device(name: torch.device | str) -> torch.device:
 
 
 def set_cuda_device(device: torch.device) -> None:
-    """Makes `device` the current GPU of this process. Raises UserError if this PyTorch has no kernels for it."""
+    """Makes `device` the current GPU of this process, for training: without cuDNN's attention.
+
+    Raises UserError if this PyTorch has no kernels for it, or if the environment asks for cuDNN's attention.
+    """
     import torch
 
     torch.cuda.set_device(device)
@@ -72,6 +76,7 @@ def set_cuda_device(device: torch.device) -> None:
             f"{capability[0]}.{capability[1]}, for which PyTorch {torch.__version__} has no kernels (it has "
             f"{' '.join(built_for)}): exclude it with device_indexes, or install another build of PyTorch."
         )
+    switch_cudnn_attention_off()
     enable_expandable_segments(device)
 
 

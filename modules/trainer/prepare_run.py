@@ -28,6 +28,7 @@ from modules.data.run_summary import count_texts, disk_needs, image_warnings
 from modules.data.RunPlan import RunPlan, samples_digest
 from modules.data.SampleSource import SampleSource
 from modules.diffusion.timestep_sampling import timestep_distribution
+from modules.distributed.cudnn_attention import describe_attention
 from modules.distributed.usable_gpus import describe_device
 from modules.families.conditioning import is_unconditional_zero
 from modules.families.registry import FAMILIES
@@ -164,6 +165,8 @@ def _check_settings(start: _Start, resume: bool) -> BaseInfo:
         check_compiler(device)
     if start.runtime.world_size == 1:  # with several ranks, setup_distributed prints the devices
         start.callbacks.on_status(f"Training on {describe_device(device)}")
+    if start.runtime.is_main and (attention := describe_attention(device)):
+        start.callbacks.on_status(attention)
     return base_info
 
 

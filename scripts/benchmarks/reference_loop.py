@@ -39,6 +39,7 @@ def train(arguments: WorkerArguments) -> None:
     rank, world_size = join_ranks(device)
     turns = Turns(arguments, device.type, world_size)
     torch.backends.cuda.matmul.allow_tf32 = True  # as Chorus has it by default: the loops are to do the same
+    torch.backends.cuda.enable_cudnn_sdp(False)  # likewise
     torch.manual_seed(0)
     with rank_0_first(rank, world_size):
         latents, embeddings = cached(arguments, device)

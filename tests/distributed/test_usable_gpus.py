@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from modules.config.errors import UserError
+from modules.distributed import usable_gpus
 from modules.distributed.Runtime import Runtime, default_device
 from modules.distributed.usable_gpus import describe_device, has_kernels
 from modules.machine import devices
@@ -86,6 +87,34 @@ def test_a_gpu_without_kernels_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80"])
     with pytest.raises(UserError, match=r"GPU 1 \(NVIDIA .*\) has compute capability 6.1, .* \(it has sm_75 sm_80\)"):
         Runtime(torch.device("cuda", 1))
+
+
+@pytest.fixture
+def hopper(monkeypatch):
+    """A GPU on which PyTorch chooses the attention of cuDNN; what was chosen before holds again afterwards."""
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_90"])
+    monkeypatch.setattr(usable_gpus, "enable_expandable_segments", lambda device: None)
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    yield
+    torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+@pytest.mark.usefixtures("hopper")
+def test_a_rank_on_a_gpu_computes_no_gradients_with_the_attention_of_cudnn():
+    Runtime(torch.device("cuda", 0))
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+    assert torch.backends.cuda.flash_sdp_enabled()
+
+
+@pytest.mark.usefixtures("hopper")
+def test_an_environment_that_asks_for_the_attention_of_cudnn_is_refused(monkeypatch):
+    """diffusers would switch it on again in each attention."""
+    monkeypatch.setenv("DIFFUSERS_ATTN_BACKEND", "_native_cudnn")
+    with pytest.raises(UserError, match=r"^DIFFUSERS_ATTN_BACKEND '_native_cudnn': .* unset the variable"):
+        Runtime(torch.device("cuda", 0))
 
 
 def test_the_device_description_says_why_it_is_the_cpu(machine, monkeypatch):

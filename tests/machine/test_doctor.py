@@ -49,10 +49,11 @@ FACTS = {
     "file": "/somewhere/torch/__init__.py",
     "cuda": "13.0",
     "nccl": "2.27.7",
+    "cudnn": "9.19.0",
     "has_gloo": True,
     "has_nccl": True,
     "reason": "",
-    "devices": [{"name": "NVIDIA A100-SXM4-80GB", "capability": "8.0", "error": ""}] * 8,
+    "devices": [{"name": "NVIDIA A100-SXM4-80GB", "capability": "8.0", "attention": "flash", "error": ""}] * 8,
 }
 
 
@@ -184,7 +185,7 @@ def test_without_a_driver_there_is_nothing_to_say_of_it():
         ({"reason": "CUDA driver version is insufficient", "devices": []}, "driver version is insufficient"),
         ({"devices": FACTS["devices"][:5]}, "sees 5 of 8 GPUs"),
         (
-            {"devices": [*FACTS["devices"][:7], {"name": "", "capability": "6.1", "error": "no kernel image"}]},
+            {"devices": [*FACTS["devices"][:7], {**FACTS["devices"][7], "error": "no kernel image"}]},
             "can't compute on GPU 7: no kernel image",
         ),
         ({"has_gloo": False}, "without gloo"),
@@ -199,8 +200,14 @@ def test_torch_that_can_not_use_the_gpus_fails(hardware, changed, text):
 
 def test_torch_that_computes_on_all_gpus_is_well(hardware):
     result = check_torch(FACTS, hardware)
-    assert (result.state, result.text) == ("ok", "2.13.0+cu130 computes on all 8 GPUs, NCCL 2.27.7")
+    assert (result.state, result.text) == ("ok", "2.13.0+cu130 computes on all 8 GPUs, NCCL 2.27.7, cuDNN 9.19.0")
     assert result.details[7] == "GPU 7: compute capability 8.0"
+
+
+def test_gpus_where_torch_chooses_the_attention_of_cudnn_are_named(hardware):
+    hopper = {**FACTS["devices"][0], "capability": "9.0", "attention": "cudnn"}
+    result = check_torch(facts(devices=[hopper] * 8), hardware)
+    assert result.details[0].startswith("GPU 0: compute capability 9.0; PyTorch chooses cuDNN's attention")
 
 
 def test_a_torch_that_breaks_hangs_or_says_nothing_is_a_result_and_no_traceback():

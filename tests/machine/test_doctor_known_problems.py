@@ -56,6 +56,7 @@ CASES = {
     "WSL": {"in_wsl": True},
     "Windows disk": {"in_wsl": True, "folders": ("/mnt/c/run",)},
     "allocator": {"env": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments=True"}},
+    "attention": {"env": {"DIFFUSERS_ATTN_BACKEND": "_native_cudnn"}},
     "CUDA_LAUNCH_BLOCKING": {"env": {"CUDA_LAUNCH_BLOCKING": "1"}},
     "TORCH_DISTRIBUTED_DEBUG": {"env": {"TORCH_DISTRIBUTED_DEBUG": "detail"}},
     "threads": {"env": {"OMP_NUM_THREADS": "64"}},

@@ -180,10 +180,17 @@ def check_torch(facts: Mapping[str, Any], hardware: Hardware) -> CheckResult:
         remedy = f"Install PyTorch from PyPI: {SET_UP_AGAIN}."
     else:
         where = f"all {num_gpus} GPUs" if num_gpus > 1 else "the GPU" if num_gpus else "the CPU"
-        text = f"computes on {where}" + (f", NCCL {facts['nccl']}" if facts["nccl"] else "")
-    devices = enumerate(facts["devices"])
-    details = tuple(f"GPU {index}: compute capability {device['capability']}" for index, device in devices)
+        versions = {"NCCL": facts["nccl"], "cuDNN": facts["cudnn"]}
+        text = f"computes on {where}" + "".join(f", {name} {number}" for name, number in versions.items() if number)
+    details = tuple(_capability_line(index, device) for index, device in enumerate(facts["devices"]))
     return CheckResult("PyTorch", "fails" if remedy else "ok", f"{version} {text}", remedy, details, dict(facts))
+
+
+def _capability_line(index: int, device: Mapping[str, str]) -> str:
+    line = f"GPU {index}: compute capability {device['capability']}"
+    if device["attention"] == "cudnn":
+        return f"{line}; PyTorch chooses cuDNN's attention, which is off in training"
+    return line
 
 
 def _gpu_line(gpu: Gpu, usage: GpuUsage) -> str:

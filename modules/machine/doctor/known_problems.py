@@ -23,6 +23,7 @@ FEW_OPEN_FILES = 1024
 NCCL_VARIABLES = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 NCCL_TROUBLES = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
 TORCH_CUDA = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
+CUDNN_PLANS = "https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/cudnn/MHA.cpp"
 GLOO_ADDRESS = "https://github.com/pytorch/gloo/issues/70"
 
 
@@ -220,6 +221,11 @@ def _blocking(here: Situation) -> str:
     return "CUDA_LAUNCH_BLOCKING is set: the CPU waits for each kernel" if on else ""
 
 
+def _cudnn_attention(here: Situation) -> str:
+    asked = here.hardware.gpus and here.env.get("DIFFUSERS_ATTN_BACKEND") == "_native_cudnn"
+    return "DIFFUSERS_ATTN_BACKEND asks for cuDNN's attention, whose gradients can be wrong" if asked else ""
+
+
 def _checked_collectives(here: Situation) -> str:
     on = here.has_several_ranks and here.env.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"
     return "TORCH_DISTRIBUTED_DEBUG is DETAIL: ranks compare notes before each exchange" if on else ""
@@ -319,6 +325,7 @@ KNOWN_PROBLEMS = (
     KnownProblem("allocator", "fails", _bad_allocator, "Correct it, or unset it.", TORCH_CUDA),
     KnownProblem("allocator", "warning", _segments, "Take it out: it has no effect here but a warning.", TORCH_CUDA),
     KnownProblem("CUDA_LAUNCH_BLOCKING", "warning", _blocking, "Unset it unless you look for a bug.", TORCH_CUDA),
+    KnownProblem("attention", "fails", _cudnn_attention, "Unset it.", CUDNN_PLANS),
     KnownProblem(
         "TORCH_DISTRIBUTED_DEBUG",
         "warning",

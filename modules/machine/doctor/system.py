@@ -24,6 +24,7 @@ STEERING = (
     "CUBLAS_",
     "CUDA_",
     "CUDNN_",
+    "DIFFUSERS_",
     "DISABLE_ADDMM_CUDA_LT",
     "GLOO_",
     "HF_HOME",
