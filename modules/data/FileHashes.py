@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from modules.config.atomic_file import write_bytes
+from modules.config.regular_file import open_regular
 from modules.data.errors import ImageError
 from modules.data.videos import files_of
 
@@ -83,7 +84,7 @@ def hash_of(files: Sequence[str]) -> str:
     """The SHA-256 of a file, or of all frames of a video one after the other."""
     digest = hashlib.sha256()
     for path in files:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             while chunk := file.read(2**20):
                 digest.update(chunk)
     return digest.hexdigest()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any
 
+from modules.config.regular_file import is_special, open_regular, read_regular
 from modules.data.caption_encodings import why_not_utf8
 from modules.data.captions import MAX_CAPTION_BYTES, Table, check_length
 from modules.data.errors import CaptionError, DataError
@@ -30,7 +32,7 @@ def read_table(concept: ConceptConfig, setting: str) -> Table:
     wanted = (concept.caption_column,) if concept.caption_column else CAPTION_COLUMNS
     found: dict[str, list[str]] = {}
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
             rows = _json_rows(file, path) if path.lower().endswith(".jsonl") else _csv_rows(file)
             for line, row in rows:
                 where = f"{path}, line {line}"
@@ -39,8 +41,7 @@ def read_table(concept: ConceptConfig, setting: str) -> Table:
                 for caption in captions if isinstance(captions, list) else [captions]:
                     found.setdefault(name, []).append(_one_line(caption, where))
     except UnicodeDecodeError as error:
-        with open(path, "rb") as file:
-            raise CaptionError(path, "encoding", why_not_utf8(file.read()) or "is not UTF-8") from error
+        raise CaptionError(path, "encoding", why_not_utf8(read_regular(path)) or "is not UTF-8") from error
     except csv.Error as error:
         raise DataError(f"{path} is not a valid table ({error}): fix it.") from error
     except OSError as error:
@@ -54,7 +55,7 @@ def find_table(concept: ConceptConfig, setting: str) -> str:
     names = (concept.caption_table,) if concept.caption_table else NAMES
     for name in names:
         path = os.path.join(root, os.path.expanduser(name))
-        if os.path.isfile(path):
+        if os.path.isfile(path) or is_special(path):  # which reading it explains
             if not path.lower().endswith((".csv", ".jsonl")):
                 raise DataError(f"{setting}.caption_table {name}: must end in .csv or .jsonl; save it as one of these.")
             return path

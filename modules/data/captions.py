@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.installation import command_name
 from modules.config.methods import facts_of
+from modules.config.regular_file import read_regular
 from modules.data.caption_edits import alternatives, as_trained, varies, without_removed_tags
 from modules.data.caption_encodings import why_not_utf8
 from modules.data.errors import CaptionError, DataError
@@ -162,10 +163,11 @@ def _plain_text(text: str) -> str:
 def _read_text(path: str, per_line: bool) -> tuple[str, ...] | None:
     """Raises CaptionError."""
     try:
-        with open(path, "rb") as file:
-            content = file.read(MAX_LINES_BYTES + 1)
-    except FileNotFoundError:
-        return None
+        content = read_regular(path, MAX_LINES_BYTES + 1)
+    except FileNotFoundError as error:
+        if not os.path.islink(path):
+            return None
+        raise CaptionError(path, "access", "is a link to a file that is not there") from error
     except OSError as error:
         raise CaptionError(path, "access", f"can't be read ({error.strerror})") from error
     if len(content) > MAX_LINES_BYTES:

@@ -7,11 +7,11 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.config.atomic_file import write_bytes
 from modules.config.clips import clip_rule
+from modules.config.regular_file import read_regular
 from modules.data.caption_encodings import byte_at, encoding_of, why_not_utf8
 from modules.data.caption_tables import find_table
 from modules.data.concepts import captions, scan
@@ -57,7 +57,7 @@ def convert_to_utf8(path: str, unmarked: str = WESTERN) -> Conversion:
     Raises DataError if the file can't be decoded, read or written; the file is then unchanged.
     """
     try:
-        content = Path(path).read_bytes()
+        content = read_regular(path)
         encoding = encoding_of(content, unmarked)
         text = content.decode(encoding)
         copy = shutil.copy2(path, _free_name(path))
@@ -75,7 +75,7 @@ def convert_to_utf8(path: str, unmarked: str = WESTERN) -> Conversion:
 
 def _is_misencoded(path: str) -> bool:
     try:
-        return why_not_utf8(Path(path).read_bytes()) is not None
+        return why_not_utf8(read_regular(path)) is not None
     except OSError:  # reported by the dataset check
         return False
 

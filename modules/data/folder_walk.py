@@ -116,17 +116,22 @@ def _absolute(path: str) -> str:
 
 
 def _list_folder(folder: str) -> tuple[set[str], list[str]]:
-    """The names of the visible files and folders in `folder`, ignoring broken and circular symlinks."""
+    """The names of the visible files and folders in `folder`, whatever these files are.
+
+    Links that lead nowhere or in a circle, and what is no regular file, are among the files: opening them tells why
+    they can't be used.
+    """
     files, folders = set(), []
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
             try:
-                if entry.is_dir():
-                    folders.append(entry.name)
-                elif entry.is_file():
-                    files.add(entry.name)
+                is_folder = entry.is_dir()
             except OSError:  # a symlink to itself
-                continue
+                is_folder = False
+            if is_folder:
+                folders.append(entry.name)
+            else:
+                files.add(entry.name)
     return files, folders

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from modules.data.buckets import Buckets
     from modules.data.concepts import Dataset
 
+HUGE_PIXELS = 89_478_485  # where Pillow begins to warn; it refuses twice as many
 ENLARGED = 1.1  # images that are upscaled by more than this are reported
 NUM_READERS = 8
 
@@ -100,6 +101,7 @@ def _findings(
     yield from _layers(dataset, unusable)
     yield from _duplicates(dataset)
     yield from _shapes(dataset, buckets, config)
+    yield from _huge(dataset)
     batch = global_batch(config, num_ranks)
     yield from _small_buckets(dataset, buckets, batch)
     samples = count_samples(len(dataset), dataset.repeats, concept_index=dataset.concept_index)
@@ -175,18 +177,34 @@ def _duplicates(dataset: Dataset) -> Iterator[Finding]:
     alike: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for sample in np.flatnonzero(dataset.num_views).tolist():
         path = dataset.paths[sample]
-        size = sum(map(os.path.getsize, files_of(path)))
-        alike[size, int(dataset.widths[sample]), int(dataset.heights[sample])].append(path)
+        size = _bytes_or_none(path)
+        if size is not None:
+            alike[size, int(dataset.widths[sample]), int(dataset.heights[sample])].append(path)
     candidates = sorted({path for paths in alike.values() if len(paths) > 1 for path in paths})
     by_content: dict[str, list[str]] = defaultdict(list)
     with ThreadPoolExecutor(NUM_READERS) as readers:
-        for path, digest in zip(candidates, readers.map(lambda path: hash_of(files_of(path)), candidates), strict=True):
-            by_content[digest].append(path)
+        for path, digest in zip(candidates, readers.map(_hash_or_none, candidates), strict=True):
+            if digest is not None:
+                by_content[digest].append(path)
     copies = [path for paths in by_content.values() for path in paths[1:]]
     if copies:
         one = "image is a copy of another one, which is trained more often unless you remove the copy"
         several = "images are copies of others, which are trained more often unless you remove the copies"
         yield finding_of("duplicate", "note", one, several, copies)
+
+
+def _bytes_or_none(path: str) -> int | None:
+    try:
+        return sum(map(os.path.getsize, files_of(path)))
+    except (OSError, ImageError):  # removed since the images were found
+        return None
+
+
+def _hash_or_none(path: str) -> str | None:
+    try:
+        return hash_of(files_of(path))
+    except (OSError, ImageError):
+        return None
 
 
 def _shapes(dataset: Dataset, buckets: Buckets, config: TrainConfig) -> Iterator[Finding]:
@@ -210,6 +228,17 @@ def _shapes(dataset: Dataset, buckets: Buckets, config: TrainConfig) -> Iterator
         one = f"image is much longer than {allowed} and is cropped"
         several = f"images are much longer than {allowed} and are cropped"
         yield finding_of("elongated", "warning", one, several, paths, f" ({kept:.0%} is kept)")
+
+
+def _huge(dataset: Dataset) -> Iterator[Finding]:
+    """Reports images so large that decoding them takes long and much memory."""
+    limit = HUGE_PIXELS
+    huge = dataset.widths.astype(np.int64) * dataset.heights > limit
+    if huge.any():
+        paths = dict.fromkeys(dataset.paths[sample] for sample in np.flatnonzero(huge))
+        one = f"image has more than {limit / 1e6:.0f} megapixels, which take long to decode"
+        several = f"images have more than {limit / 1e6:.0f} megapixels, which take long to decode"
+        yield finding_of("huge", "note", one, several, paths)
 
 
 def _kept_share(dataset: Dataset, buckets: Buckets, sample: int) -> float:

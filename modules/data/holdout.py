@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import blake2b
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modules.config.counted import counted
+from modules.config.regular_file import open_regular
 from modules.data.draws import uniform_array
-from modules.data.errors import DataError
+from modules.data.errors import DataError, ImageError
 from modules.data.videos import files_of
 
 if TYPE_CHECKING:
@@ -61,12 +63,19 @@ def no_validation_warning(config: TrainConfig, num_held_out: int) -> str | None:
 def _peek(path: str) -> int:
     """A 64-bit hash of a file's size, beginning and end; equal files have equal hashes, without reading whole files.
 
-    Of a folder of frames, it is made of the first and the last one and their number.
+    Of a folder of frames, it is made of the first and the last one and their number. Of a file that can't be read any
+    more, it is made of its name: training will leave the image out.
     """
-    files = files_of(path)
+    try:
+        return _peek_files(files_of(path))
+    except (OSError, ImageError):
+        return int.from_bytes(blake2b(os.fsencode(os.path.basename(path)), digest_size=8).digest(), "little")
+
+
+def _peek_files(files: Sequence[str]) -> int:
     digest = blake2b(digest_size=8)
     for name in dict.fromkeys((files[0], files[-1])):
-        with open(name, "rb") as file:
+        with open_regular(name) as file:
             digest.update(file.read(PEEKED_BYTES))
             size = file.seek(0, os.SEEK_END)
             file.seek(max(size - PEEKED_BYTES, 0))

@@ -7,6 +7,7 @@ the number of pixels applies, and any damage is reported as ImageError.
 from __future__ import annotations
 
 import struct
+import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import numpy as np
 from PIL import Image, ImageEnhance, UnidentifiedImageError
 from PIL.ExifTags import Base as ExifTag
 
+from modules.config.regular_file import open_regular
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.buckets import crop_box, rotation_margins
 from modules.data.errors import ImageError
@@ -27,6 +29,10 @@ DAMAGE = (
     Image.DecompressionBombError, OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, EOFError,
     AttributeError, AssertionError, NotImplementedError, struct.error, zlib.error,
 )  # fmt: skip
+
+# Pillow warns of large images and odd metadata in lines that name its own source, not the image. The dataset check
+# names large images, and damage that matters is an error. Filters inside of functions would not be safe in threads.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 # EXIF orientation -> the transposition that makes the image upright
 UPRIGHT = {
@@ -62,7 +68,7 @@ def load_rgba(path: str) -> Image.Image:
 
 def may_be_transparent(path: str) -> bool:
     """Whether the image at `path` has an alpha channel or a transparent color, by its header. Raises ImageError."""
-    with _damage_explained(path), Image.open(path, formats=FORMATS) as image:
+    with _opened(path) as image:
         return _has_alpha(image)
 
 
@@ -71,7 +77,7 @@ def read_size(path: str) -> tuple[int, int]:
 
     Raises ImageError if the file is not an image. Damage after the header is not detected.
     """
-    with _damage_explained(path), Image.open(path, formats=FORMATS) as image:
+    with _opened(path) as image:
         width, height = image.size
         if image.format == "TIFF":
             # Pillow versions differ in whether a sideways TIFF's size is swapped on opening; its tags are as stored.
@@ -159,7 +165,7 @@ def _loaded(
     path: str, convert: Callable[[Image.Image], Image.Image], at_least: tuple[int, int] | None = None
 ) -> Image.Image:
     """What `convert` makes of the decoded image, upright. at_least: as for `load_image`."""
-    with _damage_explained(path), Image.open(path, formats=FORMATS) as image:
+    with _opened(path) as image:
         if at_least is not None:
             image.draft(None, (max(at_least),) * 2)  # of either orientation
         image.load()
@@ -169,9 +175,11 @@ def _loaded(
 
 
 @contextmanager
-def _damage_explained(path: str) -> Iterator[None]:
+def _opened(path: str) -> Iterator[Image.Image]:
+    """The image in a file; whatever Pillow finds wrong with it, here or in the block, becomes an ImageError."""
     try:
-        yield
+        with open_regular(path) as file, Image.open(file, formats=FORMATS) as image:
+            yield image
     except UnidentifiedImageError as error:
         raise ImageError(path, "it is not a PNG, JPEG, WebP, BMP, GIF or TIFF image") from error
     except DAMAGE as error:

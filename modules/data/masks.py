@@ -19,7 +19,7 @@ from modules.config.families import load_families
 from modules.config.methods import facts_of
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.captions import file_stem, path_in_concept
-from modules.data.errors import DataError
+from modules.data.errors import DataError, ImageError
 from modules.data.images import EXTENSIONS, fit_image, load_alpha, load_image, may_be_transparent, size_or_reason
 from modules.data.mask_names import SUFFIXES, masked_stem
 from modules.data.videos import is_video
@@ -140,8 +140,15 @@ def _or_alpha(dataset: Dataset, masks: list[str | None]) -> list[str | None]:
     ]
     with ThreadPoolExecutor(NUM_READERS) as readers:
         paths = [dataset.paths[sample] for sample in asked]
-        own = {sample for sample, is_own in zip(asked, readers.map(may_be_transparent, paths), strict=True) if is_own}
+        own = {sample for sample, is_own in zip(asked, readers.map(_is_transparent, paths), strict=True) if is_own}
     return [dataset.paths[sample] if sample in own else mask for sample, mask in enumerate(masks)]
+
+
+def _is_transparent(path: str) -> bool:
+    try:
+        return may_be_transparent(path)
+    except ImageError:  # it has changed since its size was read; training leaves it out
+        return False
 
 
 def _mask_root(concept: ConceptConfig, number: int) -> str:

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from PIL import Image
 
+from modules.config.regular_file import open_regular
 from modules.data.errors import ImageError
+from modules.data.images import DAMAGE, load_image, read_size
 from modules.data.images import EXTENSIONS as IMAGE_EXTENSIONS
-from modules.data.images import load_image, read_size
 from modules.data.mask_names import is_mask
 
 if TYPE_CHECKING:
@@ -247,13 +248,16 @@ def _opened(path: str) -> Iterator[tuple[InputContainer, VideoStream]]:
     import av
 
     try:
-        with open(path, "rb") as file, av.open(file, format=FORMATS[os.path.splitext(path)[1].lower()]) as container:
+        with open_regular(path) as file, av.open(file, format=FORMATS[os.path.splitext(path)[1].lower()]) as container:
             if not container.streams.video:
                 raise ValueError("it has no video stream")
-            yield container, container.streams.video[0]
-    except (av.error.FFmpegError, OSError, ValueError, ArithmeticError) as error:
+            stream = container.streams.video[0]
+            if stream.codec_context is None:
+                raise ValueError("its codec is unknown; convert it to H.264")
+            yield container, stream
+    except (av.error.FFmpegError, *DAMAGE) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise ImageError(path, reason.rstrip(".")) from error
+        raise ImageError(path, " ".join(reason.split()).rstrip(".")) from error
 
 
 def _first(container: InputContainer, stream: VideoStream) -> VideoFrame:

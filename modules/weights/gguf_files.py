@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from modules.config.regular_file import open_regular
 from modules.weights.errors import WeightsError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def check_gguf(path: Path, setting: str) -> None:
             ".safetensors file."
         )
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             _check_header(file, os.path.getsize(path))
     except OSError as error:
         raise WeightsError(f"{setting} '{path}': can't be read ({error.strerror}); choose another file.") from error

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.config.atomic_file import new_file
+from modules.config.regular_file import check_regular, open_regular
 from modules.weights.errors import WeightsError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def read_header(path: str | Path) -> dict[str, dict[str, Any]]:
     """
     try:
         size = os.path.getsize(path)
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             start = file.read(64)
             reason = _other_format(start, size)
             if reason:
@@ -100,7 +101,7 @@ def check_pickle(path: str | Path) -> None:
     from torch.serialization import get_unsafe_globals_in_checkpoint
 
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             if file.read(1) == b"\x80":  # the old format
                 return
         if not get_unsafe_globals_in_checkpoint(path):
@@ -172,6 +173,7 @@ def _load_pickle(path: str | Path) -> dict[str, Tensor]:
     import torch
 
     try:
+        check_regular(path)
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise _unreadable(path, error) from error
