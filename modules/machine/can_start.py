@@ -35,6 +35,7 @@ class StartFacts:
     usage: of all GPUs of the machine; empty: unknown, so their free memory is not checked.
     num_samples: of an epoch. base_bytes: size of the base's files. None: unknown.
     base_error: why the base can't be used, as a sentence, or "". data_errors: the same for the images of each concept.
+    place_errors: the same for each setting whose file or folder is missing; each starts with the setting.
     free_port: the first free one from initial_port on, 0 if there is none; None: unknown.
     free_workspace: an unused folder, if another run is active in workspace_dir; else "".
     """
@@ -45,6 +46,7 @@ class StartFacts:
     base_bytes: int | None = None
     base_error: str = ""
     data_errors: Sequence[str] = ()
+    place_errors: Sequence[str] = ()
     free_port: int | None = None
     free_workspace: str = ""
 
@@ -92,7 +94,7 @@ def _place_problems(config: TrainConfig, facts: StartFacts) -> Iterator[Problem]
     """Of files, folders and the port."""
     if facts.base_error:
         yield Problem("model.base", facts.base_error)
-    for error in facts.data_errors:
+    for error in dict.fromkeys([*facts.place_errors, *facts.data_errors]):
         yield Problem(first_setting(error) or "concepts", error)
     if facts.free_workspace:
         message = f"workspace_dir {config.workspace_dir!r} is in use by another run: choose another folder."

@@ -141,6 +141,109 @@ def test_a_missing_folder_of_images_is_counted_and_goes_when_it_is_there(make_ap
     wait_for(app, lambda: cards.cards[0].counts.startswith("1 image"))
 
 
+@pytest.fixture
+def quick_app(make_app, monkeypatch):
+    """A window that looks again without delay at what may change outside it."""
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.REFRESH_SECONDS", 0.05)
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.COUNT_MS", 10)
+    return make_app()
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_a_folder_that_is_moved_away_and_back_is_told_by_the_problems_and_its_card(
+    quick_app, tmp_path, wait_for, is_enabled
+):
+    app, folder = quick_app, tmp_path / "images"
+    folder.mkdir()
+    Image.new("RGB", (64, 64)).save(folder / "a.png")
+    app.settings.set("concepts.0.path", str(folder))
+    app.settings.set("concepts.0.enabled", is_enabled)
+    cards = app.open_tab("dataset").cards
+    wait_for(app, lambda: cards.cards and cards.cards[0].counts.startswith("1 image"))
+    wait_for(app, lambda: not app.problems.error("concepts.0.path"))
+    for _ in range(2):
+        folder.rename(tmp_path / "elsewhere")
+        wait_for(app, lambda: cards.cards[0].found is not None and "does not exist" in cards.cards[0].found.error)
+        wait_for(app, lambda: not is_enabled or "does not exist" in blocked(app, "concepts.0.path"))
+        assert len(app.problems.at("concepts.0.path")) == is_enabled
+        (tmp_path / "elsewhere").rename(folder)
+        wait_for(app, lambda: cards.cards[0].counts.startswith("1 image"))
+        wait_for(app, lambda: not app.problems.error("concepts.0.path"))
+
+
+def test_images_that_are_all_removed_from_a_folder_are_missed(quick_app, tmp_path, wait_for):
+    app, folder = quick_app, tmp_path / "images"
+    folder.mkdir()
+    Image.new("RGB", (64, 64)).save(folder / "a.png")
+    app.settings.set("concepts.0.path", str(folder))
+    app.settings.set("concepts.1.enabled", False)
+    wait_for(app, lambda: app.devices.num_samples == 1)
+    wait_for(app, lambda: app.checks.places.state("concepts.0.path") == "folder")
+    (folder / "a.png").unlink()
+    wait_for(app, lambda: blocked(app, "concepts.0.path") or blocked(app, "concepts"))
+
+
+def test_a_base_model_that_goes_and_comes_back_is_told(quick_app, tmp_path, wait_for):
+    app, path = quick_app, tmp_path / "model.safetensors"
+    path.write_bytes(b"")
+    app.settings.set("model.base", str(path))
+    wait_for(app, lambda: app.checks.base_text == "A file of 0 B.")
+    wait_for(app, lambda: app.checks.places.state("model.base") == "file")
+    path.rename(tmp_path / "gone")
+    wait_for(app, lambda: blocked(app, "model.base"))
+    (tmp_path / "gone").rename(path)
+    wait_for(app, lambda: not blocked(app, "model.base"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "method", "is_folder"),
+    [
+        ("model.vae", "lora", False),
+        ("model.config_folder", "lora", True),
+        ("model.denoiser", "lora", False),
+        ("model.training_adapter", "lora", False),
+        ("lora.start_from", "lora", False),
+        ("concepts.0.mask_folder", "lora", True),
+    ],
+)
+def test_any_file_or_folder_that_a_setting_names_is_missed_while_it_is_gone(
+    quick_app, tmp_path, wait_for, setting, method, is_folder
+):
+    app, place = quick_app, tmp_path / "part.safetensors"
+    place.mkdir() if is_folder else place.write_bytes(b"")
+    app.settings.set_many({"method": method, "loss.masked_training": True, setting: str(place)})
+    wait_for(app, lambda: app.checks.places.state(setting) in ("file", "empty folder"))
+    assert not blocked(app, setting)
+    place.rename(tmp_path / "gone")
+    wait_for(app, lambda: "does not exist" in blocked(app, setting))
+    (tmp_path / "gone").rename(place)
+    wait_for(app, lambda: not blocked(app, setting))
+    place.rename(tmp_path / "gone")
+    wait_for(app, lambda: blocked(app, setting))
+    app.settings.reset(setting)
+    wait_for(app, lambda: not blocked(app, setting))
+
+
+def test_a_setting_without_effect_and_a_folder_to_be_made_need_not_be_there(quick_app, tmp_path, wait_for):
+    app = quick_app
+    values = {"method": "full", "lora.start_from": "gone", "workspace_dir": str(tmp_path / "new")}
+    app.settings.set_many({**values, "model.vae": str(tmp_path / "gone")})
+    wait_for(app, lambda: blocked(app, "model.vae"))
+    assert {one.path for one in app.problems.all() if "does not exist" in one.message} == {"model.vae"}
+
+
+def test_folders_are_not_read_again_while_nothing_happens_to_them(app, counts, wait_for):
+    app.settings.set("concepts.0.repeats", 7)
+    wait_for(app, lambda: app.devices.num_samples == 7)
+    news = []
+    app.checks.places.subscribe(news.append)
+    for _ in range(2):
+        app.checks.places.look()
+        wait_for(app, lambda: not app.checks.places._is_looking)
+    assert app.checks.places.state("concepts.0.path") == "folder"
+    assert (news, len(counts)) == ([], 1)
+
+
 def test_each_missing_folder_is_a_problem_of_its_own(tmp_path):
     config = TrainConfig(concepts=[{"path": str(tmp_path / name)} for name in "ab"])
     _, errors = count_pictures(config, lambda: True)

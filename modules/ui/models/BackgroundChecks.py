@@ -23,6 +23,7 @@ from modules.ui.models.HubScript import ask_about
 from modules.ui.models.Listeners import Listeners
 from modules.ui.models.measured_speed import measured_step_seconds, speed_key
 from modules.ui.models.picture_count import count_key, count_pictures
+from modules.ui.models.PlaceWatch import PlaceWatch
 
 if TYPE_CHECKING:
     from modules.ui.models.DeviceModel import DeviceModel
@@ -36,7 +37,7 @@ SETTLE_MS = 80  # several quick changes are checked once
 COUNT_MS = 600  # images are counted once typing has stopped and layout is done, as a thread slows the window down
 HUB_MS = 800  # the Hub is asked about a name once typing has stopped
 HUB_AGAIN_SECONDS = 30.0  # and again, if it could not be reached or the model not be used
-REFRESH_SECONDS = 2.0  # for problems only: a disk may be mounted, a model copied, a port released
+REFRESH_SECONDS = 2.0  # to notice what happens outside: a disk is mounted, a model copied, a folder moved
 
 
 class BackgroundChecks:
@@ -44,12 +45,14 @@ class BackgroundChecks:
     number of images and the size of the base model.
 
     base_text: a sentence on what is at the base model's path or name; "" while unknown or wrong.
+    places: notices when a file or folder that a setting names goes or comes back.
     """
 
     def __init__(
         self, scheduler: Scheduler, settings: SettingsModel, problems: ProblemList, run: RunModel, devices: DeviceModel
     ):
         self.base_text = ""
+        self.places = PlaceWatch(scheduler, settings)
         self._scheduler, self._settings, self._problems = scheduler, settings, problems
         self._run, self._devices = run, devices
         self._base: str | None = None  # the one checked last
@@ -74,6 +77,7 @@ class BackgroundChecks:
         self._settings.subscribe(self._on_settings)
         self._devices.subscribe(self._on_devices)
         self._run.subscribe(self._on_run)
+        self.places.subscribe(self._on_places)
         self._scheduler.in_background(read_machine, self._devices.take_machine)
         self._scheduler.every(REFRESH_SECONDS, self._refresh)
         self._check_places()
@@ -99,6 +103,7 @@ class BackgroundChecks:
             base_bytes=devices.base_bytes,
             base_error=self._base_error,
             data_errors=self._data_errors,
+            place_errors=tuple(self.places.errors()),
             free_port=self._free_port,
             free_workspace="" if self._follows_workspace() else self._free_workspace,
         )
@@ -113,6 +118,16 @@ class BackgroundChecks:
         self._tell_soon()
         if what == "machine":
             self._count_soon()  # the speed on these devices
+
+    def _on_places(self, settings: set[str]) -> None:
+        """Look closer at what has gone, come or changed its kind outside the window."""
+        if "model.base" in settings:
+            self._base = None
+        if any(setting.startswith("concepts.") for setting in settings):
+            self._counted = None
+            self._count_soon()
+        self._check_places()
+        self.tell()
 
     def _config(self) -> TrainConfig:
         """A copy of the settings in effect, even while some field contains an invalid value."""
@@ -129,7 +144,8 @@ class BackgroundChecks:
         self._check_workspace()
 
     def _refresh(self) -> None:
-        """Look again at what is wrong: it may have been put right outside the window."""
+        """Look again at what may have changed outside the window, closer at what is wrong."""
+        self.places.look()
         if self._base_error and (not self._is_hub or time.monotonic() - self._hub_asked > HUB_AGAIN_SECONDS):
             self._base = None
         if self._free_port != self._wanted_port():

@@ -79,6 +79,7 @@ class DatasetTab(ctk.CTkFrame):
         self._ends = [
             app.settings.subscribe(self._drop_form_of_no_concept),
             app.problems.subscribe(self._on_problems),
+            app.checks.places.subscribe(self._on_places),
             self._view.end,
         ]
         self._steps = self._build()
@@ -247,6 +248,17 @@ class DatasetTab(ctk.CTkFrame):
         solved, self._wrong = self._wrong - wrong, wrong
         if solved and any(found.error for found in self._found.values()):
             self._found = {key: found for key, found in self._found.items() if not found.error}
+            self._view.invalidate(set())
+
+    def _on_places(self, settings: set[str]) -> None:
+        """Read the folders again that have gone or come back outside the window."""
+        concepts, outputs, rule = self.app.settings.get("concepts"), self._outputs(), self._rule()
+        numbers = {int(setting.split(".")[1]) for setting in settings if setting.startswith("concepts.")}
+        keys = {scan_key(concepts[number], outputs, rule) for number in numbers if number < len(concepts)}
+        if self._reading is not None and self._reading[0] in keys:
+            self._give_up_reading()
+        if keys:
+            self._found = {key: found for key, found in self._found.items() if key not in keys}
             self._view.invalidate(set())
 
     def _wrong_settings(self) -> set[str]:

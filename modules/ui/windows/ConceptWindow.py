@@ -75,7 +75,7 @@ class ConceptWindow(ctk.CTkToplevel):
         self._given_up = threading.Event()  # cancels the current search for images
         self._preview_job: str | None = None
         self._version = 0  # of the preview, so that an outdated one that finishes late is not shown
-        self._unsubscribe = app.settings.subscribe(self._on_settings)
+        self._ends = [app.settings.subscribe(self._on_settings), app.checks.places.subscribe(self._on_places)]
         set_size(self, f"{WIDTH}x{HEIGHT}", (640, 480))
         self.grid_rowconfigure(0, weight=1)
         self.grid_columnconfigure(0, weight=2, uniform="concept")
@@ -123,6 +123,12 @@ class ConceptWindow(ctk.CTkToplevel):
         if "concepts" in paths:
             self.hide()
         else:
+            self._show_concept()
+
+    def _on_places(self, settings: set[str]) -> None:
+        """Read the folder again when it has gone or come back outside the window."""
+        if self.number is not None and any(name.startswith(f"concepts.{self.number}.") for name in settings):
+            self._scan_key = None
             self._show_concept()
 
     def _show_concept(self) -> None:
@@ -232,7 +238,8 @@ class ConceptWindow(ctk.CTkToplevel):
             widget.grid(row=2 * row + 3, column=0, sticky="nsew", padx=8, pady=(0, 8))
 
     def destroy(self) -> None:
-        self._unsubscribe()
+        for end in self._ends:
+            end()
         self._cancel_scan()
         self._cancel_preview()
         super().destroy()
