@@ -247,6 +247,12 @@ def _differences(family: Family, base: Path, tuned: Path) -> Iterator[tuple[str,
                 where = f"'{tuned}': its '{component}.{path}'"
                 raise WeightsError(f"{where} does not fit the base; choose a model that was trained from {base}.")
             difference = after - before
+            if not difference.isfinite().all():
+                at_fault = tuned if before.isfinite().all() else base
+                raise WeightsError(
+                    f"'{at_fault}': the weight of its '{component}.{path}' holds NaN or infinity; choose an intact "
+                    "model."
+                )
             if difference.norm() > _UNCHANGED * before.norm():
                 yield component, full, difference
 

@@ -35,7 +35,7 @@ from modules.weights.lora_layers import (
     with_dtype,
 )
 from modules.weights.lycoris_files import is_lycoris, load_lycoris, load_norms, path_in_module
-from modules.weights.safe import METADATA, read_header, save_tensors, tensor_shapes
+from modules.weights.safe import METADATA, load_finite, read_header, save_tensors, tensor_shapes
 
 if TYPE_CHECKING:
     import torch
@@ -151,6 +151,7 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path, warn: Callable[[str], N
             load_norms(pipe, path, family, adapter)
             add_bundled_words(pipe, path, family)
         else:
+            load_finite(path)
             lost = lost_tensors(path, type(pipe))
             if lost and warn is None:
                 raise WeightsError(f"{_cant_apply(path, lost)}, which would be lost; choose a LoRA without.")

@@ -7,6 +7,7 @@ Shapes, with rank r: a layer has `lora_A` [r, in] (convolutions: [r, in, kh, kw]
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -20,7 +21,7 @@ from modules.weights.errors import WeightsError
 from modules.weights.foreign_names import foreign_tensors
 from modules.weights.kohya_names import diffusers_name, kohya_name
 from modules.weights.libraries import import_pipeline
-from modules.weights.safe import METADATA, load_tensors, read_header
+from modules.weights.safe import METADATA, load_finite, read_header
 
 if TYPE_CHECKING:
     import torch
@@ -135,7 +136,7 @@ def read_layers(path: str | Path, family: Family, but_norms: bool = False) -> La
     header = read_header(path)
     parts: dict[str, dict[str, dict[str, Any]]] = {}
     # without the words that were trained with the LoRA
-    tensors = {name: tensor for name, tensor in load_tensors(path).items() if not name.startswith(BUNDLE)}
+    tensors = {name: tensor for name, tensor in load_finite(path).items() if not name.startswith(BUNDLE)}
     if norms := [name for name in tensors if is_of_norm(name)]:
         if not but_norms:
             raise WeightsError(
@@ -257,9 +258,17 @@ def _layer(path: str | Path, component: str, layer: str, tensors: dict[str, Any]
     if "down" not in tensors or "up" not in tensors:
         raise WeightsError(f"'{path}': lacks half of the LoRA on '{component}.{layer}'; download or export it again.")
     down, up, magnitude = tensors["down"], tensors["up"], tensors.get("magnitude")
+    if min(down.dim(), up.dim()) < 2 or up.shape[1] != down.shape[0] or not down.shape[0]:
+        shapes = f"{tuple(down.shape)} and {tuple(up.shape)}"
+        raise WeightsError(
+            f"'{path}': the halves of the LoRA on '{component}.{layer}' have the shapes {shapes}, which don't belong "
+            "together; download or export it again."
+        )
     try:
         own = tensors.get("alpha")
         alpha = _alpha(settings, component, layer, down.shape[0]) if own is None else float(own)
+        if not math.isfinite(alpha):
+            raise ValueError("not finite")
     except (AttributeError, TypeError, ValueError, re.error) as error:
         raise WeightsError(f"'{path}': its settings of alpha are damaged; download or export it again.") from error
     return LoraLayer(down, up, alpha, None if magnitude is None else magnitude.reshape(-1))
@@ -270,7 +279,7 @@ def _settings(path: str | Path, metadata: Mapping[str, str]) -> dict[str, Any]:
         settings = json.loads(metadata.get(ADAPTER_METADATA, "{}"))
         if not isinstance(settings, dict):
             raise ValueError("not a table")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WeightsError(f"'{path}': its LoRA settings are not readable JSON; export it again.") from error
     return settings
 

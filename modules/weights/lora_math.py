@@ -54,7 +54,7 @@ def resized(layers: Layers, rank: int | None, share: float = 1.0) -> Layers:
 
     rank: None for no limit. share: of the squared norm of each layer that has to be kept; the rank is as small as that
     allows.
-    Raises WeightsError for DoRA.
+    Raises WeightsError for DoRA, and for values whose product is infinite.
     """
     import torch
 
@@ -65,7 +65,12 @@ def resized(layers: Layers, rank: int | None, share: float = 1.0) -> Layers:
             # of the factors, not of their product, which may have millions of values
             left, right = layer.up.float().flatten(1), layer.down.float().flatten(1) * (layer.alpha / layer.rank)
             (q_left, r_left), (q_right, r_right) = torch.linalg.qr(left), torch.linalg.qr(right.T)
-            u, s, vh = torch.linalg.svd(r_left @ r_right.T)
+            core = r_left @ r_right.T
+            if not core.isfinite().all():
+                raise WeightsError(
+                    f"The layer '{component}.{path}' has values too large to compute with; choose an intact file."
+                )
+            u, s, vh = torch.linalg.svd(core)
             count = min(rank or len(s), _enough(s, share))
             factors = q_left @ u[:, :count], s[:count], vh[:count] @ q_right.T
             small.setdefault(component, {})[path] = _layer_of(*factors, layer.down.shape[1:])

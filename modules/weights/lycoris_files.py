@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from modules.weights.errors import WeightsError
 from modules.weights.kohya_names import diffusers_name, kohya_name
 from modules.weights.lora_layers import EXPERT, NO_METADATA, NORM_PARTS, LoraMetadata, is_of_norm
-from modules.weights.safe import METADATA, load_tensors, read_header, save_tensors
+from modules.weights.safe import METADATA, load_finite, read_header, save_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -168,7 +168,7 @@ def path_in_module(module: Model, layer: str) -> str:
 
 def read_norms(path: str | Path, family: Family) -> LycorisLayers:
     """The norm layers of a family's file, whatever adapters its other layers have. Raises as `read_lycoris`."""
-    return _layers(path, family, load_tensors(path, [name for name in read_header(path) if is_of_norm(name)]))
+    return _layers(path, family, load_finite(path, [name for name in read_header(path) if is_of_norm(name)]))
 
 
 def read_lycoris(path: str | Path, family: Family) -> LycorisLayers:
@@ -176,7 +176,7 @@ def read_lycoris(path: str | Path, family: Family) -> LycorisLayers:
 
     Raises WeightsError if the file can't be read, or has tensors that belong to no such layer of the family.
     """
-    return _layers(path, family, load_tensors(path))
+    return _layers(path, family, load_finite(path))
 
 
 def _layers(path: str | Path, family: Family, tensors: Mapping[str, Tensor]) -> LycorisLayers:

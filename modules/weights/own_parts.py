@@ -12,7 +12,7 @@ from modules.config.ModelConfig import DENOISER_SETTINGS
 from modules.weights.errors import WeightsError, loading_reason
 from modules.weights.gguf_files import check_gguf, is_gguf, put_quantized, shape_of
 from modules.weights.part_files import denoiser_tensors, in_diffusers_names, surplus
-from modules.weights.safe import load_tensors
+from modules.weights.safe import load_tensors, read_header
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def own_parts(family: Family, config: ModelConfig) -> dict[str, Path]:
     """Component -> the file, or the folder with a config.json, that it is read from instead of the base model.
 
-    Raises WeightsError if there is no such file or folder.
+    Raises WeightsError, starting with the setting, if there is none, or the header of a file is damaged.
     """
     parts = {}
     if config.vae:
@@ -60,6 +60,8 @@ def _vae_path(name: str) -> Path:
         raise WeightsError(
             f"model.vae {name!r}: has no config.json; choose the folder of a VAE, that of a model, or a file."
         )
+    for file in sorted(folder.glob("*.safetensors")):
+        _check_header(file, "model.vae")
     return folder
 
 
@@ -67,7 +69,15 @@ def _file(name: str, setting: str) -> Path:
     path = Path(os.path.expanduser(name))
     if not path.is_file() or path.suffix != ".safetensors":
         raise WeightsError(f"{setting} {name!r}: is not a .safetensors file; choose one.")
+    _check_header(path, setting)
     return path
+
+
+def _check_header(path: Path, setting: str) -> None:
+    try:
+        read_header(path)
+    except WeightsError as error:
+        raise WeightsError(f"{setting} {error}") from error
 
 
 def put_own_parts(pipe: DiffusionPipeline, family: Family, parts: Mapping[str, Path]) -> None:

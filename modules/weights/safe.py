@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.config.atomic_file import new_file
+from modules.config.errors import first_line
 from modules.config.regular_file import check_regular, open_regular
 from modules.weights.errors import WeightsError
 
@@ -87,10 +88,28 @@ def load_tensors(path: str | Path, names: Iterable[str] | None = None) -> dict[s
         raise WeightsError(f"'{path}': has no tensor '{missing[0]}'; choose a file of the expected kind.")
     if is_pickle:
         return {name: tensors[name] for name in wanted}
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
-    with safe_open(path, framework="pt", device="cpu") as file:
-        return {name: file.get_tensor(name) for name in wanted}
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            return {name: file.get_tensor(name) for name in wanted}
+    except SafetensorError as error:
+        raise _damaged(path, first_line(error).rstrip(".")) from error
+
+
+def load_finite(path: str | Path, names: Iterable[str] | None = None) -> dict[str, Tensor]:
+    """`load_tensors` of an adapter, of which a single infinite value would spoil a whole model.
+
+    Raises WeightsError, naming the tensor, if one holds NaN or infinity.
+    """
+    tensors = load_tensors(path, names)
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not tensor.float().isfinite().all():
+            raise WeightsError(
+                f"'{path}': its tensor '{name}' holds NaN or infinity, as after a training that diverged; choose an "
+                "intact file."
+            )
+    return tensors
 
 
 def check_pickle(path: str | Path) -> None:
@@ -231,6 +250,8 @@ def _parse(path: str | Path, text: bytes) -> dict[str, Any]:
 
     try:
         header = json.loads(text.decode("utf-8"), object_pairs_hook=unique)
+        if b"\\u" in text:  # the only way to write half of a surrogate pair, which no other reader accepts
+            json.dumps(header, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise _damaged(path, "its header is not readable JSON") from error
     if not isinstance(header, dict):

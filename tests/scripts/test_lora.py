@@ -1,11 +1,15 @@
 """scripts/lora.py: new files of LoRAs do in diffusers what the old ones do."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
 from diffusers import DiffusionPipeline
 
+from modules.config.errors import UserError
 from modules.families.registry import FAMILIES
+from modules.methods.lora_start import read_start
 from modules.methods.registry import METHODS
 from modules.weights.convert import convert
 from modules.weights.lora_files import load_lora
@@ -161,6 +165,40 @@ def test_a_model_of_two_experts_gives_a_file_for_each(tiny_model, tmp_path, caps
             torch.testing.assert_close(difference_of(after[path]), difference_of(layer), atol=2e-5, rtol=1e-4)
     assert run("combine", tmp_path / "no.safetensors", *named, "--family", "wan22_a14b") == 2
     assert "a file has the LoRA of one expert" in capsys.readouterr().err
+
+
+def test_a_lora_that_holds_infinity_is_refused_by_file_and_tensor(tiny_sd15, loras, tmp_path, capsys):
+    tensors = load_tensors(loras[0])
+    name = min(tensors)
+    tensors[name].view(-1)[-1] = torch.inf
+    bad, target = tmp_path / "bad.safetensors", tmp_path / "new.safetensors"
+    save_tensors(bad, tensors, read_header(loras[0])[METADATA])
+    for arguments in (
+        ("resize", bad, target, "--rank", "2"),
+        ("combine", target, "--lora", loras[1], "--lora", bad),
+        ("merge", tiny_sd15, tmp_path / "merged", "--lora", bad),
+    ):
+        assert run(*arguments) == 2
+        error = capsys.readouterr().err
+        assert f"'{bad}': its tensor '{name}' holds NaN or infinity" in error
+        assert error.count("\n") == 1
+    base, config = prepared(tiny_sd15, "lora")
+    config.lora.start_from = str(bad)
+    with pytest.raises(UserError, match="holds NaN or infinity"):
+        read_start(base.family, config, ["unet", "text_encoder"])
+
+
+def test_a_model_that_holds_nan_is_not_extracted_from(tiny_sd15, tmp_path, capsys):
+    tuned = tmp_path / "tuned"
+    shutil.copytree(tiny_sd15, tuned)
+    (file,) = (tuned / "unet").glob("*.safetensors")
+    tensors = load_tensors(file)
+    name = next(name for name in sorted(tensors) if name.endswith("attn1.to_q.weight"))
+    tensors[name][0, 0] = torch.nan
+    save_tensors(file, tensors)
+    assert run("extract", tiny_sd15, tuned, tmp_path / "new.safetensors", "--rank", "2") == 2
+    layer = name.removesuffix(".weight")
+    assert f"'{tuned}': the weight of its 'unet.{layer}' holds NaN or infinity" in capsys.readouterr().err
 
 
 def test_refusals_are_one_line(tiny_sd15, tiny_sdxl, loras, tmp_path, capsys):

@@ -153,6 +153,13 @@ def write_no_tensors(folder: Path) -> None:
     write_manifest(folder)
 
 
+def write_half_a_surrogate_pair(folder: Path) -> None:
+    """Corrupts a name in a header, but keeps the file's hash correct."""
+    header = rb'{"\ud800":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    write_manifest(folder)
+
+
 DAMAGES = {
     "cut": cut,
     "flipped": flip,
@@ -162,6 +169,7 @@ DAMAGES = {
     "of an impossible step": say_step_minus_five,
     "that was written without its optimizer": lose_the_optimizer,
     "that holds no tensors": write_no_tensors,
+    "whose tensor has an impossible name": write_half_a_surrogate_pair,
     "with an empty manifest": lambda folder: (folder / "manifest.json").write_text('{"files": {}}'),
 }
 

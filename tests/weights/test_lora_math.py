@@ -36,6 +36,12 @@ def test_a_combination_adds_what_its_parts_add_at_their_strengths(kind):
     assert (total["a"].rank, total["b"].rank) == (6, 4)
 
 
+def test_a_product_that_is_infinite_is_refused_by_its_layer():
+    huge = LoraLayer(torch.full((4, 24), 1e30), torch.full((16, 4), 1e30), 4.0)
+    with pytest.raises(WeightsError, match=r"^The layer 'unet\.a' has values too large"):
+        resized({"unet": {"a": huge}}, 2)
+
+
 @pytest.mark.parametrize("kind", SHAPES)
 @pytest.mark.parametrize("rank", [1, 3, 4, 9])
 def test_a_resized_layer_is_the_best_approximation_of_its_rank(kind, rank):

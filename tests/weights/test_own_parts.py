@@ -156,6 +156,21 @@ def test_a_missing_file_and_one_of_another_kind_are_refused_before_anything_is_l
         own_parts(FAMILIES["wan22_a14b"], ModelConfig(denoiser_2="nowhere"))
 
 
+def test_a_file_that_is_no_model_is_refused_before_anything_is_loaded(tmp_path):
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n"
+    (tmp_path / "vae").mkdir()
+    (tmp_path / "vae" / "config.json").write_text("{}")
+    for file in (tmp_path / "a.safetensors", tmp_path / "vae" / "diffusion_pytorch_model.safetensors"):
+        file.write_bytes(pointer)
+    for setting, path in (
+        ("vae", tmp_path / "a.safetensors"),
+        ("vae", tmp_path / "vae"),
+        ("denoiser", tmp_path / "a.safetensors"),
+    ):
+        with pytest.raises(WeightsError, match=rf"^model\.{setting} '.+': is a Git LFS pointer, .+ run 'git lfs pull'"):
+            own_parts(FAMILIES["sd15"], ModelConfig(**{setting: str(path)}))
+
+
 def test_a_part_of_another_kind_or_with_weights_missing_is_refused_in_one_sentence(tiny_sd15, tiny_model, tmp_path):
     sana = tiny_model("sana")
     message = refusal(tiny_sd15, vae=str(sana))

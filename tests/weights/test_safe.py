@@ -11,8 +11,17 @@ import pytest
 import torch
 
 from modules.config.errors import UserError
+from modules.weights import safe
 from modules.weights.errors import WeightsError
-from modules.weights.safe import METADATA, check_pickle, load_tensors, read_header, save_tensors, tensor_shapes
+from modules.weights.safe import (
+    METADATA,
+    check_pickle,
+    load_finite,
+    load_tensors,
+    read_header,
+    save_tensors,
+    tensor_shapes,
+)
 
 
 def write_safetensors(path, header, data=b"", length=None):
@@ -105,6 +114,13 @@ MALFORMED = {
     "type that is a list": ({"a": entry(dtype=["F32"])}, bytes(8), None, "unknown dtype"),
     "a field missing": ({"a": {"dtype": "F32", "shape": [2]}}, bytes(8), None, "lacks a dtype"),
     "an entry that is a number": ({"a": 3}, b"", None, "lacks a dtype"),
+    "half of a surrogate pair in a name": (
+        b'{"\\ud800":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}',
+        bytes(8),
+        None,
+        "not readable JSON",
+    ),
+    "half of a surrogate pair in the metadata": (b'{"__metadata__":{"a":"\\udc00"}}', b"", None, "not readable JSON"),
     "metadata of numbers": ({METADATA: {"step": 3}}, b"", None, "not a map of strings"),
 }
 
@@ -121,6 +137,22 @@ def test_a_malformed_file_is_refused_in_one_sentence_with_its_path(tmp_path, cas
     assert reason in message
     assert message.endswith(".")
     assert "\n" not in message
+
+
+def test_what_the_library_alone_refuses_is_explained_like_all_else(tmp_path, monkeypatch):
+    path = write_safetensors(tmp_path / "bad.safetensors", {"a": entry()}, bytes(4))
+    monkeypatch.setattr(safe, "read_header", lambda path: {"a": entry()})
+    with pytest.raises(WeightsError, match=r"bad\.safetensors': is a damaged safetensors file, .+; download"):
+        load_tensors(path)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e5m2])
+def test_an_adapter_with_a_value_that_is_not_finite_is_refused_by_file_and_tensor(tmp_path, value, dtype):
+    save_tensors(tmp_path / "x.safetensors", {"a": torch.ones(2), "b": torch.tensor([1.0, value]).to(dtype)})
+    with pytest.raises(WeightsError, match=r"x\.safetensors': its tensor 'b' holds NaN or infinity"):
+        load_finite(tmp_path / "x.safetensors")
+    assert load_finite(tmp_path / "x.safetensors", ["a"]).keys() == {"a"}
 
 
 @pytest.mark.parametrize(
