@@ -59,6 +59,12 @@ def press(widget: tkinter.Misc) -> None:
         widget.invoke()
 
 
+def hold_keys(widget: tkinter.Misc, is_held: bool) -> None:
+    """Ignore Space and Return in a widget, as from `Field.focus_widget`, or no more do: who has just been led to it may
+    still be typing. The mouse works."""
+    widget.holds_keys = is_held  # type: ignore[attr-defined] # our own attribute
+
+
 def pressed_once(command: Callable[[], object]) -> Callable[[], None]:
     """Wrap `command` so that a double click runs it once, for a button that both starts and cancels."""
     pressed = float("-inf")
@@ -117,7 +123,7 @@ def _serve_owner(event: tkinter.Event) -> None:
     if isinstance(owner, ctk.CTkOptionMenu):
         keys.append("<Down>")
     for key in keys:
-        canvas.bind(key, lambda event: press(owner))
+        canvas.bind(key, lambda event: None if getattr(canvas, "holds_keys", False) else press(owner))
     canvas.bind("<FocusIn>", lambda event: _draw_ring(canvas), add=True)
     canvas.bind("<FocusOut>", lambda event: canvas.delete(RING), add=True)
 

@@ -6,9 +6,9 @@ import customtkinter as ctk
 import pytest
 
 from modules.config.describe import settings_by_path
+from modules.ui.models.find_settings import find_settings
 from modules.ui.TrainUI import tab_of
 from modules.ui.widgets.form import SettingsForm, find_field
-from modules.ui.widgets.SettingsSearch import find_settings
 
 OF_PARTS = [path for path in settings_by_path() if "[]" in path]
 
@@ -69,10 +69,81 @@ def test_the_names_of_other_programs_are_found(word, path):
         ("lr", "optimizer.learning_rate"),
         ("quant", "model.denoiser_quantization"),
         ("adamw8bit", "optimizer.name"),
+        ("optimizer_type", "optimizer.name"),
+        ("min_snr_gamma", "loss.snr_gamma"),
     ],
 )
 def test_a_word_that_users_bring_with_them_finds_its_setting_first(word, path):
     assert find_settings(word)[0] == path
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        ("optimizer", "optimizer.name"),
+        ("learning rate", "optimizer.learning_rate"),
+        ("learning_rate", "optimizer.learning_rate"),
+        ("resolution", "data.resolution"),
+        ("Captions", "concepts[].captions"),
+        ("rank", "lora.rank"),
+        ("lora rank", "lora.rank"),
+        ("Text encoder learning rate", "text_encoder.learning_rate"),
+        ("optimizer.beta2", "optimizer.beta2"),
+        ("resol", "data.resolution"),
+        ("epoch", "epochs"),
+        ("tag shuffling", "concepts[].shuffle_tags"),
+        ("ZeRO-1", "ddp_shard_optimizer"),
+    ],
+)
+def test_the_setting_that_is_called_so_comes_first(words, path):
+    assert find_settings(words)[0] == path
+
+
+def test_each_setting_comes_first_under_its_own_path_and_among_those_of_its_label_under_that():
+    for path, info in settings_by_path().items():
+        if path != "config_version":
+            assert find_settings(path)[0] == path
+            assert settings_by_path()[find_settings(info.label)[0]].label == info.label
+
+
+def test_a_word_is_not_found_inside_another_word_of_a_help_text():
+    assert find_settings("oft")[0] == "lora.adapter"
+    assert "epochs" not in find_settings("oft")
+
+
+def test_return_leads_to_what_is_typed_though_a_key_is_still_held(app, settle):
+    entry = app.top_bar.search
+    search(app, "optimizer")
+    entry.focus_force()
+    entry.insert(0, "batch size")
+    entry._entry.event_generate("<Return>")
+    settle(app)
+    assert field_with_keys(app, "batch_size")
+
+
+def test_return_without_a_hit_leads_nowhere(app, settle):
+    search(app, "optimizer")
+    settle(app)
+    app.open_tab("general")
+    search(app, "no such words")
+    settle(app)
+    assert app.tab_bar.selected == "general"
+    assert app.top_bar.search.get() == "no such words"
+
+
+def test_what_is_typed_on_while_the_window_jumps_changes_nothing(app, settle, wait_for):
+    """Who types "optimizer", Return and a space means no switch."""
+    before = app.settings.values
+    search(app, "enable_multi_gpu")
+    switch = field_with_keys(app, "enable_multi_gpu")
+    canvas = switch.focus_widget()
+    settle(app)
+    for key in ("space", "Return"):
+        canvas.event_generate(f"<{key}>")
+    assert app.settings.values == before
+    wait_for(app, lambda: not switch.is_flashing)
+    canvas.event_generate("<space>")
+    assert app.settings.values != before
 
 
 def test_a_setting_of_all_concepts_is_found_in_the_chosen_one(app, settle):

@@ -25,6 +25,7 @@ from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.ui import RunControl as run_control
 from modules.ui.cards.ResumeCard import ResumeCard
+from modules.ui.models.find_settings import find_settings
 from modules.ui.models.free_folders import next_free_folder
 from modules.ui.models.run_text import describe_progress, describe_seconds
 from modules.ui.models.RunState import RunState
@@ -34,7 +35,6 @@ from modules.ui.theme import Theme
 from modules.ui.TrainUI import MIN_SIZE, TABS, tab_of
 from modules.ui.widgets import dialogs
 from modules.ui.widgets.form import find_field
-from modules.ui.widgets.SettingsSearch import find_settings
 from modules.ui.windows.ChangesWindow import ChangesWindow
 from modules.ui.windows.CrashReportWindow import CrashReportWindow
 from modules.ui.windows.ProblemsWindow import ProblemsWindow

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import customtkinter as ctk
 
 from modules.config.describe import range_text
+from modules.ui import keyboard
 from modules.ui.theme import Theme
 from modules.ui.widgets.scrolling import bring_into_sight
 from modules.ui.widgets.Tooltip import Tooltip
@@ -38,6 +39,7 @@ class Field:
         self.info = app.settings.info(path)
         self.is_shown = True
         self._is_setting = False
+        self._num_flashes = 0  # that are not over
         self._problem: ctk.CTkLabel | None = None
         self._dot: ctk.CTkLabel | None = None
         self._remedy: ctk.CTkButton | None = None
@@ -121,10 +123,16 @@ class Field:
             self._remedy.grid_remove()
 
     def flash(self) -> None:
-        """Scroll to the field, focus it and flash its label."""
+        """Scroll to the field, focus it and flash its label; meanwhile Space and Return don't press it."""
         bring_into_sight(self.app, self.label)
         self.focus()
+        self._num_flashes += 1
+        keyboard.hold_keys(self.focus_widget(), True)
         self._blink(FLASHES)
+
+    @property
+    def is_flashing(self) -> bool:
+        return self._num_flashes > 0
 
     def help_text(self) -> str:
         """The tooltip: what the setting does, its unit, range, default, preset value and name."""
@@ -238,6 +246,9 @@ class Field:
         )
         if left > 0:
             self.app.after(FLASH_MS, lambda: self._blink(left - 1))
+            return
+        self._num_flashes -= 1
+        keyboard.hold_keys(self.focus_widget(), self.is_flashing)
 
 
 def value_text(value: Any) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import tkinter
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
-from modules.config.describe import SettingInfo, settings_by_path
+from modules.config.describe import settings_by_path
+from modules.ui.models.find_settings import find_settings
 from modules.ui.theme import Theme
 
 if TYPE_CHECKING:
@@ -27,10 +27,11 @@ class SettingsSearch(ctk.CTkEntry):
         )
         self.app = app
         self.found: list[str] = []
+        self._searched = ""  # the text that `found` belongs to
         self._list: tkinter.Listbox | None = None
         self._frame: ctk.CTkFrame | None = None
         self.bind("<KeyRelease>", self._typed)
-        self.bind("<Return>", lambda event: self._choose())
+        self.bind("<Return>", lambda event: self._on_return())
         self.bind("<Escape>", lambda event: self.close())
         self.bind("<Down>", lambda event: self._move(1))
         self.bind("<Up>", lambda event: self._move(-1))
@@ -45,12 +46,23 @@ class SettingsSearch(ctk.CTkEntry):
     def close(self) -> None:
         """Close the list and clear the entry."""
         self.delete(0, "end")
+        self._searched, self.found = "", []
         self._hide()
 
     def _typed(self, event: tkinter.Event) -> None:
         if event.keysym in ("Return", "Escape", "Down", "Up", "Tab"):
             return
-        self.found = find_settings(self.get())[:MAX_FOUND]
+        self._search()
+
+    def _on_return(self) -> None:
+        if self.get() != self._searched:  # pressed before the last letter was released
+            self._search()
+        self._choose()
+
+    def _search(self) -> None:
+        """Show what is found for the typed text, the first of it selected."""
+        self._searched = self.get()
+        self.found = find_settings(self._searched)[:MAX_FOUND]
         if not self.get().strip():
             self._hide()
             return
@@ -112,31 +124,3 @@ class SettingsSearch(ctk.CTkEntry):
             path = self.found[chosen[0]]
             self.close()
             self.app.flash(path)
-
-
-def find_settings(text: str) -> list[str]:
-    """The paths of the settings that contain every word of `text`: first those that other programs call exactly so,
-    then those whose label starts with it or contains it, then those with a matching name."""
-    words = text.lower().replace("_", " ").split()
-    if not words:
-        return []
-    found: list[tuple[list[bool], int, str]] = []
-    for path, info in settings_by_path().items():
-        if path != "config_version" and all(word in _searched(info) for word in words):
-            label = info.label.lower()
-            names = f"{label} {path} {info.also_called}".lower().replace("_", " ")
-            order = (
-                text.lower().strip() in re.split(r"[\s,;]+", info.also_called.lower()),
-                label.startswith(words[0]),
-                all(word in label for word in words),
-                all(word in names for word in words),
-            )
-            found.append(([not applies for applies in order], len(found), path))
-    return [path for *_, path in sorted(found)]
-
-
-def _searched(info: SettingInfo) -> str:
-    choices = list(info.choice_labels.values())
-    in_one_word = [re.sub(r"\W", "", label) for label in choices]  # AdamW8bit for AdamW, 8-bit
-    texts = (info.label, info.path, info.also_called, info.section, info.help, *choices, *in_one_word)
-    return " ".join(texts).lower().replace("_", " ")
