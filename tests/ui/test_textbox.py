@@ -1,7 +1,4 @@
-"""The text box leaves no timer behind and does not stop the wheel."""
-
-import customtkinter as ctk
-import pytest
+"""The text box leaves no timer behind."""
 
 
 def timers(app) -> set[str]:
@@ -31,20 +28,3 @@ def test_scrollbars_come_with_the_text(app, wait_for):
     box.place(x=0, y=0)
     box.insert("1.0", "line\n" * 100)
     wait_for(app, box._y_scrollbar.winfo_ismapped)
-
-
-@pytest.mark.parametrize(("num_lines", "scrolls_page"), [(1, True), (100, False)])
-def test_the_wheel_scrolls_the_page_over_a_text_that_is_seen_whole(app, settle, num_lines, scrolls_page):
-    from modules.ui.widgets.Textbox import Textbox
-
-    page = ctk.CTkScrollableFrame(app.content, width=300, height=200)
-    page.place(x=0, y=0)
-    box = Textbox(page, height=100)
-    box.pack()
-    ctk.CTkFrame(page, height=2000).pack()
-    box.insert("1.0", "line\n" * num_lines)
-    settle(app)
-    turn = {"x": 10, "y": 10} if app.tk.call("tk", "windowingsystem") == "x11" else {"x": 10, "y": 10, "delta": -120}
-    box._textbox.event_generate("<Button-5>" if "delta" not in turn else "<MouseWheel>", **turn)
-    settle(app)
-    assert (page._parent_canvas.yview()[0] > 0) == scrolls_page

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-import customtkinter as ctk
-
 from modules.config.counted import counted
 from modules.config.labels import with_labels
+from modules.ui.widgets.Page import Page
 from modules.ui.widgets.PictureCanvas import PictureCanvas
 from modules.ui.widgets.scrolling import scroll_to_area
 
@@ -69,7 +68,7 @@ class ConceptCards(PictureCanvas):
 
     def __init__(
         self,
-        parent: ctk.CTkScrollableFrame,
+        parent: Page,
         app: App,
         on_choose: Callable[[int], None],
         on_open: Callable[[int], None],

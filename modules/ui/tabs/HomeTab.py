@@ -13,7 +13,7 @@ from modules.ui.cards.DemoCard import DemoCard
 from modules.ui.cards.OwnImagesCard import OwnImagesCard
 from modules.ui.cards.RecentCard import RecentCard
 from modules.ui.widgets.dialogs import open_window
-from modules.ui.widgets.scrolling import quiet_page
+from modules.ui.widgets.Page import Page
 from modules.ui.windows.BaseModelWindow import BaseModelWindow
 
 if TYPE_CHECKING:
@@ -34,9 +34,8 @@ class HomeTab(ctk.CTkFrame):
         self.own: OwnImagesCard | None = None
         self.recent: RecentCard | None = None
         self._layout: tuple = ()
-        self._page = ctk.CTkScrollableFrame(self, fg_color="transparent")
+        self._page = Page(self)
         self._page.pack(fill="both", expand=True)
-        quiet_page(self._page)
         self._page._parent_canvas.bind("<Configure>", lambda event: self._arrange(), add="+")
         self._steps = self._build()
         app.in_slices(self._steps)

@@ -19,7 +19,7 @@ from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import open_window
 from modules.ui.widgets.LogPane import LogPane
 from modules.ui.widgets.LossChart import LossChart
-from modules.ui.widgets.scrolling import quiet_page
+from modules.ui.widgets.Page import Page
 from modules.ui.windows.CrashReportWindow import CrashReportWindow
 
 if TYPE_CHECKING:
@@ -44,9 +44,8 @@ class MonitorTab(ctk.CTkFrame):
         self._has_ended = False
         self._end_steps: Generator[None, None, None] | None = None
         self._layout: tuple | None = None
-        self._page = ctk.CTkScrollableFrame(self, fg_color="transparent")
+        self._page = Page(self)
         self._page.pack(fill="both", expand=True)
-        quiet_page(self._page)
         self.chart: LossChart | None = None
         self.progress: ProgressCard | None = None
         self.samples: SamplesCard | None = None

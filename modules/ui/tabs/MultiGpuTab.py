@@ -25,7 +25,8 @@ from modules.ui.models.run_text import describe_ranks
 from modules.ui.models.RunState import RunState
 from modules.ui.widgets.dialogs import open_window
 from modules.ui.widgets.form import SettingsForm
-from modules.ui.widgets.scrolling import focus_in_sight, make_scrollbar, quiet_page, scroll_to
+from modules.ui.widgets.Page import Page
+from modules.ui.widgets.scrolling import focus_in_sight, make_scrollbar, scroll_to
 from modules.ui.windows.MultiNodeWindow import MultiNodeWindow
 
 if TYPE_CHECKING:
@@ -48,9 +49,8 @@ class MultiGpuTab(ctk.CTkFrame):
         self.devices, self.launch = app.devices, app.launch
         self._is_reading = False
         self._num_columns = 0
-        self._page = ctk.CTkScrollableFrame(self, fg_color="transparent")
+        self._page = Page(self)
         self._page.pack(fill="both", expand=True)
-        quiet_page(self._page)
         # Created before the cards, so that cards packed into them are stacked above.
         self._columns = [ctk.CTkFrame(self._page, fg_color="transparent") for _ in range(2)]
         self._view = app.views.add(self, lambda paths: self._show_all())

@@ -15,8 +15,8 @@ from modules.ui.keyboard import pressed_once
 from modules.ui.widgets.fitting import fit_side_column
 from modules.ui.widgets.form import CardSpec, SettingsCard
 from modules.ui.widgets.Gallery import Gallery
+from modules.ui.widgets.Page import Page
 from modules.ui.widgets.PromptList import PATH, PromptList
-from modules.ui.widgets.scrolling import quiet_page
 
 if TYPE_CHECKING:
     from modules.ui.App import App
@@ -93,9 +93,8 @@ class SamplingTab(ctk.CTkFrame):
 
     def _build(self) -> Generator[None, None, None]:
         """Build the tab in slices, so that opening it never stalls the window."""
-        self._side = ctk.CTkScrollableFrame(self, width=SIDE_WIDTH, fg_color="transparent")
+        self._side = Page(self, width=SIDE_WIDTH)
         self._side.grid(row=0, column=0, rowspan=2, sticky="nsew", padx=(4, 0), pady=(0, 4))
-        quiet_page(self._side)
         fit_side_column(self, SIDE_WIDTH, self.app.theme, lambda width: self._side.configure(width=width))
         yield
         paths = [path for path in settings_by_path() if path.startswith("sampling.") and not path.startswith(PATH)]

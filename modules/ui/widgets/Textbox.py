@@ -16,7 +16,7 @@ class Textbox(ctk.CTkTextbox):
     The original checks five times a second whether it needs scrollbars, even after it is destroyed: Tcl then finds no
     command of that name, or calls the handler of another widget that happens to have the same name.
 
-    Over a text that is completely visible, the wheel scrolls the page.
+    Over a text that can't be scrolled any further, the wheel scrolls the page.
     """
 
     _timer = ""
@@ -43,7 +43,8 @@ class Textbox(ctk.CTkTextbox):
             self.after(self._scrollbar_update_time, self._check_if_scrollbars_needed, None, True)
 
     def _pass_wheel_on(self, event: tkinter.Event) -> None:
-        page = page_around(self)
-        if page is not None and self._textbox.yview() == (0.0, 1.0):
+        page, (first, last) = page_around(self), self._textbox.yview()
+        is_at_end = first <= 0 if event.num == 4 or event.delta > 0 else last >= 1
+        if page is not None and is_at_end:
             event.widget = page._parent_canvas  # the page ignores events of text boxes
             page._mouse_wheel_all(event)

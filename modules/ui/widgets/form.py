@@ -16,7 +16,7 @@ import customtkinter as ctk
 from modules.ui.theme import Theme
 from modules.ui.widgets.Field import LABEL_WIDTH, ROWS, Field
 from modules.ui.widgets.make_field import make_field
-from modules.ui.widgets.scrolling import quiet_page
+from modules.ui.widgets.Page import Page
 
 if TYPE_CHECKING:
     from modules.ui.App import App
@@ -154,7 +154,7 @@ class _Place:
     has_content: Callable[[], bool]
 
 
-class SettingsPage(ctk.CTkScrollableFrame):
+class SettingsPage(Page):
     """Cards in as many columns as fit, built in slices. Only the number of columns decides in which of them a card is.
 
     footers: title of a card -> function that fills the footer frame below its form.
@@ -167,7 +167,7 @@ class SettingsPage(ctk.CTkScrollableFrame):
         specs: Sequence[CardSpec],
         footers: Mapping[str, Callable[[ctk.CTkFrame], None]] | None = None,
     ):
-        super().__init__(parent, fg_color="transparent")
+        super().__init__(parent)
         self.app = app
         self._layout: list[list[ctk.CTkFrame]] = []
         self._places: list[_Place] = []
@@ -178,7 +178,6 @@ class SettingsPage(ctk.CTkScrollableFrame):
         self._columns = [ctk.CTkFrame(self, fg_color="transparent") for _ in range(MAX_COLUMNS)]
         self.cards: dict[str, SettingsCard] = {}  # by title
         self._parent_canvas.bind("<Configure>", lambda event: self.arrange_soon(), add="+")
-        quiet_page(self)
         self._steps = self._build(specs, footers or {})
         app.in_slices(self._steps)
 

@@ -73,11 +73,6 @@ def make_scrollbar(
     widget.configure(yscrollcommand=quiet(scrollbar))
 
 
-def quiet_page(page: ctk.CTkScrollableFrame) -> None:
-    """Hide the page's scrollbar while it is not needed."""
-    page._parent_canvas.configure(yscrollcommand=quiet(page._scrollbar))
-
-
 def quiet(scrollbar: ctk.CTkScrollbar):
     """A scroll command that updates the scrollbar and hides it if there is nothing to scroll.
 

@@ -29,7 +29,8 @@ from modules.ui.models.picture_count import scan_key
 from modules.ui.widgets.dialogs import set_size
 from modules.ui.widgets.fitting import wrap_to
 from modules.ui.widgets.form import CardSpec, SettingsCard
-from modules.ui.widgets.scrolling import make_scrollbar, quiet_page
+from modules.ui.widgets.Page import Page
+from modules.ui.widgets.scrolling import make_scrollbar
 from modules.ui.widgets.Textbox import Textbox
 from modules.ui.widgets.Thumbnails import Thumbnails
 
@@ -80,9 +81,8 @@ class ConceptWindow(ctk.CTkToplevel):
         self.grid_rowconfigure(0, weight=1)
         self.grid_columnconfigure(0, weight=2, uniform="concept")
         self.grid_columnconfigure(1, weight=3, uniform="concept")
-        self._settings = ctk.CTkScrollableFrame(self, fg_color="transparent")
+        self._settings = Page(self)
         self._settings.grid(row=0, column=0, sticky="nsew", padx=(8, 2), pady=8)
-        quiet_page(self._settings)
         self._build_pictures()
         self.bind("<Escape>", lambda event: self.hide())
         app.bind_settings_keys(self)

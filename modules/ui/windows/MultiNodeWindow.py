@@ -17,7 +17,7 @@ from modules.ui.cards.NodeCheckCard import NodeCheckCard
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import focus_soon, set_size
 from modules.ui.widgets.form import SettingsForm
-from modules.ui.widgets.scrolling import quiet_page
+from modules.ui.widgets.Page import Page
 
 if TYPE_CHECKING:
     from modules.ui.App import App
@@ -47,9 +47,8 @@ class MultiNodeWindow(ctk.CTkToplevel):
         self._shown_file = ""  # the default settings file that is shown, which `show` fills in
         self.title("Several machines")
         set_size(self, "880x780", (480, 400))
-        self.page = ctk.CTkScrollableFrame(self, fg_color="transparent")
+        self.page = Page(self)
         self.page.pack(fill="both", expand=True)
-        quiet_page(self.page)
         self.page.grid_columnconfigure(0, weight=1)
         self._build_settings()
         self._build_places()

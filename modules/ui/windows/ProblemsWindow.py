@@ -11,7 +11,7 @@ from modules.config.labels import label_of
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import focus_soon, open_window, set_size, show_over
 from modules.ui.widgets.fitting import wrap_to
-from modules.ui.widgets.scrolling import quiet_page
+from modules.ui.widgets.Page import Page
 
 if TYPE_CHECKING:
     from modules.config.problems import Problem
@@ -42,10 +42,9 @@ class ProblemsWindow(ctk.CTkToplevel):
         self.grid_rowconfigure(1, weight=1)
         self.heading = ctk.CTkLabel(self, text="", font=app.theme.font(15, "bold"), anchor="w")
         self.heading.grid(row=0, column=0, sticky="ew", padx=16, pady=(14, 6))
-        self._page = ctk.CTkScrollableFrame(self, fg_color="transparent")
+        self._page = Page(self)
         self._page.grid(row=1, column=0, sticky="nsew", padx=8)
         self._page.grid_columnconfigure(0, weight=1)
-        quiet_page(self._page)
         close = ctk.CTkButton(self, text="Close", width=90, font=app.theme.font(), command=self.close)
         close.grid(row=2, column=0, sticky="e", padx=16, pady=(8, 14))
         self.rows: list[ProblemRow] = []
