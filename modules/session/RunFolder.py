@@ -38,6 +38,11 @@ class RunFolder:
         return self.path / "config.yaml"
 
     @property
+    def resume_config_path(self) -> Path:
+        """The settings with which the window last resumed the run."""
+        return self.log_dir / "resume.yaml"
+
+    @property
     def exit_path(self) -> Path:
         return self.path / "exit.json"
 

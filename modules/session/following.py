@@ -104,6 +104,16 @@ def is_run_folder(path: str | os.PathLike) -> bool:
         return False
 
 
+def run_of_record(path: str | os.PathLike) -> Path | None:
+    """The folder of the run that recorded its settings in the file at `path`; None if that is any other file."""
+    for file in (Path(os.path.abspath(path)), Path(os.path.realpath(path))):  # a link to a record leads to it
+        for folder in (file.parent, file.parent.parent):
+            run = RunFolder(folder)
+            if file in (run.config_path, run.resume_config_path) and is_run_folder(folder):
+                return folder
+    return None
+
+
 def read_tail(path: str | os.PathLike, num_lines: int) -> list[str]:
     """The last lines of a text file, of which only the end is read; empty if it does not exist."""
     try:

@@ -93,7 +93,7 @@ class RunControl:
         if self.is_checking or self.app.run.state.is_running:
             self.app.show_message("A run or a check is active: stop it first.", "warning")
             return
-        is_changed = bool(settings.modified_paths()) or bool(settings.source_file)
+        is_changed = bool(settings.modified_paths()) or not settings.is_preset
         settings.load_preset(name, keeps_own=False)
         if is_changed:
             self.app.show_message(f"These are the settings of {name}; Undo brings yours back.", "info")

@@ -76,8 +76,9 @@ class TopBar(ctk.CTkFrame):
 
     def save_as(self) -> None:
         """Ask for a file and save the settings there."""
-        folder = self.app.settings.source_file or os.curdir
-        question = PathQuestion("new_file", "Save settings as", str(folder), "settings.yaml", FILE_TYPES)
+        settings = self.app.settings
+        name = f"{settings.preset_name}.yaml" if settings.source_run else "settings.yaml"
+        question = PathQuestion("new_file", "Save settings as", settings.source_file or os.curdir, name, FILE_TYPES)
         chosen = ask_path(self.app, question)
         if chosen:
             self._save_to(Path(chosen))
@@ -137,6 +138,8 @@ class TopBar(ctk.CTkFrame):
     def _remember(self) -> None:
         """Put the current file first in the list of recent files."""
         path = self.app.settings.source_file
+        if not path:  # a copy of a run's settings
+            return
         others = [one for one in self.app.preferences.recent if one != path]
         self.app.preferences.recent = [path, *others][:MAX_RECENT]
 
@@ -157,6 +160,11 @@ class TopBar(ctk.CTkFrame):
         settings = self.app.settings
         return self._named(path), _text(settings.preset_value(path)), _text(settings.shown(path))
 
+    def _describe_origin(self) -> str:
+        settings = self.app.settings
+        name = f"A copy of the settings of the run {settings.source_run}"
+        return f"{name if settings.source_run else settings.preset_name}: start from another preset or a file."
+
     def _named(self, path: str) -> str:
         return f"{self.app.settings.info(path).label}  ({path})"
 
@@ -169,7 +177,7 @@ class TopBar(ctk.CTkFrame):
         self.preset = FittedButton(self._left, width=PRESET_WIDTH, height=30, font=font, command=self.choose_preset)
         self.preset.grid_propagate(False)  # keeps its width, whatever its text is
         self.preset.grid(row=0, column=1, sticky="ew", padx=3)
-        Tooltip(self.preset, theme, lambda: f"{self.app.settings.preset_name}: start from another preset or a file.")
+        Tooltip(self.preset, theme, self._describe_origin)
         buttons: tuple[tuple[str, Callable[[], object]], ...] = (
             ("", self.show_changes),
             ("Save", self.save),

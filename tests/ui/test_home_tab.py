@@ -185,7 +185,9 @@ def runs(tmp_path):
         yield made
 
 
-def test_recent_runs_are_shown_followed_resumed_and_their_settings_loaded(make_home, wait_for, started, runs):
+def test_recent_runs_are_shown_followed_resumed_and_their_settings_loaded(
+    make_home, wait_for, started, runs, monkeypatch
+):
     home = make_home()
     app, buttons = home.app, home.recent.buttons
     app.run.attach(runs["done"].path)
@@ -196,6 +198,15 @@ def test_recent_runs_are_shown_followed_resumed_and_their_settings_loaded(make_h
     buttons[done, "Load settings"].invoke()
     assert app.settings.get("epochs") == len("done")
     assert app.settings.get("workspace_dir") == done
+    record = runs["done"].config_path.read_bytes()
+    app.settings.set("epochs", 33)
+    asked = []
+    monkeypatch.setattr("modules.ui.TopBar.ask_path", lambda app, question: asked.append(question.name) or "")
+    app.top_bar.save()
+    assert asked == ["done.yaml"]
+    assert app.top_bar.preset.cget("text") == "done  ▾"
+    assert runs["done"].config_path.read_bytes() == record
+    app.settings.undo()
     assert app.settings.undo()
     assert app.settings.preset_name == "demo"
 

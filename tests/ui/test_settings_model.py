@@ -11,6 +11,7 @@ from modules.config.errors import ConfigError
 from modules.config.files import config_from_values, load_config, save_config, to_values
 from modules.config.presets import load_preset
 from modules.config.TrainConfig import TrainConfig
+from modules.session.RunFolder import RunFolder
 from modules.ui.models.ProblemList import ProblemList
 from modules.ui.models.setting_values import put_value, value_in
 from modules.ui.models.SettingsModel import SettingsModel
@@ -259,6 +260,51 @@ def test_the_file_that_the_settings_are_of_is_undone_with_them(model, tmp_path):
     assert model.source_file == ""
     model.undo()
     assert (model.source_file, model.get("epochs")) == (str(files[1]), 2)
+
+
+@pytest.mark.parametrize("record", ["config_path", "resume_config_path"])
+def test_settings_of_a_run_are_a_copy_that_can_not_be_saved_to_its_record(record, tmp_path):
+    run = RunFolder(tmp_path / "cat-2")
+    run.create()
+    run.event_path(0).touch()
+    file = getattr(run, record)
+    save_config(config_from_values({"epochs": 3}), file)
+    model = SettingsModel(tmp_path / "state.json")
+    model.load_file(file)
+    assert (model.preset_name, model.source_file, model.source_run) == ("cat-2", "", str(run.path))
+    model.set("epochs", 4)
+    with pytest.raises(ConfigError, match="records the settings of the run cat-2"):
+        model.save(file)
+    model.pending_save()()
+    assert SettingsModel(tmp_path / "state.json").source_run == str(run.path)
+    model.save(tmp_path / "mine.yaml")
+    assert (model.source_file, model.source_run) == (str(tmp_path / "mine.yaml"), "")
+    assert load_config(file).epochs == 3
+
+
+def test_a_state_of_an_earlier_version_does_not_save_to_the_record_of_a_run_either(tmp_path):
+    run = RunFolder(tmp_path / "cat-2")
+    run.create()
+    run.event_path(0).touch()
+    model = SettingsModel(tmp_path / "state.json")
+    model.pending_save()()
+    state = json.loads((tmp_path / "state.json").read_text())
+    del state["source_run"]
+    state |= {"source_file": str(run.config_path), "preset_name": "config.yaml"}
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    again = SettingsModel(tmp_path / "state.json")
+    assert (again.preset_name, again.source_file, again.source_run) == ("cat-2", "", str(run.path))
+
+
+def test_a_preset_after_the_settings_of_a_run_keeps_its_data(model, tmp_path):
+    run = RunFolder(tmp_path / "cat-2")
+    run.create()
+    run.event_path(0).touch()
+    save_config(config_from_values({"concepts": [{"path": "/cats"}]}), run.config_path)
+    model.load_file(run.config_path)
+    model.load_preset("sd15-lora")
+    assert model.get("concepts.0.path") == "/cats"
+    assert model.is_preset
 
 
 def test_what_was_loaded_before_another_file_was_saved_is_still_of_its_own_file(model, tmp_path):

@@ -24,7 +24,7 @@ class QuickStart:
     def has_demo_images(self) -> bool:
         """Whether the dataset is still that of the demo."""
         settings = self._settings
-        if settings.preset_name != FIRST_PRESET or settings.source_file:
+        if settings.preset_name != FIRST_PRESET or not settings.is_preset:
             return False
         return not any(path.partition(".")[0] == "concepts" for path in settings.modified_paths())
 
@@ -36,7 +36,7 @@ class QuickStart:
     @property
     def chosen_preset(self) -> PresetChoice | None:
         """The preset that the settings were loaded from, if it is one of the choices."""
-        return None if self._settings.source_file else choice_of(self.choices, self._settings.preset_name)
+        return choice_of(self.choices, self._settings.preset_name) if self._settings.is_preset else None
 
     @property
     def suggested(self) -> PresetChoice | None:

@@ -82,7 +82,7 @@ class RunModel:
         folder.create()
         # Not for a resume, which may still be refused and must then leave the run's settings unchanged. The trainer
         # replaces them later.
-        settings = folder.log_dir / "resume.yaml" if resume else folder.config_path
+        settings = folder.resume_config_path if resume else folder.config_path
         save_config(config, settings)
         self._follow(RunReader(folder, start_supervisor(folder, settings, resume, asked)))
 

@@ -21,6 +21,7 @@ from modules.config.explain import generic_path
 from modules.config.files import config_from_values, load_values, save_config, to_values
 from modules.config.presets import load_preset
 from modules.config.TrainConfig import TrainConfig
+from modules.session.following import run_of_record
 from modules.session.working_folder import absolute_path
 from modules.ui.models.kept_settings import is_within, kept_settings
 from modules.ui.models.Listeners import Listeners
@@ -44,6 +45,7 @@ class _Snapshot:
     typed: dict[str, Any]
     preset_name: str
     source_file: str
+    source_run: str
     baseline: dict
 
 
@@ -52,7 +54,9 @@ class SettingsModel:
 
     `config` always holds individually valid values; input that a setting refuses is kept in `typed` until it
     is fixed.
-    `source_file` is the absolute path of the file that the settings were opened from or saved to; "" for a preset.
+    `source_file` is the absolute path of the file that the settings were opened from or saved to, else "". Settings of
+    a run are a copy without a file, as its own file is the record of what it was trained with: `source_run` is its
+    folder, else "".
     state_path: the JSON file that stores the state; without one, or with a damaged one, the demo is loaded.
     `restored` says whether the last state was restored; `notice` is a sentence on why not.
     """
@@ -65,7 +69,7 @@ class SettingsModel:
     def __init__(self, state_path: Path | None = None):
         self.typed: dict[str, Any] = {}
         self._refusals: dict[str, str] = {}
-        self.preset_name = self.source_file = ""
+        self.preset_name = self.source_file = self.source_run = ""
         self.notice = ""
         self._state_file = StateFile(state_path)
         self._listeners: Listeners[[set[str]]] = Listeners()
@@ -222,6 +226,11 @@ class SettingsModel:
 
     # presets and files
 
+    @property
+    def is_preset(self) -> bool:
+        """Whether the settings come from a preset, rather than from a file or a run."""
+        return not (self.source_file or self.source_run)
+
     def load_preset(self, name: str, keeps_own: bool = True) -> list[str]:
         """Start from a preset. Returns the paths of the settings kept.
 
@@ -240,24 +249,26 @@ class SettingsModel:
         """Load the settings of a file. Raises ConfigError, leaving everything unchanged, if it can't be used."""
         config = config_from_values(load_values(path), str(path))
         before = self._snapshot()
-        self._take(config, Path(path).name, absolute_path(path))
+        self._take(config, *_origin(path))
         self._commit(before, set())
 
     def save(self, path: str | Path) -> None:
         """Write the settings to a file, which becomes their source.
 
-        Raises ConfigError if it can't be written, or if a field contains refused input.
+        Raises ConfigError if it can't be written or is the record of a run, or if a field contains refused input.
         """
+        if run := run_of_record(path):
+            raise ConfigError(f"{path} records the settings of the run {run.name}: save to another file.")
         if refused := self.refused_input():
             raise ConfigError(f"the settings can't be saved: {next(iter(refused.values()))}")
         save_config(self._config, path)
         loaded, baseline = self._baseline, to_values(self._config)
-        self.preset_name, self.source_file = Path(path).name, absolute_path(path)
+        self.preset_name, self.source_file, self.source_run = Path(path).name, absolute_path(path), ""
         self._baseline, self._flat_baseline = baseline, flatten(baseline)
 
         def of_file(one: _Snapshot) -> _Snapshot:
             name, file = self.preset_name, self.source_file
-            return dataclasses.replace(one, preset_name=name, source_file=file, baseline=baseline)
+            return dataclasses.replace(one, preset_name=name, source_file=file, source_run="", baseline=baseline)
 
         # Earlier snapshots of the same load are relative to the file too.
         for steps in (self._undo, self._redo):
@@ -324,8 +335,10 @@ class SettingsModel:
             config = config_from_values(state["values"], "the last settings")
             baseline = to_values(config_from_values(state["baseline"], "the last preset"))
             typed = {path: text for path, text in state["typed"].items() if self._is_path(config, path)}
-            source_file = str(state.get("source_file", ""))  # not in files of older versions
-            self._take(config, str(state["preset_name"]), source_file, baseline, typed)
+            origin = str(state["preset_name"]), str(state.get("source_file", "")), str(state.get("source_run", ""))
+            if origin[1]:  # in states of older versions, it may be the file of a run
+                origin = _origin(origin[1])
+            self._take(config, *origin, baseline, typed)
         except ConfigError as error:
             self.notice = f"The last settings can't be used: {error.problems[0]} The demo is loaded instead."
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -354,8 +367,8 @@ class SettingsModel:
         """The settings after applying a preset, the preset's own values, and the paths of the settings kept."""
         preset = to_values(config_from_values(load_preset(name), f"preset {name}"))
         now, values = to_values(self._config), copied(preset)
-        # After loading a file, everything but the defaults is the user's own.
-        start = flatten(to_values(TrainConfig())) if self.source_file else self._flat_baseline
+        # After loading a file or a run, everything but the defaults is the user's own.
+        start = self._flat_baseline if self.is_preset else flatten(to_values(TrainConfig()))
         kept = kept_settings(self._differing(start), now, preset) if keeps_own else []
         for path in kept:
             put_value(values, path, value_in(now, path))
@@ -366,6 +379,7 @@ class SettingsModel:
         config: TrainConfig,
         name: str,
         source_file: str = "",
+        source_run: str = "",
         baseline: dict | None = None,
         typed: dict[str, Any] | None = None,
     ) -> None:
@@ -373,7 +387,7 @@ class SettingsModel:
         self._flat = flatten(to_values(config))
         self._baseline = to_values(config) if baseline is None else baseline
         self._flat_baseline = flatten(self._baseline)
-        self.preset_name, self.source_file = name, source_file
+        self.preset_name, self.source_file, self.source_run = name, source_file, source_run
         self._keep_typed(typed or {})
 
     def _assign(self, path: str, info: SettingInfo, value: Any) -> str | None:
@@ -432,7 +446,8 @@ class SettingsModel:
 
     def _snapshot(self) -> _Snapshot:
         values = to_values(self._config)
-        return _Snapshot(values, dict(self.typed), self.preset_name, self.source_file, self._baseline)
+        origin = self.preset_name, self.source_file, self.source_run
+        return _Snapshot(values, dict(self.typed), *origin, self._baseline)
 
     def _commit(self, before: _Snapshot, touched: Paths, same_as: str = "") -> None:
         """After a change: add an undo step and notify the listeners.
@@ -452,7 +467,8 @@ class SettingsModel:
             return False
         now, then = self._snapshot(), source.pop()
         target.append(now)
-        self._take(config_from_values(then.values), then.preset_name, then.source_file, then.baseline, then.typed)
+        origin = then.preset_name, then.source_file, then.source_run
+        self._take(config_from_values(then.values), *origin, then.baseline, then.typed)
         self._last_path = ""
         self._notify(self._changed_since(now))
         return True
@@ -465,3 +481,9 @@ class SettingsModel:
 
     def _notify(self, paths: Paths) -> None:
         self._listeners.tell(paths)
+
+
+def _origin(path: str | Path) -> tuple[str, str, str]:
+    """The name of settings that were loaded from a file, and their `source_file` and `source_run`."""
+    run = run_of_record(path)
+    return (run.name, "", str(run)) if run else (Path(path).name, absolute_path(path), "")

@@ -44,7 +44,7 @@ class PresetWindow(TableWindow):
 
         actions = [("Apply", use), ("Show changes…", show_changes), ("Open a file…", lambda names: open_file())]
         settings = app.settings
-        current = f"file:{settings.source_file}" if settings.source_file else f"preset:{settings.preset_name}"
+        current = f"preset:{settings.preset_name}" if settings.is_preset else f"file:{settings.source_file}"
         size, min_size, lasting = "960x480", (640, 320), (show_changes,)
         super().__init__(app, "Start from", COLUMNS, (), actions, False, size, min_size, current, lasting)
         memory_help = "Memory of each GPU. What a preset needs is estimated: the most in training, caching or sampling."
