@@ -265,7 +265,7 @@ class TrainingEngine:
                     self._save_last()
             if loop.stopped and save_last:
                 self._save_last()
-        rank_context().step, rank_context().stopped = loop.step, loop.stopped
+        rank_context().step, rank_context().stopped = loop.step, loop.stopped and loop.epoch < num_epochs
         self.runtime.barrier("saving")
         return self.history
 

@@ -75,6 +75,10 @@ class RunFolder:
         return self.path / "models"
 
     @property
+    def model_record_path(self) -> Path:
+        return self.path / "models.json"
+
+    @property
     def tensorboard_dir(self) -> Path:
         return self.path / "tensorboard"
 

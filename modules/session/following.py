@@ -14,6 +14,7 @@ from typing import Any
 
 from modules.session.event_types import FinishedEvent, SavedEvent
 from modules.session.events import EventRecord, read_events
+from modules.session.ModelRecord import ModelRecord
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import is_held
 from modules.session.StepInfo import StepInfo
@@ -188,6 +189,8 @@ def is_complete(folder: RunFolder, step: int) -> bool:
         return False
     events = [record.event for record in records]
     last = next((event for event in reversed(events) if isinstance(event, StepInfo | FinishedEvent)), None)
+    if ModelRecord(folder.model_record_path, folder.models_dir).has_finished(step) is False:
+        return False
     saved = [event for event in events if isinstance(event, SavedEvent) and event.step == step]
     has_model = any((folder.models_dir / Path(event.path).name).exists() for event in saved)
     return isinstance(last, FinishedEvent) and last.step == step and has_model

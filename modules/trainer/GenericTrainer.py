@@ -26,6 +26,7 @@ from modules.distributed.Runtime import Runtime, default_device
 from modules.methods.registry import METHODS
 from modules.session.backups import resume_advice
 from modules.session.following import is_complete
+from modules.session.ModelRecord import AVERAGED_ENDING
 from modules.session.names import safe_file_name
 from modules.session.RunFolder import RunFolder
 from modules.session.TrainCallbacks import TrainCallbacks
@@ -37,7 +38,7 @@ from modules.trainer.FallbackSaver import FallbackSaver
 from modules.trainer.FinalSave import FinalSave
 from modules.trainer.LoopOptimizer import ScheduledOptimizer
 from modules.trainer.LoopSettings import SLOWEST_STEP_SECONDS, LoopSettings
-from modules.trainer.ModelStore import AVERAGED_ENDING, ModelStore
+from modules.trainer.ModelStore import ModelStore
 from modules.trainer.param_groups import param_groups
 from modules.trainer.prepare_run import prepare_run
 from modules.trainer.PreparedRun import PreparedRun
@@ -91,7 +92,7 @@ class GenericTrainer:
             self.run_folder.backup_dir, config.backup.keep, self.callbacks.on_backup, self.callbacks.on_warning
         )
         self.models = ModelStore(
-            self.run_folder.models_dir, self.callbacks.on_saved, self.callbacks.on_warning, config.output.keep
+            self.run_folder, self.callbacks.on_saved, self.callbacks.on_warning, config.output.keep
         )
         self.saver = FallbackSaver(self.run_folder, config.output, self.callbacks)
         self._is_complete = False  # whether a resumed run had nothing left to do
@@ -118,7 +119,7 @@ class GenericTrainer:
     @property
     def stopped(self) -> bool:
         """Whether the run was stopped on request before its last step."""
-        return self.loop.stopped
+        return self.loop.stopped and self.step < self.loop.total_steps
 
     def start(self) -> None:
         """Prepares the run up to its first step: checks, model, caches, plan, optimizer and, to resume, the backup."""
@@ -179,7 +180,7 @@ class GenericTrainer:
         if not requeues:
             self.loop.run_on_all_ranks("saving", self._save_final_model)
         # after the model, which must not be lost if sampling fails
-        if self.config.sampling.at_end and not self.stopped:
+        if self.config.sampling.at_end and not self.loop.stopped:
             self.loop.run_on_all_ranks("sampling", self.sample)
         self.loop.run_on_all_ranks("saving", partial(self._finish_saving, waits=not requeues))
         self.backups.release()
@@ -209,8 +210,7 @@ class GenericTrainer:
         if self.runtime.is_main:
             self.callbacks.on_status("Saving the model")
             name = safe_file_name(self.config.output.name)
-            full = self.models.step_name(name, self.step)
-            self.models.write(partial(self._write_model, versions, full), name, self.step)
+            self.models.write(partial(self._write_model, versions), name, self.step)
 
     def _full_versions(self) -> Mapping[str, EnterVersion]:
         """Ending of the file name -> a context in which rank 0 can save that version of the full model.
@@ -299,19 +299,21 @@ class GenericTrainer:
 
     def _final_model(self, versions: Mapping[str, EnterVersion]) -> FinalSave:
         self.callbacks.on_status("Saving the model")
-        name = self.models.unused_name(safe_file_name(self.config.output.name))
+        title = safe_file_name(self.config.output.name)
         num_bytes = len(versions) * self.method.saved_bytes(self.prepared.base, self.config)
-        return self.models.final_save(partial(self._write_model, versions, name), self.step, num_bytes)
+        write = partial(self._write_model, versions)
+        return self.models.final_save(write, title, self.step, num_bytes, finished=not self.stopped)
 
     def _finish_saving(self, waits: bool) -> None:
         """Waits for disk space for saves that are not at their destination, until a stop request on any rank."""
 
         def announce_stop() -> None:
-            if self.commands.stopping and not self.stopped:
+            if self.commands.stopping and not self.loop.stopped:
                 self.runtime.announce_stop()
 
         def is_over() -> bool:
-            return not self.stopped and (self.commands.stopping or self.runtime.stop_announced)
+            # a stop that came during training, perhaps with the last step, has been served
+            return not self.loop.stopped and (self.commands.stopping or self.runtime.stop_announced)
 
         self.runtime.on_wait = announce_stop  # for the other ranks, which only wait
         if not self.runtime.is_main:

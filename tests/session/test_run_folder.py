@@ -18,6 +18,7 @@ from modules.session.event_types import NOT_WRITTEN
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EVENT_TYPES, EventWriter
 from modules.session.manifest import write_manifest
+from modules.session.ModelRecord import ModelRecord
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock, is_held
 from modules.session.StepInfo import StepInfo
@@ -349,9 +350,23 @@ def test_the_example_of_the_manifest_is_what_is_written(tmp_path):
     assert examples(" manifest") == [json.loads((tmp_path / "manifest.json").read_text())]
 
 
+def test_the_example_of_the_models_is_what_is_written(run_folder):
+    (example,) = examples(" models")
+    ((name, entry),) = example["models"].items()
+    record = ModelRecord(run_folder.model_record_path, run_folder.models_dir)
+    record.claim(name, entry["step"], entry["kind"])
+    for file, facts in entry["files"].items():
+        (run_folder.models_dir / file).write_bytes(bytes(facts["size"]))
+        os.utime(run_folder.models_dir / file, (facts["time"], facts["time"]))
+    record.complete(name)
+    assert json.loads(run_folder.model_record_path.read_bytes()) == example
+
+
 def test_the_page_lists_the_commands_and_the_parts_of_the_folder(run_folder):
     page = DOC.read_text("utf-8")
     assert re.findall(r"^\| `(\w+)` \|", page.split("## Commands")[1], re.M) == list(COMMANDS)
     listed = re.findall(r"^\| `([\w./-]+)` \|", page.split("## Events")[0], re.M)
     names = {name.split("/")[0] for name in listed}
-    assert names == set(os.listdir(run_folder.path)) | {"config.yaml", "exit.json", "exit.reserve", "run.lock"}
+    assert names == set(os.listdir(run_folder.path)) | {
+        "config.yaml", "exit.json", "exit.reserve", "models.json", "run.lock",
+    }  # fmt: skip

@@ -141,7 +141,17 @@ def test_a_stop_backs_up_and_saves_and_the_run_can_be_resumed(make_config, start
     assert not second.stopped
     assert second.callbacks.steps[0].step == first.step + 1
     assert second.step == 12
-    assert (second.run_folder.models_dir / "model-2.safetensors").exists()
+    assert [path.name for path in first.callbacks.saved] == [f"model-step{first.step:06d}.safetensors"]
+    assert [path.name for path in second.callbacks.saved] == ["model.safetensors"]
+
+
+def test_a_run_that_is_asked_to_stop_at_its_last_step_has_finished(make_config, start):
+    trainer = start(make_config("max_steps=1", "backup.at_end=false"))
+    trainer.commands.stop()
+    trainer.train()
+    trainer.end()
+    assert (trainer.step, trainer.stopped) == (1, False)
+    assert [path.name for path in trainer.callbacks.saved] == ["model.safetensors"]
 
 
 def test_sample_backup_and_save_commands_work_during_training(make_config, start):
@@ -266,7 +276,8 @@ def test_only_the_last_models_of_the_training_are_kept_with_all_their_files(sett
     names = sorted(path.name for path in models.iterdir())
     assert sum("model-step000003" in name for name in names) == per_model
     assert sum("model-step000004" in name for name in names) == per_model
-    assert not any("model-step000001" in name or "model-step000002" in name for name in names)
+    assert sum("model-step000001" in name for name in names) == per_model  # those with which the run had first finished
+    assert not any("model-step000002" in name for name in names)
     assert {"model-step000009_kohya.safetensors", "other-step000001.safetensors"} <= {*names}
 
 
@@ -652,12 +663,14 @@ def test_offset_noise_that_only_the_last_timestep_of_a_base_would_have_is_refuse
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_later_save_never_replaces_an_earlier_lora(make_config, train):
+def test_a_run_that_trains_on_after_its_end_leaves_the_earlier_model_under_its_step(make_config, train):
     config = make_config("output.format=single_file", "max_steps=1")
-    train(config)
+    models = train(config).run_folder.models_dir
+    earlier = (models / "model_kohya.safetensors").read_bytes()
     trainer = train(make_config("output.format=single_file"), resume=True)
-    saved = {path.name for path in trainer.run_folder.models_dir.iterdir()}
-    assert saved == {"model_kohya.safetensors", "model-2_kohya.safetensors"}
+    assert {path.name for path in models.iterdir()} == {"model_kohya.safetensors", "model-step000001_kohya.safetensors"}
+    assert (models / "model-step000001_kohya.safetensors").read_bytes() == earlier
+    assert [path.name for path in trainer.callbacks.saved] == ["model_kohya.safetensors"]
 
 
 def test_a_resume_warns_that_it_keeps_the_batch_size_of_its_backup(make_config, train):

@@ -92,8 +92,8 @@ def test_twenty_steps_equal_ten_steps_and_ten_after_a_resume(method, make_config
     run = tmp_path / "run"
     with StartedRun("alone", config_file(first.config), run, "--resume", forked=method != "lora") as resumed:
         assert resumed.wait() == [0], resumed.output
-    assert model_files(run, "model-2") == model_files(tmp_path / "straight", "model") != []
-    assert model_files(run, "model-2") != model_files(run, "model")
+    assert model_files(run, "model") == model_files(tmp_path / "straight", "model") != []
+    assert [] != model_files(run, "model-step000010") != model_files(run, "model")
     assert files(run / "backup" / "step-000000020") == files(tmp_path / "straight" / "backup" / "step-000000020")
     straight_steps = {
         i.step: (i.loss, i.smooth_loss, i.lr, i.epoch, i.samples, i.grad_norm) for i in straight.callbacks.steps

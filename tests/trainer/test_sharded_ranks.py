@@ -209,7 +209,7 @@ def test_backups_resume_on_any_number_of_ranks_with_either_strategy(settings, tw
         assert first["losses"] == pytest.approx(straight["losses"][3:], rel=1e-9)
         assert first["norms"] == pytest.approx(straight["norms"][3:], rel=1e-8)
         for path in (tmp_path / "straight" / "models").rglob("*.safetensors"):
-            own = load_tensors(tmp_path / name / "models" / "model-2" / path.relative_to(path.parents[1]))
+            own = load_tensors(tmp_path / name / "models" / "model" / path.relative_to(path.parents[1]))
             for key, value in load_tensors(path).items():
                 torch.testing.assert_close(own[key], value, rtol=1e-6, atol=1e-9)
 
