@@ -207,6 +207,13 @@ class RunFolder:
             return None
         return record if isinstance(record, dict) else None
 
+    def has_finished(self) -> bool:
+        """Whether the run has trained to its last step, and has not been started again since."""
+        try:
+            return (self.read_exit() or {}).get("status") == "finished"
+        except OSError:  # which whoever uses the folder reports
+            return False
+
     def clear_exit(self) -> None:
         """Remove the record of an earlier run's end, and reserve disk space for the record of this run.
 

@@ -120,8 +120,7 @@ class RunControl:
         try:
             folder.refuse_earlier_run()
         except UserError:
-            text = f"{settings.get('workspace_dir')} holds a run already. Resume it or start a new run?"
-            answer = ask(self.app, "Output folder", text, ("Resume", "New folder", "Cancel"))
+            answer = self._ask_about(folder)
             if answer == "New folder":
                 settings.set("workspace_dir", next_free_folder(settings.get("workspace_dir")))
                 return "new"
@@ -130,6 +129,18 @@ class RunControl:
             self._refuse(f"workspace_dir can't be read: {error.strerror}; choose another folder.")
             return None
         return "new"
+
+    def _ask_about(self, folder: RunFolder) -> str | None:
+        """Ask whether to resume the run in the output folder; the first answer is the one that has the focus."""
+        shown = self.app.settings.get("workspace_dir")
+        if not folder.has_finished():
+            text = f"{shown} holds a run already. Resume it or start a new run?"
+            return ask(self.app, "Output folder", text, ("Resume", "New folder", "Cancel"))
+        text = (
+            f"{shown} holds a run that has finished. Start a new run in another folder? Resume "
+            "trains the finished one on, if the settings now have more steps or epochs."
+        )
+        return ask(self.app, "Output folder", text, ("New folder", "Resume", "Cancel"))
 
     def _summarize(self, resume: bool, then_start: bool) -> None:
         if self.is_checking or not self._is_ready():

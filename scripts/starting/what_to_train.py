@@ -122,7 +122,13 @@ def ask_resume(questions: Questions, arguments: list[str], wanted: bool | None) 
     if backup and wanted is None:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(backup.time))
         text = f"{folder.path} has a backup of step {backup.step}, of {when}: go on from it?"
-        if questions.ask_whether("resume", text, default=True):
+        has_finished = folder.has_finished()
+        if has_finished:
+            text = (
+                f"{folder.path} holds a run that has finished. Train it on from its backup of step {backup.step}, of "
+                f"{when}, if the settings now have more steps or epochs?"
+            )
+        if questions.ask_whether("resume", text, default=not has_finished):
             return ["--resume"]
     free = next_run_folder(folder.path)
     if free == folder.path:

@@ -18,6 +18,7 @@ from PIL import Image
 from modules.config.presets import ROOT
 from modules.machine.devices import Gpu
 from modules.machine.Machine import Machine
+from modules.session.RunFolder import RunFolder
 from scripts import start_multi_gpu, train
 from tests.support.backup_files import write_backup
 from tests.support.waiting import PATIENCE_SECONDS
@@ -342,6 +343,16 @@ def test_a_run_with_a_backup_is_offered_to_go_on(start, settings, tmp_path):
     earlier_run(tmp_path / "run", with_backup=True)
     _, trained, said = start(answers=["run.yaml", "", "", "", "", ""])
     assert "has a backup of step 120" in said
+    assert trained[1] == "--resume"
+
+
+def test_a_run_that_has_finished_is_trained_on_only_if_somebody_says_so(start, settings, tmp_path):
+    earlier_run(tmp_path / "run", with_backup=True)
+    RunFolder(tmp_path / "run").write_exit("finished")
+    _, trained, said = start(answers=["run.yaml", "", "", "", "", "", ""])
+    assert "holds a run that has finished" in said
+    assert trained[1] == f"--set=workspace_dir={tmp_path / 'run-2'}"
+    _, trained, _ = start(answers=["run.yaml", "yes", "", "", "", ""])
     assert trained[1] == "--resume"
 
 

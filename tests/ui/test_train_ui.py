@@ -24,7 +24,7 @@ from modules.session.following import run_info
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.ui import RunControl as run_control
-from modules.ui.cards.ResumeCard import ResumeCard
+from modules.ui.cards.ResumeCard import ResumeCard, look
 from modules.ui.models.find_settings import find_settings
 from modules.ui.models.free_folders import next_free_folder
 from modules.ui.models.run_text import describe_progress, describe_seconds
@@ -388,6 +388,21 @@ def test_a_folder_that_holds_a_run_is_asked_about(app, wait_for, monkeypatch, tm
     assert summaries == {"Resume": [True], "New folder": [False]}.get(answer, [])
     name = "run-2" if answer == "New folder" else "run"
     assert app.settings.get("workspace_dir") == str(tmp_path / name)
+
+
+@pytest.mark.parametrize(("status", "first"), [("finished", "New folder"), ("stopped", "Resume"), ("failed", "Resume")])
+def test_resuming_is_the_first_answer_unless_the_run_has_finished(app, monkeypatch, tmp_path, status, first):
+    folder = RunFolder(tmp_path / "run")
+    (folder.models_dir / "model").mkdir(parents=True)
+    folder.write_exit(status)
+    app.settings.set("workspace_dir", str(folder.path))
+    asked = []
+    monkeypatch.setattr(run_control, "ask", lambda app, title, text, answers: asked.append((text, answers)))
+    app.bottom_bar.control.start()
+    ((text, answers),) = asked
+    assert answers[0] == first
+    assert set(answers) == {"Resume", "New folder", "Cancel"}
+    assert ("has finished" in text) is (status == "finished")
 
 
 def test_two_fast_presses_of_start_or_of_check_make_one_check(app, wait_for, monkeypatch):
@@ -838,6 +853,18 @@ def test_the_newest_backup_of_the_run_folder_is_offered_to_go_on_from(make_app, 
     assert button.cget("text").startswith("Resume run from step 1,200, ")
     button.invoke()
     assert resumed == [{"resume": True, "then_start": True}]
+
+
+@pytest.mark.parametrize(("status", "is_offered"), [("finished", False), ("stopped", True), ("failed", True)])
+def test_a_run_that_has_finished_is_not_offered_to_go_on_from(tmp_path, status, is_offered):
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    folder.event_path(0).touch()
+    folder.write_exit(status)
+    write_backup(folder.backup_dir, 95)
+    runs, backup = look(str(folder.path))
+    assert [info.status for info in runs] == [status]
+    assert (backup is not None) is is_offered
 
 
 def test_without_a_run_the_general_tab_names_the_output_folder_as_its_field_does(app, wait_for):

@@ -27,7 +27,7 @@ LOOK_SECONDS = 10.0
 
 class ResumeCard(Card):
     """The newest runs beside the run folder of the settings; Open shows one, running or not. If the run folder itself
-    has a usable backup, a button calls `resume`."""
+    has a usable backup of a run that has not finished, a button calls `resume`."""
 
     def __init__(self, parent: tkinter.Misc, app: App, resume: Callable[[], None]):
         super().__init__(parent, app, "Runs")
@@ -101,10 +101,13 @@ class ResumeCard(Card):
 
 
 def look(workspace_dir: str) -> tuple[list[RunInfo], BackupInfo | None]:
-    """The runs beside a run folder, and its own newest backup unless its run is active. Call it in a thread."""
+    """The runs beside a run folder, and its own newest backup unless its run is active or has finished.
+
+    Call it in a thread.
+    """
     own = RunFolder(workspace_dir)
     runs = find_runs(own.path.parent)
-    if any(info.folder == own.path and info.status == "running" for info in runs):
+    if any(info.folder == own.path and info.status in ("running", "finished") for info in runs):
         return runs[:MAX_RUNS], None
     return runs[:MAX_RUNS], newest_usable(own)
 
