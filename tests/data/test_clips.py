@@ -347,7 +347,8 @@ def test_the_frames_of_a_clip_are_encoded_in_pieces_and_never_all_in_memory(tmp_
     encoder = LatentEncoder(FAMILIES["wan21"], vae)
     pieces = encoder.encode_clip(counted)
     assert most <= 2 * FRAMES_AHEAD
-    assert torch.equal(pieces, encoder.encode(torch.from_numpy(whole)[None])[0])
+    # float32 of other strides, for which a processor may have other kernels
+    torch.testing.assert_close(pieces, encoder.encode(torch.from_numpy(whole)[None])[0])
 
 
 def test_a_clip_that_does_not_fit_in_memory_is_tiled_and_then_refused(tmp_path, tiny_model, monkeypatch):

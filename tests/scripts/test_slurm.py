@@ -276,7 +276,7 @@ def test_a_job_whose_time_ends_backs_up_is_queued_again_once_and_ends_as_if_noth
     for rank in range(4):
         assert [event.step for event in events(run, rank, "step")] == list(range(1, steps + 1))
     losses, expected = ([event.loss for event in events(path, 0, "step")] for path in (run, folder / "alone"))
-    assert losses == pytest.approx(expected, abs=1e-6)
+    assert losses == pytest.approx(expected, rel=1e-5)  # float32 in batches of other sizes
     (model,) = (run / "models").glob("*.safetensors")  # none was saved at the end of the first turn
     weights, wanted = load_file(model), load_file(folder / "alone" / "models" / model.name)
     assert weights.keys() == wanted.keys()

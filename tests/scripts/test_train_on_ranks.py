@@ -29,6 +29,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these tests sen
 
 SIZES = ((32, 32),) * 5 + ((48, 32),) * 3 + ((32, 48),) * 3
 STEPS = 6
+SAME_CURVE = 1e-5  # relative: float32 in batches of other sizes, for which a processor may have other kernels
 SHOWN_SECONDS = 5.0  # from a rank's end to the record that names it
 GONE_SECONDS = 5.0
 LIMIT = {"CHORUS_HEARTBEAT_SECONDS": "training=6"}  # a step takes a fiftieth of that
@@ -153,7 +154,7 @@ class TestLaunchers:
         assert run.record()["status"] == "finished"
         assert "Number of processes: 2" in run.output
         for rank in range(2):
-            assert run.losses(rank) == pytest.approx(expected, abs=1e-6)
+            assert run.losses(rank) == pytest.approx(expected, rel=SAME_CURVE)
             assert len(run.events(rank, "finished")) == 1
 
     def test_a_busy_port_is_told_and_another_one_is_taken(self, finished):
@@ -300,7 +301,7 @@ def test_a_restart_goes_on_from_the_last_backup_as_if_nothing_had_happened(launc
     assert run.wait() == [0], run.output
     assert run.record()["status"] == "finished"
     assert "Starting again from the last backup (1 of 1)" in run.output
-    assert run.losses() == pytest.approx(finished("alone").losses(), abs=1e-6)
+    assert run.losses() == pytest.approx(finished("alone").losses(), rel=SAME_CURVE)
 
 
 def test_a_restart_without_a_backup_starts_over_beside_the_models_that_were_saved(open_run, finished):
@@ -308,7 +309,7 @@ def test_a_restart_without_a_backup_starts_over_beside_the_models_that_were_save
     run = open_run("forked spawn", fault="kill@1:5", max_restarts=1, output=output)
     assert run.wait() == [0], run.output
     assert "Starting again from the beginning (1 of 1)" in run.output
-    assert run.losses() == pytest.approx(finished("alone").losses(), abs=1e-6)
+    assert run.losses() == pytest.approx(finished("alone").losses(), rel=SAME_CURVE)
 
 
 # --- ends from outside ------------------------------------------------------------------------------------------------

@@ -36,7 +36,8 @@ def test_a_lora_on_a_gguf_file_has_the_curve_of_its_dequantized_weights(
     packed, plain = run("model.gguf", *swapped, *SAMPLED), run("meant.safetensors", swapped[0])
     layers = packed.prepared.base.module("transformer").modules()
     assert sum(isinstance(layer, QuantizedLinear) for layer in layers) > 10
-    assert packed.callbacks.losses == plain.callbacks.losses
+    # float32 on weights that lie elsewhere: matrix products may depend on their alignment in the last bit
+    assert packed.callbacks.losses == pytest.approx(plain.callbacks.losses, rel=1e-5)
     assert packed.callbacks.samples
 
     pipe = FluxPipeline.from_pretrained(folder)

@@ -112,7 +112,8 @@ def test_it_computes_what_the_cpu_does(settings, gpu, tmp_path):
     (there,) = gpu.run(pretended_gpu_runs.run, config=config)
     os.rename(tmp_path / "run", tmp_path / "there")
     (here,) = gpu.run(pretended_gpu_runs.run, config=config, on_cpu=True)
-    assert there["losses"] == here["losses"]
+    # The wrapper takes operations apart, and other kernels compute the parts: float32 rounds them differently.
+    assert there["losses"] == pytest.approx(here["losses"], rel=1e-5)
 
 
 @pytest.mark.parametrize(

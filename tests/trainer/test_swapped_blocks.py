@@ -51,6 +51,7 @@ def test_a_run_with_swapped_blocks_and_offloaded_activations_gives_the_results_o
         (file,) = trainer.callbacks.saved
         return trainer, pictures, load_tensors(file)
 
+    # Exact: weights that are converted when they are loaded lie aligned, as in the memory that blocks are swapped into.
     plain, pictures, tensors = run(0, 4, "plain")
     run(2, 2, "swapped")
     swapped, other_pictures, other_tensors = run(1000, 4, "swapped", resume=True)

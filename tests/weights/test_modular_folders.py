@@ -6,6 +6,7 @@ import json
 import shutil
 
 import diffusers
+import numpy as np
 import pytest
 import torch
 
@@ -58,10 +59,16 @@ def our_image(folder):
     return image
 
 
+def difference(one, other):
+    """The largest of two images, in 1/255. 1 is a value at the edge of rounding: matrix products may depend in the last
+    bit on where weights lie, which differs by the file and by who has read it."""
+    return np.abs(np.asarray(one, int) - np.asarray(other, int)).max()
+
+
 @pytest.mark.parametrize("family", WITHOUT_UPSAMPLER)
 def test_our_pipeline_makes_the_image_of_diffusers_blocks(family, tiny_model):
     ours = our_image(tiny_model(family))  # loading it patches what the blocks need, too
-    assert ours.tobytes() == picture_of_blocks(tiny_model(family), family).tobytes()
+    assert difference(ours, picture_of_blocks(tiny_model(family), family)) <= 1
     assert len(set(ours.tobytes())) > 50
 
 
@@ -75,8 +82,8 @@ def test_a_saved_model_is_read_by_diffusers_blocks(family, tiny_model, tmp_path)
     (saved,) = METHODS["full"].save(base, config, tmp_path, "x", {})
     ours = our_image(saved)
     moved = shutil.move(saved, tmp_path / "moved")
-    assert picture_of_blocks(moved, family).tobytes() == ours.tobytes()
-    assert ours.tobytes() != picture_of_blocks(folder, family).tobytes()
+    assert difference(ours, picture_of_blocks(moved, family)) <= 1
+    assert difference(ours, picture_of_blocks(folder, family)) > 1
     assert str(tmp_path) not in (moved / MODULAR_INDEX).read_text()
 
 
@@ -92,7 +99,7 @@ def test_flux3_needs_no_scheduler_no_upsampler_and_no_class_of_its_processor(tin
     base, config = prepared(folder, "full", "flux3", output={"format": "diffusers"})
     assert base.pipe.scheduler.config.shift == diffusers.Flux3AutoBlocks().init_pipeline().scheduler.config.shift > 1
     (saved,) = METHODS["full"].save(base, config, tmp_path, "x", {})
-    assert our_image(saved).tobytes() == our_image(folder).tobytes()
+    assert difference(our_image(saved), our_image(folder)) <= 1
 
 
 def test_a_distilled_flux3_is_refused(tiny_model, tmp_path):

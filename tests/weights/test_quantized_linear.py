@@ -34,7 +34,7 @@ def test_a_layer_computes_as_with_its_dequantized_weight_which_is_close_to_the_o
     values, plain_values = (torch.randn(3, 5, 128, dtype=dtype, requires_grad=True) for _ in range(2))
     plain_values.data.copy_(values.data)
     output, expected = quantized(values), nn.functional.linear(plain_values, weight, layer.bias)
-    assert torch.equal(output, expected)
+    torch.testing.assert_close(output, expected)  # kernels may depend on where a weight lies
     output.square().sum().backward()
     expected.square().sum().backward()
     torch.testing.assert_close(values.grad, plain_values.grad)
