@@ -262,6 +262,18 @@ class ModelConfig:
         importance="advanced",
         visible_when={"method": WITH_DENOISER},
     )
+    attention: Literal["auto", "sdpa", "cudnn"] = setting(
+        "auto",
+        label="Attention",
+        also_called="attn_mode, attention_mechanism, attention_backend, sdpa, flash attention, xformers, cudnn",
+        help="What computes attention on NVIDIA GPUs. PyTorch: its flash or memory-efficient kernels. cuDNN: takes "
+        "half their time on H100, H200 and B200, in bf16 or fp16; experimental, because it misreads gradients that are "
+        "not laid out like its outputs, so that Chorus has to rearrange them. Auto: PyTorch.",
+        group="model",
+        in_crash_report=True,
+        choice_labels={"auto": "Auto", "sdpa": "PyTorch", "cudnn": "cuDNN"},
+        importance="advanced",
+    )
     channels_last: bool = setting(
         True,
         label="Channels-last memory",

@@ -32,6 +32,7 @@ RULES = (
     trained_parts.part_problems,
     trained_parts.embedding_problems,
     memory.precision_problems,
+    memory.attention_problems,
     memory.quantization_problems,
     memory.gguf_problems,
     adapters.adapter_problems,

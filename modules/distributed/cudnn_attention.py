@@ -10,12 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
-
-if TYPE_CHECKING:
-    import torch
 
 BACKEND_VARIABLE = "DIFFUSERS_ATTN_BACKEND"  # read by diffusers when it is imported
 ASKS_FOR_CUDNN = "_native_cudnn"
@@ -32,11 +28,6 @@ def switch_cudnn_attention_off(env: Mapping[str, str] = os.environ) -> None:
     if env.get(BACKEND_VARIABLE) == ASKS_FOR_CUDNN:
         raise UserError(
             f"{BACKEND_VARIABLE} {env[BACKEND_VARIABLE]!r}: cuDNN's attention can give wrong gradients; unset the "
-            "variable to train."
+            "variable; model.attention cudnn has it with right ones."
         )
     torch.backends.cuda.enable_cudnn_sdp(False)
-
-
-def describe_attention(device: torch.device) -> str:
-    """What a run says of it at its start; "" on devices without cuDNN."""
-    return "cuDNN's attention is off, because its gradients can be wrong" if device.type == "cuda" else ""

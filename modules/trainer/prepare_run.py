@@ -28,7 +28,7 @@ from modules.data.run_summary import count_texts, disk_needs, image_warnings
 from modules.data.RunPlan import RunPlan, samples_digest
 from modules.data.SampleSource import SampleSource
 from modules.diffusion.timestep_sampling import timestep_distribution
-from modules.distributed.cudnn_attention import describe_attention
+from modules.distributed.attention_backends import choose_attention
 from modules.distributed.usable_gpus import describe_device
 from modules.families.conditioning import is_unconditional_zero
 from modules.families.registry import FAMILIES
@@ -102,6 +102,7 @@ def prepare_run(
     source, unusable = _cache(start, data, base, parts)
     sampling, sample_prompts = _prepare_samples(start, data, unusable, base, parts)
 
+    _choose_attention(start)
     callbacks.on_status("Loading model")
     training_adapter = _load_model(start, base, parts)
     size = _global_batch(start, backup)
@@ -165,8 +166,6 @@ def _check_settings(start: _Start, resume: bool) -> BaseInfo:
         check_compiler(device)
     if start.runtime.world_size == 1:  # with several ranks, setup_distributed prints the devices
         start.callbacks.on_status(f"Training on {describe_device(device)}")
-    if start.runtime.is_main and (attention := describe_attention(device)):
-        start.callbacks.on_status(attention)
     return base_info
 
 
@@ -310,6 +309,15 @@ def _prepare_samples(
         with must_fit("the text encoders", "model.text_encoder_quantization"):
             SampleRound(sampling, sample_prompts, start.runtime, start.callbacks, commands).encode_prompts()
     return sampling, sample_prompts
+
+
+def _choose_attention(start: _Start) -> None:
+    """For the steps and samples. Not before caching, so that cached texts and latents don't depend on it."""
+    text, warnings = choose_attention(start.config.model.attention, start.runtime.device)
+    for warning in warnings:
+        start.progress.warn(warning)
+    if text and start.runtime.is_main:
+        start.callbacks.on_status(text)
 
 
 def _load_model(start: _Start, base: BaseModel, parts: dict[str, PartConfig]) -> TrainingAdapter | None:

@@ -6,9 +6,12 @@ import sys
 
 import pytest
 import torch
+from torch.nn import functional
 
 from modules.config.errors import UserError
 from modules.distributed import usable_gpus
+from modules.distributed.attention_backends import choose_attention
+from modules.distributed.gradient_layouts import attend_with_matched_gradient, match_gradient_layouts
 from modules.distributed.Runtime import Runtime, default_device
 from modules.distributed.usable_gpus import describe_device, has_kernels
 from modules.machine import devices
@@ -99,6 +102,7 @@ def hopper(monkeypatch):
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(True)
     yield
+    match_gradient_layouts(False)
     torch.backends.cuda.enable_cudnn_sdp(before)
 
 
@@ -107,6 +111,26 @@ def test_a_rank_on_a_gpu_computes_no_gradients_with_the_attention_of_cudnn():
     Runtime(torch.device("cuda", 0))
     assert not torch.backends.cuda.cudnn_sdp_enabled()
     assert torch.backends.cuda.flash_sdp_enabled()
+
+
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("kind", ["cudnn", "auto", "sdpa"])
+def test_the_attention_of_cudnn_is_on_with_matched_gradients_or_off(kind):
+    """Also where an earlier run of this process has left the other."""
+    for earlier in ("auto", "cudnn"):
+        choose_attention(earlier, torch.device("cuda", 0))
+        text, warnings = choose_attention(kind, torch.device("cuda", 0))
+        matches = functional.scaled_dot_product_attention is attend_with_matched_gradient
+        assert torch.backends.cuda.cudnn_sdp_enabled() is matches is (kind == "cudnn")
+        assert ("off" in text) is (kind != "cudnn")
+        assert not warnings
+
+
+def test_the_attention_of_cudnn_without_a_gpu_is_a_warning():
+    text, warnings = choose_attention("cudnn", torch.device("cpu"))
+    assert (text, warnings) == ("", ["model.attention cudnn: there is no cuDNN for cpu; PyTorch's is used."])
+    assert functional.scaled_dot_product_attention is not attend_with_matched_gradient
+    assert choose_attention("auto", torch.device("cpu")) == ("", [])
 
 
 @pytest.mark.usefixtures("hopper")

@@ -1,4 +1,4 @@
-"""Rules of what saves memory: precision, quantization, offloaded activations and swapped blocks."""
+"""Rules of precision, attention and what saves memory: quantization, offloaded activations and swapped blocks."""
 
 from collections.abc import Iterator
 
@@ -36,6 +36,19 @@ def precision_problems(config: TrainConfig) -> Iterator[Problem]:
             "set model.mixed_precision to no."
         )
         yield Problem("model.mixed_precision", message, remedy=set_to("model.mixed_precision", "no", "Off"))
+
+
+def attention_problems(config: TrainConfig) -> Iterator[Problem]:
+    weights, mixed = config.model.weight_dtype, config.model.mixed_precision
+    if config.model.attention == "cudnn" and mixed == "no" and weights in ("float32", "float64"):
+        path, value = "model.mixed_precision", "bf16"
+        if weights == "float64":  # which mixed precision would undo
+            path, value = "model.weight_dtype", "bfloat16"
+        message = (
+            f"model.attention cudnn with weight_dtype {weights} and mixed_precision no: cuDNN's attention computes in "
+            f"bf16 and fp16 only, so PyTorch's is used; set {path} to {value}."
+        )
+        yield Problem(path, message, blocking=False, remedy=set_to(path, value))
 
 
 def quantization_problems(config: TrainConfig) -> Iterator[Problem]:

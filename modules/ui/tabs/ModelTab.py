@@ -55,6 +55,7 @@ CARDS = (
             "model.activation_offloading",
             "model.blocks_to_swap",
             "model.compile",
+            "model.attention",
             "model.channels_last",
         ),
     ),
