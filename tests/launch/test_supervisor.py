@@ -481,7 +481,7 @@ def test_the_real_torchrun_tells_the_signal_of_a_rank(folder, torchrun, ends, mo
 def test_the_torchrun_command_names_this_node():
     plan = planned(4, num_nodes=3, node_rank=1, master_addr="10.0.0.1")
     command = torchrun_command(plan, ["train.py", "--config", "a b"], "/run/launch", "/run/ends.json")
-    assert command[:3] == [sys.executable, str(ROOT / "scripts" / "elastic_agent.py"), "/run/ends.json"]
+    assert command[:3] == [sys.executable, str(ROOT / "scripts" / "elastic_agent.py"), "--ends=/run/ends.json"]
     assert command[3:] == [
         *["--nnodes", "3", "--node-rank", "1", "--nproc-per-node", "4"],
         *["--master-addr", "10.0.0.1", "--master-port", "12355", "--log-dir", "/run/launch"],
