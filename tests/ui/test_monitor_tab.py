@@ -145,6 +145,8 @@ def test_the_buttons_ask_the_run_while_it_goes_on(app, run, wait_for, settle):
     tab.progress.buttons["backup"].invoke()
     wait_for(app, lambda: list(run.commands_dir.iterdir()))
     assert "Back up now" in app.message.cget("text")
+    tab.progress.buttons["sample"].invoke()
+    assert app.message.cget("text").endswith("of the prompts that the run was started with.")
     app.run.stop()
     wait_for(app, lambda: "Stopping…" in tab.progress.phase.cget("text"))
     assert {button.cget("state") for button in tab.progress.buttons.values()} == {"disabled"}
@@ -159,13 +161,14 @@ def test_the_end_shows_what_the_run_has_made(app, tmp_path, tiny_sd15, wait_for,
     model.write_bytes(bytes(2_500_000))
     step = {"type": "step", "epoch": 1, "step": 9, "steps_total": 9, "lr": 1e-4, "samples": 4, "seconds": 1.0}
     saved = {"type": "saved", "path": str(model), "step": 9}
-    events = [{"type": "started", "started": 900.0}, {**step, "loss": 0.5, "smooth_loss": 0.25}, saved, saved]
+    moved = {**saved, "path": str(tmp_path / "elsewhere" / "cat.safetensors")}
+    events = [{"type": "started", "started": 900.0}, {**step, "loss": 0.5, "smooth_loss": 0.25}, moved, saved, saved]
     lines = (json.dumps({"rank": 0, "time": 1000.0, **event}) + "\n" for event in events)
     folder.event_path(0).write_text("".join(lines))
     folder.write_exit("finished", rank=0)
     app.run.attach(folder.path)
     tab = app.open_tab("monitor")
-    wait_for(app, lambda: tab.trying is not None and "MB" in result_texts(tab)[0])
+    wait_for(app, lambda: tab.trying is not None and "MB" in result_texts(tab)[-1])
     assert tab.result._title.cget("text").startswith("✓ Finished in ")
     assert tab.result._facts.cget("text") == "9 steps, 1 epoch, final loss 0.2500"
     assert result_texts(tab) == ["cat.safetensors   2.5 MB"]

@@ -69,11 +69,21 @@ class ResultCard(Card):
         paths = list(self._size_labels)
         self.app.in_background(lambda: {path: size_of(path) for path in paths}, self._show_sizes)
 
-    def _show_sizes(self, sizes: dict[Path, int]) -> None:
-        """Add the sizes of the models, which a slow disk may take a while to tell."""
-        for path, label in self._size_labels.items() if self.winfo_exists() else ():
-            if sizes.get(path):
-                label.configure(text=f"{path.name}   {spoken_bytes(sizes[path])}")
+    def _show_sizes(self, sizes: dict[Path, int | None]) -> None:
+        """Add the sizes of the models, which a slow disk may take a while to tell, and drop those that are gone.
+
+        A run whose disk was full has moved its model from the copy that it had saved elsewhere first.
+        """
+        if not self.winfo_exists():
+            return
+        for path, label in list(self._size_labels.items()):
+            size = sizes.get(path, 0)
+            if size:
+                label.configure(text=f"{path.name}   {spoken_bytes(size)}")
+            elif size is None:
+                del self._size_labels[path]
+                for widget in self._rows.grid_slaves(row=int(label.grid_info()["row"])):
+                    widget.destroy()
 
     def _add_row(self, text: str, action: str, command: Callable[[], object]) -> FittedLabel:
         theme, number = self.app.theme, len(self._rows.winfo_children())
@@ -99,9 +109,11 @@ class ResultCard(Card):
             self.app.show_message("These are the settings of the run; Undo brings the earlier ones back.", "info")
 
 
-def size_of(path: Path) -> int:
-    """The bytes of a file, or of all files in a folder; 0 if it is gone."""
+def size_of(path: Path) -> int | None:
+    """The bytes of a file, or of all files in a folder; None if it is gone, 0 if that can't be told."""
     try:
+        if not path.exists():
+            return None
         files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
         return sum(file.stat().st_size for file in files)
     except OSError:
