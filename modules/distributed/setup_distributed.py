@@ -31,7 +31,7 @@ from modules.distributed.ShardedRuntime import ShardedRuntime
 from modules.distributed.usable_gpus import check_gpus, set_cuda_device
 from modules.machine.backend import Backend, backend_warning, choose_backend, sharding_needs_nccl
 from modules.machine.devices import list_gpus, mixed_gpus_warning, num_cores, slow_links_warning
-from modules.machine.interfaces import interface_towards
+from modules.machine.interfaces import gloo_interface_problem, interface_towards
 from modules.machine.link_speeds import describe_links
 from modules.machine.run_shape import crowded_warning
 from modules.machine.strategy import Strategy, choose_strategy
@@ -218,6 +218,8 @@ def _join(config: TrainConfig, environment: RankEnvironment) -> Membership:
             # Else NCCL's ranks would find each other at an address of the network. Data still go over NVLink, PCIe or
             # shared memory. (github.com/NVIDIA/nccl/issues/965; "=": this interface, not all with this prefix)
             os.environ.setdefault("NCCL_SOCKET_IFNAME", "=lo")
+    if backend == "gloo" and (problem := gloo_interface_problem(os.environ.get("GLOO_SOCKET_IFNAME", ""))):
+        raise RanksError(f"Rank {environment.rank} can't join the others: {problem}; correct or unset it.")
     seconds = float(os.environ.get(JOIN_VARIABLE, JOIN_SECONDS))
     with _bounded(seconds), _explained(environment):
         store = dist.PrefixStore(environment.run_id, _open_store(environment, seconds))

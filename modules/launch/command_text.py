@@ -90,8 +90,8 @@ def node_commands(config: TrainConfig, ranks_per_node: int, places: Places, resu
     """
     num_nodes = config.num_nodes if config.enable_multi_gpu else 1
     check_text("master_addr", config.master_addr)
-    if num_nodes > 1 and not config.master_addr.strip():
-        raise UserError("master_addr is empty: write the address of machine 0, as the others reach it.")
+    if num_nodes > 1:
+        check_address(config)
     variables = []
     if config.enable_multi_gpu and config.device_indexes:
         variables.append(("CUDA_DEVICE_ORDER", "PCI_BUS_ID"))  # so that indexes refer to the GPUs that were chosen
@@ -107,6 +107,12 @@ def node_commands(config: TrainConfig, ranks_per_node: int, places: Places, resu
         )
         for rank in range(num_nodes)
     ]
+
+
+def check_address(config: TrainConfig) -> None:
+    """Raises UserError if the address of machine 0 is missing."""
+    if not config.master_addr.strip():
+        raise UserError("master_addr is empty: write the address of machine 0, as the others reach it.")
 
 
 def commands_text(commands: Sequence[Command], master_addr: str, line: Callable[[Command], str]) -> str:
