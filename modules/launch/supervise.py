@@ -90,6 +90,7 @@ def supervise_training(plan: SupervisePlan) -> int:
             has_backup=lambda: newest_usable(folder) is not None,
             first_rank=plan.node_rank * plan.num_ranks,
             writes_exit=plan.leads,
+            has_all=plan.num_nodes == 1,
             train_alone=starter.train_alone,
         ).run()
         if code == REQUEUED:
