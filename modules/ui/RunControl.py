@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.config.errors import UserError
 from modules.config.labels import with_labels
-from modules.session.backups import state_to_resume
+from modules.session.backups import newest_usable, state_to_resume
 from modules.session.RunFolder import RunFolder
 from modules.ui.models.free_folders import next_free_folder
 from modules.ui.models.ScriptRun import ScriptRun
@@ -148,11 +149,14 @@ class RunControl:
     def _ask_about(self, folder: RunFolder) -> str | None:
         """Ask whether to resume the run in the output folder; the first answer is the one that has the focus."""
         shown = self.app.settings.get("workspace_dir")
+        new = Path(next_free_folder(shown)).name
+        backup = newest_usable(folder)
         if not folder.has_finished():
-            text = f"{shown} holds a run already. Resume it or start a new run?"
+            resume = f"Resume it from step {backup.step:,}" if backup else "Resume it"
+            text = f"{shown} holds a run already. {resume} or start a new run in {new}?"
             return ask(self.app, "Output folder", text, ("Resume", "New folder", "Cancel"))
         text = (
-            f"{shown} holds a run that has finished. Start a new run in another folder? Resume "
+            f"{shown} holds a run that has finished. Start a new run in {new}? Resume "
             "trains the finished one on, if the settings now have more steps or epochs."
         )
         return ask(self.app, "Output folder", text, ("New folder", "Resume", "Cancel"))

@@ -182,6 +182,28 @@ def test_the_end_shows_what_the_run_has_made(app, tmp_path, tiny_sd15, wait_for,
     assert tab.trying._note.cget("text") == "Seed 'x42' must be a whole number, 0 to 2147483647."
 
 
+@pytest.mark.parametrize(("status", "can_resume"), [("stopped", True), ("failed", True), ("finished", False)])
+def test_a_run_that_ended_early_is_resumed_from_its_card(app, run, wait_for, monkeypatch, status, can_resume):
+    save_config(TrainConfig(epochs=7, workspace_dir="elsewhere"), run.config_path)
+    with run.event_path(0).open("a") as file:
+        backup = str(run.backup_dir / "step-000000002")
+        file.write(json.dumps({"type": "backup", "rank": 0, "time": 9.0, "path": backup, "step": 2}) + "\n")
+    run.write_exit(status, rank=0)
+    run.lock_path.unlink()
+    resumed = []
+    monkeypatch.setattr(app, "resume_run", lambda: resumed.append(app.settings.get("epochs")))
+    tab = app.open_tab("monitor")
+    wait_for(app, lambda: tab.result is not None and tab.result._facts.cget("text"))
+    assert tab.result._facts.cget("text").startswith("2 of 9 steps, 1 epoch")
+    tab.result.resume.invoke()
+    assert resumed == ([7] if can_resume else [])
+    if can_resume:
+        assert app.settings.get("workspace_dir") == str(run.path)
+        app.settings.set("epochs", 8)
+        tab.result.resume.invoke()
+        assert resumed == [7, 8]
+
+
 def test_only_a_model_of_layers_is_asked_for_a_number_of_them(app, tmp_path):
     card = TryCard(app, app)
     sampling = SamplingConfig(samples=[SampleConfig("a poster", layers=3)])

@@ -418,6 +418,7 @@ def test_resuming_is_the_first_answer_unless_the_run_has_finished(app, monkeypat
     assert answers[0] == first
     assert set(answers) == {"Resume", "New folder", "Cancel"}
     assert ("has finished" in text) is (status == "finished")
+    assert "new run in run-2?" in text
 
 
 def test_two_fast_presses_of_start_or_of_check_make_one_check(app, wait_for, monkeypatch):
