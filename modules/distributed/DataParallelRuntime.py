@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,14 +22,17 @@ from modules.distributed.SharedBuffers import SharedBuffers
 from modules.distributed.store_semaphore import store_semaphore
 from modules.distributed.StoreExchange import StoreExchange
 from modules.distributed.synchronized_batch_norm import synchronized_batch_norm
+from modules.machine.machine_memory import memory_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from modules.distributed.environments import RankEnvironment
+    from modules.distributed.SignedStore import SignedStore
 
 STOP_KEY, START_KEY = "stop", "start"
 POLL_SECONDS = 1.0
+MAX_GATHERED_BYTES = 1 << 40  # where the machine's memory is unknown
 RANKS_LOADING = 2  # concurrently on one machine: each holds up to a whole model in memory
 
 
@@ -67,7 +69,7 @@ class DataParallelRuntime(Runtime):
         self,
         device: torch.device,
         environment: RankEnvironment,
-        store: dist.Store,
+        store: SignedStore,
         settings: DataParallelSettings | None = None,
         heartbeat: Heartbeat | None = None,
     ):
@@ -138,11 +140,15 @@ class DataParallelRuntime(Runtime):
     def num_passes(self, num_micro_batches: int) -> int:
         if not (self.shards or self._normalizes_together):
             return num_micro_batches
-        if self._host_group is None:  # with NCCL, reading the number would wait for the device
-            self._host_group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
-        most = torch.tensor(num_micro_batches)
-        dist.all_reduce(most, dist.ReduceOp.MAX, self._host_group)
+        most = torch.tensor(num_micro_batches)  # with NCCL, reading the number would wait for the device
+        dist.all_reduce(most, dist.ReduceOp.MAX, self._on_host())
         return int(most)
+
+    def _on_host(self) -> dist.ProcessGroup:
+        """The group for collectives on CPU tensors, which all ranks must ask for at the same time."""
+        if self._host_group is None:
+            self._host_group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
+        return self._host_group
 
     @contextlib.contextmanager
     def accumulate(self, last: bool, counts: bool = True) -> Iterator[None]:
@@ -172,10 +178,15 @@ class DataParallelRuntime(Runtime):
         dist.all_reduce(total)
         return total / self.world_size
 
-    def gather_objects(self, value: T) -> list[T]:
-        values: list[T] = [value] * self.world_size
-        dist.all_gather_object(values, value)
-        return values
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        lengths = [torch.empty((), dtype=torch.int64) for _ in range(self.world_size)]
+        dist.all_gather(lengths, torch.tensor(len(data)), self._on_host())
+        longest = _longest([int(length) for length in lengths])
+        own = torch.zeros(longest, dtype=torch.uint8)
+        own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else own[:0]
+        parts = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.world_size)]
+        dist.all_gather(parts, own, self._on_host())
+        return [part[:length].numpy().tobytes() for part, length in zip(parts, map(int, lengths), strict=True)]
 
     def gather(self, value: T, why: str) -> list[T]:
         with self.heartbeat.phase("waiting"):
@@ -201,11 +212,10 @@ class DataParallelRuntime(Runtime):
         self.on_wait()
 
     def post(self, topic: str, value: Any) -> None:
-        self._store.set(f"posted/{topic}/{self.rank}", json.dumps(value))
+        self._exchange.publish(f"posted/{topic}/{self.rank}", value)
 
     def posted(self, topic: str, rank: int) -> Any:
-        key = f"posted/{topic}/{rank}"
-        return json.loads(self._store.get(key)) if self._store.check([key]) else None
+        return self._store.read(f"posted/{topic}/{rank}")
 
     def divide_updates(self, params: Sequence[nn.Parameter]) -> DividedUpdates | None:
         if self.shards or not self._settings.divides_updates:
@@ -215,12 +225,12 @@ class DataParallelRuntime(Runtime):
     def announce_stop(self) -> None:
         if not self._stop_announced:
             self._stop_announced = True
-            self._store.set(STOP_KEY, "1")
+            self._exchange.publish(STOP_KEY, True)
 
     @property
     def stop_announced(self) -> bool:
         if not self._stop_announced and self._may_poll(STOP_KEY):
-            self._stop_announced = self._store.check([STOP_KEY])
+            self._stop_announced = self._store.has(STOP_KEY)
         return self._stop_announced
 
     def veto_start(self, requeues: bool = False) -> None:
@@ -229,8 +239,8 @@ class DataParallelRuntime(Runtime):
 
     @property
     def start_vetoed(self) -> bool:
-        if not self.start_decision and self._may_poll(START_KEY) and self._store.check([START_KEY]):
-            self.start_decision = self._store.get(START_KEY).decode()
+        if not self.start_decision and self._may_poll(START_KEY):
+            self.start_decision = self._store.read(START_KEY, "")
         return self.start_decision in (STOP, REQUEUE)
 
     def begin(self) -> bool:
@@ -240,7 +250,7 @@ class DataParallelRuntime(Runtime):
 
     def _decide_start(self, decision: str) -> None:
         """The first decision holds for all ranks, so that none begins to train while another one leaves."""
-        self.start_decision = self._store.compare_set(START_KEY, "", decision).decode()
+        self.start_decision = self._store.agree(START_KEY, decision)
 
     def _may_poll(self, key: str) -> bool:
         now = time.monotonic()
@@ -256,3 +266,14 @@ class DataParallelRuntime(Runtime):
         for wrapped in self._wrapped:
             del wrapped.reducer, wrapped.logger
         self._wrapped.clear()
+
+
+def _longest(lengths: list[int]) -> int:
+    """The largest of `lengths` in bytes. Raises RanksError if this machine could not hold what they announce."""
+    limit = memory_bytes() or MAX_GATHERED_BYTES
+    if min(lengths) < 0 or (longest := max(lengths)) * (len(lengths) + 1) > limit:
+        raise RanksError(
+            f"{len(lengths)} ranks would exchange {max(lengths):,} bytes each, and this machine has {limit:,} bytes of "
+            "memory: predict fewer samples at a time."
+        )
+    return longest

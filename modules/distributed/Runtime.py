@@ -141,9 +141,9 @@ class Runtime:
         """The mean of `values` over the ranks. A collective."""
         return values
 
-    def gather_objects(self, value: T) -> list[T]:
-        """The values of all ranks, such as tensors on the CPU, in rank order. A collective."""
-        return [value]
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """The data of all ranks, in rank order. A collective of the CPU, for much more data than `gather` takes."""
+        return [data]
 
     def gather(self, value: T, why: str) -> list[T]:
         """The values (plain data) of all ranks, in rank order, on every rank. why: for the message of a lost rank."""

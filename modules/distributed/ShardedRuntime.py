@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from modules.distributed.environments import RankEnvironment
+    from modules.distributed.SignedStore import SignedStore
 
 MAX_SHARE = 0.1
 
@@ -45,7 +46,7 @@ class ShardedRuntime(DataParallelRuntime):
         self,
         device: torch.device,
         environment: RankEnvironment,
-        store: dist.Store,
+        store: SignedStore,
         settings: DataParallelSettings | None = None,
         heartbeat: Heartbeat | None = None,
     ):

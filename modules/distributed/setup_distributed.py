@@ -5,15 +5,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
-import json
 import os
+import secrets
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -25,25 +24,27 @@ from modules.distributed.environments import RankEnvironment, find_environment
 from modules.distributed.errors import RanksError
 from modules.distributed.Heartbeat import Heartbeat
 from modules.distributed.nccl_errors import explain_nccl_error, is_nccl_error
-from modules.distributed.open_store import open_store_warning
+from modules.distributed.node_secret import node_secret
+from modules.distributed.rendezvous import Meeting, meet, torch_version
 from modules.distributed.Runtime import Runtime, default_device
 from modules.distributed.ShardedRuntime import ShardedRuntime
 from modules.distributed.usable_gpus import check_gpus, set_cuda_device
 from modules.machine.backend import Backend, backend_warning, choose_backend, sharding_needs_nccl
 from modules.machine.devices import list_gpus, mixed_gpus_warning, num_cores, slow_links_warning
-from modules.machine.interfaces import gloo_interface_problem, interface_towards
+from modules.machine.interfaces import interface_towards
 from modules.machine.link_speeds import describe_links
 from modules.machine.run_shape import crowded_warning
 from modules.machine.strategy import Strategy, choose_strategy
 from modules.session.out_of_memory import is_out_of_memory
+from modules.session.run_token import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
+    from modules.distributed.SignedStore import SignedStore
 
 LOOPBACK = "127.0.0.1"
 JOIN_SECONDS = 300.0  # for all ranks to join, which includes their imports
 COLLECTIVE_SECONDS = 1800.0  # timeout of a collective; heartbeats detect hung ranks much earlier
-REFUSAL_SECONDS = 0.5  # for the other ranks to read why joining failed
 JOIN_VARIABLE = "CHORUS_JOIN_SECONDS"  # overrides JOIN_SECONDS
 
 Tell = Callable[[str], None]
@@ -55,7 +56,7 @@ class Membership:
 
     device: torch.device
     environment: RankEnvironment
-    store: dist.Store
+    meeting: Meeting
     is_introduced: bool = False
     runtimes: list[Runtime] = field(default_factory=list)
 
@@ -123,10 +124,27 @@ def is_main_process() -> bool:
     return not isinstance(_membership, Membership) or _membership.environment.rank == 0
 
 
-def run_store() -> dist.Store:
+def run_store() -> SignedStore:
     """The store shared by all ranks, for keys of this run only. Only after they have joined."""
     assert isinstance(_membership, Membership)
-    return _membership.store
+    return _membership.meeting.store
+
+
+@contextlib.contextmanager
+def machine_key() -> Iterator[bytes]:
+    """A key that nobody but the ranks of this machine can know, all of which must enter the block.
+
+    The first of them must not leave it before the others have entered. Only after they have joined.
+    """
+    assert isinstance(_membership, Membership)
+    meeting, environment = _membership.meeting, _membership.environment
+    if meeting.has_secret:
+        yield meeting.key
+    elif environment.local_world_size == 1:
+        yield secrets.token_bytes(32)
+    else:
+        with node_secret(meeting.store, environment, JOIN_SECONDS) as key:
+            yield key
 
 
 def create_runtime(config: TrainConfig, heartbeat: Heartbeat | None = None, *, sync_batch_norm: bool = True) -> Runtime:
@@ -151,7 +169,7 @@ def create_runtime(config: TrainConfig, heartbeat: Heartbeat | None = None, *, s
         config.ddp_shard_optimizer,
     )
     # a separate prefix, because every runtime counts its exchanges from 0; all ranks create runtimes in the same order
-    store = dist.PrefixStore(f"runtime-{len(membership.runtimes)}", membership.store)
+    store = membership.meeting.store.within(f"runtime-{len(membership.runtimes)}")
     if strategy != "ddp" and membership.device.type == "cuda" and dist.get_backend() != "nccl":
         raise ConfigError(sharding_needs_nccl(strategy))
     runtime_class = DataParallelRuntime if strategy == "ddp" else ShardedRuntime
@@ -209,21 +227,14 @@ def _join(config: TrainConfig, environment: RankEnvironment) -> Membership:
     if "OMP_NUM_THREADS" not in os.environ:  # else every rank would take all cores, and they wait for each other
         torch.set_num_threads(threads_of_rank(environment, num_cores()))
     if sys.platform == "linux":
-        is_one_node = environment.num_nodes == 1
         # gloo would use the host name, which may not resolve to a working address
-        interface = "lo" if is_one_node else interface_towards(environment.master_addr)
+        interface = "lo" if environment.num_nodes == 1 else interface_towards(environment.master_addr)
         if interface:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-        if is_one_node:
-            # Else NCCL's ranks would find each other at an address of the network. Data still go over NVLink, PCIe or
-            # shared memory. (github.com/NVIDIA/nccl/issues/965; "=": this interface, not all with this prefix)
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", "=lo")
-    if backend == "gloo" and (problem := gloo_interface_problem(os.environ.get("GLOO_SOCKET_IFNAME", ""))):
-        raise RanksError(f"Rank {environment.rank} can't join the others: {problem}; correct or unset it.")
     seconds = float(os.environ.get(JOIN_VARIABLE, JOIN_SECONDS))
     with _bounded(seconds), _explained(environment):
         store = dist.PrefixStore(environment.run_id, _open_store(environment, seconds))
-        _rendezvous(store, environment, device, backend, seconds)
+        meeting = meet(store, environment, device, backend, seconds)
         dist.init_process_group(
             backend,
             store=dist.PrefixStore("process_group", store),
@@ -233,7 +244,7 @@ def _join(config: TrainConfig, environment: RankEnvironment) -> Membership:
             device_id=device if backend == "nccl" else None,
         )
     atexit.register(_leave_at_exit)
-    return Membership(device, environment, store)
+    return Membership(device, environment, meeting)
 
 
 def _leave_at_exit() -> None:
@@ -271,58 +282,9 @@ def _open_store(environment: RankEnvironment, seconds: float) -> dist.Store:
     )
 
 
-def _rendezvous(
-    store: dist.Store, environment: RankEnvironment, device: torch.device, backend: Backend, seconds: float
-) -> None:
-    """Checks that all ranks agree on the run and waits for them. Raises RanksError."""
-    rank, world_size = environment.rank, environment.world_size
-    agreed = store.compare_set("world_size", "", str(world_size)).decode()
-    if agreed != str(world_size):
-        _refuse(
-            store,
-            f"Rank {rank} was started for {counted(world_size, 'rank')} and others for {agreed}: start every machine "
-            "with the same world_size and num_nodes.",
-        )
-    agreed = store.compare_set("backend", "", backend).decode()
-    if agreed != backend:
-        _refuse(
-            store,
-            f"Rank {rank} would use {backend} and others {agreed}: set distributed_backend to gloo, or check why its "
-            "machine has different devices.",
-        )
-    if store.add(f"claimed/{rank}", 1) > 1:
-        raise RanksError(
-            f"Rank {rank} was started twice: give every machine its own node_rank, and end the processes of any "
-            "earlier run."
-        )
-    memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
-    facts = {"host": socket.gethostname(), "device": str(device), "torch": _version(), "memory_bytes": memory}
-    store.set(f"rank/{rank}", json.dumps(facts))
-    deadline = time.monotonic() + seconds
-    missing = list(range(world_size))
-    while missing := [other for other in missing if not store.check([f"rank/{other}"])]:
-        if store.check(["unfit"]):
-            raise RanksError(store.get("unfit").decode())
-        if time.monotonic() > deadline:
-            names = ", ".join(map(str, missing))
-            raise RanksError(
-                f"Of {world_size} ranks, {names} did not join within {seconds:g} s: check their logs, and num_nodes, "
-                "node_rank and master_addr."
-            )
-        time.sleep(0.02)
-
-
-def _refuse(store: dist.Store, text: str) -> NoReturn:
-    """Makes joining fail on all ranks, which would otherwise wait for this one."""
-    store.set("unfit", text)
-    time.sleep(REFUSAL_SECONDS)  # the store may end with this process, and the others must read it first
-    raise RanksError(text)
-
-
 def _introduce(config: TrainConfig, membership: Membership, tell: Tell, warn: Tell) -> None:
     """On rank 0, describes the ranks and warns of problems such as slow links."""
-    environment = membership.environment
-    ranks = [_read_rank(membership, rank) for rank in range(environment.world_size)]
+    environment, ranks = membership.environment, membership.meeting.ranks
     if environment.rank != 0:
         return
     kind = "GPU" if membership.device.type == "cuda" else "CPU"
@@ -340,9 +302,11 @@ def _introduce(config: TrainConfig, membership: Membership, tell: Tell, warn: Te
     has_own_cores = environment.name == "slurm"  # SLURM assigns cores to each task
     if kind == "CPU" and not has_own_cores and (warning := crowded_warning(environment.local_world_size, num_cores())):
         warn(warning)
-    others = sorted({facts["torch"] for facts in ranks} - {_version()})
+    others = sorted({facts["torch"] for facts in ranks} - {torch_version()})
     if others:
-        warn(f"PyTorch {_version()} trains together with {', '.join(others)}: install the same version everywhere.")
+        warn(
+            f"PyTorch {torch_version()} trains together with {', '.join(others)}: install the same version everywhere."
+        )
     if kind == "GPU":
         gpus = {gpu.index: gpu for gpu in list_gpus()}
         own = [int(facts["device"].split(":")[1]) for facts in ranks[: environment.local_world_size]]
@@ -351,27 +315,22 @@ def _introduce(config: TrainConfig, membership: Membership, tell: Tell, warn: Te
             tell(f"GPU links: {links}")
         for warning in filter(None, (mixed_gpus_warning(chosen), slow_links_warning(chosen))):
             warn(warning)
-    if warning := open_store_warning(environment):
-        warn(warning)
+    if several and not membership.meeting.has_secret:
+        warn(
+            f"{TOKEN_VARIABLE} is not set: whoever reaches the machines' ports can forge what they tell each other. "
+            "scripts/multi_node.py and scripts/slurm_job.py write commands that set it."
+        )
     if several:
-        warn("Several machines train together: their traffic is neither authenticated nor encrypted.")
+        warn("Several machines train together: their gradients are neither authenticated nor encrypted.")
 
 
 def _chosen_strategy(config: TrainConfig, membership: Membership) -> tuple[Strategy, str]:
     """The strategy, the same on all ranks, and the reason for it."""
     environment = membership.environment
-    sizes = [_read_rank(membership, rank)["memory_bytes"] for rank in range(environment.world_size)]
+    sizes = [rank["memory_bytes"] for rank in membership.meeting.ranks]
     can_share = None not in sizes and dist.get_backend() == "nccl"
     started = replace(config, enable_multi_gpu=True, num_nodes=environment.num_nodes)
     return choose_strategy(started, environment.world_size, min(sizes) if can_share else None)
-
-
-def _read_rank(membership: Membership, rank: int) -> dict[str, Any]:
-    return json.loads(membership.store.get(f"rank/{rank}"))
-
-
-def _version() -> str:
-    return torch.__version__.split("+")[0]
 
 
 @contextlib.contextmanager

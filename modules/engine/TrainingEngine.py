@@ -42,6 +42,7 @@ from modules.engine.History import History
 from modules.engine.joining import introduce_ranks, join_ranks, make_runtime, precision_name
 from modules.engine.loading import LoadedStep, StepSource, step_source, to_device
 from modules.engine.metrics import MeanFigures, Metric, is_torchmetric, mean_to_sum
+from modules.engine.predictions import gather_predictions
 from modules.engine.RankContext import rank_context
 from modules.engine.Task import Criterion, StepFn, Task
 from modules.session.backups import ENGINE
@@ -388,7 +389,7 @@ class TrainingEngine:
                 check_prediction(outputs)
                 own.append(None if step.padding else outputs.cpu())
                 self.runtime.heartbeat.beat()
-        ranks = self.runtime.gather_objects(own)
+        ranks = gather_predictions(own, self.runtime)
         predictions = [part for parts in zip(*ranks, strict=True) for part in parts if part is not None]
         if not predictions:
             raise UserError("loader yields no batches: there is nothing to predict.")

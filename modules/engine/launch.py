@@ -32,6 +32,7 @@ from modules.machine.run_shape import ranks_here
 from modules.session.atomic import remove_folder
 from modules.session.FolderCommands import FolderCommands
 from modules.session.printing import print_line, print_text
+from modules.session.run_token import new_token
 from modules.session.RunFolder import RunFolder
 from modules.session.signals import HANGUP_SIGNALS, STOP_SIGNALS
 from modules.session.standard_streams import outlast_readers
@@ -129,7 +130,7 @@ def _supervise(folder: RunFolder, num_ranks: int, backend: Backend | None, packe
             num_ranks = 1
             return True
 
-        return Supervisor(folder, make_launcher, callbacks, train_alone=train_alone).run()
+        return Supervisor(folder, make_launcher, callbacks, token=new_token(), train_alone=train_alone).run()
 
 
 def run_rank(

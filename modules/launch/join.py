@@ -19,21 +19,24 @@ from modules.launch.rank import end_process, train_as_rank
 from modules.launch.RankWatch import watch_in_thread
 from modules.launch.run import record_end
 from modules.launch.stacks import with_stacks
+from modules.machine.ports import LOOPBACK
 from modules.session.FolderCommands import STARTED_VARIABLE
 from modules.session.printing import print_text
+from modules.session.run_token import sign
 from modules.session.RunFolder import RunFolder
 from modules.session.signals import remember_signals
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
-
     from modules.distributed.environments import RankEnvironment
+    from modules.distributed.SignedStore import SignedStore
     from modules.launch.plan import JoinPlan
     from modules.launch.RankWatch import Failure
 
 VERDICT_SECONDS = 5.0
 REFUSAL_SECONDS = 2.0  # for one rank to print what is wrong before the launcher ends it because of the others
 READ_SECONDS = 10.0  # for the others to read a refusal of rank 0
+START_SECONDS = 300.0  # for rank 0 to take the run folder, and for the watch of a machine to start
+POLL_SECONDS = 0.02
 REFUSED = 2  # the exit code for any other invalid setting, too
 
 
@@ -83,23 +86,25 @@ def _meet(plan: JoinPlan, folder: RunFolder, held: contextlib.ExitStack) -> tupl
     environment = plan.environment
     setup_distributed(plan.config, tell=None)  # which devices train is reported later, when there is a log
     store = run_store()
+    refusal = ""
     if environment.rank == 0:
-        store.set("refusal", _take_folder(folder, plan.resume, held))
-    refusal = store.get("refusal").decode()
-    if refusal:
+        refusal = _take_folder(folder, plan.resume, held)
+        store.set("is_refused", bool(refusal))  # the text stays here, as it contains a path
+    if store.wait_for("is_refused", START_SECONDS):
         _end_refused(environment, store, refusal)
     return _connect(environment, folder, store)
 
 
-def _end_refused(environment: RankEnvironment, store: Store, refusal: str) -> NoReturn:
+def _end_refused(environment: RankEnvironment, store: SignedStore, refusal: str) -> NoReturn:
     """Raises UserError on rank 0, once the others have read the refusal: the store may end with its process."""
     if environment.rank > 0:
-        store.add("refused", 1)
+        store.set(f"refused/{environment.rank}", True)
         time.sleep(REFUSAL_SECONDS)
         raise SystemExit(REFUSED)
     deadline = time.monotonic() + READ_SECONDS
-    while store.add("refused", 0) < environment.world_size - 1 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    others = range(1, environment.world_size)
+    while not all(store.has(f"refused/{rank}") for rank in others) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
     raise UserError(refusal)
 
 
@@ -115,21 +120,32 @@ def _take_folder(folder: RunFolder, resume: bool, held: contextlib.ExitStack) ->
     return ""
 
 
-def _connect(environment: RankEnvironment, folder: RunFolder, store: Store) -> tuple[Lifeline, threading.Thread | None]:
-    """Connect this rank to the watch over its machine, which local rank 0 runs in a thread."""
-    node = environment.node_rank
+def _connect(
+    environment: RankEnvironment, folder: RunFolder, store: SignedStore
+) -> tuple[Lifeline, threading.Thread | None]:
+    """Connect this rank to the watch over its machine, which local rank 0 runs in a thread.
+
+    Of the watch only the port lies in the store, where nobody but the ranks of this machine can have written it.
+    """
+    from modules.distributed.setup_distributed import machine_key
+
     leader = environment.rank - environment.local_rank
+    ranks = range(leader, leader + environment.local_world_size)
     watch = None
-    if environment.local_rank == 0:
-        if environment.rank > 0:
-            folder.create()  # this machine may not share rank 0's disk
-        server = LifelineServer()
-        ranks = range(leader, leader + environment.local_world_size)
-        watch = watch_in_thread(server, lambda failure: _tell(failure, folder, server), ranks)
-        store.set(f"lifeline/{node}", f"{server.address} {server.token}")
-    address, token = store.get(f"lifeline/{node}").decode().split()
-    lifeline = Lifeline(address, token, environment.rank)
-    lifeline.on_lost = lambda: _end_with_watch(folder, leader)
+    with machine_key() as key:
+        token = sign(key, b"lifeline", str(environment.node_rank).encode())
+        store = store.within(f"node-{environment.node_rank}").signed_with(key)
+        if environment.local_rank == 0:
+            if environment.rank > 0:
+                folder.create()  # this machine may not share rank 0's disk
+            server = LifelineServer(token)
+            watch = watch_in_thread(server, lambda failure: _tell(failure, folder, server), ranks)
+            store.set("watch_port", server.port)
+        lifeline = Lifeline(f"{LOOPBACK}:{store.wait_for('watch_port', START_SECONDS)}", token, environment.rank)
+        lifeline.on_lost = lambda: _end_with_watch(folder, leader)
+        store.set(f"is_watched/{environment.rank}", True)
+        for rank in ranks if watch else ():
+            store.wait_for(f"is_watched/{rank}", START_SECONDS)
     return lifeline, watch
 
 

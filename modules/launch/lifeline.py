@@ -50,8 +50,7 @@ class RankState:
     """What is known about a rank from its connection. All times are by `time.monotonic`.
 
     last_beat: when the last heartbeat was sent. limit_seconds: how long the rank may be silent. step_beats: number of
-    heartbeats within steps, which all ranks send at the same places. has_begun: whether it has sent a heartbeat at all;
-    until then it imports libraries. lost_at: when the connection ended although the
+    heartbeats within steps, which all ranks send at the same places. lost_at: when the connection ended although the
     rank had reported neither success nor failure.
     """
 
@@ -62,7 +61,6 @@ class RankState:
     phase: Phase
     limit_seconds: float
     step_beats: int = 0
-    has_begun: bool = False
     is_connected: bool = True
     error: RankError | None = None
     done: Literal["finished", "stopped", "requeued"] | None = None
@@ -72,16 +70,20 @@ class RankState:
 
 
 class LifelineServer:
-    """The watcher's side: call `poll` often, then inspect `ranks`. Not thread-safe."""
+    """The watcher's side: call `poll` often, then inspect `ranks`. Not thread-safe.
 
-    def __init__(self) -> None:
+    token: by which it knows its ranks; None makes one. port: where it listens on loopback.
+    """
+
+    def __init__(self, token: str | None = None) -> None:
         self.ranks: dict[int, RankState] = {}
-        self.token = secrets.token_hex(16)
+        self.token = token or secrets.token_hex(16)
         self._selector = selectors.DefaultSelector()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.port = self._listener.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
 
     def variables(self) -> dict[str, str]:
         """The environment variables that ranks need in order to connect."""
@@ -154,7 +156,6 @@ class LifelineServer:
             state.last_beat = float(message["at"])
             state.phase, state.limit_seconds = message["phase"], float(message["limit"])
             state.step_beats = int(message["step_beats"])
-            state.has_begun = True
         elif kind == "failed" and state.error is None:
             state.error = RankError(**message["error"])
         elif kind == "done":

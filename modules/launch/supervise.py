@@ -35,6 +35,7 @@ from modules.session.events import EventWriter
 from modules.session.FolderCommands import STARTED_VARIABLE, FolderCommands
 from modules.session.log_file import log_file
 from modules.session.printing import print_line
+from modules.session.run_token import new_token
 from modules.session.RunFolder import RunFolder
 from modules.session.signals import (
     HANGUP_SIGNALS,
@@ -90,7 +91,7 @@ def supervise_training(plan: SupervisePlan) -> int:
             has_backup=lambda: newest_usable(folder) is not None,
             first_rank=plan.node_rank * plan.num_ranks,
             writes_exit=plan.leads,
-            has_all=plan.num_nodes == 1,
+            token=new_token() if plan.num_nodes == 1 else None,
             train_alone=starter.train_alone,
         ).run()
         if code == REQUEUED:

@@ -34,6 +34,7 @@ from modules.session.TrainCommands import TrainCommands
 from modules.trainer.attach_method import compiles
 from modules.trainer.BackupRanks import BackupRanks
 from modules.trainer.BackupStore import BackupStore
+from modules.trainer.FallbackFolders import FallbackFolders
 from modules.trainer.FallbackSaver import FallbackSaver
 from modules.trainer.FinalSave import FinalSave
 from modules.trainer.LoopOptimizer import ScheduledOptimizer
@@ -137,7 +138,8 @@ class GenericTrainer:
         self._prepared, self._loop = run, self._make_loop(run)
         in_parts = self.runtime.shards or self._loop.optimizer.divided is not None
         if in_parts and is_shared(self.runtime, self.run_folder.path):
-            self.backups.ranks = BackupRanks(self.runtime)
+            fallback = FallbackFolders(self.run_folder.path.name, self.config.output.fallback_dir)
+            self.backups.ranks = BackupRanks(self.runtime, [self.backups.folder, *fallback.parents()])
         if run.backup:
             self._loop.load_state(run.backup.tensors, run.backup.data)
             self.callbacks.on_status(f"Resumed at step {self.step} from {run.backup.path.name}")

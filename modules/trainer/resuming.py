@@ -16,15 +16,15 @@ def newest_backup(backups: BackupStore, runtime: Runtime) -> Backup | None:
 
     Raises TrainingError, on all ranks, if all backups are damaged or if any rank can't read this one.
     """
-    backup, refusal = None, ""
+    backup, refusal, own = None, "", None
     if runtime.is_main:
         try:
             backup = backups.newest()
         except TrainingError as error:
-            refusal = str(error)
+            own, refusal = error, _without_path(error, backups, "rank 0's backup folder")
     name, refused = runtime.broadcast([backup.path.name if backup else None, refusal], "looking for a backup")
     if refused:
-        raise TrainingError(refused)
+        raise own or TrainingError(refused)
     if name is None:
         return None
     problem = ""
@@ -32,7 +32,7 @@ def newest_backup(backups: BackupStore, runtime: Runtime) -> Backup | None:
         try:
             backup = backups.load(name)
         except DamagedBackup as error:
-            problem = str(error)
+            problem = _without_path(error, backups, "the folder")
     problems = runtime.gather(problem, "reading")
     without = [rank for rank, text in enumerate(problems) if text]
     if without:
@@ -41,6 +41,11 @@ def newest_backup(backups: BackupStore, runtime: Runtime) -> Backup | None:
             "folder to its machine, or use a workspace_dir that all machines share."
         )
     return backup
+
+
+def _without_path(error: TrainingError | DamagedBackup, backups: BackupStore, words: str) -> str:
+    """The message with `words` in place of the folder: what the ranks exchange contains no path."""
+    return str(error).replace(str(backups.folder), words)
 
 
 def check_resumed_batch(global_batch: int, num_ranks: int) -> None:

@@ -6,13 +6,14 @@ Does not import torch at import, so that the window can inspect files, too.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from modules.config.atomic_file import new_file
 from modules.config.errors import first_line
@@ -42,17 +43,22 @@ def read_header(path: str | Path) -> dict[str, dict[str, Any]]:
     try:
         size = os.path.getsize(path)
         with open_regular(path) as file:
-            start = file.read(64)
-            reason = _other_format(start, size)
-            if reason:
-                raise WeightsError(f"'{path}': {reason}.")
-            length = int.from_bytes(start[:8], "little")
-            if length > min(size - 8, MAX_HEADER_BYTES):
-                raise _damaged(path, f"its header claims {length} bytes, but the file has {size}")
-            file.seek(8)
-            text = file.read(length)
+            return _header(path, file, size)
     except OSError as error:
         raise _unreadable(path, error) from error
+
+
+def _header(path: str | Path, file: BinaryIO, size: int) -> dict[str, dict[str, Any]]:
+    """See `read_header`. path: for messages. file, size: of what holds it."""
+    start = file.read(64)
+    reason = _other_format(start, size)
+    if reason:
+        raise WeightsError(f"'{path}': {reason}.")
+    length = int.from_bytes(start[:8], "little")
+    if length > min(size - 8, MAX_HEADER_BYTES):
+        raise _damaged(path, f"its header claims {length} bytes, but the file has {size}")
+    file.seek(8)
+    text = file.read(length)
     header = _parse(path, text)
     metadata = header.setdefault(METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
@@ -145,6 +151,24 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapp
         with errors_of_the_disk(path):
             save_file(_separate(tensors), temporary, metadata={"format": "pt", **(metadata or {})})
         _sort_metadata(temporary)
+
+
+def tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """The content of a safetensors file in memory."""
+    from safetensors.torch import save
+
+    return save(_separate(tensors))
+
+
+def tensors_from_bytes(data: bytes, source: str) -> dict[str, Tensor]:
+    """The tensors of what `tensors_to_bytes` has returned. source: where it comes from, for the message.
+
+    Raises WeightsError, after looking at the header only, if it is anything else.
+    """
+    from safetensors.torch import load
+
+    _header(source, io.BytesIO(data), len(data))
+    return load(data)
 
 
 def _sort_metadata(path: Path) -> None:

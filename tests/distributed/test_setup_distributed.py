@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,9 +17,11 @@ import torch.distributed as dist
 
 from modules.config.errors import ConfigError
 from modules.config.TrainConfig import TrainConfig
+from modules.distributed import rendezvous
 from modules.distributed import setup_distributed as module
 from modules.distributed.environments import SlurmEnvironment, SpawnEnvironment, TorchrunEnvironment, spawn_variables
 from modules.distributed.errors import RanksError
+from modules.distributed.rendezvous import Meeting
 from modules.distributed.Runtime import Runtime
 from modules.distributed.setup_distributed import (
     create_runtime,
@@ -67,16 +72,11 @@ def meet(server):
             store = dist.PrefixStore("run", dist.TCPStore("127.0.0.1", server.port, is_master=False))
             try:
                 backend = (backends or {}).get(rank, "gloo")
-                module._rendezvous(store, environment(rank, world_size), CPU, backend, seconds)
+                rendezvous.meet(store, environment(rank, world_size), CPU, backend, seconds)
             except RanksError as error:
                 says[number] = str(error)
 
-        threads = [threading.Thread(target=join, args=(number,), daemon=True) for number in range(len(ranks))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE_SECONDS)
-            assert not thread.is_alive()
+        on_threads(join, len(ranks))
         return says
 
     return run
@@ -118,6 +118,76 @@ def test_missing_ranks_are_named(meet):
         == ["Of 4 ranks, 1, 3 did not join within 1.5 s: check their logs, and num_nodes, node_rank and master_addr."]
         * 2
     )
+
+
+def test_without_a_token_the_ranks_of_a_machine_share_a_secret_that_is_in_no_key_of_the_store(server, monkeypatch):
+    monkeypatch.setattr(rendezvous, "node_secret", node_secret := Kept(rendezvous.node_secret))
+    clients = [dist.TCPStore("127.0.0.1", server.port, is_master=False) for _ in range(2)]
+    found: list[Meeting | None] = [None, None]
+
+    def join(rank: int) -> None:
+        found[rank] = rendezvous.meet(clients[rank], environment(rank, 2), CPU, "gloo", 60.0)
+
+    on_threads(join, 2)
+    first, second = found
+    assert first.has_secret
+    assert (first.key, first.ranks) == (second.key, second.ranks)
+    first.store.set("a", 1)
+    assert second.store.read("a") == 1
+    assert len(set(node_secret.values)) == 1
+    stored = b"".join(server.get(key) for key in server.list_keys())
+    assert not any(secret in stored for secret in (*node_secret.values, first.key))
+    assert not list(Path(tempfile.gettempdir()).glob("chorus-ranks-*"))
+
+
+@pytest.mark.parametrize("tokens", [("a" * 32, "b" * 32), ("a" * 32, "")])
+def test_machines_with_different_tokens_are_told_so(tokens, server, monkeypatch):
+    given = threading.local()
+    monkeypatch.setattr(rendezvous, "token_of", lambda: given.token.encode())
+    says = ["", ""]
+
+    def join(rank: int) -> None:
+        given.token = tokens[rank]
+        store = dist.TCPStore("127.0.0.1", server.port, is_master=False)
+        with pytest.raises(RanksError) as refusal:
+            rendezvous.meet(store, environment(rank, 2, local_world_size=1), CPU, "gloo", 60.0)
+        says[rank] = str(refusal.value)
+
+    on_threads(join, 2)
+    remedy = "or someone else writes to the store: give all machines the same CHORUS_TOKEN, from the same file."
+    assert says == [f"Rank {1 - rank} does not have the token of rank {rank}, {remedy}" for rank in range(2)]
+
+
+def test_what_a_run_with_the_same_token_has_said_is_not_valid_in_the_next(monkeypatch):
+    monkeypatch.setenv("CHORUS_TOKEN", "c" * 32)
+    keys = []
+    for _ in range(2):
+        store = dist.HashStore()
+        keys.append(rendezvous.meet(store, environment(0, 1), CPU, "gloo", 60.0).key)
+    assert keys[0] != keys[1]
+
+
+class Kept:
+    """`node_secret`, which keeps the secrets it has given."""
+
+    def __init__(self, make):
+        self.values: list[bytes] = []
+        self._make = make
+
+    @contextlib.contextmanager
+    def __call__(self, *arguments):
+        with self._make(*arguments) as secret:
+            self.values.append(secret)
+            yield secret
+
+
+def on_threads(body: Callable[[int], None], count: int) -> None:
+    threads = [threading.Thread(target=body, args=(number,), daemon=True) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive()
 
 
 # --- devices ----------------------------------------------------------------------------------------------------------

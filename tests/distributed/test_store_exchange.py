@@ -13,10 +13,11 @@ import torch.distributed as dist
 
 from modules.distributed import StoreExchange as module
 from modules.distributed.errors import RankLostError
+from modules.distributed.SignedStore import SignedStore
 from modules.distributed.StoreExchange import StoreExchange
 from tests.support.waiting import PATIENCE_SECONDS
 
-WORLD_SIZE = 3
+WORLD_SIZE, KEY = 3, b"the key of this run"
 
 
 @pytest.fixture
@@ -34,8 +35,9 @@ def exchanges(server, monkeypatch):
         exchange.close()
 
 
-def client(server: dist.TCPStore) -> dist.Store:
-    return dist.PrefixStore("run", dist.TCPStore("127.0.0.1", server.port, is_master=False))
+def client(server: dist.TCPStore, key: bytes = KEY) -> SignedStore:
+    store = dist.PrefixStore("run", dist.TCPStore("127.0.0.1", server.port, is_master=False))
+    return SignedStore(store, key, "run")
 
 
 def on_all_ranks(body: Callable[[StoreExchange, int], Any], exchanges: list[StoreExchange]) -> list[Any]:
@@ -161,7 +163,7 @@ def test_rank_0_leaves_last_but_does_not_wait_for_ever(server, monkeypatch):
     on_all_ranks(body, pair)
     assert leave == [1, 0]
     monkeypatch.setattr(module, "LEAVE_SECONDS", 0.3)
-    alone = StoreExchange(dist.PrefixStore("another", client(server)), 0, 2)
+    alone = StoreExchange(client(server).within("another"), 0, 2)
     alone.close()  # rank 1 never leaves
 
 

@@ -8,13 +8,14 @@ import time
 import pytest
 import torch.distributed as dist
 
+from modules.distributed.SignedStore import SignedStore
 from modules.distributed.store_semaphore import store_semaphore
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
 @pytest.fixture
 def store():
-    return dist.HashStore()
+    return SignedStore(dist.HashStore(), b"key", "run")
 
 
 def test_at_most_limit_holders_are_inside_and_all_get_in(store):
@@ -31,7 +32,7 @@ def test_at_most_limit_holders_are_inside_and_all_get_in(store):
     for number in range(5):
         threads.append(threading.Thread(target=take, args=(number,), daemon=True))
         threads[-1].start()
-        wait_until(lambda number=number: store.add("loading/came", 0) == number + 1)
+        wait_until(lambda number=number: store.has(f"loading/came/{number}"))
     wait_until(lambda: sorted(entered) == [0, 1])
     go_on.release(5)
     for thread in threads:
@@ -52,7 +53,7 @@ def test_a_waiter_that_gives_up_does_not_block_others(store):
 
 
 def test_after_the_time_limit_the_body_runs_anyway(store):
-    store.add("loading/came", 1)  # of a rank that is gone
+    store.agree("loading/came/0", "a rank that is gone")
     start = time.monotonic()
     with store_semaphore(store, "loading", 1, limit_seconds=0.2):
         assert time.monotonic() - start >= 0.2

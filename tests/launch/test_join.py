@@ -13,6 +13,7 @@ from torch.distributed import HashStore
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.distributed.environments import SlurmEnvironment
+from modules.distributed.SignedStore import SignedStore
 from modules.launch import join
 from modules.launch.lifeline import Lifeline, LifelineServer
 from modules.launch.plan import JoinPlan
@@ -20,7 +21,7 @@ from modules.launch.RankWatch import watch_in_thread
 from modules.launch.run import Outcome
 from modules.session.RunFolder import RunFolder
 from modules.session.signals import stop_signals
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 LATER_SECONDS = 0.3
 
@@ -78,7 +79,7 @@ def test_the_rank_that_keeps_the_watch_of_a_machine_stays_until_its_other_ranks_
 def test_rank_0_stays_until_the_others_have_read_why_all_are_refused(monkeypatch, tmp_path):
     """Its end may take the store with it, or have the launcher kill the others."""
     (tmp_path / "models" / "model").mkdir(parents=True)
-    store, ended = HashStore(), []
+    store, ended = SignedStore(HashStore(), b"key", "run"), []
     monkeypatch.setattr("modules.distributed.setup_distributed.setup_distributed", lambda config, tell: None)
     monkeypatch.setattr("modules.distributed.setup_distributed.run_store", lambda: store)
     monkeypatch.setattr(join, "REFUSAL_SECONDS", 0.0)
@@ -92,7 +93,7 @@ def test_rank_0_stays_until_the_others_have_read_why_all_are_refused(monkeypatch
 
     first = threading.Thread(target=meet, args=(0,))
     first.start()
-    assert store.get("refusal")
+    assert store.wait_for("is_refused", PATIENCE_SECONDS)
     threading.Event().wait(LATER_SECONDS)
     assert ended == []
     meet(1)

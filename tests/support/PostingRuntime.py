@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,17 @@ def stores_of_ranks(
     count: int,
     warn: Callable[[str], None] = print,
     done: Callable[[Path, int], None] = lambda path, step: None,
+    others: Sequence[Path] = (),
 ) -> list[BackupStore]:
-    """The store of each rank for backups in `folder`; warn and done are called for rank 0's."""
+    """The store of each rank for backups in `folder`; warn and done are called for rank 0's.
+
+    others: where folders for backups may be made as well.
+    """
     board: dict[tuple[str, int], str] = {}
     stores = []
     for rank in range(count):
         store = BackupStore(folder, 2, done, warn)
-        store.ranks = BackupRanks(PostingRuntime(rank, count, board)) if count > 1 else None
+        places = [folder, *others]
+        store.ranks = BackupRanks(PostingRuntime(rank, count, board), places) if count > 1 else None
         stores.append(store)
     return stores

@@ -178,7 +178,6 @@ def _run(number: int, task: dict[str, Any]) -> Any:
 def _runtime_maker(number: int, runtimes: ExitStack) -> MakeRuntime:
     """Creates a runtime with its own keys in the store; successful scenarios close it."""
     import torch
-    from torch.distributed import PrefixStore
 
     from modules.distributed.DataParallelRuntime import DataParallelRuntime, DataParallelSettings
     from modules.distributed.environments import find_environment
@@ -191,7 +190,7 @@ def _runtime_maker(number: int, runtimes: ExitStack) -> MakeRuntime:
         nonlocal made
         made += 1
         runtime_class = DataParallelRuntime if strategy == "ddp" else ShardedRuntime
-        store = PrefixStore(f"scenario-{number}-{made}", run_store())
+        store = run_store().within(f"scenario-{number}-{made}")
         settings = DataParallelSettings(**settings)
         runtime = runtime_class(torch.device("cpu"), find_environment(), store, settings)
         runtimes.push(lambda kind, error, trace: None if error else runtime.close())

@@ -49,6 +49,7 @@ class StartedRun:
         env |= {MARK: self._mark, "CUDA_VISIBLE_DEVICES": "", **self.variables}
         self._output_path.touch()
         commands = LAUNCHERS[launcher](["--config", str(config_file), *arguments])
+        self.port = commands[0][1].get("MASTER_PORT")  # at which the ranks meet; None: the settings say so
         self.processes = [self._start(command, env | own) for command, own in commands]
 
     def _start(self, command: list[str], env: dict[str, str]) -> subprocess.Popen | ForkedScript:
@@ -163,11 +164,6 @@ def _torchrun(arguments: Sequence[str]) -> list[Command]:
     return [([*torchrun, SCRIPT, *arguments, "--multi_gpu"], {})]
 
 
-def _agent(arguments: Sequence[str]) -> list[Command]:
-    agent = [sys.executable, str(ROOT / "scripts" / "elastic_agent.py"), "--nproc_per_node=2"]
-    return [([*agent, SCRIPT, *arguments, "--multi_gpu"], {})]
-
-
 def _accelerate(arguments: Sequence[str]) -> list[Command]:
     config_file = str(ROOT / "resources" / "accelerate_config.yaml")
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", config_file]
@@ -188,13 +184,12 @@ def _slurm(arguments: Sequence[str]) -> list[Command]:
     return [(command, {**step, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}) for rank in range(2)]
 
 
-# "own torchrun": the agent that Chorus starts; "agent": the same, started by hand in place of torchrun.
+# "own torchrun": the one that Chorus starts.
 LAUNCHERS: dict[str, Callable[[Sequence[str]], list[Command]]] = {
     "alone": _alone,
     "spawn": _spawn,
     "own torchrun": _own_torchrun,
     "torchrun": _torchrun,
-    "agent": _agent,
     "accelerate": _accelerate,
     "slurm": _slurm,
 }

@@ -71,7 +71,7 @@ def live(way: str, rank: int) -> NoReturn:
         gc.collect()
         sys.exit()
     if rank == 1:  # it still needs the store when rank 0, the host, is about to end
-        dist.PrefixStore("runtime-0", run_store()).wait(["left/0"])
+        run_store().within("runtime-0").wait_for("left/0", 300.0)
     WAYS[way](runtime)
     sys.exit()
 

@@ -6,6 +6,7 @@ import errno
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,11 +17,13 @@ from modules.distributed.shards import Rows, assign
 from modules.session.backups import damage, part_name
 from modules.session.manifest import check_manifest, write_manifest
 from modules.trainer import BackupStore as module
+from modules.trainer.BackupRanks import BackupRanks
 from modules.trainer.BackupStore import BackupStore
 from modules.trainer.TrainingError import DamagedBackup
 from modules.weights.safe import save_tensors
 from tests.support.backup_files import state_of
-from tests.support.PostingRuntime import stores_of_ranks
+from tests.support.PostingRuntime import PostingRuntime, stores_of_ranks
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 WRITES_WITHOUT_END = """
@@ -113,15 +116,54 @@ def test_a_rank_that_cannot_write_leaves_the_former_backup(failing, tmp_path, mo
 def test_a_rank_that_does_not_see_the_folder_does_not_create_it(tmp_path, monkeypatch):
     warnings: list[str] = []
     stores = stores_of_ranks(tmp_path, 2, warn=warnings.append)
-    monkeypatch.setattr("modules.trainer.BackupRanks.os.path.isdir", lambda path: False)
+    monkeypatch.setattr("modules.trainer.BackupRanks._is_own_folder", lambda parent, name: False)
     write(stores, 2)
     wait(stores)
-    assert "is not a folder that all machines share" in warnings[0]
+    assert "its folder is not one that all machines share" in warnings[0]
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        [0, ["..", "step-000000001.tmp-1-00000000"]],
+        [0, ["step-000000001"]],
+        [0, ["other/step-000000001.tmp-1-00000000"]],
+        [0, ["a", "b", "step-000000001.tmp-1-00000000"]],
+        [0, ["link.tmp-1-00000000"]],
+        [0, ["missing.tmp-1-00000000"]],
+        [1, ["step-000000001.tmp-1-00000000"]],
+        [-1, ["step-000000001.tmp-1-00000000"]],
+        [0, ["/step-000000001.tmp-1-00000000"]],
+    ],
+)
+def test_a_request_can_name_no_folder_but_one_of_a_backup_that_is_being_written(where, tmp_path):
+    place, other = tmp_path / "backup", tmp_path / "other"
+    for folder in (place, other):
+        (folder / "step-000000001.tmp-1-00000000").mkdir(parents=True)
+    (place / "link.tmp-1-00000000").symlink_to(other)
+    board: dict[tuple[str, int], str] = {}
+    first, second = (PostingRuntime(rank, 2, board) for rank in range(2))
+    ranks, written = BackupRanks(second, [place]), []
+    released = threading.Event()
+
+    def write_part(folder: Path) -> dict:
+        written.append(folder)
+        return {}
+
+    serving = threading.Thread(target=ranks.serve, args=(write_part, released), daemon=True)
+    serving.start()
+    for number, (request, is_written) in enumerate([(where, False), ([0, ["step-000000001.tmp-1-00000000"]], True)], 1):
+        first.post("backup", [number, request])
+        wait_until(lambda number=number: (first.posted("backup", 1) or [0])[0] == number)
+        assert (first.posted("backup", 1)[2] is None) == is_written
+    released.set()
+    serving.join(PATIENCE_SECONDS)
+    assert written == [place / "step-000000001.tmp-1-00000000"]
+
+
 def test_the_final_backup_goes_to_another_folder_if_the_first_can_not_take_it(tmp_path, monkeypatch):
-    stores = stores_of_ranks(tmp_path / "full", 2)
+    stores = stores_of_ranks(tmp_path / "full", 2, others=[tmp_path])
     saves = [store.final_save(tensors_of(i, 2, 5), state_of(5), fails_run=True) for i, store in enumerate(stores)]
 
     def full_disk(path, tensors, metadata=None):

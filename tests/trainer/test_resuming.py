@@ -49,7 +49,7 @@ def test_if_all_backups_are_damaged_every_rank_raises(folders):
     for path in folders[0].iterdir():
         (path / "model.safetensors").unlink()
     first, second = resume(folders)
-    assert first == second
+    assert second == first.replace(str(folders[0]), "rank 0's backup folder")  # no path travels between ranks
     assert first.startswith(f"None of the backups in {folders[0]} can be resumed from: ")
     assert first.count("model.safetensors is missing") == 2
 
