@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import secrets
 import select
 import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from io import BufferedIOBase
 from typing import Any
 
 from modules.config.errors import UserError
 from modules.config.visible_text import visible_line
 from modules.machine.ports import next_free_port
+from modules.machine.SignedLines import SignedLines, read_line, say
+from modules.session.run_token import TOKEN_VARIABLE, token_of
 
-MARK = "chorus node check 2"
-MAX_MESSAGE_BYTES = 1 << 20  # a node with hundreds of settings sends some 20 KB
+MARK = "chorus node check 3"
+LEADER, FOLLOWER = "node 0", "another node"
 POLL_SECONDS = 0.5
 HELLO_SECONDS = 1.0  # for a new connection to identify itself: all others wait meanwhile
 LINGER_SECONDS = 5.0  # for nodes that connect a little later, so that they are told why the run was refused
@@ -31,12 +32,15 @@ class _Member:
     """seconds_ahead: of its clock, relative to node 0's; None if it has not sent its time."""
 
     connection: socket.socket
+    lines: SignedLines
     address: str
     seconds_ahead: float | None
 
 
 class NodeMeeting:
-    """Listens on `port` at all addresses and accepts the other nodes. own: node 0 as `describe_node` describes it.
+    """Listens on `port` at all addresses and accepts the other nodes, which have the same token or, like it, none.
+
+    own: node 0 as `describe_node` describes it.
 
     stopping: whether to stop waiting for nodes that have yet to be told of a refusal.
     refusal: one sentence on why the run can't start; empty as long as it can.
@@ -48,6 +52,8 @@ class NodeMeeting:
     ):
         self.refusal = ""
         self._own = own
+        self._token = token_of()
+        self._stranger = ""  # the address of the last machine that has another token
         self._stopping = stopping
         self._members: dict[int, _Member] = {}
         family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
@@ -78,7 +84,9 @@ class NodeMeeting:
     def whom(self) -> str:
         """The missing nodes, in words."""
         first, *others = self.missing
-        return f"node {first}" + (f" and {len(others)} more" if others else "")
+        more = f" and {len(others)} more" if others else ""
+        stranger = f"; the machine at {self._stranger} has another {TOKEN_VARIABLE}, or none" if self._stranger else ""
+        return f"node {first}{more}{stranger}"
 
     def all_are_here(self) -> bool:
         """Whether all nodes are connected and none has disconnected since the last poll."""
@@ -113,7 +121,7 @@ class NodeMeeting:
         found.append(f"{nodes} nodes, alike: settings, Chorus, Python {own['Python']}, torch {own['torch']}")
         for rank, member in members:
             try:
-                say(member.connection, {"found": found})
+                member.lines.say({"found": found})
             except OSError:
                 self.refuse(f"Node {rank} ({member.address}) disconnected just when all were there: start all again.")
                 return []
@@ -135,20 +143,29 @@ class NodeMeeting:
             return
         connection.settimeout(HELLO_SECONDS)
         with contextlib.suppress(OSError):
-            say(connection, {"mark": MARK})
-            hello = read_message(connection.makefile("rb"))
-            if hello.get("mark") == MARK:
-                told = hello.get("time")
-                ahead = told - time.time() if isinstance(told, int | float) else None
-                self._admit(_Member(connection, address[0], ahead), hello)
-                return
+            nonce = secrets.token_hex(16)
+            say(connection, {"mark": MARK, "nonce": nonce})
+            stream = connection.makefile("rb")
+            greeting = read_line(stream)
+            if greeting.get("mark") == MARK:
+                nonces = (nonce, str(greeting.get("nonce")))
+                lines = SignedLines(connection, self._token, nonces, LEADER, FOLLOWER)
+                hello = lines.read(stream)
+                if hello:
+                    told = hello.get("time")
+                    ahead = told - time.time() if isinstance(told, int | float) else None
+                    self._admit(_Member(connection, lines, address[0], ahead), hello)
+                    return
+                if hello is None:
+                    self._stranger = address[0]
+                    lines.say({"refusal": "another token"})  # which it can't read, and so knows
         connection.close()  # not a node, perhaps a port scanner
 
     def _admit(self, member: _Member, hello: dict[str, Any]) -> None:
         rank = hello.get("node_rank")
         reason = self.refusal or self._mismatch(member, rank, hello)
         if reason:
-            say(member.connection, {"refusal": reason})
+            member.lines.say({"refusal": reason})
         if rank in self.missing:
             self._members[rank] = member  # even a refused one: it has connected and been told
         else:
@@ -185,21 +202,7 @@ class NodeMeeting:
     def _say_all(self, message: dict[str, Any]) -> None:
         for member in self._members.values():
             with contextlib.suppress(OSError):  # disconnected, which the next poll notices
-                say(member.connection, message)
-
-
-def say(connection: socket.socket, message: dict[str, Any]) -> None:
-    """Send a message as a line of JSON. Raises OSError."""
-    connection.sendall(json.dumps(message).encode() + b"\n")
-
-
-def read_message(stream: BufferedIOBase) -> dict[str, Any]:
-    """The next message; {} if none arrives in time or it is not one of ours."""
-    try:
-        message = json.loads(stream.readline(MAX_MESSAGE_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return message if isinstance(message, dict) else {}
+                member.lines.say(message)
 
 
 def plain(value: Any) -> str:

@@ -1,8 +1,9 @@
 """Check that the machines of a run can reach each other and match, before a start that would wait silently for minutes.
 
-Every node calls `check_nodes`: node 0 listens on the run's port, the others connect. Messages are lines of JSON. Node 0
-greets each connection; the node answers with its number and everything that has to match; node 0 then reports about
-twice a second which nodes are missing and finally sends the verdict, which is the same for all nodes.
+Every node calls `check_nodes`: node 0 listens on the run's port, the others connect. Messages are lines of JSON, signed
+with the token in the environment, if any. Node 0 greets each connection; the node answers with its number and all that
+has to match; node 0 then reports about twice a second which nodes are missing and finally sends the verdict, which is
+the same for all nodes.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import platform
+import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from io import BufferedIOBase
 from typing import TYPE_CHECKING, Any
 
 from modules.config.errors import UserError
@@ -22,7 +25,9 @@ from modules.config.installation import PACKAGE_FOLDER
 from modules.config.shared_settings import shared_values
 from modules.machine.backend import choose_backend
 from modules.machine.devices import list_gpus
-from modules.machine.NodeMeeting import LINGER_SECONDS, MARK, NodeMeeting, plain, read_message, say
+from modules.machine.NodeMeeting import FOLLOWER, LEADER, LINGER_SECONDS, MARK, NodeMeeting, plain
+from modules.machine.SignedLines import SignedLines, read_line, say
+from modules.session.run_token import TOKEN_VARIABLE, token_of
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -163,9 +168,9 @@ def _refuse_second_leader(own: dict[str, Any], place: Place) -> None:
     """Refuse to lead: another machine has the address. If that one is already node 0, tell both."""
     with contextlib.suppress(OSError), socket.create_connection((place.address, place.port), CONNECT_SECONDS) as other:
         stream = other.makefile("rb")
-        if read_message(stream).get("mark") == MARK:
-            say(other, own)
-            if refusal := read_message(stream).get("refusal"):
+        if lines := _greeted(other, stream):
+            lines.say(own)
+            if refusal := (lines.read(stream) or {}).get("refusal"):
                 raise UserError(plain(refusal))
     raise UserError(
         f"master_addr {place.address!r} is not an address of this machine, which is node 0: write one that it has and "
@@ -270,16 +275,22 @@ def _tell_refusal(config: TrainConfig, reason: str, tell: Tell) -> None:
 def _follow(connection: socket.socket, own: dict[str, Any], place: Place, waiting: _Waiting) -> list[str]:
     connection.settimeout(SILENT_SECONDS / 2)
     stream = connection.makefile("rb")
-    if read_message(stream).get("mark") != MARK:
+    lines = _greeted(connection, stream)
+    if lines is None:
         raise UserError(
             f"Something else than node 0's check answers at {place}: end it there, such as an earlier run, or set "
             "another initial_port on all nodes."
         )
     connection.settimeout(SILENT_SECONDS)
     with contextlib.suppress(OSError):  # messages sent before node 0 disconnected are still read
-        say(connection, {**own, "time": time.time()})
+        lines.say({**own, "time": time.time()})
     while not waiting.stopping():
-        message = read_message(stream)
+        message = lines.read(stream)
+        if message is None:
+            raise UserError(
+                f"Node 0 at {place} has another {TOKEN_VARIABLE} than this node, or one of them has none: run the "
+                "commands as they are written, and copy the token file from node 0 to this machine."
+            )
         if "refusal" in message:
             raise UserError(plain(message["refusal"]))
         if "found" in message:
@@ -290,6 +301,17 @@ def _follow(connection: socket.socket, own: dict[str, Any], place: Place, waitin
             )
         waiting.tell(plain(message["waiting"]))
     return []
+
+
+def _greeted(connection: socket.socket, stream: BufferedIOBase) -> SignedLines | None:
+    """The lines to talk to node 0 by; None if something else answers, or nothing."""
+    greeting = read_line(stream)
+    if greeting.get("mark") != MARK:
+        return None
+    nonce = secrets.token_hex(16)
+    with contextlib.suppress(OSError):  # what node 0 sent before it disconnected is still read
+        say(connection, {"mark": MARK, "nonce": nonce})
+    return SignedLines(connection, token_of(), (str(greeting.get("nonce")), nonce), FOLLOWER, LEADER)
 
 
 # --- helpers ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
-from modules.machine import NodeMeeting, node_check
+from modules.machine import NodeMeeting, SignedLines, node_check
 from modules.machine.node_check import check_nodes, describe_node, is_own_address, refused_together
 from modules.machine.ports import next_free_port
 from tests.support.ports import free_port
@@ -210,6 +210,16 @@ def test_a_node_that_has_left_can_come_again(start):
     assert first.wait().found == again.wait().found == last.wait().found != []
 
 
+def introduce(visitor: socket.socket, message: dict) -> None:
+    """Answers node 0's greeting with a message, in a thread: node 0 has yet to accept the visitor."""
+
+    def answer() -> None:
+        lines = node_check._greeted(visitor, visitor.makefile("rb"))
+        lines.say(message)
+
+    threading.Thread(target=answer, daemon=True).start()
+
+
 @pytest.fixture
 def meeting(port):
     """A meeting of three connected nodes: (node 0's side, the connections of nodes 1 and 2)."""
@@ -218,7 +228,7 @@ def meeting(port):
         visitors = []
         for rank in (1, 2):
             visitor = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-            NodeMeeting.say(visitor, {**own, "node_rank": rank})
+            introduce(visitor, {**own, "node_rank": rank})
             visitors.append(visitor)
             while rank in meeting.missing:
                 meeting.poll()
@@ -239,7 +249,7 @@ def test_node_0_does_not_go_on_where_one_did_not_hear_that_all_are_alike(meeting
         if connection.getpeername() == first.getsockname():
             raise BrokenPipeError
 
-    monkeypatch.setattr(NodeMeeting, "say", say)
+    monkeypatch.setattr(SignedLines, "say", say)
     assert node_0.end() == []
     assert node_0.refusal == "Node 1 (127.0.0.1) disconnected just when all were there: start all again."
 
@@ -297,6 +307,32 @@ def test_visitors_do_not_disturb(words, start, port, monkeypatch):
         assert start(1).wait().found == first.wait().found != []
 
 
+@pytest.mark.parametrize("tokens", [("a" * 32, "b" * 32), ("a" * 32, ""), ("", "b" * 32)])
+def test_a_machine_with_another_token_is_told_so_and_does_not_disturb(tokens, start, monkeypatch):
+    given = {"other": tokens[1]}
+    monkeypatch.setattr(NodeMeeting, "token_of", lambda: tokens[0].encode())
+    monkeypatch.setattr(node_check, "token_of", lambda: given["other"].encode())
+    monkeypatch.setattr(node_check, "TELL_SECONDS", 0.05)
+    first = start(0)
+    refusal = start(1).wait().refusal
+    assert "has another CHORUS_TOKEN than this node, or one of them has none: run the commands as" in refusal
+    while "the machine at 127.0.0.1 has another CHORUS_TOKEN, or none" not in first.told.get(timeout=JOIN_SECONDS):
+        pass
+    given["other"] = tokens[0]
+    assert start(1).wait().found == first.wait().found != []
+
+
+def test_what_a_stranger_says_in_the_place_of_node_0_is_not_believed(port, start, monkeypatch):
+    monkeypatch.setenv("CHORUS_TOKEN", "a" * 32)
+    node = start(1)
+    with socket.create_server(("127.0.0.1", port)) as server:
+        connection, _ = server.accept()
+        with connection:
+            SignedLines.say(connection, {"mark": NodeMeeting.MARK, "nonce": "0"})
+            SignedLines.say(connection, {"found": ["forged"]})
+            assert "has another CHORUS_TOKEN than this node" in node.wait().refusal
+
+
 def test_a_message_can_not_write_to_the_terminal_as_it_likes():
     assert NodeMeeting.plain("a\x1b[31m\nb") == r"a\x1b[31m\nb"
 
@@ -342,7 +378,7 @@ def meet_at(port: int) -> None:
 
     def is_met() -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0) as visitor:
-            return NodeMeeting.read_message(visitor.makefile("rb")).get("mark") == NodeMeeting.MARK
+            return SignedLines.read_line(visitor.makefile("rb")).get("mark") == NodeMeeting.MARK
         return False
 
     wait_until(is_met)
@@ -392,8 +428,8 @@ def test_a_visitor_who_has_gone_before_it_was_taken_ends_no_meeting(meeting, por
 
     node_0._server = Server()
     with socket.create_connection(("127.0.0.1", port)) as visitor:
+        introduce(visitor, {"node_rank": 2, "num_nodes": 2})
         while not node_0.refusal:
-            NodeMeeting.say(visitor, {"mark": NodeMeeting.MARK, "node_rank": 2, "num_nodes": 2})
             node_0.poll()
     assert list(gone) == []
 
