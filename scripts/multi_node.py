@@ -25,7 +25,6 @@ from modules.launch.command_text import (
     Places,
     bash_line,
     bash_script,
-    check_address,
     commands_text,
     node_commands,
     powershell_line,
@@ -36,6 +35,7 @@ from modules.machine.devices import default_num_ranks, list_gpus, num_cores
 from modules.machine.Machine import read_machine
 from modules.machine.node_check import WAIT_SECONDS, check_nodes, refused_together
 from modules.session.printing import print_line, print_text
+from modules.session.run_token import make_token_file, token_path
 from modules.session.working_folder import working_folder
 from scripts.terminal import escape_unprintable, show
 
@@ -118,6 +118,8 @@ def commands_for(config: TrainConfig, args: argparse.Namespace) -> str:
     folder = working_folder() if args.folder is None else args.folder
     places = Places(args.config, args.python, args.chorus, folder, args.interface)
     commands = node_commands(config, config.world_size, places, args.resume)
+    if config.num_nodes > 1:
+        make_token_file(token_path(args.config))
     line, script = SHELLS[args.shell]
     return script(commands) if args.script else commands_text(commands, config.master_addr, line)
 
@@ -126,10 +128,8 @@ def check_here(config: TrainConfig, wait_seconds: float, resume: bool) -> None:
     def tell(text: str) -> None:
         print_line(text)
 
-    check_address(config)
-    for problem in check_settings(config):
-        if problem.path == "master_addr":  # fine for nodes that are all on this machine, to try things out
-            tell(f"Warning: {problem.message}")
+    if unreachable := [problem.message for problem in check_settings(config) if problem.path == "master_addr"]:
+        raise UserError(unreachable[0])
     with refused_together(config, tell):  # the devices of a node are its own
         if refused := blocking(device_problems(config, StartFacts(read_machine()), resume)):
             raise UserError(refused[0])

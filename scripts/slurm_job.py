@@ -15,8 +15,9 @@ if __name__ == "__main__":  # before the imports that take long
 from modules.config.errors import UserError
 from modules.config.installation import command_name
 from modules.launch.command_text import Places
-from modules.launch.slurm_script import Job, job_script
+from modules.launch.slurm_script import Job, job_script, job_token_path
 from modules.session.printing import print_text
+from modules.session.run_token import make_token_file
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -24,7 +25,9 @@ def main(argv: list[str] | None = None) -> int:
     names = ("config", "preset", "python", "set", "resume")
     config, preset, python, overrides, resume = (args.pop(name) for name in names)
     try:
-        script = job_script(Job(**args), Places(config, python=python), overrides, resume, preset)
+        job, places = Job(**args), Places(config, python=python)
+        script = job_script(job, places, overrides, resume, preset)
+        make_token_file(Path(places.folder, job_token_path(job, config)))
     except UserError as error:
         print_text(error, sys.stderr)
         return 2

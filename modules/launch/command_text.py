@@ -18,6 +18,7 @@ from modules.config.errors import UserError
 from modules.config.installation import ROOT
 from modules.config.visible_text import find_hidden
 from modules.machine.run_shape import uses_torchrun
+from modules.session.run_token import TOKEN_VARIABLE, token_path
 from modules.session.RunFolder import RunFolder
 from modules.session.working_folder import working_folder
 
@@ -66,6 +67,7 @@ class Command:
     """What one machine runs. variables: environment variables. folder: the working folder.
 
     check: a command that has to succeed first, if any: torchrun itself would wait for the other machines in silence.
+    token_path: the file with the token that all machines share; empty: none is needed.
     """
 
     node_rank: int
@@ -73,6 +75,7 @@ class Command:
     variables: tuple[tuple[str, str], ...]
     folder: str
     check: tuple[str, ...] = ()
+    token_path: str = ""
 
 
 def launch_settings_path(workspace_dir: str) -> str:
@@ -90,8 +93,8 @@ def node_commands(config: TrainConfig, ranks_per_node: int, places: Places, resu
     """
     num_nodes = config.num_nodes if config.enable_multi_gpu else 1
     check_text("master_addr", config.master_addr)
-    if num_nodes > 1:
-        check_address(config)
+    if num_nodes > 1 and not config.master_addr.strip():
+        raise UserError("master_addr is empty: write the address of machine 0, as the others reach it.")
     variables = []
     if config.enable_multi_gpu and config.device_indexes:
         variables.append(("CUDA_DEVICE_ORDER", "PCI_BUS_ID"))  # so that indexes refer to the GPUs that were chosen
@@ -104,28 +107,26 @@ def node_commands(config: TrainConfig, ranks_per_node: int, places: Places, resu
             tuple(variables),
             places.folder,
             tuple(_check_arguments(config, ranks_per_node, rank, places, resume)),
+            token_path(places.config_path) if num_nodes > 1 else "",
         )
         for rank in range(num_nodes)
     ]
 
 
-def check_address(config: TrainConfig) -> None:
-    """Raises UserError if the address of machine 0 is missing."""
-    if not config.master_addr.strip():
-        raise UserError("master_addr is empty: write the address of machine 0, as the others reach it.")
-
-
 def commands_text(commands: Sequence[Command], master_addr: str, line: Callable[[Command], str]) -> str:
     """All commands for reading, each below a comment. line: `bash_line` or `powershell_line`."""
     address = f" ({master_addr})" if len(commands) > 1 else ""
+    notes = [_token_note(commands)] if commands and commands[0].token_path else []
     headings = [f"# node {command.node_rank}{'' if command.node_rank else address}" for command in commands]
-    return "\n\n".join(f"{heading}\n{line(command)}" for heading, command in zip(headings, commands, strict=True))
+    parts = [f"{heading}\n{line(command)}" for heading, command in zip(headings, commands, strict=True)]
+    return "\n\n".join([*notes, *parts])
 
 
 def bash_line(command: Command) -> str:
     """One line for bash and other POSIX shells."""
     variables = [f"{name}={shlex.quote(value)}" for name, value in command.variables]
     parts = [f"cd -- {shlex.quote(command.folder)}"]
+    parts += read_token_in_bash(command.token_path) if command.token_path else []
     parts += [" ".join(_bash_words(command.check))] if command.check else []
     return " && ".join([*parts, " ".join([*variables, *_bash_words(command.arguments)])])
 
@@ -144,6 +145,9 @@ def powershell_line(command: Command) -> str:
             )
     variables = [f"$env:{name} = {_powershell_quote(value)}" for name, value in command.variables]
     run = _powershell_call(command.arguments)
+    if command.token_path:
+        path = _powershell_quote(command.token_path)
+        variables.insert(0, f"$env:{TOKEN_VARIABLE} = Get-Content -Raw -LiteralPath {path} -ErrorAction Stop")
     folder = f"Set-Location -LiteralPath {_powershell_quote(command.folder)} -ErrorAction Stop"
     if command.check:  # 5.1 has no &&
         run = f"{_powershell_call(command.check)}; if ($LASTEXITCODE -eq 0) {{ {run} }}"
@@ -156,7 +160,8 @@ def bash_script(commands: Sequence[Command]) -> str:
     if len(commands) == 1:
         return "\n".join([*lines, bash_line(commands[0]), ""])
     numbers = f"0 to {len(commands) - 1}"
-    lines += [f"# Its argument is the number of the machine it runs on: {numbers}.", 'case "${1-}" in']
+    lines += [f"# Its argument is the number of the machine it runs on: {numbers}.", _token_note(commands)]
+    lines += ['case "${1-}" in']
     lines += [f"{command.node_rank}) {bash_line(command)} ;;" for command in commands]
     lines += [f'*) echo "usage: $0 NUMBER, of this machine: {numbers}" >&2; exit 2 ;;', "esac", ""]
     return "\n".join(lines)
@@ -168,10 +173,21 @@ def powershell_script(commands: Sequence[Command]) -> str:
     if len(commands) == 1:
         return "\n".join([*lines, powershell_line(commands[0]), "exit $LASTEXITCODE", ""])
     numbers = f"0 to {len(commands) - 1}"
-    lines += [f"# Its argument is the number of the machine it runs on: {numbers}.", "switch ($args[0]) {"]
+    lines += [f"# Its argument is the number of the machine it runs on: {numbers}.", _token_note(commands)]
+    lines += ["switch ($args[0]) {"]
     lines += [f"    {command.node_rank} {{ {powershell_line(command)}; exit $LASTEXITCODE }}" for command in commands]
     lines += [f"    default {{ Write-Error 'Name the number of this machine: {numbers}.'; exit 2 }}", "}", ""]
     return "\n".join(lines)
+
+
+def read_token_in_bash(path: str) -> list[str]:
+    """Commands that export the token in the file; the first one fails if the file can't be read."""
+    return [f"{TOKEN_VARIABLE}=$(cat -- {shlex.quote(path)})", f"export {TOKEN_VARIABLE}"]
+
+
+def _token_note(commands: Sequence[Command]) -> str:
+    path = commands[0].token_path
+    return f"# The machines know each other by the token in {path}. Copy it to each that does not share the disk."
 
 
 def _arguments(config: TrainConfig, ranks_per_node: int, node_rank: int, places: Places, resume: bool) -> list[str]:
@@ -180,17 +196,18 @@ def _arguments(config: TrainConfig, ranks_per_node: int, node_rank: int, places:
     script += ["--resume"] if resume else []
     if not config.enable_multi_gpu or (config.num_nodes == 1 and ranks_per_node == 1):
         return [places.python, *script]
-    by_torchrun = uses_torchrun(config)
-    # on one machine train.py starts torchrun's agent itself: torchrun's own store would listen on all interfaces
-    if config.num_nodes == 1 or not by_torchrun:
-        settings = {"enable_multi_gpu": "true", "use_torchrun": str(by_torchrun).lower(), "world_size": ranks_per_node}
+    if not uses_torchrun(config):
+        settings = {"enable_multi_gpu": "true", "use_torchrun": "false", "world_size": ranks_per_node}
         if config.num_nodes > 1:
             settings |= {"num_nodes": config.num_nodes, "node_rank": node_rank, "master_addr": config.master_addr}
             settings |= {"initial_port": config.initial_port}
         return [places.python, *script, *(f"--set={path}={value}" for path, value in settings.items())]
+    torchrun = [places.python, "-m", "torch.distributed.run"]
+    if config.num_nodes == 1:
+        return [*torchrun, "--standalone", f"--nproc-per-node={ranks_per_node}", *script]
     # Not --rdzv-backend=c10d: with it the machine that happens to start first becomes rank 0, whatever its number is.
     return [
-        *(places.python, "-m", "torch.distributed.run"),
+        *torchrun,
         f"--nnodes={config.num_nodes}",
         f"--node-rank={node_rank}",
         f"--nproc-per-node={ranks_per_node}",

@@ -194,7 +194,7 @@ def torchrun_command(
     return [
         sys.executable,
         str(ROOT / "scripts" / "elastic_agent.py"),
-        f"--ends={ends}",
+        str(ends),
         "--nnodes",
         str(plan.num_nodes),
         "--node-rank",

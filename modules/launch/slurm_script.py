@@ -14,7 +14,8 @@ from modules.config.errors import UserError
 from modules.config.files import apply_overrides, config_from_values, load_values
 from modules.config.presets import load_preset, merge_values
 from modules.config.validation import check_settings
-from modules.launch.command_text import Places, check_text
+from modules.launch.command_text import Places, check_text, read_token_in_bash
+from modules.session.run_token import token_path
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -127,7 +128,13 @@ def job_script(job: Job, places: Places, overrides: list[str], resume: bool = Fa
     lines = ["#!/usr/bin/env bash", "# Trains with Chorus under SLURM: sbatch THIS_FILE [--resume]"]
     lines += [f"#SBATCH --{name}={value}" for name, value in options.items() if value]
     lines += ["#SBATCH --requeue", "set -eu", "# a cluster's own lines, such as module load, go here"]
-    return "\n".join([*lines, f"cd -- {shlex.quote(places.folder)}", f'{srun} {command} "$@"', ""])
+    token = read_token_in_bash(job_token_path(job, places.config_path))
+    return "\n".join([*lines, f"cd -- {shlex.quote(places.folder)}", *token, f'{srun} {command} "$@"', ""])
+
+
+def job_token_path(job: Job, config_path: str) -> str:
+    """The file with the token of the tasks: beside the settings or, if each has its own, named after the job."""
+    return token_path(job.name if "%a" in config_path else config_path)
 
 
 def _with_folders_apart(job: Job, base: dict, config_path: str, overrides: list[str], resume: bool) -> list[str]:

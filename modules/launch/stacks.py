@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modules.config.own_file import open_own
 from modules.launch.RankWatch import LOOK_SECONDS, Failure
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def dump_stacks_on_request(path: str | os.PathLike) -> None:
     Does nothing on Windows, which has no such signal.
     """
     if hasattr(signal, "SIGQUIT"):
-        file = open_own(path, "a", encoding="utf-8")  # faulthandler needs it until the process ends
+        file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - faulthandler needs it until the process ends
         faulthandler.register(signal.SIGQUIT, file=file, all_threads=True, chain=False)
 
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from modules.config.errors import UserError
-from modules.config.files import apply_overrides, config_from_values
+from modules.config.files import config_from_values
 from modules.config.presets import ROOT
 from modules.launch.command_text import (
     Places,
@@ -25,8 +25,7 @@ from modules.launch.command_text import (
     powershell_script,
 )
 from modules.machine import run_shape
-from modules.machine.run_shape import uses_torchrun
-from scripts import train
+from modules.session.run_token import make_token_file, token_path
 from tests.support.waiting import PATIENCE_SECONDS
 
 BASH = shutil.which("bash")
@@ -102,6 +101,7 @@ def run_bash(*words, cwd=None):
 def test_no_value_is_read_by_bash(value, use_torchrun, recorder, tmp_path):
     config = two_nodes(master_addr=value, use_torchrun=use_torchrun, device_indexes=[0])
     places = Places(value, str(recorder), f"/opt/{value}", str(recorder.parent), value)
+    make_token_file(recorder.parent / token_path(value))
     for command in node_commands(config, 2, places):
         *checks, run = run_bash("-c", bash_line(command), cwd=tmp_path)
         assert run == Seen(str(recorder.parent), {value}, command.arguments[1:])
@@ -122,25 +122,12 @@ def test_the_saved_file_runs_the_command_of_its_machine(recorder, tmp_path):
     commands = node_commands(two_nodes(), 2, Places("run.yaml", str(recorder), "/opt", str(tmp_path)))
     path = tmp_path / "start.sh"
     path.write_text(bash_script(commands))
+    make_token_file(tmp_path / "run.yaml.token")
     assert ["--node-rank=1" in seen.arguments for seen in run_bash(str(path), "1")] == [True, True]
     assert subprocess.run([BASH, str(path)], capture_output=True, timeout=PATIENCE_SECONDS).returncode == 2
     path.write_text(bash_script(node_commands(multi_gpu(), 2, Places("run.yaml", str(recorder), "/opt"))))
     [run] = run_bash(str(path))
-    assert "--set=world_size=2" in run.arguments
-
-
-@pytest.mark.parametrize("use_torchrun", [True, False])
-def test_on_one_machine_chorus_starts_the_ranks_itself_by_torchrun_or_not(use_torchrun):
-    """torchrun of its own would open its store to the network."""
-    config = multi_gpu(use_torchrun=use_torchrun)
-    [command] = node_commands(config, 2, Places("run.yaml", "python", "/opt/chorus"), resume=True)
-    python, script, *arguments = command.arguments
-    assert (python, script) == ("python", "/opt/chorus/scripts/train.py")
-    args = train.parse(arguments)
-    assert (args.config, args.resume) == ("run.yaml", True)
-    started = config_from_values(apply_overrides({"num_nodes": 1}, args.set))
-    assert (started.enable_multi_gpu, started.world_size) == (True, 2)
-    assert uses_torchrun(started) == uses_torchrun(config)
+    assert "--nproc-per-node=2" in run.arguments
 
 
 @pytest.mark.parametrize("character", ["\n", "\r", "\0", "\x1b", "\t", "\x85", "\u2028", "\u202e", "\ud800"])
@@ -194,16 +181,42 @@ def test_torchrun_is_started_after_a_check_of_the_machines():
 def test_nothing_is_started_after_a_check_that_fails(recorder, tmp_path):
     recorder.write_text(recorder.read_text() + '[ "$2" != --check ] || exit 7\n')
     command, _ = node_commands(two_nodes(), 2, Places("run.yaml", str(recorder), "/opt", str(tmp_path)))
+    make_token_file(tmp_path / "run.yaml.token")
     for line in (bash_line(command), bash_script([command])):
         done = subprocess.run([BASH, "-c", line], capture_output=True, timeout=PATIENCE_SECONDS)
         assert (done.returncode, done.stdout.count(b"\n")) == (7, 1)
     assert "; if ($LASTEXITCODE -eq 0) { & " in powershell_line(command)
 
 
+@needs_bash
+def test_the_machines_read_their_token_from_the_file_beside_the_settings(recorder, tmp_path):
+    recorder.write_text('#!/bin/sh\necho "$CHORUS_TOKEN"\n')
+    commands = node_commands(two_nodes(), 2, Places("run.yaml", str(recorder), "/opt", str(tmp_path)))
+    path = tmp_path / "run.yaml.token"
+    for line in (bash_line(commands[1]), f"set -- 1\n{bash_script(commands)}"):
+        path.unlink(missing_ok=True)
+        done = subprocess.run([BASH, "-c", line], capture_output=True, timeout=PATIENCE_SECONDS)
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert b"run.yaml.token" in done.stderr
+        make_token_file(path)
+        done = subprocess.run([BASH, "-c", line], capture_output=True, timeout=PATIENCE_SECONDS)
+        assert done.stdout.decode() == 2 * path.read_text()
+    assert "$env:CHORUS_TOKEN = Get-Content -Raw -LiteralPath 'run.yaml.token' " in powershell_line(commands[0])
+    assert all(path.read_text().strip() not in text for text in map(bash_line, commands))
+
+
+def test_one_machine_needs_no_token_from_a_file():
+    [command] = node_commands(multi_gpu(), 2, Places("run.yaml"))
+    assert "TOKEN" not in bash_line(command) + powershell_line(command) + bash_script([command])
+
+
 def test_all_commands_are_shown_under_the_number_of_their_machine():
     commands = node_commands(two_nodes(), 2, Places("run.yaml"))
     text = commands_text(commands, "10.0.0.1", bash_line)
-    assert text == f"# node 0 (10.0.0.1)\n{bash_line(commands[0])}\n\n# node 1\n{bash_line(commands[1])}"
+    note = (
+        "# The machines know each other by the token in run.yaml.token. Copy it to each that does not share the disk."
+    )
+    assert text == f"{note}\n\n# node 0 (10.0.0.1)\n{bash_line(commands[0])}\n\n# node 1\n{bash_line(commands[1])}"
 
 
 def test_without_torchrun_the_command_says_what_differs_between_machines():
@@ -225,7 +238,9 @@ def test_one_device_needs_no_launcher():
         assert command.arguments[1:] == (f"{ROOT}/scripts/train.py", "--config=run.yaml")
 
 
-def test_resume_is_handed_on_to_the_check_of_the_machines():
+def test_resume_is_handed_on():
+    [command] = node_commands(multi_gpu(), 2, Places("run.yaml"), resume=True)
+    assert command.arguments[-1] == "--resume"
     for command in node_commands(two_nodes(), 2, Places("run.yaml"), resume=True):
         assert command.check[-1] == "--resume"  # without it, one machine would start over
 

@@ -195,6 +195,7 @@ def test_array_tasks_that_would_share_a_run_folder_are_refused(folder, refusal):
 # What stands in for Python writes down how each task was called.
 RECORDER = """#!/bin/sh
 for word in "$@"; do echo "$word"; done > "task-$SLURM_JOB_ID-$SLURM_PROCID"
+echo "$CHORUS_TOKEN" > "token-$SLURM_JOB_ID-$SLURM_PROCID"
 """
 
 
@@ -223,6 +224,9 @@ def test_each_task_runs_the_training_with_the_words_as_they_were_given(folder, w
     assert calls(folder) == {f"4711-{rank}": expected for rank in range(4)}
     assert not (folder / "pwned").exists()
     assert (folder / "slurm-4711.out").exists()
+    token = (folder / f"{name}.token").read_text()
+    assert [path.read_text() for path in folder.glob("token-*")] == [token] * 4
+    assert token.strip() not in script
 
 
 @needs_bash
@@ -236,6 +240,14 @@ def test_array_jobs_have_folders_and_output_of_their_own_and_what_differs(folder
         settings = [f"--set=seed={task}", f"--set=workspace_dir=workspace/run-{task}"]
         assert found[f"{job}-0"][2:] == settings
         assert (folder / f"slurm-4711_{task}.out").exists()
+
+
+def test_array_tasks_with_settings_of_their_own_have_the_token_of_the_job(folder, write):
+    for task in range(2):
+        (folder / f"{task}.yaml").write_text(yaml.safe_dump(BASE | {"workspace_dir": f"run-{task}"}), encoding="utf-8")
+    script = write(*MINIMUM, "--array", "0-1", "--config", "%a.yaml")
+    assert "CHORUS_TOKEN=$(cat -- chorus.token)\nexport CHORUS_TOKEN\n" in script
+    assert [path.name for path in folder.glob("*.token")] == ["chorus.token"]
 
 
 @needs_bash

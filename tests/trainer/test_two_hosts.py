@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from modules.config.files import save_config
 from modules.config.TrainConfig import TrainConfig
 from modules.launch.command_text import Command, Places, bash_line, node_commands
 from modules.session.events import read_events
+from modules.session.run_token import make_token_file, token_path
 from tests.support import rank_scenarios
 from tests.support.network_namespaces import Host
 from tests.support.waiting import PATIENCE_SECONDS
@@ -97,8 +99,11 @@ def test_two_hosts_without_a_shared_disk_give_the_losses_of_one(config, run_on_b
     for node in (0, 1):
         (tmp_path / f"disk-{node}").mkdir()
         save_config(apart, tmp_path / f"disk-{node}" / "run.yaml")
+    make_token_file(tmp_path / "disk-0" / "run.yaml.token")
+    shutil.copy(tmp_path / "disk-0" / "run.yaml.token", tmp_path / "disk-1")
     for output in run_on_both(apart, disk / "run.yaml", disk):
         assert "2 nodes, alike: settings, Chorus, Python " in output
+        assert "CHORUS_TOKEN is not set" not in output
     assert list(disk.iterdir()) == []
     for node in (0, 1):
         own = tmp_path / f"disk-{node}"
@@ -145,6 +150,8 @@ def test_each_mistake_is_one_sentence_on_both_hosts_within_seconds(config, two_h
     first, second = two_hosts
     settings, other_settings = Path(config_file(config)), tmp_path / "other.yaml"
     save_config(replace(config, seed=config.seed + 1), other_settings)
+    make_token_file(token_path(str(settings)))
+    shutil.copy(token_path(str(settings)), token_path(str(other_settings)))
 
     def start(host: Host, port: int, node_rank: int, file: Path = settings, address: str = first.address) -> Node:
         own = replace(config, initial_port=str(port), master_addr=address)

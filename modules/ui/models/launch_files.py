@@ -18,18 +18,23 @@ from modules.launch.command_text import (
     launch_settings_path,
     powershell_script,
 )
+from modules.session.run_token import make_token_file, token_path
 
 
 def write_settings(config: TrainConfig, places: Places) -> str:
-    """Write the settings where the command expects them. Returns a sentence about it. Raises UserError.
+    """Write the settings where the command expects them, and the token of several machines beside them.
 
-    A file named by the user is never overwritten, and its folder may exist on other machines only.
+    Returns a sentence about it. Raises UserError. A file named by the user is never overwritten, and its folder may
+    exist on other machines only.
     """
+    several = config.enable_multi_gpu and config.num_nodes > 1
     default = Path(launch_settings_path(config.workspace_dir))
     path = Path(places.folder, places.config_path)
     copy_to = ""
     try:
         if path != default and path.exists():
+            if several:
+                make_token_file(token_path(str(path)))
             return f"It reads {path}, which stays as it is."
         if path != default and not path.parent.is_dir():
             path, copy_to = default, str(path)
@@ -40,7 +45,13 @@ def write_settings(config: TrainConfig, places: Places) -> str:
     except OSError as error:
         raise UserError(f"{path.parent} can't be made: {error.strerror}; choose another run folder.") from error
     save_config(config, path)
-    return f"Copy {path} to {copy_to} on every machine." if copy_to else f"Its settings are in {path}."
+    if not several:
+        return f"Copy {path} to {copy_to} on every machine." if copy_to else f"Its settings are in {path}."
+    token = token_path(str(path))
+    make_token_file(token)
+    if copy_to:
+        return f"Copy {path} to {copy_to} on every machine, and {token} to {token_path(copy_to)}."
+    return f"Its settings are in {path}, and its secret token in {token}: each machine needs both."
 
 
 def write_script(path: str, commands: Sequence[Command]) -> str:
