@@ -24,7 +24,7 @@ from modules.data.concepts import captions, scan
 from modules.data.image_views import augmentation_of, with_views
 from modules.data.images import adjust_colors, fit_image, load_image
 from modules.machine.Machine import read_machine
-from modules.ui.cards.ConceptCards import BAR_HEIGHT
+from modules.ui.cards.ConceptCards import BAR_HEIGHT, ConceptCards
 from modules.ui.models.concept_preview import (
     ConceptPictures,
     find_pictures,
@@ -36,6 +36,7 @@ from modules.ui.models.DataCheck import DataCheck, DataReport, _read_report
 from modules.ui.models.decoding import decode_pictures
 from modules.ui.models.picture_count import count_key, count_pictures
 from modules.ui.widgets.form import find_field
+from modules.ui.window_system import wheel_events
 from modules.ui.windows.HealthWindow import HealthWindow
 from tests.support.fake_nvml import eight_gpus
 from tests.support.videos import number_of, write_video
@@ -433,29 +434,172 @@ def test_many_concepts_are_read_one_after_the_other(app, tab, tmp_path, wait_for
     assert texts(tab.cards.canvas).count("does not exist") < 30  # the others are not visible
 
 
-def test_the_cards_are_as_high_as_their_concepts_and_scroll_with_the_settings(app, tab, tmp_path, settle):
-    def bottom() -> int:
-        return tab.cards.canvas.winfo_rooty() + tab.cards.canvas.winfo_height()
+def add_missing(app, count: int) -> None:
+    concepts = [{"path": f"missing{number}"} for number in range(count)]
+    app.settings.replace_parts("concepts", [*app.settings.values["concepts"], *concepts])
 
-    for number in range(8):
-        app.settings.add("concepts", {"path": str(tmp_path / f"missing{number}")})
+
+def scroll_down(app, canvas, settle) -> None:
+    names = wheel_events(canvas)
+    canvas.event_generate(names[-1], x=50, y=50, **({} if len(names) == 2 else {"delta": -120}))
     settle(app)
-    card = tab.page.cards["Size and shape"]
-    height = tab.cards.cell_size()[1]
+
+
+def test_few_cards_are_seen_whole_above_the_settings(app, tab, settle):
     border = 2 * int(tab.cards.canvas.cget("highlightthickness"))
-    assert tab.cards.canvas.winfo_height() == -(-10 // tab.cards.num_columns()) * height + border
-    assert bottom() <= card.winfo_rooty()
-    before = card.winfo_rooty()
-    tab.cards.canvas.event_generate("<Button-5>", x=50, y=50)
+    rows = -(-2 // tab.cards.num_columns())
+    assert tab.cards.canvas.winfo_height() == rows * tab.cards.cell_size()[1] + border
+    assert not tab.cards._down.winfo_ismapped()
+    assert not tab.filter.winfo_ismapped()
+
+
+def test_many_cards_scroll_in_their_half_of_the_tab_and_the_settings_below_stay_in_sight(app, tab, settle):
+    add_missing(app, 40)
     settle(app)
-    assert card.winfo_rooty() < before
+    cards, canvas, settings = tab.cards, tab.cards.canvas, tab._side
+    assert canvas.winfo_height() <= max(cards.cell_size()[1], tab.winfo_height() / 2) + 10
+    assert canvas.winfo_rooty() + canvas.winfo_height() <= settings.winfo_rooty()
+    assert settings.winfo_rooty() < tab.winfo_rooty() + tab.winfo_height()
+    assert cards._down.winfo_ismapped()
+    bottom_of_bar = cards._down.winfo_rooty() + cards._down.winfo_height()
+    assert bottom_of_bar <= tab.page._scrollbar.winfo_rooty()  # never two side by side
+    before = settings.winfo_rooty()
+    scroll_down(app, canvas, settle)
+    assert cards._offset[1] > 0
+    assert settings.winfo_rooty() == before
+    assert "missing39" not in texts(canvas)
+    cards.choose(41)
+    settle(app)
+    assert "missing39" in texts(canvas)
+    press(app, tab, "<Home>")
+    assert (cards.chosen, cards._offset[1]) == (0, 0)
+
+
+def test_the_wheel_over_cards_that_are_all_in_sight_scrolls_the_settings(app, tab, settle):
     tab.cards.choose(0)
+    app.set_show_all(True)
     settle(app)
-    assert tab.cards.canvas.winfo_rooty() >= tab.page._parent_canvas.winfo_rooty()
-    assert "missing7" not in texts(tab.cards.canvas)  # not visible yet
-    tab.cards.choose(9)
+    scroll_down(app, tab.cards.canvas, settle)
+    assert tab.page._parent_canvas.yview()[0] > 0
+
+
+def test_a_folder_that_is_counted_repaints_only_its_own_card(app, tab, folder, settle, monkeypatch):
+    drawn, draw_cell = [], ConceptCards.draw_cell
+    monkeypatch.setattr(
+        ConceptCards, "draw_cell", lambda self, number, *at: drawn.append(number) or draw_cell(self, number, *at)
+    )
+    first = tab.cards.cards[0].found
     settle(app)
-    assert "missing7" in texts(tab.cards.canvas)
+    drawn.clear()
+    for number in (1, 1, 0):
+        tab.cards.show_card(number, replace(tab.cards.cards[number], found=replace(first, num_unreadable=2)))
+        app.update_idletasks()
+    assert drawn == [1, 1, 0]
+    assert texts(tab.cards.canvas).count("2 can't be read") == 2
+    assert texts(tab.cards.canvas).count("samples an epoch") == 2  # nothing is drawn twice
+
+
+def test_hundreds_of_concepts_need_no_more_widgets_and_drawn_cards_than_are_in_sight(
+    app, tab, wait_for, settle, monkeypatch
+):
+    def num_widgets() -> int:
+        return len(
+            app.tk.splitlist(
+                app.tk.eval(
+                    "proc all w {set l [list $w]; foreach c [winfo children $w] "
+                    "{lappend l {*}[all $c]}; return $l}; all ."
+                )
+            )
+        )
+
+    add_missing(app, 18)
+    settle(app)
+    before, shown, drawn = num_widgets(), [], []
+    show, draw_cell = ConceptCards.show, ConceptCards.draw_cell
+    monkeypatch.setattr(
+        "modules.ui.tabs.DatasetTab.find_pictures", lambda *concept: ConceptPictures(("a.png",), num_samples=1)
+    )
+    monkeypatch.setattr(ConceptCards, "show", lambda self, cards: shown.append(1) or show(self, cards))
+    monkeypatch.setattr(
+        ConceptCards, "draw_cell", lambda self, number, *at: drawn.append(number) or draw_cell(self, number, *at)
+    )
+    add_missing(app, 280)
+    wait_for(app, lambda: len(tab.cards.cards) == 300 and all(card.found for card in tab.cards.cards))
+    settle(app)
+    assert num_widgets() == before
+    assert len(shown) <= 3  # when they were added, and when all had been read
+    assert len(set(drawn)) <= 20
+    assert len(tab.cards._items) <= 20
+
+
+def test_the_samples_of_an_epoch_are_told_when_all_folders_are_read(app, tab, folder, wait_for, monkeypatch):
+    is_read = threading.Event()
+    monkeypatch.setattr(
+        "modules.ui.tabs.DatasetTab.find_pictures", lambda *concept: is_read.wait(120) and find_pictures(*concept)
+    )
+    app.settings.add("concepts", {"path": str(folder / "..")})
+    wait_for(app, lambda: "Looking at the images" in texts(tab.cards.canvas))
+    assert "samples an epoch" not in texts(tab.cards.canvas)
+    assert "sample" not in tab._summary.cget("text")
+    is_read.set()
+    wait_for(app, lambda: texts(tab.cards.canvas).count("samples an epoch") == 3)
+    assert "samples an epoch" in tab._summary.cget("text")
+
+
+def type_filter(app, tab, text: str) -> None:
+    tab.filter.entry.focus_force()
+    app.update()
+    tab.filter.entry.delete(0, "end")
+    tab.filter.entry.insert(0, text)
+    tab.filter.entry._entry.event_generate("<KeyRelease>", keysym="p")
+    app.update()
+
+
+def test_many_concepts_are_filtered_by_name_or_folder(app, tab, settle):
+    add_missing(app, 30)
+    settle(app)
+    assert tab.filter.winfo_ismapped()
+    type_filter(app, tab, "SSING2")
+    assert tab.filter._count.cget("text") == "11 of 32 shown"
+    assert "missing2\n" in texts(tab.cards.canvas)
+    assert "missing1" not in texts(tab.cards.canvas)
+    press(app, tab, "<Home>")
+    press(app, tab, "<Right>")
+    assert tab.cards.chosen == 2 + 20
+    assert tab._form.paths[0] == "concepts.22.name"
+    press(app, tab, "<Delete>")
+    assert len(app.settings.get("concepts")) == 31
+    assert tab.filter._count.cget("text") == "10 of 31 shown"
+    type_filter(app, tab, "nothing like this")
+    assert "No concept has this" in texts(tab.cards.canvas)
+    type_filter(app, tab, "")
+    assert tab.filter._count.cget("text") == ""
+
+
+def test_a_concept_that_the_filter_hides_is_chosen_no_more_and_shown_again_when_it_is_led_to(app, tab, settle):
+    add_missing(app, 30)
+    settle(app)
+    tab.cards.choose(5)
+    type_filter(app, tab, "again")
+    assert (tab.cards.chosen, tab._form) == (None, None)
+    press(app, tab, "<Delete>")
+    assert len(app.settings.get("concepts")) == 32
+    app.flash("concepts.7.repeats")
+    settle(app)
+    assert (tab.cards.chosen, tab.filter.entry.get()) == (7, "")
+    assert "missing5" in texts(tab.cards.canvas)
+
+
+def test_the_chosen_concept_stays_while_its_name_no_longer_passes_the_filter(app, tab, settle):
+    add_missing(app, 30)
+    settle(app)
+    type_filter(app, tab, "again")
+    tab.cards.choose(1)
+    app.settings.set("concepts.1.name", "birds")
+    app.settings.set("concepts.1.path", "elsewhere")
+    app.update()
+    assert tab.cards.chosen == 1
+    assert "birds" in texts(tab.cards.canvas)
 
 
 def test_a_single_concept_shows_its_settings_at_once(app, folder, settle):

@@ -533,3 +533,15 @@ def test_the_models_of_the_window_load_neither_tk_nor_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_state_to_be_kept_is_taken_anew_only_after_a_change(tmp_path, monkeypatch):
+    model, taken = SettingsModel(tmp_path / "settings.json"), []
+    snapshot = SettingsModel._snapshot
+    monkeypatch.setattr(SettingsModel, "_snapshot", lambda self: taken.append(1) or snapshot(self))
+    model.pending_save()()
+    assert [model.pending_save() for _ in range(3)] == [None] * 3
+    assert len(taken) == 1
+    model.set("epochs", 7)
+    model.pending_save()()
+    assert SettingsModel(tmp_path / "settings.json").get("epochs") == 7

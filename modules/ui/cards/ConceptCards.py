@@ -11,30 +11,33 @@ from typing import TYPE_CHECKING
 
 from modules.config.counted import counted
 from modules.config.labels import with_labels
-from modules.ui.widgets.Page import Page
 from modules.ui.widgets.PictureCanvas import PictureCanvas
-from modules.ui.widgets.scrolling import scroll_to_area
 
 if TYPE_CHECKING:
+    import customtkinter as ctk
+
     from modules.config.ConceptConfig import ConceptConfig
     from modules.ui.App import App
     from modules.ui.models.concept_preview import ConceptPictures
+    from modules.ui.widgets.Page import Page
 
 CARD_WIDTH = 400  # unscaled pixels; cards grow to fill the width
 HEAD_HEIGHT, SIDE, BAR_HEIGHT = 42, 80, 6  # of title and path, of an image, of the bar with the share
 GAP, PAD, BOX = 8, 12, 18
 EMPTY_HEIGHT = 110
-MAX_HEIGHT = 16_000  # screen pixels, of X11's 32,767 for a whole page: more than 50 rows, and further ones scroll
+MAX_SHARE = 0.5  # of the height of the tab; if the cards need more, they scroll
 NUM_PICTURES = 4
+TEXT_SIZES = (12, 11)  # of the fonts of the counts and of the balance
 
 
 @dataclass(frozen=True)
 class ConceptCard:
-    """The content of a card. found: None while the folder is read. samples: per epoch. share: of an epoch's samples."""
+    """The content of a card. found: None while the folder is read. samples: per epoch; None while other folders are
+    read, on which this may depend. share: of an epoch's samples."""
 
     concept: ConceptConfig
     found: ConceptPictures | None
-    samples: float = 0.0
+    samples: float | None = None
     share: float = 0.0
 
     @property
@@ -53,14 +56,20 @@ class ConceptCard:
             return "not trained"
         if self.concept.validation:
             return "for validation only"
+        if self.samples is None:
+            return "counting the samples of an epoch …"
         role = " to keep what the model knows" if self.concept.regularisation else ""
         return f"{counted(round(self.samples), 'sample')} an epoch, {self.share:.0%}{role}"
 
 
 class ConceptCards(PictureCanvas):
-    """The cards of all concepts, of which only visible ones are drawn.
+    """The cards of all concepts, of which only visible ones are drawn. Cells have the numbers of the concepts.
 
-    Its parent scrolls: it is as high as all cards, up to MAX_HEIGHT.
+    It is as high as all cards, but no higher than MAX_SHARE of its parent, so that what is below stays in sight: then
+    the cards scroll. If there is nothing to scroll, the wheel scrolls `page`, which is below.
+
+    filter_text: words that the title or the folder of each shown concept contains. on_filter: called when choosing a
+    concept that it hides has cleared it.
 
     Space or a click on the box enables or disables a concept, Delete removes it, Return or a double click opens it,
     Alt+Up and Alt+Down move it.
@@ -68,22 +77,27 @@ class ConceptCards(PictureCanvas):
 
     def __init__(
         self,
-        parent: Page,
+        parent: ctk.CTkFrame,
         app: App,
+        page: Page,
         on_choose: Callable[[int], None],
         on_open: Callable[[int], None],
         on_toggle: Callable[[int], None],
         on_remove: Callable[[int], None],
         on_move: Callable[[int, int], None],
+        on_filter: Callable[[], None],
     ):
-        self.cards: Sequence[ConceptCard] = ()
-        self._on_toggle, self._on_remove, self._on_move = on_toggle, on_remove, on_move
-        self._text_heights: tuple[tuple, int] | None = None
-        self._page = parent
+        self.cards: list[ConceptCard] = []
+        self.filter_text = ""
+        self._numbers: list[int] = []  # of the concepts shown, by place
+        self._places: dict[int, int] = {}  # the reverse
+        self._on_toggle, self._on_remove, self._on_move, self._on_filter = on_toggle, on_remove, on_move, on_filter
+        self._num_lines: tuple[tuple[int, int], tuple[int, ...]] | None = None  # and the width and scale they are for
+        self._page = page
         self._height = 0  # requested, in screen pixels
         super().__init__(parent, app, on_choose, on_open)
         self.canvas.bind("<Configure>", lambda event: self._fit_height(), add="+")
-        parent.bind("<Configure>", lambda event: self.redraw(), add="+")  # it moves when it is scrolled
+        parent.bind("<Configure>", lambda event: self._fit_height(), add="+")
         self.canvas.bind("<space>", lambda event: self._act(self._on_toggle))
         self.canvas.bind("<Delete>", lambda event: self._act(self._on_remove))
         for key, by in (("<Alt-Up>", -1), ("<Alt-Down>", 1)):
@@ -93,16 +107,66 @@ class ConceptCards(PictureCanvas):
         return self._act(lambda number: self._on_move(number, by))
 
     def show(self, cards: Sequence[ConceptCard]) -> None:
-        self.cards = cards
-        self._text_heights = None
-        self.show_count(len(cards))
+        self.cards = list(cards)
+        if self.chosen is not None and self.chosen >= len(cards):
+            self.chosen = None
+        self._num_lines = None
+        self._apply_filter()
+
+    def show_card(self, number: int, card: ConceptCard) -> None:
+        """Replace one card, and draw only this one unless it makes all higher."""
+        self.cards[number] = card
+        self.redraw_cell(number)
+        if self._num_lines is not None:
+            depends_on, before = self._num_lines
+            most = tuple(map(max, before, self._lines_of([card], depends_on[0])))
+            if most != before:
+                self._num_lines = depends_on, most
+                self._fit_height()
+                self.redraw()
+
+    def set_filter(self, text: str) -> None:
+        """Show only concepts with these words; one that is hidden by them is no longer chosen."""
+        if text == self.filter_text:
+            return
+        self.filter_text = text
+        if self.chosen is not None and not self._is_wanted(self.chosen):
+            self.chosen = None
+        self._apply_filter()
+
+    def choose(self, number: int | None) -> None:
+        if number is not None and number not in self._places and number < len(self.cards):
+            self.set_filter("")
+            self._on_filter()
+        super().choose(number)
+
+    @property
+    def num_shown(self) -> int:
+        return len(self._numbers)
+
+    def number_at(self, place: int) -> int:
+        return self._numbers[place]
+
+    def place_of(self, number: int) -> int | None:
+        return self._places.get(number)
+
+    def _apply_filter(self) -> None:
+        # The chosen one stays while its name is being changed.
+        numbers = range(len(self.cards))
+        self._numbers = [number for number in numbers if number == self.chosen or self._is_wanted(number)]
+        self._places = {number: place for place, number in enumerate(self._numbers)}
+        self.show_count(len(self._numbers))
         self._fit_height()
 
-    def empty_text(self) -> str:
-        return "No concepts yet. Add a folder of images to train on."
+    def _is_wanted(self, number: int) -> bool:
+        card = self.cards[number]
+        text = f"{card.title} {card.concept.path}".casefold()
+        return all(word in text for word in self.filter_text.casefold().split())
 
-    def page_height(self) -> int:
-        return self._page._parent_canvas.winfo_height()
+    def empty_text(self) -> str:
+        if self.cards:
+            return "No concept has this in its name or folder."
+        return "No concepts yet. Add a folder of images to train on."
 
     def num_columns(self) -> int:
         return max(1, self.canvas.winfo_width() // self.app.theme.scaled(CARD_WIDTH))
@@ -116,40 +180,43 @@ class ConceptCards(PictureCanvas):
     def _height_of_texts(self, width: int) -> int:
         """The height of the longest counts and balance texts, wrapped to this width in the current font."""
         depends_on = width, self.app.theme.scaled(100)
-        if self._text_heights is None or self._text_heights[0] != depends_on:
-            heights = []
-            for size, texts in ((12, {card.counts for card in self.cards}), (11, {one.balance for one in self.cards})):
-                font = self.font_of(self.app.theme.plain_font(size))
-                lines = max((_num_lines(text, width, font.measure) for text in texts), default=1)
-                heights.append(lines * font.metrics("linespace"))
-            self._text_heights = depends_on, sum(heights)
-        return self._text_heights[1]
+        if self._num_lines is None or self._num_lines[0] != depends_on:
+            self._num_lines = depends_on, self._lines_of(self.cards, width)
+        fonts = [self.font_of(self.app.theme.plain_font(size)) for size in TEXT_SIZES]
+        return sum(lines * font.metrics("linespace") for lines, font in zip(self._num_lines[1], fonts, strict=True))
+
+    def _lines_of(self, cards: Sequence[ConceptCard], width: int) -> tuple[int, ...]:
+        """The most lines that the counts, and that the balance of any of these cards take."""
+        most = []
+        for size, texts in zip(
+            TEXT_SIZES, zip(*((one.counts, one.balance) for one in cards), strict=True), strict=False
+        ):
+            font = self.font_of(self.app.theme.plain_font(size))
+            most.append(max(_num_lines(text, width, font.measure) for text in set(texts)))
+        return tuple(most) or (1,) * len(TEXT_SIZES)
 
     def _fit_height(self) -> None:
-        """Be as high as all cards, which depends on the width alone."""
+        """Be as high as all cards if there is room."""
         rows = -(-self.count // self.num_columns())
-        height = min(rows * self.cell_size()[1], MAX_HEIGHT) if rows else self.app.theme.scaled(EMPTY_HEIGHT)
+        height = self.app.theme.scaled(EMPTY_HEIGHT)
+        if rows:
+            cell_height = self.cell_size()[1]
+            height = min(rows * cell_height, max(cell_height, int(MAX_SHARE * self.master.winfo_height())))
         if height != self._height and self.canvas.winfo_width() > 1:
             self._height = height
             self.canvas.configure(height=height)
 
-    def _numbers_in_sight(self) -> Sequence[int]:
-        top = self._page._parent_canvas.winfo_rooty() - self.canvas.winfo_rooty()
-        bottom, height = top + self.page_height(), self.cell_size()[1]
-        numbers = super()._numbers_in_sight()
-        return [number for number in numbers if top - height < self.corner_of(number)[1] < bottom]
-
-    def _bring_into_sight(self, number: int) -> None:
-        super()._bring_into_sight(number)
-        top = self.corner_of(number)[1] + self.canvas.winfo_rooty() - self._page.winfo_rooty()
-        scroll_to_area(self._page, top, self.cell_size()[1])
-
     def _on_wheel(self, event: tk.Event, notches: float) -> str:
-        return ""  # the page scrolls
+        content, shown = self._content()
+        if content[1] <= shown[1]:
+            event.widget = self._page._parent_canvas
+            self._page._mouse_wheel_all(event)
+            return "break"
+        return super()._on_wheel(event, notches)
 
     def _restyle(self) -> None:
         super()._restyle()
-        self._text_heights = None
+        self._num_lines = None
         self._fit_height()
 
     def draw_cell(self, number: int, x: int, y: int) -> None:
@@ -176,8 +243,8 @@ class ConceptCards(PictureCanvas):
             )
             return
         top = self._draw_pictures(card, left, top, width)
-        top = self.draw_lines(left, top, card.counts, width, 12, theme.text)
-        top = self.draw_lines(left, top, card.balance, width, 11, theme.muted)
+        top = self.draw_lines(left, top, card.counts, width, TEXT_SIZES[0], theme.text)
+        top = self.draw_lines(left, top, card.balance, width, TEXT_SIZES[1], theme.muted)
         self._draw_bar(card, left, top + scaled(4), width)
 
     def _draw_pictures(self, card: ConceptCard, left: int, top: int, width: int) -> int:

@@ -56,13 +56,15 @@ class PlaceWatch:
         return [f"{setting} {path}: {error}" for setting, path, error in found if error]
 
     def _error(self, setting: str) -> str:
-        info, state = self._settings.info(setting), self.state(setting)
-        if info.path in EXAMINED_ELSEWHERE or not self._matters(setting):
+        state = self.state(setting)
+        if state not in ("missing", "file"):
+            return ""
+        info = self._settings.info(setting)
+        is_wrong = state == "missing" or info.format == "folder"
+        if not is_wrong or info.path in EXAMINED_ELSEWHERE or not self._matters(setting):
             return ""
         remedy = "choose a folder of images." if info.path == "concepts[].path" else "choose another, or empty it."
-        if state == "missing":
-            return f"does not exist; {remedy}"
-        return f"is not a folder; {remedy}" if state == "file" and info.format == "folder" else ""
+        return f"{'does not exist' if state == 'missing' else 'is not a folder'}; {remedy}"
 
     def _matters(self, setting: str) -> bool:
         part = setting.split(".")

@@ -72,6 +72,7 @@ class SettingsModel:
         self.preset_name = self.source_file = self.source_run = ""
         self.notice = ""
         self._state_file = StateFile(state_path)
+        self._state: dict | None = None  # the current one, once it was asked for
         self._listeners: Listeners[[set[str]]] = Listeners()
         self._undo: list[_Snapshot] = []
         self._redo: list[_Snapshot] = []
@@ -324,7 +325,9 @@ class SettingsModel:
 
         The function raises OSError if the file can't be written. It does nothing if a later state was written first.
         """
-        return self._state_file.pending_save(vars(self._snapshot()))
+        if self._state is None:  # with hundreds of concepts it takes too long to be taken each second
+            self._state = vars(self._snapshot())
+        return self._state_file.pending_save(self._state)
 
     def _restore(self) -> bool:
         path = self._state_file.path
@@ -480,6 +483,7 @@ class SettingsModel:
         return values | texts
 
     def _notify(self, paths: Paths) -> None:
+        self._state = None
         self._listeners.tell(paths)
 
 

@@ -8,6 +8,7 @@ import re
 import threading
 import tkinter as tk
 from collections.abc import Generator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -24,6 +25,7 @@ from modules.ui.models.picture_count import scan_key
 from modules.ui.widgets.dialogs import ask_path, open_window
 from modules.ui.widgets.fitting import lay_in_rows, wrap_to
 from modules.ui.widgets.form import CardSpec, SettingsForm, SettingsPage, usual_rows
+from modules.ui.widgets.NameFilter import NameFilter
 from modules.ui.widgets.ProblemNote import ProblemNote
 from modules.ui.windows.ConceptWindow import TYPING_MS, ConceptWindow
 from modules.ui.windows.HealthWindow import HealthWindow
@@ -47,28 +49,35 @@ CARDS = (
 OUTPUTS = ("workspace_dir", "cache_dir")  # the settings that Outputs depends on
 CLIPS = {"family", "method", "data.frames", "data.fps", "data.clips"}  # the same for clip_rule
 TYPED = re.compile(rf"concepts\.\d+\.path|{'|'.join(OUTPUTS)}")  # settings whose values are paths
+MANY = 9  # concepts, from which on there is a filter
 READ_MS = 150  # after which the tab is laid out; while threads read, each call of Tk may wait a millisecond
 
 
 class DatasetTab(ctk.CTkFrame):
-    """The concepts as cards; below them the settings of the selected one, and those of all images. All scroll
-    together."""
+    """The concepts as cards, with a filter if there are many; below them the settings of the selected one, and those of
+    all images."""
 
     def __init__(self, parent: tk.Misc, app: App):
         super().__init__(parent, fg_color="transparent")
         self.app = app
         self._found: dict[tuple, ConceptPictures] = {}  # by scan_key
+        self._keys: list[tuple] = []  # the scan_key of each concept shown
+        self._missing: set[tuple] = set()  # those of them that are not read yet
         self._reading: tuple[tuple, threading.Event] | None = None  # current scan_key, and what cancels it
         self._form: SettingsForm | None = None
         self._form_number: int | None = None
         self._window: ConceptWindow | None = None
         self._read_job: str | None = None
         self.grid_columnconfigure(0, weight=1)
-        self.grid_rowconfigure(2, weight=1)
+        self.grid_rowconfigure(4, weight=1)
         self.page = SettingsPage(self, app, CARDS)
-        self.page.grid(row=2, column=0, sticky="nsew")
-        self.cards = ConceptCards(self.page, app, self._on_choose, self.edit, self.toggle, self.remove, self.move)
-        self.page.add_above(self.cards)
+        self.page.grid(row=4, column=0, sticky="nsew")
+        self.filter = NameFilter(self, app, self._filter)
+        self.filter.grid(row=2, column=0, sticky="w", padx=12, pady=(0, 8))
+        self.filter.grid_remove()
+        actions = (self._on_choose, self.edit, self.toggle, self.remove, self.move, self._on_unfilter)
+        self.cards = ConceptCards(self, app, self.page, *actions)
+        self.cards.grid(row=3, column=0, sticky="ew", padx=(12, 6), pady=(0, 6))
         self._side = self._make_side()
         paths = [path for path in settings_by_path() if path.startswith("concepts[].")]
         self.page.add_card(lambda: self._side, usual_rows(app, CardSpec("", paths)), is_first=True)
@@ -155,23 +164,60 @@ class DatasetTab(ctk.CTkFrame):
     def show_concepts(self) -> None:
         """Update the cards from the settings, and read folders that are not known yet."""
         concepts, outputs, rule = self.app.settings.get("concepts"), self._outputs(), self._rule()
-        found = [self._found.get(scan_key(concept, outputs, rule)) for concept in concepts]
-        samples = samples_per_epoch(concepts, [one.num_samples if one else 0 for one in found])
+        self._keys = [scan_key(concept, outputs, rule) for concept in concepts]
+        found = [self._found.get(key) for key in self._keys]
+        self._missing = {key for key, one in zip(self._keys, found, strict=True) if one is None}
+        samples: list[float] = []
+        if not self._missing:
+            samples = samples_per_epoch(concepts, [one.num_samples if one else 0 for one in found])
         total = sum(samples)
         self.cards.show(
             [
-                ConceptCard(copy.deepcopy(concept), pictures, number, number / total if total else 0.0)
-                for concept, pictures, number in zip(concepts, found, samples, strict=True)
+                ConceptCard(copy.copy(concept), pictures, number, number / total if number and total else 0.0)
+                for concept, pictures, number in zip(concepts, found, samples or [None] * len(concepts), strict=True)
             ]
         )
         enabled = sum(concept.enabled for concept in concepts)
-        text = f"{enabled} of {counted(len(concepts), 'concept')} enabled, {counted(round(total), 'sample')} an epoch"
+        text = f"{enabled} of {counted(len(concepts), 'concept')} enabled"
+        text += "" if self._missing else f", {counted(round(total), 'sample')} an epoch"
         self._summary.configure(text=text)
+        self._show_filter()
+        self._show_choice()
+        if self._read_job is None:
+            self._read_in(READ_MS)
+
+    def _show_found(self, key: tuple) -> None:
+        """Show what was read in a folder: on its own card, and once all are read, in the shares of an epoch."""
+        self._missing.discard(key)
+        if not self._missing:
+            self.show_concepts()
+            return
+        for number, one in enumerate(self._keys):
+            if one == key:
+                self.cards.show_card(number, replace(self.cards.cards[number], found=self._found[key]))
+
+    def _show_choice(self) -> None:
         for button in self._on_chosen:
             button.configure(state="normal" if self.cards.chosen is not None else "disabled")
         self._show_form()
-        if self._read_job is None:
-            self._read_in(READ_MS)
+
+    def _filter(self, text: str) -> None:
+        self.cards.set_filter(text)
+        self._show_filter()
+        self._show_choice()
+
+    def _on_unfilter(self) -> None:
+        self.filter.clear()
+        self._show_filter()
+
+    def _show_filter(self) -> None:
+        """Show the filter if there are many concepts, and how many of them it leaves."""
+        total = len(self.cards.cards)
+        self.filter.show_count(self.cards.num_shown, total)
+        if total >= MANY or self.cards.filter_text:
+            self.filter.grid()
+        else:
+            self.filter.grid_remove()
 
     def _is_there(self, number: int) -> bool:
         """Whether this concept still exists: its card is drawn a little longer."""
@@ -186,16 +232,13 @@ class DatasetTab(ctk.CTkFrame):
     def _read_next(self) -> None:
         """Read one folder after the other; cancel one that no concept uses any more."""
         self._read_in(None)
-        concepts, outputs = copy.deepcopy(self.app.settings.get("concepts")), self._outputs()
-        rule = self._rule()
-        keys = [scan_key(concept, outputs, rule) for concept in concepts]
-        if self._reading is not None and self._reading[0] not in keys:
+        if self._reading is not None and self._reading[0] not in self._keys:
             self._give_up_reading()
-        todo = [number for number, key in enumerate(keys) if key not in self._found]
-        if self._reading is not None or not todo:
+        if self._reading is not None or not self._missing:
             return
-        number, concept = todo[0], concepts[todo[0]]
-        key, given_up = self._reading = keys[number], threading.Event()
+        number = next(number for number, key in enumerate(self._keys) if key in self._missing)
+        concept, outputs, rule = copy.deepcopy(self.cards.cards[number].concept), self._outputs(), self._rule()
+        key, given_up = self._reading = self._keys[number], threading.Event()
         known = self._found  # replaced by a refresh, which makes the result obsolete
 
         def take(found: ConceptPictures) -> None:
@@ -204,7 +247,8 @@ class DatasetTab(ctk.CTkFrame):
             self._reading = None
             known[key] = found
             is_to_be_read = self._read_job is not None  # once typing has stopped
-            self.show_concepts()
+            if known is self._found:
+                self._show_found(key)
             if not is_to_be_read:
                 self._read_next()  # without delay: the tab is laid out by now
 
@@ -265,9 +309,7 @@ class DatasetTab(ctk.CTkFrame):
         return {problem.path for problem in self.app.problems.all() if problem.path.startswith("concepts.")}
 
     def _on_choose(self, number: int) -> None:
-        self._show_form()
-        for button in self._on_chosen:
-            button.configure(state="normal")
+        self._show_choice()
 
     def _show_form(self) -> None:
         number = self.cards.chosen

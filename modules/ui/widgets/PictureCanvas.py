@@ -54,6 +54,9 @@ class PictureCanvas(ctk.CTkFrame):
         self._in_sight: dict[PictureKey, None] = {}
         self._is_loading = False
         self._draw_job: str | None = None
+        self._is_stale = True  # whether everything is to be drawn
+        self._stale: set[int] = set()  # else these cells
+        self._items: dict[int, range] = {}  # the items on the canvas of each drawn cell
         self._fonts: dict[tuple, tkfont.Font] = {}
         self._build()
 
@@ -78,9 +81,13 @@ class PictureCanvas(ctk.CTkFrame):
     def draw_headers(self) -> None:
         """Draw the content of the margins, over the cells."""
 
-    def page_height(self) -> int:
-        """The height in pixels of what Page Up and Down pass over."""
-        return self._content()[1][1]
+    def number_at(self, place: int) -> int:
+        """The number of the cell at a place, counted from the upper left; they differ where some cells are hidden."""
+        return place
+
+    def place_of(self, number: int) -> int | None:
+        """The place of a cell; None if it is hidden."""
+        return number
 
     def empty_text(self) -> str:
         """The text shown if there are no cells."""
@@ -91,7 +98,7 @@ class PictureCanvas(ctk.CTkFrame):
     def show_count(self, count: int) -> None:
         """Show `count` cells, keeping the scroll position as far as possible."""
         self.count = count
-        if self.chosen is not None and self.chosen >= count:
+        if self.chosen is not None and (self.place_of(self.chosen) or 0) >= count:
             self.chosen = None
         self.redraw()
 
@@ -112,8 +119,13 @@ class PictureCanvas(ctk.CTkFrame):
 
     def redraw(self) -> None:
         """Draw once, after all pending events."""
-        if self._draw_job is None:
-            self._draw_job = self.canvas.after_idle(self._paint)
+        self._is_stale = True
+        self._draw_later()
+
+    def redraw_cell(self, number: int) -> None:
+        """As `redraw`, but only one cell, if it is in sight."""
+        self._stale.add(number)
+        self._draw_later()
 
     def draw_picture(self, path: str, x: int, y: int, width: int, height: int) -> None:
         """Draw the image at `path` centred in a rectangle, or a placeholder until it is decoded."""
@@ -170,26 +182,48 @@ class PictureCanvas(ctk.CTkFrame):
         if x < left or y < top:
             return None
         column, row = (x - left + self._offset[0]) // width, (y - top + self._offset[1]) // height
-        number = row * self.num_columns() + column
-        return number if column < self.num_columns() and number < self.count else None
+        place = row * self.num_columns() + column
+        return self.number_at(place) if column < self.num_columns() and place < self.count else None
 
     def corner_of(self, number: int) -> tuple[int, int]:
-        """The upper left corner of a cell on the canvas."""
+        """The upper left corner of a cell on the canvas; that of the first place for a hidden cell."""
         width, height = self.cell_size()
-        row, column = divmod(number, self.num_columns())
+        row, column = divmod(self.place_of(number) or 0, self.num_columns())
         left, top = self.margins()
         return left + column * width - self._offset[0], top + row * height - self._offset[1]
 
     # --- drawing -----------------------------------------------------------------------------------------------------
 
-    def _paint(self) -> None:
+    def _draw_later(self) -> None:
+        if self._draw_job is None:
+            self._draw_job = self.canvas.after_idle(self._draw_stale)
+
+    def _draw_stale(self) -> None:
         self._draw_job = None
+        stale, self._stale = self._stale, set()
+        if self._is_stale:
+            self._is_stale = False
+            self._paint()
+        else:
+            for number in sorted(stale & self._items.keys()):
+                self.canvas.delete(*self._items[number])
+                self._paint_cell(number)
+            self._load()
+
+    def _paint_cell(self, number: int) -> None:
+        first = self.canvas.create_line(0, 0, 0, 0, state="hidden")  # for its id: ids are counted up
+        self.draw_cell(number, *self.corner_of(number))
+        last = self.canvas.create_line(0, 0, 0, 0, state="hidden")
+        self._items[number] = range(first, last + 1)
+
+    def _paint(self) -> None:
         self.canvas.delete("all")
+        self._items = {}
         self.canvas.configure(bg=self.app.theme.now(self.app.theme.card))
         self._in_sight = {}
         self._keep_inside()
         for number in self._numbers_in_sight():
-            self.draw_cell(number, *self.corner_of(number))
+            self._paint_cell(number)
         if self.count:
             self.draw_headers()
         else:
@@ -211,8 +245,8 @@ class PictureCanvas(ctk.CTkFrame):
         first_column = self._offset[0] // width
         last_column = min(columns - 1, (self._offset[0] + self.canvas.winfo_width() - left - 1) // width)
         rows = range(first_row, last_row + 1)
-        numbers = (row * columns + column for row in rows for column in range(first_column, last_column + 1))
-        return [number for number in numbers if number < self.count]
+        places = (row * columns + column for row in rows for column in range(first_column, last_column + 1))
+        return [self.number_at(place) for place in places if place < self.count]
 
     def _load(self) -> None:
         """Decode missing visible images in a thread; a single one, so that scrolling never builds up a queue."""
@@ -298,7 +332,7 @@ class PictureCanvas(ctk.CTkFrame):
         self.redraw()
 
     def _bring_into_sight(self, number: int) -> None:
-        row, column = divmod(number, self.num_columns())
+        row, column = divmod(self.place_of(number) or 0, self.num_columns())
         _, shown = self._content()
         for axis, (place, size) in enumerate(zip((column, row), self.cell_size(), strict=True)):
             lowest = (place + 1) * size - shown[axis]
@@ -360,13 +394,14 @@ class PictureCanvas(ctk.CTkFrame):
         if not self.count:
             return "break"
         columns = self.num_columns()
-        rows_shown = max(1, self.page_height() // self.cell_size()[1])
+        rows_shown = max(1, self._content()[1][1] // self.cell_size()[1])
         steps = {
             "Left": -1, "Right": 1, "Up": -columns, "Down": columns, "Prior": -columns * rows_shown,
             "Next": columns * rows_shown, "Home": -self.count, "End": self.count,
         }  # fmt: skip
-        number = 0 if self.chosen is None else self.chosen + steps[event.keysym]
-        self.choose(min(max(0, number), self.count - 1))
+        place = None if self.chosen is None else self.place_of(self.chosen)
+        place = 0 if place is None else place + steps[event.keysym]
+        self.choose(self.number_at(min(max(0, place), self.count - 1)))
         return "break"
 
     def destroy(self) -> None:

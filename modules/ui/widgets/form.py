@@ -197,10 +197,6 @@ class SettingsPage(Page):
         whether it is to be shown. is_first: add it before the cards of settings."""
         (self._first if is_first else self._further).append(lambda: _Place(make(), rows, has_content))
 
-    def add_above(self, widget: ctk.CTkFrame) -> None:
-        """Put a child of this page above the cards, as wide as all columns."""
-        widget.grid(row=0, column=0, columnspan=MAX_COLUMNS, sticky="ew", padx=6, pady=(0, 6))
-
     def destroy(self) -> None:
         self._steps.close()
         super().destroy()

@@ -38,15 +38,6 @@ def page_around(widget: tkinter.Misc) -> ctk.CTkScrollableFrame | None:
     return frame
 
 
-def scroll_to_area(page: ctk.CTkScrollableFrame, top: int, height: int) -> None:
-    """Scroll a page no further than needed to show an area. top, height: pixels of the page's content."""
-    canvas, total = page._parent_canvas, page.winfo_height()
-    first, view = canvas.canvasy(0), canvas.winfo_height()
-    wanted = min(max(first, top + height - view), top)
-    if wanted != first and total > view:
-        canvas.yview_moveto(wanted / total)
-
-
 def bring_into_sight(app: App, widget: tkinter.Misc) -> None:
     """Scroll to a widget, and again once everything above it is built on a tab that has just been opened."""
     scroll_to(widget)
