@@ -36,7 +36,7 @@ from modules.ui.models.SettingsModel import SettingsModel
 from modules.ui.RootWindow import RootWindow
 from modules.ui.SettingsViews import SettingsViews
 from modules.ui.TopBar import TopBar
-from modules.ui.widgets.dialogs import ask, open_window, set_size
+from modules.ui.widgets.dialogs import ask, open_window, place, position_of, set_size
 from modules.ui.widgets.form import SettingsForm, find_field
 from modules.ui.widgets.Notices import Notices
 from modules.ui.widgets.TabBar import TabBar
@@ -259,7 +259,8 @@ class TrainUI(RootWindow):
     def _build(self) -> None:
         self.maxsize(NO_LIMIT, NO_LIMIT)  # else CustomTkinter would limit its size for a second after the scale is set
         self._fit_to_screen(self.preferences.geometry)
-        self.theme.on_change(lambda: self._fit_to_screen(self.geometry()))
+        self._fitted_scale = self.theme.scaled(100)
+        self.theme.on_change(self._fit_again)
         self.grid_columnconfigure(0, weight=1)
         self.grid_rowconfigure(2, weight=1)
         self.top_bar = TopBar(self, self)
@@ -303,18 +304,28 @@ class TrainUI(RootWindow):
         self.tab_bar.fit(width - self.filter.winfo_reqwidth() - self.theme.scaled(8))
 
     def _fit_to_screen(self, geometry: str) -> None:
-        """Set the size in `geometry` and a minimum size, both limited by the screen.
+        """Set the size and position in `geometry`, and a minimum size, all limited by the screen.
 
         Also after a change of the scale: CustomTkinter would enlarge the window beyond the screen.
         """
-        size = geometry.partition("+")[0]
-        if size != "1x1":  # the window already has a size
-            set_size(self, size, MIN_SIZE)
+        if geometry.partition("+")[0] != "1x1":  # the window already has a size
+            set_size(self, geometry, MIN_SIZE)
+
+    def _fit_again(self) -> None:
+        """After a change of the scale: window managers that have placed the window themselves may move it to a corner
+        when its size is set."""
+        if self.theme.scaled(100) == self._fitted_scale:
+            return
+        self._fitted_scale = self.theme.scaled(100)
+        position = position_of(self) if self.winfo_viewable() else None
+        self._fit_to_screen(self.geometry().partition("+")[0])
+        if position is not None:
+            place(self, *position)
 
     def _pending_saves(self) -> list[Callable[[], None]]:
         """Functions that write the settings and preferences, if they have changed."""
         if self.winfo_viewable():  # before that it has no size
-            self.preferences.geometry = self.geometry().partition("+")[0]
+            self.preferences.geometry = "{}+{}+{}".format(self.geometry().partition("+")[0], *position_of(self))
         return [write for kept in (self.settings, self.preferences) if (write := kept.pending_save()) is not None]
 
     def _save_state(self) -> None:

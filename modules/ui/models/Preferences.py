@@ -19,7 +19,7 @@ MAX_RECENT = 10
 @dataclass
 class Preferences:
     """appearance: "system", "light" or "dark". scale: 0.8 to 2.0; None: from the screen. geometry: in Tk's format,
-    unscaled. show_all: whether advanced settings are shown. tab: the one in front. recent: settings files used
+    the size unscaled. show_all: whether advanced settings are shown. tab: the one in front. recent: settings files used
     recently, newest first. runs: the folders of runs shown recently, newest first. gpu_memory: in GB, for which a run
     is to fit on a machine without a GPU.
     """

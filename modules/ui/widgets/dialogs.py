@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tkinter
 from collections.abc import Callable, Sequence
 from tkinter import filedialog
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+TITLE_HEIGHT = 40  # screen pixels that a window manager needs above and below a window; Tk learns the number too late
 ANSWER_MS = 300  # until keys are accepted, so that a double press of the key that led here does not answer
 
 
@@ -122,16 +124,39 @@ def open_window(app: App, kind: Callable[..., Window], *arguments: Any) -> Windo
 
 
 def set_size(window: tkinter.Toplevel | tkinter.Tk, size: str, min_size: tuple[int, int]) -> None:
-    """Set the window's size, such as 1280x800, and its minimum size, in unscaled pixels, limited to the screen."""
+    """Set the window's size, such as 1280x800, and its minimum size, in unscaled pixels, limited to the screen.
+
+    If the main window has a position, as in 1280x800+20+40, it is moved there, as far as that is on the screens.
+    """
     scale = ctk.ScalingTracker.get_window_scaling(window)
-    screen = int(window.winfo_screenwidth() / scale), int(window.winfo_screenheight() / scale)
+    screen = int(window.winfo_screenwidth() / scale), int((window.winfo_screenheight() - TITLE_HEIGHT) / scale)
+    size, *position = re.split(r"\+(?=-?\d)", size)
     try:
         width, height = (int(part) for part in size.split("x"))
     except ValueError:  # invalid text from a file
         width, height = screen
     least = min(min_size[0], screen[0]), min(min_size[1], screen[1])
     window.minsize(*least)
-    window.geometry(f"{max(least[0], min(width, screen[0]))}x{max(least[1], min(height, screen[1]))}")
+    width, height = max(least[0], min(width, screen[0])), max(least[1], min(height, screen[1]))
+    window.geometry(f"{width}x{height}")
+    if len(position) == 2 and all(re.fullmatch(r"-?\d+", one) for one in position):
+        place(window, int(position[0]), int(position[1]), (round(width * scale), round(height * scale)))
+
+
+def place(window: tkinter.Toplevel | tkinter.Tk, x: int, y: int, size: tuple[int, int] | None = None) -> None:
+    """Move the window's frame to x, y, or as near as it is entirely visible. size: in screen pixels, if it is new."""
+    width, height = size or (window.winfo_width(), window.winfo_height())
+    x, y = on_screens(window, x, y, (width, height + TITLE_HEIGHT))
+    tkinter.Wm.wm_geometry(window, f"+{x}+{y}")  # CustomTkinter's would scale the position
+
+
+def position_of(window: tkinter.Toplevel | tkinter.Tk) -> tuple[int, int]:
+    """Where the frame of a visible window is."""
+    x, y = (int(part) for part in re.findall(r"(?<=\+)-?\d+", window.wm_geometry()))
+    inner_x, inner_y = window.winfo_rootx(), window.winfo_rooty()
+    is_known = 0 <= inner_x - x <= TITLE_HEIGHT and 0 <= inner_y - y <= 2 * TITLE_HEIGHT
+    # Some window managers don't tell Tk where they have put a window: then it says +0+0.
+    return (x, y) if is_known else (inner_x, inner_y - TITLE_HEIGHT // 2)
 
 
 def focus_soon(app: App, widget: tkinter.Misc, milliseconds: int = 60) -> None:
@@ -153,8 +178,7 @@ def show_over(app: App, window: tkinter.Toplevel) -> None:
     root = app.root
     x = root.winfo_rootx() + (root.winfo_width() - width) // 2
     y = root.winfo_rooty() + (root.winfo_height() - height) // 3
-    x, y = on_screens(root, x, y, (width, height))
-    tkinter.Toplevel.geometry(window, f"+{x}+{y}")  # CustomTkinter's would scale the position
+    place(window, x, y, (width, height))
     tkinter.Toplevel.deiconify(window)
 
 

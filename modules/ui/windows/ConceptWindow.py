@@ -26,7 +26,7 @@ from modules.ui.models.concept_preview import (
     preview_looks,
 )
 from modules.ui.models.picture_count import scan_key
-from modules.ui.widgets.dialogs import set_size
+from modules.ui.widgets.dialogs import set_size, show_over
 from modules.ui.widgets.fitting import wrap_to
 from modules.ui.widgets.form import CardSpec, SettingsCard
 from modules.ui.widgets.Page import Page
@@ -70,6 +70,7 @@ class ConceptWindow(ctk.CTkToplevel):
         super().__init__(parent, fg_color=app.theme.page)
         self.app = app
         self.number: int | None = None  # of the concept shown
+        self._was_shown = False
         self._cards: list[SettingsCard] = []
         self._scan_key: tuple | None = None
         self._scan_job: str | None = None
@@ -100,7 +101,11 @@ class ConceptWindow(ctk.CTkToplevel):
             card.pack(fill="x", padx=4, pady=4)
             self._cards.append(card)
         self._show_concept()
-        self.deiconify()
+        if self._was_shown:
+            self.deiconify()
+        else:
+            show_over(self.app, self)
+            self._was_shown = True
         self.lift()
         self.thumbnails.canvas.focus_set()
 

@@ -15,7 +15,7 @@ from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
 from modules.ui.keyboard import pressed_once
 from modules.ui.models.DataCheck import DataCheck, DataFinding, DataReport
 from modules.ui.models.typed_text import WRONG_SETTING
-from modules.ui.widgets.dialogs import set_size
+from modules.ui.widgets.dialogs import set_size, show_over
 from modules.ui.widgets.fitting import fit_columns, wrap_to
 from modules.ui.widgets.scrolling import make_scrollbar
 from modules.ui.widgets.Thumbnails import Thumbnails
@@ -48,6 +48,7 @@ class HealthWindow(ctk.CTkToplevel):
         self.thumbnails.grid(row=2, column=0, sticky="nsew", padx=10, pady=(0, 10))
         self.bind("<Escape>", lambda event: self.hide())
         self.protocol("WM_DELETE_WINDOW", self.hide)
+        show_over(app, self)
 
     def check(self) -> None:
         """Start a check, unless one is running."""

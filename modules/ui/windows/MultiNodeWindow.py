@@ -15,7 +15,7 @@ from modules.ui.cards.Card import Card
 from modules.ui.cards.CommandCard import CommandCard
 from modules.ui.cards.NodeCheckCard import NodeCheckCard
 from modules.ui.theme import Theme
-from modules.ui.widgets.dialogs import focus_soon, set_size
+from modules.ui.widgets.dialogs import focus_soon, set_size, show_over
 from modules.ui.widgets.form import SettingsForm
 from modules.ui.widgets.Page import Page
 
@@ -64,6 +64,7 @@ class MultiNodeWindow(ctk.CTkToplevel):
         self.show()
         if app.devices.machine is None:
             app.in_background(read_machine, app.devices.take_machine)
+        show_over(app, self)
         focus_soon(app, self)
 
     def hide(self) -> None:
