@@ -35,6 +35,9 @@ class TerminalCallbacks(TrainCallbacks):
     def on_status(self, text: str) -> None:
         self._write(text)
 
+    def on_waiting(self, text: str) -> None:
+        self._write(text)
+
     def on_progress(self, text: str, done: int, total: int) -> None:
         self._write(f"{text}: {done} of {total}")
 

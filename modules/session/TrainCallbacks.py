@@ -15,6 +15,7 @@ from modules.session.event_types import (
     StartedEvent,
     StatusEvent,
     ValidationEvent,
+    WaitingEvent,
     WarningEvent,
 )
 from modules.session.StepInfo import StepInfo
@@ -36,6 +37,10 @@ class TrainCallbacks:
     def on_status(self, text: str) -> None:
         """A new phase began, such as loading or caching."""
         self.on_event(StatusEvent(text))
+
+    def on_waiting(self, text: str) -> None:
+        """The training waits for something that a person can provide, such as disk space; repeated while it does."""
+        self.on_event(WaitingEvent(text))
 
     def on_progress(self, text: str, done: int, total: int) -> None:
         """`done` of the `total` items that this rank has to work on are done; text: the activity."""

@@ -30,6 +30,15 @@ class StatusEvent(Event):
 
 
 @dataclass(frozen=True)
+class WaitingEvent(Event):
+    """The run waits for something that a person can provide, such as disk space. It no longer does after the next event
+    of the same rank that is neither this nor a warning."""
+
+    type: ClassVar[str] = "waiting"
+    text: str
+
+
+@dataclass(frozen=True)
 class StartedEvent(Event):
     """The run was started or resumed. started: when, in Unix seconds, which is before its processes existed."""
 

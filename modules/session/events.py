@@ -33,6 +33,7 @@ from modules.session.event_types import (
     StartedEvent,
     StatusEvent,
     ValidationEvent,
+    WaitingEvent,
     WarningEvent,
 )
 from modules.session.printing import print_line
@@ -43,6 +44,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
     for event in (
         StartedEvent,
         StatusEvent,
+        WaitingEvent,
         ProgressEvent,
         StepInfo,
         ValidationEvent,

@@ -71,11 +71,14 @@ class FallbackSaver:
         while self._misplaced and time.monotonic() < deadline and not is_over():
             if time.monotonic() >= next_status:
                 next_status = time.monotonic() + STATUS_SECONDS
-                self._callbacks.on_status(self._waiting_text(deadline - time.monotonic()))
+                self._callbacks.on_waiting(self._waiting_text(deadline - time.monotonic()))
             time.sleep(POLL_SECONDS)
             beat()
-            for save in list(self._misplaced):
+            waiting = list(self._misplaced)
+            for save in waiting:
                 self._try_again(save)
+            if self._misplaced != waiting:  # it waits for less
+                next_status = time.monotonic()
 
     def finish(self) -> None:
         """Warns of everything that stays in a fallback folder. Raises TrainingError for what could not be saved."""

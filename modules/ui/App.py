@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from modules.ui.models.Scheduler import Scheduler
@@ -55,8 +56,8 @@ class App(Scheduler, Protocol):
     is_asking: bool
     """Whether a modal question is open."""
 
-    def show_message(self, text: str, kind: MessageKind = "info") -> None:
-        """Show a message over the page."""
+    def show_message(self, text: str, kind: MessageKind = "info", holds: Callable[[], bool] | None = None) -> None:
+        """Show a message over the page. holds: whether it is still true; it goes by itself once it is not."""
         ...
 
     def open_tab(self, name: str) -> object:

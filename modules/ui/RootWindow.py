@@ -112,7 +112,7 @@ class RootWindow(ctk.CTk):
         """Whether forms are still being built in slices."""
         return bool(self._steps)
 
-    def show_message(self, text: str, kind: MessageKind = "info") -> None:
+    def show_message(self, text: str, kind: MessageKind = "info", holds: Callable[[], bool] | None = None) -> None:
         raise NotImplementedError
 
     def report_callback_exception(self, kind, error, trace) -> None:

@@ -127,10 +127,13 @@ class TopBar(ctk.CTkFrame):
             self.app.show_message(str(error), "error")
 
     def _save_to(self, path: Path) -> None:
+        settings = self.app.settings
         try:
-            self.app.settings.save(path)
+            settings.save(path)
         except UserError as error:
-            self.app.show_message(str(error), "error")
+            is_refused = bool(settings.refused_input())
+            holds = (lambda: bool(settings.refused_input())) if is_refused else None
+            self.app.show_message(str(error), "error", holds)
         else:
             self._remember()
             self.app.show_message(f"Saved {path}.", "info")

@@ -108,6 +108,7 @@ class TrainUI(RootWindow):
         self.is_asking = False
         self.tabs: dict[str, ctk.CTkFrame] = {}
         self._was_running = False
+        self._told_waiting = ""
         self._told_run: object = None  # the history of the run whose end was last reported
         self._is_saving = self._save_failed = False
         self._build()
@@ -203,8 +204,8 @@ class TrainUI(RootWindow):
     def resume_run(self) -> None:
         self.bottom_bar.control.resume()
 
-    def show_message(self, text: str, kind: MessageKind = "info") -> None:
-        self.banner.show(with_labels(visible_text(text)), kind)
+    def show_message(self, text: str, kind: MessageKind = "info", holds: Callable[[], bool] | None = None) -> None:
+        self.banner.show(with_labels(visible_text(text)), kind, holds)
 
     def set_show_all(self, show_all: bool) -> None:
         """Show all settings, or only the basic ones."""
@@ -378,6 +379,7 @@ class TrainUI(RootWindow):
         was_running, self._was_running = self._was_running, state.is_running
         if state.folder is not None and self.preferences.runs[:1] != [str(state.folder)]:
             self.preferences.remember_run(state.folder)
+        self._tell_waiting(state)
         if state.is_running or state.exit is None or state.folder is None:
             return
         is_new, self._told_run = self.run.history is not self._told_run, self.run.history
@@ -387,11 +389,22 @@ class TrainUI(RootWindow):
         if was_running and status == "failed":
             from modules.ui.windows.CrashReportWindow import CrashReportWindow
 
-            self.show_message(f"The run failed: {text}", "error")
-            open_window(self, CrashReportWindow, state.folder)
+            report = open_window(self, CrashReportWindow, state.folder)
+            self.show_message(f"The run failed: {text}", "error", lambda: bool(report.winfo_exists()))
         elif is_new and status == "failed":
             reason = text.partition("\n")[0].rstrip(".")
-            self.show_message(f"The run {state.folder.name} failed: {reason}. Its report is on the Tools tab.", "error")
+            message = f"The run {state.folder.name} failed: {reason}. Its report is on the Tools tab."
+            failed = self.run.history
+            self.show_message(message, "error", lambda: self.run.history is failed and self.preferences.tab != "tools")
+
+    def _tell_waiting(self, state: RunState) -> None:
+        """Say what the run waits for, as long as it does: it may give up in a few minutes."""
+        waits_for = state.waits_for if state.is_running and state.folder is not None else ""
+        if waits_for and waits_for != self._told_waiting:
+            self.show_message(
+                f"{waits_for}.", "warning", lambda: self.run.state.is_running and self.run.state.waits_for == waits_for
+            )
+        self._told_waiting = waits_for
 
 
 def tab_of(path: str) -> str:

@@ -20,6 +20,7 @@ INFO = StepInfo(
 CALLS = {
     "on_started": (1000.5,),
     "on_status": ("Caching latents",),
+    "on_waiting": ("Waiting for space",),
     "on_progress": ("Caching images", 3, 8),
     "on_step": (INFO,),
     "on_validation": (2, 40, 0.5, 0.25),
@@ -79,6 +80,7 @@ def test_every_call_becomes_an_event_with_its_fields(tmp_path):
     assert found == {
         "started": {"started": 1000.5},
         "status": {"text": "Caching latents"},
+        "waiting": {"text": "Waiting for space"},
         "progress": {"text": "Caching images", "done": 3, "total": 8},
         "step": {
             "epoch": 1,
@@ -118,6 +120,7 @@ def test_a_log_file_gets_plain_lines():
     callbacks.close()
     assert log.getvalue().splitlines() == [
         "Caching latents",
+        "Waiting for space",
         "Caching images: 3 of 8",
         "step 2/10, epoch 1, loss 0.2500, lr 1.00e-04, 4.00 samples/s",
         "Validation at step 2: loss 0.5000, of the averaged weights 0.2500 (40 held-out samples)",

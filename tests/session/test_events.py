@@ -23,6 +23,7 @@ from modules.session.event_types import (
     StartedEvent,
     StatusEvent,
     ValidationEvent,
+    WaitingEvent,
     WarningEvent,
 )
 from modules.session.events import EVENT_TYPES, EventRecord, EventWriter, decode, encode, read_events, to_plain
@@ -35,6 +36,7 @@ STEP = StepInfo(
 EVENTS = [
     StartedEvent(1000.5),
     StatusEvent("Caching latents"),
+    WaitingEvent("Waiting for space"),
     ProgressEvent("Caching images", 3, 8),
     STEP,
     ValidationEvent(2, 40, 0.5, 0.25),

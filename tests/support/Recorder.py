@@ -22,6 +22,9 @@ class Recorder(TrainCallbacks):
     def on_status(self, text: str) -> None:
         self.statuses.append(text)
 
+    def on_waiting(self, text: str) -> None:
+        self.statuses.append(text)
+
     def on_progress(self, text: str, done: int, total: int) -> None:
         self.statuses.append(f"{text}: {done} of {total}")
 

@@ -245,3 +245,24 @@ def test_the_samples_are_those_of_a_run_whose_name_is_said(app, settle, tmp_path
     app.run.state.folder, app.run.state.samples = tmp_path / "second", []
     tab.samples.update_samples()
     assert tab.samples._title.cget("text") == "Samples of second"
+
+
+def test_another_run_is_tried_with_its_own_prompt_and_at_full_strength(app, tmp_path):
+    card, states = TryCard(app, app), []
+    for name in ("first", "second"):
+        folder = RunFolder(tmp_path / name)
+        folder.create()
+        save_config(TrainConfig(sampling=SamplingConfig(samples=[SampleConfig()])), folder.config_path)
+        picture = SamplePicture(3, f"a {name} fox", folder.path / "a.png")
+        states.append(RunState(folder=folder.path, exit={"status": "finished"}, samples=[picture]))
+    card.show(replace(states[0], samples=[]))
+    card.show(states[0])  # its samples are read after its end
+    assert card.prompt.get("1.0", "end-1c") == "a first fox"
+    card._set_strength(0.5)
+    card.show(states[0])
+    assert (card._strength.get(), card._strength_text.cget("text")) == (0.5, "0.50")
+    card._button.configure(text="Cancel")
+    card.show(states[1])
+    assert card.prompt.get("1.0", "end-1c") == "a second fox"
+    assert (card._strength.get(), card._strength_text.cget("text")) == (1.0, "1.00")
+    assert card._button.cget("text") == "Generate"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import PureWindowsPath
 from types import SimpleNamespace
 
@@ -24,6 +25,7 @@ from modules.session.redaction import redact
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.ui.models import RunModel as run_model_module
+from modules.ui.models.run_text import describe_phase
 from modules.ui.models.RunModel import RunModel
 from modules.ui.models.RunReader import GONE, NO_RECORD, RunReader
 from modules.ui.models.RunState import Activity
@@ -104,6 +106,31 @@ class TestReading:
         assert read(running).state.phase == "Generating 10 samples"
         step(running, 2)
         assert read(running).state.phase == "Training"
+
+    def test_a_run_that_waits_for_space_says_so_until_it_goes_on_even_while_it_is_stopping(self, running):
+        text = "Waiting up to 10 min for 4.2 GB in /data/run/models; stop the run to stop waiting"
+        tell(running, "status", text="Saving the model")
+        tell(running, "waiting", text=text)
+        tell(running, "warning", text="slow disk")
+        state = read(running).state
+        assert state.waits_for == text
+        assert describe_phase(state) == describe_phase(replace(state, is_stopping=True)) == text
+        assert describe_phase(replace(state, is_running=False, exit={"status": "stopped"})) == "Stopped"
+        tell(running, "saved", path="model.safetensors", step=3)
+        assert read(running).state.waits_for == ""
+        tell(running, "waiting", text=text)
+        step(running, 4)
+        assert read(running).state.waits_for == ""
+
+    def test_a_full_disk_is_said_though_the_run_can_no_longer_write_that_it_is(self, running, monkeypatch):
+        step(running, 1)
+        free = [0]
+        monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free[0]))
+        reader = read(running)
+        assert describe_phase(reader.state).startswith(f"No space is left on the disk of {running.path}")
+        free[0] = 10**9
+        look_around(reader)
+        assert describe_phase(reader.state) == "Training"
 
     def test_caching_is_counted_over_all_ranks(self, running):
         for rank, done in ((0, 2), (1, 5)):

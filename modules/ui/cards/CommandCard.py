@@ -100,7 +100,7 @@ class CommandCard(Card):
     def _in_background(self, work: Callable[[TrainConfig, Places], str], then: Callable[[str], None]) -> None:
         config, places = self._config, self._places
         if not self._commands or config is None or places is None:
-            self.app.show_message(self._note.cget("text"), "error")
+            self.app.show_message(self._note.cget("text"), "error", lambda: not self._commands)
             return
         self.app.in_background(lambda: work(config, places), then, self._fail)
 

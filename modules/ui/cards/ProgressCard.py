@@ -12,7 +12,7 @@ import customtkinter as ctk
 from modules.config.errors import UserError
 from modules.ui.cards.Card import Card
 from modules.ui.keyboard import pressed_once
-from modules.ui.models.run_text import describe_phase, describe_seconds, share_done
+from modules.ui.models.run_text import describe_phase, describe_seconds, describe_warnings, share_done
 from modules.ui.models.RunState import RunState
 from modules.ui.theme import Theme
 from modules.ui.widgets.fitting import lay_in_rows
@@ -37,6 +37,8 @@ class ProgressCard(Card):
         self.phase = self.add_note(2)
         self._bar = ctk.CTkProgressBar(self, height=9)
         self._bar.grid(row=3, column=0, sticky="ew", padx=12, pady=(2, 6))
+        self.warning = self.add_note(5)
+        self.warning.configure(text_color=Theme.warning)
         bar = ctk.CTkFrame(self, fg_color="transparent")
         bar.grid(row=4, column=0, sticky="ew", padx=12, pady=(4, 2))
         self.buttons = {
@@ -53,6 +55,8 @@ class ProgressCard(Card):
         for name, text in figures(state).items():
             _write(self._values[name], text)
         _write(self.phase, describe_activity(state, time.time()))
+        _write(self.warning, describe_warnings(state))
+        self.warning.grid() if self.warning.cget("text") else self.warning.grid_remove()
         share = share_done(state)
         if self._bar.get() != share:
             self._bar.set(share)

@@ -16,6 +16,7 @@ from modules.ui.models.typed_text import WRONG_SETTING
 from modules.ui.theme import Theme
 
 if TYPE_CHECKING:
+    from modules.config.SampleConfig import SampleConfig
     from modules.ui.App import App
     from modules.ui.models.RunState import RunState
     from modules.ui.models.ScriptRun import ScriptRun
@@ -52,13 +53,14 @@ class SampleNowCard(Card):
 
     def generate(self, state: RunState) -> None:
         """Make the samples of the window's settings with the model of an ended run."""
-        samples = [sample for sample in self.app.settings.get("sampling.samples") if sample.enabled]
+        samples = self._enabled_samples()
         if not samples:
-            self.app.show_message("There is no enabled prompt: add one, or enable one.", "error")
+            message = "There is no enabled prompt: add one, or enable one."
+            self.app.show_message(message, "error", lambda: not self._enabled_samples())
             return
         config = self.app.settings.config()
         if config is None:
-            self.app.show_message(WRONG_SETTING, "error")
+            self.app.show_message(WRONG_SETTING, "error", lambda: bool(self.app.settings.refused_input()))
             return
         assert state.folder is not None  # it has ended
         model = newest_model(state.saved)
@@ -70,6 +72,9 @@ class SampleNowCard(Card):
         self.app.in_background(
             script.run, lambda output: self._take(script, output), lambda error: self._fail(script, error)
         )
+
+    def _enabled_samples(self) -> list[SampleConfig]:
+        return [sample for sample in self.app.settings.get("sampling.samples") if sample.enabled]
 
     def cancel(self) -> None:
         if self._script is not None:

@@ -69,9 +69,11 @@ class TryCard(Card):
 
     def show(self, state: RunState) -> None:
         """Offer the model of a run; called again for each state of the run."""
-        if (shown := (state.folder, str(state.exit))) == self._shown:
+        shown = state.folder, str(state.exit), bool(state.samples)  # which may be read later than the end
+        if shown == self._shown:
             return
         self._cancel()
+        self._end("")
         self._shown = shown
         self._folder, self._config, self._wish, self._without = state.folder, None, None, None
         self.images.show([])
@@ -94,9 +96,9 @@ class TryCard(Card):
         self.last_frame.delete(0, "end")
         self.last_frame.insert(0, self._wish.last_frame)
         self._last_row.grid() if takes_last_frame(self._config) else self._last_row.grid_remove()
+        self._set_strength(1.0)
         has_strength = facts_of(self._config).trains_adapters
         self._strength_row.grid() if has_strength else self._strength_row.grid_remove()
-        self._note.configure(text="")
 
     def generate(self) -> None:
         """Generate both images in processes of their own, or cancel that."""
@@ -242,7 +244,11 @@ class TryCard(Card):
         label.grid(row=0, column=0, padx=(0, 6))
         self._strength = ctk.CTkSlider(self._strength_row, from_=0, to=MAX_STRENGTH, number_of_steps=40)
         self._strength.grid(row=0, column=1, sticky="ew")
-        value = ctk.CTkLabel(self._strength_row, text="1.00", width=40, font=theme.font(12))
-        value.grid(row=0, column=2)
-        self._strength.configure(command=lambda strength: value.configure(text=f"{strength:.2f}"))
-        self._strength.set(1.0)
+        self._strength_text = ctk.CTkLabel(self._strength_row, text="", width=40, font=theme.font(12))
+        self._strength_text.grid(row=0, column=2)
+        self._strength.configure(command=self._set_strength)
+        self._set_strength(1.0)
+
+    def _set_strength(self, strength: float) -> None:
+        self._strength.set(strength)
+        self._strength_text.configure(text=f"{strength:.2f}")

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
+import shutil
 import subprocess
 import threading
 import time
@@ -31,6 +32,7 @@ from modules.session.event_types import (
     StartedEvent,
     StatusEvent,
     ValidationEvent,
+    WaitingEvent,
     WarningEvent,
 )
 from modules.session.events import EventRecord, is_time
@@ -51,6 +53,7 @@ REFUSED = 2  # the exit code of scripts/train.py for invalid settings
 REFUSAL_LINES = 10
 MAX_WARNINGS = 1000
 TRAINING = "Training"
+FULL_BYTES = 2**20  # free on a disk that is as good as full: the events of its run may no longer arrive
 WRITTEN = {SampleEvent: "Sample", SamplesEvent: "All samples", BackupEvent: "Backup", SavedEvent: "Model saved"}
 
 GONE = "The run folder {} is gone: connect its disk again, or open another run."
@@ -80,6 +83,7 @@ class RunReader:
         self._heartbeats: dict[int, dict[str, Any]] = {}  # by rank, of those that are running
         self._last_event: dict[int, float] = {}
         self._last_steps: dict[int, StepInfo] = {}  # by rank, not yet shown in the rows
+        self._disk_text = ""  # that its disk is full
         self._progress: dict[int, ProgressEvent] = {}  # by rank, of what it is doing
         # With their numbers. Steps of other ranks than 0 are separate: those of 64 ranks would displace all else.
         self._lines: deque[tuple[int, LogLine]] = deque(maxlen=MAX_LOG_LINES)
@@ -143,6 +147,7 @@ class RunReader:
         self.state = dataclasses.replace(
             state,
             ranks=rows,
+            waits_for=state.waits_for or self._disk_text,
             activity=self._activity(),
             warnings=list(state.warnings),
             samples=list(state.samples),
@@ -182,7 +187,7 @@ class RunReader:
         self._last_steps[rank] = info
         self._progress.pop(rank, None)
         if rank == 0:
-            self._state.phase = TRAINING
+            self._state.phase, self._state.waits_for = TRAINING, ""
             self.history.add(info.step, info.loss, info.lr)
             self._steps_since_status += 1
             if self._warm_up_left:
@@ -231,12 +236,14 @@ class RunReader:
 
     def _take_other(self, event: Event, rank: int | None, when: float) -> None:
         state = self._state
+        if rank == 0 and not isinstance(event, WarningEvent):
+            state.waits_for = visible_line(event.text) if isinstance(event, WaitingEvent) else ""
         match event:
             case StartedEvent():
                 if rank == 0:
                     self._note_start(event.started)
                 return
-            case StatusEvent():
+            case StatusEvent() | WaitingEvent():
                 self._take_status(visible_line(event.text), rank)
             case ProgressEvent() if rank is not None:
                 self._progress[rank] = event
@@ -314,6 +321,8 @@ class RunReader:
             self._state.is_running = self._runs_without_folder()
             self._say(GONE.format(self.folder.path))
             return
+        with contextlib.suppress(OSError):  # it has just been there
+            self._disk_text = full_disk_text(self.folder.path) if running else ""
         self._holder = (self._holder or holder_here(self.folder.lock_path)) if running else None
         self._note_end(running, record)
         for rank in heartbeats.keys() | self._rows.keys():
@@ -392,6 +401,13 @@ def _step_text(info: StepInfo, total: int) -> str:
     return f"step {info.step}/{total or '?'}, epoch {info.epoch}, loss {_loss_text(loss)}"
 
 
+def full_disk_text(folder: Path) -> str:
+    """That there is no space left for a run, without a full stop; "" if there is. Raises OSError."""
+    if shutil.disk_usage(folder).free >= FULL_BYTES:
+        return ""
+    return f"No space is left on the disk of {folder}: free some, or the run can't save anything"
+
+
 def _text(event: Event) -> str:
     """The text of an event other than a step; it has several lines only if an error's text does."""
     match event:
@@ -399,7 +415,7 @@ def _text(event: Event) -> str:
             return visible_text(event.text)
         case ProgressEvent():
             return visible_line(f"{event.text}: {event.done} of {event.total}")
-        case StatusEvent() | WarningEvent():
+        case StatusEvent() | WaitingEvent() | WarningEvent():
             return visible_line(event.text)
         case FinishedEvent():
             return f"Finished after {counted(event.step, 'step')}"

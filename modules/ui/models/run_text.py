@@ -43,11 +43,22 @@ def describe_phase(state: RunState) -> str:
     """What the run is doing, or how it ended."""
     if state.exit is not None and not state.is_running:
         return str(state.exit.get("status", "ended")).capitalize()
+    if state.is_running and state.waits_for:
+        return state.waits_for
     if state.is_stopping:
         return "Stopping…"
     if state.activity is not None:
         return f"{state.activity.text}: {state.activity.done:,} of {state.activity.total:,}"
     return state.phase or ("Running" if state.is_running else "Ended")
+
+
+def describe_warnings(state: RunState) -> str:
+    """The latest warning of a run, and how many there are before it; "" if there is none."""
+    if not state.warnings:
+        return ""
+    others = len(state.warnings) - 1
+    text = state.warnings[-1].text
+    return text if not others else f"{text}\n{counted(others, 'earlier warning')} in the log."
 
 
 def describe_end(state: RunState) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -15,14 +16,15 @@ if TYPE_CHECKING:
 
 MAX_NOTICES = 3
 INFO_MS = 8000
+CHECK_SECONDS = 0.5
 WIDTH, MARGIN = 820, 12  # unscaled pixels; narrower if the page is
 TAKEN = 110  # unscaled pixels beside a text
 COLOURS: dict[MessageKind, Pair] = {"info": Theme.text, "warning": Theme.warning, "error": Theme.error}
 
 
 class Notices(ctk.CTkFrame):
-    """The latest messages, the newest at the bottom. An "info" goes by itself, the others stay until they are closed
-    or three newer ones have come; a message that is already there is not repeated.
+    """The latest messages, the newest at the bottom. An "info" goes by itself, and any message once it no longer holds;
+    the others stay until they are closed or three newer ones have come. One that is already there is not repeated.
 
     page: the frame to lie over, a sibling created earlier. The messages are at its lower edge, or at the upper one as
     long as they would cover the focused widget.
@@ -33,10 +35,11 @@ class Notices(ctk.CTkFrame):
         self._app, self._page = app, page
         self._shown: list[tuple[str, MessageKind]] = []  # oldest first
         self._timers: dict[str, str] = {}  # by text
+        self._holds: dict[str, Callable[[], bool]] = {}  # the same
         self.grid_columnconfigure(0, weight=1)
         self._rows: list[tuple[ctk.CTkLabel, ctk.CTkButton]] = []  # made for the first message
         page.bind("<Configure>", lambda event: self._place(), add="+")
-        self._stop_listening = app.theme.on_change(self._place)
+        self._ends = [app.theme.on_change(self._place), app.every(CHECK_SECONDS, self._drop_outdated)]
         parent.winfo_toplevel().bind("<FocusIn>", lambda event: self._place(), add="+")
 
     @property
@@ -50,8 +53,11 @@ class Notices(ctk.CTkFrame):
         """What is shown, oldest first."""
         return [text for text, _ in self._shown]
 
-    def show(self, text: str, kind: MessageKind) -> None:
+    def show(self, text: str, kind: MessageKind, holds: Callable[[], bool] | None = None) -> None:
+        """holds: whether the message is still true."""
         self._forget(text)
+        if holds is not None:
+            self._holds[text] = holds
         self._shown = [*self._shown, (text, kind)][-MAX_NOTICES:]
         if kind == "info":
             self._timers[text] = self.after(INFO_MS, lambda: self.close(text))
@@ -62,11 +68,17 @@ class Notices(ctk.CTkFrame):
         self._refresh()
 
     def destroy(self) -> None:
-        self._stop_listening()
+        for end in self._ends:
+            end()
         super().destroy()
+
+    def _drop_outdated(self) -> None:
+        for text in [text for text, holds in self._holds.items() if not holds()]:
+            self.close(text)
 
     def _forget(self, text: str) -> None:
         self._shown = [one for one in self._shown if one[0] != text]
+        self._holds.pop(text, None)
         if (timer := self._timers.pop(text, None)) is not None:
             self.after_cancel(timer)
 
