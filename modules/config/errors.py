@@ -31,6 +31,10 @@ class ConfigError(UserError):
         return "\n".join(self.problems)
 
 
+class ModelFileError(UserError, ValueError):
+    """A JSON file of a model's folder that can't be used. `str()` is one sentence that starts with its path."""
+
+
 def first_line(error: Exception) -> str:
     """The first line of a library's error message, for use inside a sentence; its class if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

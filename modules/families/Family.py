@@ -129,6 +129,8 @@ class Family:
     shift_law: how the shift of timesteps by resolution grows with the size of an image, as in ResolutionShift.
     partly_unused: components with weights that the forward pass does not use, so that they never get a gradient.
     frozen_layers: component -> layers that are never trained, because other programs' file formats can't hold them.
+    further_classes: component -> classes, with their library, that its folders may name beside those of `published`.
+        Only a family that has AutoTokenizer or AutoProcessor here loads it, and then without the code of its folder.
     accepts: whether a model_index.json with one of the pipelines belongs to this family and not to a variant. The
         denoiser's config is in it as DENOISER_CONFIG, and tells families apart whose pipelines have the same class.
     unsupported: config of the first denoiser -> the name of its version, if it is one that can't be trained, else "".
@@ -210,6 +212,7 @@ class Family:
     shift_law: ShiftLaw = "exponential"
     partly_unused: tuple[str, ...] = ()
     frozen_layers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    further_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     accepts: Callable[[Mapping[str, Any]], bool] = lambda index: True
     unsupported: Callable[[Mapping[str, Any]], str] | None = None
     matches_lora: Callable[[Mapping[str, tuple[int, ...]]], bool] = lambda shapes: False

@@ -95,6 +95,7 @@ BRIA_FIBO = Family(
     latent_bytes_per_pixel=48 * 4 / 16**2,
     caption_bytes=1000 * (_STATES + 2) * _WIDTH * 4,  # for a caption of about 1000 tokens
     typical_bytes=48.4e9,
+    further_classes={"tokenizer": ("transformers.AutoTokenizer",)},
     published=PublishedModel(
         denoiser=Component(
             "diffusers.BriaFiboTransformer2DModel", {"in_channels": 48, "num_layers": 8, "num_single_layers": 38}

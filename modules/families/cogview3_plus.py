@@ -33,6 +33,7 @@ COGVIEW3_PLUS = replace(
     caption_bytes=_NUM_TOKENS * 4096 * 4,
     typical_bytes=31e9,
     partly_unused=(),
+    further_classes={},
     published=replace(
         COGVIEW4_MODEL,
         denoiser=Component("diffusers.CogView3PlusTransformer2DModel"),

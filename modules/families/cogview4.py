@@ -74,5 +74,6 @@ COGVIEW4 = Family(
     caption_bytes=128 * 4096 * 4,  # for a caption of about 128 tokens
     typical_bytes=62.2e9,
     partly_unused=("text_encoder",),  # the denoiser uses the input of its last layer
+    further_classes={"tokenizer": ("transformers.AutoTokenizer",)},
     published=COGVIEW4_MODEL,
 )

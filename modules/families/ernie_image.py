@@ -53,6 +53,7 @@ ERNIE_IMAGE = Family(
     latent_bytes_per_pixel=128 * 4 / 16**2,
     caption_bytes=128 * 3072 * 4,  # for a caption of about 128 tokens
     typical_bytes=47.9e9,
+    further_classes=dict.fromkeys(("tokenizer", "pe_tokenizer"), ("transformers.AutoTokenizer",)),
     published=PublishedModel(  # from the config.json files of baidu/ERNIE-Image
         denoiser=Component(
             "diffusers.ErnieImageTransformer2DModel",

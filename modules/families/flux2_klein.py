@@ -30,6 +30,7 @@ FLUX2_KLEIN = replace(
     takes_guidance=False,
     caption_bytes=512 * 12288 * 4,
     typical_bytes=69e9,
+    further_classes={},
     published=replace(
         FLUX2_DEV_MODEL,
         denoiser=Component("diffusers.Flux2Transformer2DModel", _KLEIN_9B),

@@ -94,6 +94,7 @@ IDEOGRAM_4 = Family(
     caption_bytes=256 * 53248 * 4,  # for a caption of about 256 tokens
     typical_bytes=109e9,
     partly_unused=("text_encoder",),  # its vision tower and the norm behind the layers that the denoiser reads
+    further_classes={"tokenizer": ("transformers.AutoTokenizer",)},
     published=PublishedModel(
         denoiser=Component("diffusers.Ideogram4Transformer2DModel"),
         vae=Component("diffusers.AutoencoderKLFlux2"),

@@ -46,4 +46,5 @@ def with_mask(inputs: Callable[[DenoiserCall], dict[str, Any]]) -> Callable[[Den
 
 def why_no_mask(config: Mapping[str, Any]) -> str:
     """For `Family.unsupported`: what a U-Net without channels for a mask is."""
-    return "" if config["in_channels"] == 9 else f"a U-Net with {config['in_channels']} input channels instead of 9"
+    channels = config.get("in_channels", 4)
+    return "" if channels == 9 else f"a U-Net with {channels} input channels instead of 9"

@@ -46,6 +46,7 @@ KOLORS = replace(
     caption_bytes=(_NUM_TOKENS + 1) * _WIDTH * 4,
     typical_bytes=36e9,
     partly_unused=(),
+    further_classes={"text_encoder": ("diffusers.pipelines.kolors.ChatGLMModel",)},
     published=replace(
         SDXL_MODEL,
         denoiser=replace(

@@ -54,6 +54,7 @@ KREA_2 = Family(
     caption_bytes=512 * (12 * 2560 * 4 + 1),
     typical_bytes=69e9,
     partly_unused=("text_encoder",),  # its vision tower and the layer above those that the denoiser reads
+    further_classes={"tokenizer": ("transformers.AutoTokenizer",)},
     published=PublishedModel(
         denoiser=Component("diffusers.Krea2Transformer2DModel"),
         vae=Component("diffusers.AutoencoderKLQwenImage"),

@@ -91,6 +91,7 @@ LTX_2 = replace(
     partly_unused=("transformer",),
     caption_bytes=_NUM_TOKENS * (_WIDTH * 4 + 8),
     typical_bytes=135e9,
+    further_classes={"text_encoder": ("transformers.Gemma4UnifiedForConditionalGeneration",)},
     published=PublishedModel(
         denoiser=Component("diffusers.LTX2VideoTransformer3DModel"),
         vae=Component(

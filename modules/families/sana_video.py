@@ -42,13 +42,15 @@ def _inputs(call: DenoiserCall) -> dict[str, Any]:
     }
 
 
+_LATER_VAE = ("diffusers", "AutoencoderKLLTX2Video")  # of later versions
+
 SANA_VIDEO = replace(
     SANA,
     name="sana_video",
     label="SANA-Video",
     pipeline="SanaVideoPipeline",
     image_pipeline="SanaImageToVideoPipeline",
-    accepts=lambda index: index["vae"][1] != "AutoencoderKLLTX2Video",  # of later versions
+    accepts=lambda index: index.get("vae") not in (_LATER_VAE, [*_LATER_VAE]),
     text=replace(SANA.text, options={**SANA.text.options, "complex_human_instruction": _INSTRUCTION}),
     align=32,
     frame_step=WAN_21.frame_step,
@@ -58,6 +60,7 @@ SANA_VIDEO = replace(
     patch_size=_PATCH_SIZE,
     latent_bytes_per_pixel=WAN_21.latent_bytes_per_pixel,
     typical_bytes=18.5e9,
+    further_classes={"vae": ("diffusers.AutoencoderDC",)},
     published=replace(
         WAN_21_MODEL,
         denoiser=Component("diffusers.SanaVideoTransformer3DModel"),

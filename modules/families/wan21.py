@@ -89,6 +89,7 @@ WAN_21 = Family(
     latent_bytes_per_pixel=16 * 4 / 8**2,
     caption_bytes=512 * 4096 * 4,
     typical_bytes=80e9,
+    further_classes={"tokenizer": ("transformers.AutoTokenizer",)},
     published=WAN_21_MODEL,
     foreign_loras=("kohya", "ComfyUI"),
 )

@@ -57,6 +57,7 @@ Z_IMAGE = Family(
     caption_bytes=128 * 2560 * 4,  # for a caption of about 128 tokens
     typical_bytes=41e9,
     partly_unused=("text_encoder",),  # the denoiser uses the input of its last layer
+    further_classes={"tokenizer": ("transformers.AutoTokenizer",)},
     published=PublishedModel(
         denoiser=Component("diffusers.ZImageTransformer2DModel"),
         vae=KL_VAE_16,

@@ -6,7 +6,6 @@ HF_HUB_OFFLINE are huggingface_hub's. Importing that takes a second, so that the
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import threading
@@ -15,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from modules.config.errors import UserError
+from modules.config.errors import ModelFileError, UserError
 from modules.config.families import DENOISER_CONFIG
-from modules.config.model_index import INDEXES, index_in, read_model_index
+from modules.config.model_index import INDEXES, index_in, read_json, read_model_index
 
 HUB_NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>\w[\w./-]*))?")
 """NAMESPACE/MODEL, or NAMESPACE/MODEL@REVISION: a branch, a tag or a commit."""
@@ -27,6 +26,7 @@ REPORT_SECONDS = 0.5
 # Weight files that diffusers loads by default; others have the name of a variant, such as fp16.
 LOADED_WEIGHTS = re.compile(r"(diffusion_pytorch_model|pytorch_model|model)(-\d{5}-of-\d{5})?\.(safetensors|bin)")
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5", ".onnx", ".onnx_data", ".xml")
+SHARD_NAME = re.compile(r"\w[\w.-]*\.(safetensors|bin)")
 WEIGHT_INDEX = re.compile(r".*\.index\.(?:[\w-]+\.)?json")
 LOADED_INDEX = re.compile(r"(diffusion_pytorch_model|pytorch_model|model)\.(safetensors|bin)\.index\.json")
 
@@ -124,6 +124,8 @@ def read_model(name: str) -> HubModel:
             if TRANSFORMER in sizes:
                 hf_hub_download(repo, TRANSFORMER, revision=commit)
             index = read_index(Path(hf_hub_download(repo, name_of_index, revision=commit)).parent)
+    except ModelFileError:
+        raise
     except Exception as error:
         problem = _cannot_fetch(name, _expected(error))
         if (folder := folder_on_disk(name)) is not None:
@@ -244,23 +246,37 @@ def _model_in(folder: Path, name: str) -> HubModel:
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    """The index of a diffusers folder, with the config of its denoiser as DENOISER_CONFIG if it is there."""
+    """The index of a diffusers folder, with the config of its denoiser as DENOISER_CONFIG if it is there.
+
+    Raises ModelFileError if one of them can't be used, and OSError if one can't be read.
+    """
     index = read_model_index(folder)
     config = folder / TRANSFORMER
-    return {**index, DENOISER_CONFIG: json.loads(config.read_text(encoding="utf-8"))} if config.is_file() else index
+    return {**index, DENOISER_CONFIG: read_json(config)} if config.is_file() else index
 
 
 def _is_complete(part: Path) -> bool:
     """Whether a component's folder has all shards of its weights, if it has weights, which a config.json says."""
     names = {path.name for path in part.iterdir()} if part.is_dir() else set()
-    shards = [
-        set(json.loads((part / name).read_text(encoding="utf-8"))["weight_map"].values())
-        for name in names
-        if LOADED_INDEX.fullmatch(name)
-    ]
+    shards = [set(shards_in(part / name)) for name in names if LOADED_INDEX.fullmatch(name)]
     if shards:
         return any(one <= names for one in shards)
     return bool(names) and ("config.json" not in names or any(map(LOADED_WEIGHTS.fullmatch, names)))
+
+
+def shards_in(path: Path) -> list[str]:
+    """The files that an index of weights names, sorted. Raises ModelFileError if it is damaged or names others' files.
+
+    path: of a .safetensors.index.json or .bin.index.json.
+    """
+    files = read_json(path).get("weight_map")
+    if not isinstance(files, dict) or not files or not all(map(_is_file_name, files.values())):
+        raise ModelFileError(f"'{path}': does not name the files with the weights; download the model again.")
+    return sorted(set(files.values()))
+
+
+def _is_file_name(name: object) -> bool:
+    return isinstance(name, str) and SHARD_NAME.fullmatch(name) is not None
 
 
 def _cannot_fetch(name: str, error: BaseException) -> str:

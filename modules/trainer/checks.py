@@ -24,9 +24,8 @@ from modules.methods.lora_start import read_start
 from modules.methods.parts import trained_parts
 from modules.trainer.compiling import check_compiler
 from modules.trainer.packages import check_packages, check_quantization_packages
-from modules.weights.BaseModel import check_config_folder
 from modules.weights.errors import WeightsError
-from modules.weights.inspect import BaseInfo, check_base
+from modules.weights.inspect import BaseInfo, check_base, check_config_folder
 from modules.weights.model_files import check_format
 from modules.weights.own_parts import own_parts
 from modules.weights.training_adapter import read_training_adapter
@@ -67,7 +66,7 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
     check_sizes(config, family)
     check_sample_references(config.sampling, family)
     if base.kind == "single_file":
-        check_config_folder(config.model)
+        check_config_folder(config.model, family)
     own_parts(family, config.model)
     if config.model.training_adapter and facts_of(config).uses_denoiser:
         read_training_adapter(config.model.training_adapter, family)

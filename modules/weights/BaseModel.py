@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import inspect
-import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from modules.config.errors import ModelFileError
+from modules.config.model_index import names_component, read_json, read_model_index
 from modules.families.long_prompts import extend_prompts
 from modules.weights.blocks import keep_in_place, repeated_blocks, swapped_blocks
+from modules.weights.component_classes import component_class, component_names, no_code
+from modules.weights.component_faults import reason_with_file
 from modules.weights.device_memory import free_memory
-from modules.weights.errors import WeightsError, loading_reason
+from modules.weights.errors import WeightsError, loading_reason, refusing
 from modules.weights.gguf_files import is_gguf
 from modules.weights.hub_models import download_folder
-from modules.weights.inspect import check_base, check_fits, inspect_base, names_component
+from modules.weights.inspect import check_base, check_config_folder, check_fits, component_error, inspect_base
 from modules.weights.libraries import import_pipeline
 from modules.weights.own_parts import load_own_part, own_parts, put_own_parts, setting_of
 from modules.weights.prequantized import load_prequantized, stored_quantization
-from modules.weights.processors import without_videos
+from modules.weights.processors import check_tokenizer, without_videos
 from modules.weights.quantization import quantization_of, quantize_layers
 from modules.weights.safe import read_header, tensor_shapes
 from modules.weights.schedulers import adapted_scheduler, scheduler_by_marks
@@ -47,8 +50,7 @@ if TYPE_CHECKING:
         """What the pipelines of families that can be read from a single file are."""
 
 
-# The libraries whose classes a model may name, beside pipelines of diffusers; anything else would be code of the model.
-LIBRARIES = ("diffusers", "transformers")
+DESCRIBE = "set model.config_folder to a diffusers folder of the same kind"
 CHOOSE_COMPLETE = "choose a checkpoint that contains the complete model"
 
 
@@ -90,9 +92,8 @@ class BaseModel:
             self.path = self._local_folder()
             if info.kind == "hub":
                 check_fits(config.base, inspect_base(str(self.path)), family)
-            # declared as a pair, which it only is with return_unused_kwargs
-            index = cast("dict[str, Any]", self._pipeline_class.load_config(self.path))
-            parts = {name: tuple(value) for name, value in index.items() if names_component(value)}
+            index, taken = read_model_index(self.path), component_names(self._pipeline_class)
+            parts = {name: tuple(value) for name, value in index.items() if name in taken and names_component(value)}
             # a component that the model lacks, such as the T5 of an SD 3, is stored as [null, null]
             self._classes = {
                 name: value for name, value in parts.items() if value[0] is not None and name not in family.unused
@@ -101,9 +102,12 @@ class BaseModel:
             for name in self._classes:
                 self._check_stored_quantization(name)
             self._options = {
-                name: value for name, value in index.items() if name in options and not names_component(value)
+                name: value
+                for name, value in index.items()
+                if name in options and name not in self._classes and not names_component(value)
             }
             self._components = dict.fromkeys((*parts, *family.unused))
+            self._check_arguments(options)
             if "scheduler" in self._classes:  # else the pipeline makes its own
                 self._components["scheduler"] = adapted_scheduler(self._load_component("scheduler"), family, config)
             self.pipe = self._new_pipe()
@@ -237,7 +241,7 @@ class BaseModel:
         component_class = self._component_class(name)
         if not hasattr(component_class, "forward"):
             return None
-        with torch.device("meta"):
+        with refusing(partial(self._unreadable, name)), torch.device("meta"):
             if _is_of_transformers(component_class):
                 return component_class(component_class.config_class.from_pretrained(self.path, subfolder=name))
             return component_class.from_config(component_class.load_config(self._config_folder(name)))
@@ -307,10 +311,12 @@ class BaseModel:
 
     def _load_component(self, name: str):
         component_class = self._component_class(name)
-        try:
+        with refusing(partial(self._unreadable, name)):
             if not hasattr(component_class, "forward"):
                 self._check_vocabulary(name, component_class)
-                return component_class.from_pretrained(self.path, subfolder=name)
+                component = component_class.from_pretrained(self.path, subfolder=name, **no_code(component_class))
+                check_tokenizer(component)
+                return component
             if name in self._own_parts:
                 path, setting = self._own_parts[name], setting_of(self.family, name)
                 return self._ready(name, load_own_part(component_class, path, self.path / name, self.dtype, setting))
@@ -318,17 +324,8 @@ class BaseModel:
                 return self._frozen(load_prequantized(component_class, self.path / name, self.dtype))
             options = {"dtype" if _is_of_transformers(component_class) else "torch_dtype": self.dtype}
             component, report = component_class.from_pretrained(
-                self.path, subfolder=name, output_loading_info=True, **options
+                self.path, subfolder=name, output_loading_info=True, **options, **no_code(component_class)
             )
-        except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: shapes that differ from the config
-            raise self._component_error(name, loading_reason(error)) from error
-        except ImportError as error:
-            if "torchvision" not in str(error).lower():
-                raise
-            raise WeightsError(
-                f"model.base {self.config.base!r}: its {name} needs the package torchvision, which Chorus does not "
-                "install; install the version for its torch with pip, or choose another base."
-            ) from error
         if report["missing_keys"]:
             # the libraries would initialize them at random
             raise self._component_error(name, f"its weights lack {min(report['missing_keys'])}")
@@ -341,7 +338,8 @@ class BaseModel:
         folder = self.path / name
         if name not in self.family.denoisers or name in self._own_parts or stored_quantization(folder) != "none":
             return None
-        denoiser = load_lazily(self._component_class(name), folder, self.dtype)
+        with refusing(partial(self._unreadable, name)):
+            denoiser = load_lazily(self._component_class(name), folder, self.dtype)
         if denoiser is not None:
             self.family.adapt(denoiser)
         return denoiser
@@ -373,14 +371,17 @@ class BaseModel:
             )
 
     def _component_class(self, name: str) -> type[Any]:
-        """A class of diffusers or transformers; models, tokenizers and schedulers have no base class in common."""
-        library, class_name = self._classes[name]
-        package = library if library in LIBRARIES else f"diffusers.pipelines.{library}"  # of the pipeline itself
-        is_known = library.isidentifier() and find_spec(package) is not None
-        component_class = getattr(importlib.import_module(package), class_name, None) if is_known else None
-        if component_class is None:
-            raise self._component_error(name, f"there is no {library}.{class_name}")
-        return without_videos(component_class)
+        try:
+            return without_videos(component_class(self._pipeline_class, name, self._classes[name], self.family))
+        except ValueError as error:
+            raise self._component_error(name, str(error)) from error
+
+    def _check_arguments(self, options: Mapping[str, inspect.Parameter]) -> None:
+        """Raises WeightsError if the index lacks what the pipeline can't be made without. options: its arguments."""
+        for name, option in options.items():
+            is_needed = name != "self" and option.default is inspect.Parameter.empty
+            if is_needed and name not in (*self._components, *self._options):
+                raise self._component_error(name, "model_index.json does not name it")
 
     def _check_vocabulary(self, name: str, component_class: type[Any]) -> None:
         """Raises WeightsError for a tokenizer without vocabulary, which would be loaded as an empty one."""
@@ -388,16 +389,20 @@ class BaseModel:
         if files and not any((self.path / name / file).is_file() for file in files):
             raise self._component_error(name, f"it has none of {', '.join(files)}")
 
+    def _unreadable(self, name: str, error: Exception) -> WeightsError:
+        """The refusal of a component that a library could not load."""
+        if isinstance(error, ImportError) and "torchvision" in str(error).lower():
+            return WeightsError(
+                f"model.base {self.config.base!r}: its {name} needs the package torchvision, which Chorus does not "
+                "install; install the version for its torch with pip, or choose another base."
+            )
+        return self._component_error(name, reason_with_file(error, self.path / name))
+
     def _component_error(self, name: str, reason: str) -> WeightsError:
-        return WeightsError(
-            f"model.base {self.config.base!r}: its {name} can't be loaded ({reason}); "
-            "download the model again or choose another."
-        )
+        return component_error(f"model.base {self.config.base!r}", name, reason)
 
     def _load_single_file(self):
-        from diffusers.loaders.single_file_utils import SingleFileComponentError
-
-        check_config_folder(self.config)
+        check_config_folder(self.config, self.family)
         folder = self.config.config_folder
         options = {"config": os.path.expanduser(folder)} if folder else {}
         names = tensor_shapes(read_header(self.path))
@@ -405,17 +410,10 @@ class BaseModel:
             part for part, start in self.family.optional.items() if not any(name.startswith(start) for name in names)
         ]
         unused = dict.fromkeys((*self.family.unused, *lacking))
-        try:
+        with refusing(partial(self._unreadable_file, "check both" if options else DESCRIBE)):
             pipe = cast("type[SingleFilePipeline]", self._pipeline_class).from_single_file(
                 str(self.path), torch_dtype=self.dtype, local_files_only=bool(options), **options, **unused
             )
-        except NotImplementedError as error:  # casting tensors that have no data
-            raise self._single_file_error("tensors are missing", CHOOSE_COMPLETE) from error
-        except SingleFileComponentError as error:
-            raise self._single_file_error(loading_reason(error), CHOOSE_COMPLETE) from error
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
-            remedy = "check both" if options else "set model.config_folder to a diffusers folder of the same kind"
-            raise self._single_file_error(loading_reason(error), remedy) from error
         put_own_parts(pipe, self.family, self._own_parts)
         for name, component in pipe.components.items():
             if hasattr(component, "parameters") and any(param.is_meta for param in component.parameters()):
@@ -426,6 +424,14 @@ class BaseModel:
         pipe.scheduler = adapted_scheduler(scheduler_by_marks(pipe.scheduler, names), self.family, self.config)
         pipe.set_progress_bar_config(disable=True)
         return pipe
+
+    def _unreadable_file(self, remedy: str, error: Exception) -> WeightsError:
+        from diffusers.loaders.single_file_utils import SingleFileComponentError
+
+        if isinstance(error, NotImplementedError):  # casting tensors that have no data
+            return self._single_file_error("tensors are missing", CHOOSE_COMPLETE)
+        lacks_part = isinstance(error, SingleFileComponentError)
+        return self._single_file_error(loading_reason(error), CHOOSE_COMPLETE if lacks_part else remedy)
 
     def _single_file_error(self, reason: str, remedy: str) -> WeightsError:
         folder = self.config.config_folder
@@ -450,7 +456,8 @@ class BaseModel:
         # created again after every change, because pipelines read the VAE's scale factor when they are created
         absent = [name for name in self.family.read_when_built if self._components[name] is None]
         described = {name: self._described(name) for name in absent}
-        pipe = self._pipeline_class(**{**self._components, **described}, **self._options)
+        with refusing(self._index_error):
+            pipe = self._pipeline_class(**{**self._components, **described}, **self._options)
         for name in absent:
             setattr(pipe, name, None)
         pipe.set_progress_bar_config(disable=True)
@@ -460,12 +467,18 @@ class BaseModel:
         extend_prompts(self.family, pipe)
         return pipe
 
+    def _index_error(self, error: Exception) -> WeightsError:
+        return WeightsError(
+            f"model.base {self.config.base!r}: the settings in its model_index.json don't make a "
+            f"{self.family.pipeline} ({loading_reason(error)}); download the model again or choose another."
+        )
+
     @functools.cached_property
     def _denoiser_config(self) -> dict:
         name = self.family.denoisers[0]
         try:
-            return json.loads((self.path / name / "config.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            return read_json(self.path / name / "config.json")
+        except (OSError, ModelFileError) as error:
             raise self._component_error(name, "its config.json can't be read") from error
 
 
@@ -474,14 +487,6 @@ def _is_of_transformers(component_class: type[Any]) -> bool:
     from transformers import PreTrainedModel
 
     return issubclass(component_class, PreTrainedModel)
-
-
-def check_config_folder(config: ModelConfig) -> None:
-    """Raises WeightsError if model.config_folder is not a folder."""
-    if config.config_folder and not os.path.isdir(os.path.expanduser(config.config_folder)):
-        raise WeightsError(
-            f"model.config_folder {config.config_folder!r}: no such folder; name a diffusers folder of the same kind."
-        )
 
 
 def _files_below(folder: Path, names: Iterable[str]) -> list[Path]:

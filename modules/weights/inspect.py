@@ -11,14 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from modules.config.model_index import index_file
+from modules.config.errors import ModelFileError
+from modules.config.model_index import index_file, names_component, read_json
 from modules.config.ModelConfig import DENOISER_SETTINGS
 from modules.families.registry import FAMILIES, family_of
-from modules.machine.hub import HUB_NAME, LOADED_WEIGHTS, read_index
+from modules.machine.hub import HUB_NAME, LOADED_INDEX, LOADED_WEIGHTS, read_index, shards_in
+from modules.weights.component_classes import refused_class
 from modules.weights.errors import WeightsError
 from modules.weights.safe import PICKLE_SUFFIXES, check_pickle, read_header, tensor_shapes
 
 if TYPE_CHECKING:
+    from modules.config.ModelConfig import ModelConfig
     from modules.families.Family import Family
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -30,6 +33,14 @@ OTHER_LABELS = {
     "StableDiffusionInstructPix2PixPipeline": "InstructPix2Pix",
     "StableDiffusionXLImg2ImgPipeline": "Stable Diffusion XL refiner",
 }
+# The files of a component that say how it is made. Vocabularies are left to the libraries: they may be large.
+CONFIGS = (
+    "config.json",
+    "scheduler_config.json",
+    "tokenizer_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+)
 UNKNOWN_LAYOUT = "a model with an unknown layout of tensors"
 
 LORA_MARKS = ("lora_", ".lora.", ".lokr_", ".hada_", ".oft_")
@@ -83,6 +94,23 @@ def check_base(base: str, family: Family, setting: str = "model.base") -> BaseIn
     return info
 
 
+def check_config_folder(config: ModelConfig, family: Family) -> None:
+    """Raises WeightsError if model.config_folder is not a folder that can describe a single file of the family."""
+    if not config.config_folder:
+        return
+    setting, path = f"model.config_folder {config.config_folder!r}", Path(os.path.expanduser(config.config_folder))
+    if not path.is_dir():
+        raise WeightsError(f"{setting}: no such folder; name a diffusers folder of the same kind.")
+    if not index_file(path).is_file():
+        return  # diffusers says what it misses
+    try:
+        refused = refused_class(_index_of(path), family, family.unused)
+    except WeightsError as error:
+        raise WeightsError(f"model.config_folder {error}") from error
+    if refused:
+        raise component_error(setting, *refused)
+
+
 def check_fits(base: str, info: BaseInfo, family: Family, setting: str = "model.base") -> None:
     """Raises WeightsError if `base` belongs to another family or has a format that the family can't be read from."""
     may_fit = info.pipeline in family.pipelines or info.detail == UNKNOWN_LAYOUT
@@ -101,16 +129,27 @@ def check_fits(base: str, info: BaseInfo, family: Family, setting: str = "model.
         )
     if info.kind == "folder":
         _check_complete(base, info.index, family, setting)
+    if refused := refused_class(info.index, family, family.unused):
+        raise component_error(f"{setting} {base!r}", *refused)
+
+
+def component_error(model: str, name: str, reason: str) -> WeightsError:
+    """The refusal of a component. model: the setting with its value. reason: a clause."""
+    return WeightsError(f"{model}: its {name} can't be loaded ({reason}); download the model again or choose another.")
 
 
 def _check_complete(base: str, index: Mapping[str, Any], family: Family, setting: str) -> None:
     """Raises WeightsError if the folder goes without a component that the family needs."""
     for name in (*family.denoisers, family.vae, *family.text_components, *family.image_components):
-        if name not in family.optional and (index.get(name) or [None])[0] is None:
+        if name not in family.optional and not _is_present(index.get(name)):
             raise WeightsError(
                 f"{setting} '{base}': has no {name}, which {family.label} needs; load it with diffusers, give the "
                 "pipeline the missing component, save it to a folder and choose that."
             )
+
+
+def _is_present(value: object) -> bool:
+    return names_component(value) and value != [None, None]
 
 
 def check_parts(path: Path, unused: Collection[str] = ()) -> None:
@@ -118,25 +157,56 @@ def check_parts(path: Path, unused: Collection[str] = ()) -> None:
 
     path: a diffusers folder. unused: components to skip. Raises WeightsError, starting with the path.
     """
-    index = read_index(path)
-    parts = [name for name, value in index.items() if names_component(value) and value[0] is not None]
-    for name in parts:
-        if name in unused:
-            continue
-        if not (path / name).is_dir():
-            raise WeightsError(f"'{path}': lacks the folder '{name}' named in model_index.json; download it again.")
-        for file in sorted((path / name).glob("*.safetensors")):
-            read_header(file)
-        for file in _pickles(path / name):
-            check_pickle(file)
+    for name, value in _index_of(path).items():
+        if _is_present(value) and name not in unused:
+            _check_part(path, name)
 
 
-def names_component(value: object) -> bool:
-    """Whether a value of a model_index.json is a component: [library, class], or [null, null] for one that is absent.
+def _check_part(path: Path, name: str) -> None:
+    """Raises WeightsError for a component's folder with files that can't be used. path: of the model."""
+    if not (path / name).is_dir():
+        raise WeightsError(f"'{path}': lacks the folder '{name}' named in model_index.json; download it again.")
+    for file in sorted((path / name).iterdir()):
+        if file.exists() and not (file.is_file() or file.is_dir()):  # a pipe: who opens it, waits for ever
+            raise WeightsError(f"'{file}': is not a file; download the model again.")
+    for file in sorted((path / name).glob("*.safetensors")):
+        read_header(file)
+    for file in _pickles(path / name):
+        check_pickle(file)
+    for file in sorted((path / name).glob("*.json")):
+        try:
+            if file.name in CONFIGS:
+                _check_config(file)
+            elif LOADED_INDEX.fullmatch(file.name):
+                shards_in(file)
+        except ModelFileError as error:
+            raise WeightsError(str(error)) from error
+        except OSError as error:
+            raise WeightsError(f"'{file}': can't be read ({error.strerror}); download the model again.") from error
 
-    Other lists are settings of the pipeline.
+
+def _check_config(file: Path) -> None:
+    """Raises ModelFileError if it is no JSON object, or names code of the Hub to compute with."""
+    if kernel := _kernel_of(read_json(file)):
+        raise ModelFileError(f"'{file}': names code of the Hub, {kernel!r}; leave attn_implementation out.")
+
+
+def _kernel_of(config: dict[str, Any]) -> str:
+    """The attn_implementation in a config, or in one inside it, that is code of the Hub; "" if there is none.
+
+    transformers would download and run it where the package kernels is installed.
     """
-    return isinstance(value, list | tuple) and len(value) == 2 and all(isinstance(name, str | None) for name in value)
+    values: list[Any] = [config]
+    while values:
+        value = values.pop()
+        if isinstance(value, dict):
+            named = [value.get(key) for key in ("attn_implementation", "_attn_implementation")]
+            if kernels := [name for name in named if isinstance(name, str) and "/" in name]:
+                return kernels[0]
+            values.extend(value.values())
+        elif isinstance(value, list):
+            values.extend(value)
+    return ""
 
 
 def lora_family(path: str | Path) -> str | None:
@@ -157,13 +227,18 @@ def _inspect_folder(path: Path) -> BaseInfo:
         if (path / "adapter_config.json").is_file():
             raise WeightsError(f"'{path}': is a LoRA, not a base model; choose the model that it was trained on.")
         raise WeightsError(f"'{path}': has no model_index.json, so it is not a diffusers folder; {CHOOSE}.")
-    try:
-        content = read_index(path)
-        pipeline = str(content["_class_name"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise WeightsError(f"'{index}': does not name a pipeline; download the model again.") from error
+    content = _index_of(path)
     size_bytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    return BaseInfo("folder", pipeline, size_bytes, describe_index(content), content)
+    return BaseInfo("folder", content["_class_name"], size_bytes, describe_index(content), content)
+
+
+def _index_of(path: Path) -> dict[str, Any]:
+    try:
+        return read_index(path)
+    except ModelFileError as error:
+        raise WeightsError(str(error)) from error
+    except OSError as error:
+        raise WeightsError(f"'{error.filename or path}': can't be read ({error.strerror}); {CHOOSE}.") from error
 
 
 def _inspect_file(path: Path) -> BaseInfo:

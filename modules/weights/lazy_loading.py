@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from modules.distributed.placeholders import placeholder
+from modules.machine.hub import shards_in
 from modules.weights.safe import load_tensors, read_header, tensor_shapes
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ def _files(folder: Path) -> list[Path]:
         return [whole]
     if not index.is_file():
         return []
-    names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-    return [folder / name for name in sorted(set(names))]
+    return [folder / name for name in shards_in(index)]
 
 
 def _without_weights(component_class: type[Any], folder: Path, dtype: torch.dtype) -> Any:

@@ -34,7 +34,7 @@ def import_pipeline(name: str) -> type[DiffusionPipeline]:
 
 
 def import_diffusers() -> ModuleType:
-    """Imports diffusers, without warnings that users can't act on and without progress bars.
+    """Imports diffusers, without warnings that users can't act on, progress bars, and questions on the terminal.
 
     Must be called before any other import of transformers, which logs on import. A verbosity set by the user is kept.
     """
@@ -44,6 +44,9 @@ def import_diffusers() -> ModuleType:
     import diffusers
     import transformers
 
+    # Else transformers asks whether to run code that a model brings along, wherever one of its own models or
+    # processors loads a part by an Auto class without saying trust_remote_code. With 0 it refuses.
+    transformers.dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0
     diffusers.utils.logging.disable_progress_bar()
     transformers.utils.logging.disable_progress_bar()
     return diffusers

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from modules.config.model_index import MODULAR_INDEX, index_file, read_model_index
+from modules.config.model_index import names_component
 from modules.config.ModelConfig import ModelConfig
 from modules.distributed.usable_gpus import supports_bf16
 from modules.families.long_prompts import extend_prompts
 from modules.families.registry import adapt_denoisers, family_of, family_of_pipeline
-from modules.machine.hub import folder_on_disk
+from modules.machine.hub import folder_on_disk, read_index
 from modules.weights.BaseModel import BaseModel
+from modules.weights.component_classes import NO_PAIR, component_class, component_names
 from modules.weights.embedding_files import add_embedding
-from modules.weights.errors import WeightsError, loading_reason
+from modules.weights.errors import WeightsError, loading_reason, refusing
 from modules.weights.hub_models import download_folder
-from modules.weights.inspect import BaseInfo, check_parts, inspect_base
+from modules.weights.inspect import BaseInfo, check_parts, component_error, inspect_base
 from modules.weights.libraries import import_diffusers, import_pipeline
 from modules.weights.lora_files import load_lora
 from modules.weights.own_parts import own_parts, put_own_parts
-from modules.weights.processors import load_processors
+from modules.weights.processors import CHOOSING, check_tokenizer, load_processors
 
 if TYPE_CHECKING:
     import torch
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
+
+    from modules.families.Family import Family
+
+
+SETTINGS = (bool, int, float, str, list, tuple)  # of a pipeline, beside its components
 
 
 def load_pipeline(
@@ -112,26 +119,59 @@ def _single_file(base: str, info: BaseInfo, config_folder: str) -> DiffusionPipe
 
 
 def _folder(base: str, info: BaseInfo) -> DiffusionPipeline:
-    from safetensors import SafetensorError
-
+    path = Path(base).expanduser()
     if info.kind == "folder":
         try:
-            check_parts(Path(base).expanduser())
+            check_parts(path)
         except WeightsError as error:
             raise WeightsError(f"base {error}") from error
-    pipeline_class = import_diffusers().DiffusionPipeline
-    path = Path(base).expanduser()
-    if info.kind == "hub":
-        path = folder_on_disk(base) or download_folder(pipeline_class, base, "base")
-    if index_file(path).name == MODULAR_INDEX and (family := family_of(read_model_index(path))):
-        pipeline_class = import_pipeline(family.pipeline)
-    try:
-        index = pipeline_class.load_config(path)
+    else:
+        path = folder_on_disk(base) or download_folder(import_diffusers().DiffusionPipeline, base, "base")
+    index = read_index(path)
+    family = family_of(index)
+    pipeline_class = import_pipeline(family.pipeline) if family else _other_pipeline(base, index["_class_name"])
+    _check_classes(base, pipeline_class, index, family)
+    with refusing(partial(_error, base)):
         # diffusers must be told which components the model lacks, such as the T5 of an SD 3
         absent = {name: None for name, value in index.items() if isinstance(value, list) and value == [None, None]}
-        pipe = pipeline_class.from_pretrained(path, **absent, **load_processors(path, index))
+        own = load_processors(path, index)
+        chosen = {name: part for name, part in own.items() if index[name][1] in CHOOSING}
+        given = {**absent, **own, **dict.fromkeys(chosen)}  # diffusers knows no part by the name of such a class
+        pipe = pipeline_class.from_pretrained(path, trust_remote_code=False, **given)
+        if chosen:
+            options = {name: pipe.config[name] for name in pipeline_class._get_signature_keys(pipeline_class)[1]}
+            pipe = pipeline_class(**{**pipe.components, **chosen}, **options)
+        for name, part in pipe.components.items():
+            check_tokenizer(part)
+            if hasattr(part, "parameters") and any(param.is_meta for param in part.parameters()):
+                raise component_error(f"base {base!r}", name, "tensors are missing from its files")
         adapt_denoisers(pipe)
         return pipe
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:  # RuntimeError: mismatched shapes
-        reason = loading_reason(error)
-        raise WeightsError(f"base {base!r}: can't be loaded ({reason}); download the model again.") from error
+
+
+def _other_pipeline(base: str, name: str) -> type[DiffusionPipeline]:
+    """A pipeline of diffusers that belongs to no family."""
+    diffusers = import_diffusers()
+    found = getattr(diffusers, name, None)
+    if not (isinstance(found, type) and issubclass(found, diffusers.DiffusionPipeline)):
+        raise WeightsError(f"base {base!r}: is a model of the pipeline {name}, which diffusers lacks; choose another.")
+    return found
+
+
+def _check_classes(
+    base: str, pipeline_class: type[DiffusionPipeline], index: Mapping[str, Any], family: Family | None
+) -> None:
+    for name in component_names(pipeline_class) & index.keys():
+        pair, kinds = index[name], pipeline_class._get_signature_types().get(name, ())
+        try:
+            if names_component(pair):
+                if pair[0] is not None:
+                    component_class(pipeline_class, name, (pair[0], pair[1]), family)
+            elif not any(kind in SETTINGS for kind in kinds):
+                raise ValueError(NO_PAIR)
+        except ValueError as error:
+            raise component_error(f"base {base!r}", name, str(error)) from error
+
+
+def _error(base: str, error: Exception) -> WeightsError:
+    return WeightsError(f"base {base!r}: can't be loaded ({loading_reason(error)}); download the model again.")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.config.ModelConfig import DENOISER_SETTINGS
-from modules.weights.errors import WeightsError, loading_reason
+from modules.weights.errors import WeightsError, loading_reason, refusing
 from modules.weights.gguf_files import check_gguf, is_gguf, put_quantized, shape_of
 from modules.weights.part_files import denoiser_tensors, in_diffusers_names, surplus
 from modules.weights.safe import load_tensors, read_header
@@ -98,13 +98,11 @@ def load_own_part(
     those of the original, as far as diffusers knows them.
     Raises WeightsError, starting with the setting, if it can't be read or is of another kind.
     """
-    try:
+    with refusing(lambda error: _error(setting, path, component_class, loading_reason(error))):
         if path.is_dir():
             component, missing = _from_folder(component_class, path, dtype)
         else:
             component, missing = _from_file(component_class, path, config_folder, dtype, setting == "model.vae")
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise _error(setting, path, component_class, loading_reason(error)) from error
     if missing:
         raise _error(setting, path, component_class, f"its weights lack {missing}")
     return component

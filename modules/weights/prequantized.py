@@ -33,6 +33,8 @@ def stored_quantization(folder: Path) -> str:
     settings = config.get("quantization_config") if isinstance(config, dict) else None
     if not settings:
         return "none"
+    if not isinstance(settings, dict):
+        raise ValueError("its quantization_config is not an object")
     method = settings.get("quant_method", "an unknown method")
     if method == "bitsandbytes" and settings.get("load_in_8bit"):
         return "int8"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from modules.config.atomic_file import new_file
 from modules.config.errors import first_line
 from modules.config.regular_file import check_regular, open_regular
-from modules.weights.errors import WeightsError
+from modules.weights.errors import UNSAFE_PICKLE, WeightsError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -119,23 +119,33 @@ def load_finite(path: str | Path, names: Iterable[str] | None = None) -> dict[st
 
 
 def check_pickle(path: str | Path) -> None:
-    """Raises WeightsError if `load_tensors` would reject the contents of a pickle, without unpickling it.
-
-    Files in the format of PyTorch before 1.6 can't be checked and pass.
-    """
-    from torch.serialization import get_unsafe_globals_in_checkpoint
-
+    """Raises WeightsError if `load_tensors` would reject the contents of a pickle, without unpickling it."""
     try:
-        with open_regular(path) as file:
-            if file.read(1) == b"\x80":  # the old format
-                return
-        if not get_unsafe_globals_in_checkpoint(path):
-            return
+        if _unsafe_names(path):
+            raise _unsafe(path)
     except OSError as error:
         raise _unreadable(path, error) from error
-    except (ValueError, RuntimeError) as error:  # not a checkpoint, or truncated
+    except WeightsError:
+        raise
+    except Exception as error:  # not a checkpoint, or truncated: torch's reader raises anything
         raise _unsafe(path) from error
-    raise _unsafe(path)
+
+
+def _unsafe_names(path: str | Path) -> list[str]:
+    """What a pickle would call or make that is not allowed."""
+    import torch
+    from torch import _weights_only_unpickler
+    from torch.serialization import get_unsafe_globals_in_checkpoint
+
+    with open_regular(path) as file:
+        if file.read(1) != b"\x80":
+            return get_unsafe_globals_in_checkpoint(path)
+        # the format of PyTorch before 1.6: a number, a version, the system, the object, the storages' keys
+        file.seek(0)
+        names = set().union(*(_weights_only_unpickler.get_globals_in_pkl(file) for _ in range(5)))
+    allowed = _weights_only_unpickler._get_allowed_globals().keys()
+    storages = {f"torch.{name}" for name in vars(torch) if name.endswith("Storage")}
+    return sorted(names - allowed - storages)
 
 
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
@@ -236,10 +246,7 @@ def _unreadable(path: str | Path, error: OSError) -> WeightsError:
 
 
 def _unsafe(path: str | Path) -> WeightsError:
-    return WeightsError(
-        f"'{path}': is damaged, or contains more than weights, which could run code; "
-        "use the safetensors version of this model."
-    )
+    return WeightsError(f"'{path}': {UNSAFE_PICKLE}; use the safetensors version of this model.")
 
 
 def _other_format(start: bytes, size: int) -> str | None:

@@ -39,6 +39,7 @@ from modules.trainer.sampling import call_attributes, generate_images, image_req
 from modules.trainer.TrainingLoop import autocast
 from modules.weights import ActivationOffload
 from modules.weights.BaseModel import BaseModel
+from modules.weights.component_classes import refused_class
 from modules.weights.libraries import import_pipeline
 from modules.weights.processors import load_processors
 from modules.weights.safe import load_tensors
@@ -478,6 +479,17 @@ def rows_of(text, rows):
 
 def test_a_model_is_known_for_its_own_family(case):
     assert family_of_pipeline(case.pipe) is case.family
+
+
+def test_a_folder_may_name_the_classes_that_its_pipeline_declares(case):
+    for name, kinds in type(case.pipe)._get_signature_types().items():
+        for kind in kinds:
+            module = kind.__module__.split(".")
+            library = module[2] if module[:2] == ["diffusers", "pipelines"] else module[0]
+            index = {name: [library, kind.__name__]}
+            if library in ("builtins", "inspect") or kind.__name__.endswith(("PreTrainedModel", "Schedulers")):
+                continue  # no class of a component, or no concrete one
+            assert refused_class(index, case.family) is None or not case.family.accepts(index)
 
 
 def test_a_family_of_embeddings_has_a_name_for_those_of_each_encoder(case):

@@ -313,7 +313,6 @@ def drop_tensors(path, part):
 
 # What is broken -> (how, the component that the refusal names).
 BROKEN = {
-    "config is no JSON": (lambda f: (f / "unet/config.json").write_text("{", encoding="utf-8"), "unet"),
     "config is missing": (lambda f: (f / "text_encoder/config.json").unlink(), "text_encoder"),
     "weights are missing": (lambda f: (f / UNET_WEIGHTS).unlink(), "unet"),
     "text weights are missing": (lambda f: (f / "text_encoder/model.safetensors").unlink(), "text_encoder"),

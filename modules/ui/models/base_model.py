@@ -8,11 +8,11 @@ import os
 import threading
 from pathlib import Path
 
-from modules.config.model_index import index_file
+from modules.config.errors import ModelFileError
+from modules.config.model_index import index_file, read_model_index
 from modules.machine.hub import HUB_NAME
 from modules.session.byte_sizes import spoken_bytes
 
-MAX_INDEX_BYTES = 1 << 20
 HASHED_BYTES = 1 << 22  # between two looks at whether the hash is still wanted
 MAX_HEADER_BYTES = 1 << 25
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8", "F8_E5M2": "float8"}
@@ -73,11 +73,10 @@ def _look_at_folder(path: Path) -> tuple[str, bool]:
     index = index_file(path)
     if not index.is_file():
         return f"model.base '{path}' has no model_index.json: choose the folder that holds it.", True
-    with index.open("rb") as file:
-        try:
-            name = json.loads(file.read(MAX_INDEX_BYTES)).get("_class_name", "unknown pipeline")
-        except (ValueError, AttributeError):
-            return f"model.base '{path}' has a damaged model_index.json: fetch the model again.", True
+    try:
+        name = read_model_index(path)["_class_name"]
+    except ModelFileError as error:
+        return f"model.base {error}", True
     files = {file: file.stat().st_size for file in path.rglob("*.safetensors")}
     size = f", {_size_text(max(files, key=files.__getitem__), sum(files.values()))}" if files else ""
     return f"A diffusers folder: {name}{size}.", False
