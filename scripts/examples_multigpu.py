@@ -30,6 +30,7 @@ from scripts.terminal import show
 
 PYTHON = "python"  # the one that runs this script
 DEMO = ("--preset=demo", "--set=workspace_dir=workspace/multi_gpu_example")
+AGENT = (PYTHON, "scripts/elastic_agent.py", "--nproc_per_node=2")  # torchrun's own store is open to the network
 FLOW_NEEDS = ("--data DIR", "--base MODEL")
 CLIPBOARDS = (("pbcopy",), ("clip",), ("wl-copy",), ("xclip", "-selection", "clipboard"), ("xsel", "-ib"))
 
@@ -95,21 +96,21 @@ EXAMPLES = (
         (PYTHON, "scripts/train.py", *DEMO, "--devices=0,1"),
     ),
     Example(
-        "Plain torchrun, counted GPUs",
-        "Counts the GPUs and replaces itself by torchrun; its ranks watch each other.",
+        "Without a supervisor, counted GPUs",
+        "Counts the GPUs and replaces itself by torchrun's agent; its ranks watch each other.",
         ("./scripts/train_distributed.sh", "all"),
         ("CONFIG",),
         on_windows=(),
     ),
     Example(
         "torchrun",
-        "Trains in the ranks that torchrun starts.",
-        (PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "scripts/train.py", *DEMO),
+        "Trains in the ranks of torchrun's agent, whose store listens on this machine only; takes torchrun's options.",
+        (*AGENT, "scripts/train.py", *DEMO),
         on_windows=(),
     ),
     Example(
         "accelerate",
-        "Trains in the ranks that accelerate starts, as its own file says.",
+        "Trains in the ranks that accelerate starts, as its own file says; its store listens on all interfaces.",
         (
             *(PYTHON, "-m", "accelerate.commands.launch", "--config_file=resources/accelerate_config.yaml"),
             *("scripts/train.py", *DEMO),
@@ -125,11 +126,8 @@ EXAMPLES = (
     ),
     Example(
         "Flow matching by torchrun",
-        "The same training in the ranks that torchrun starts.",
-        (
-            *(PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"),
-            *("scripts/train_flow_matching.py", "--batch_size=2"),
-        ),
+        "The same training in the ranks of torchrun's agent.",
+        (*AGENT, "scripts/train_flow_matching.py", "--batch_size=2"),
         FLOW_NEEDS,
         on_windows=(),
     ),

@@ -25,6 +25,7 @@ from modules.launch.command_text import (
     Places,
     bash_line,
     bash_script,
+    check_address,
     commands_text,
     node_commands,
     powershell_line,
@@ -128,8 +129,10 @@ def check_here(config: TrainConfig, wait_seconds: float, resume: bool) -> None:
     def tell(text: str) -> None:
         print_line(text)
 
-    if unreachable := [problem.message for problem in check_settings(config) if problem.path == "master_addr"]:
-        raise UserError(unreachable[0])
+    check_address(config)
+    for problem in check_settings(config):
+        if problem.path == "master_addr":  # fine for nodes that are all on this machine, to try things out
+            tell(f"Warning: {problem.message}")
     with refused_together(config, tell):  # the devices of a node are its own
         if refused := blocking(device_problems(config, StartFacts(read_machine()), resume)):
             raise UserError(refused[0])

@@ -20,7 +20,7 @@ from modules.config.errors import UserError
 from modules.config.installation import command_name
 from modules.config.SampleConfig import DEFAULT_LAYERS, MAX_LAYERS, MAX_SIDE
 from modules.config.visible_text import visible_line
-from modules.session.out_of_memory import is_out_of_memory
+from modules.session.out_of_memory import is_out_of_memory, is_out_of_system_memory
 from modules.session.printing import print_line, print_text
 from modules.session.writable import check_writable
 from scripts.lora_and_strength import strength_of_each
@@ -81,14 +81,16 @@ def main(argv: list[str] | None = None) -> int:
             text = text.replace(f"model.{name}", f"--{name.replace('_', '-')}")
         print_text(text, sys.stderr)
         return 2
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
+    except (RuntimeError, MemoryError, OSError) as error:
+        if is_out_of_memory(error):
+            text = "The GPU's memory is too small: lower --batch-size, --width and --height, or use --dtype bfloat16."
+        elif is_out_of_system_memory(error):
+            text = "The system's memory is too small: close other programs, or use --dtype bfloat16."
+        elif isinstance(error, OSError):
+            text = f"--out {args.out!r} can't be written ({error.strerror}): choose another folder."
+        else:
             raise
-        text = "The GPU's memory is too small: lower --batch-size, --width and --height, or use --dtype bfloat16."
         print_line(text, sys.stderr)
-        return 2
-    except OSError as error:
-        print_line(f"--out {args.out!r} can't be written ({error.strerror}): choose another folder.", sys.stderr)
         return 2
     return 0
 

@@ -21,6 +21,7 @@ from modules.config.files import apply_overrides, config_from_values, load_value
 from modules.config.installation import command_name
 from modules.config.presets import load_preset, merge_values
 from modules.config.TrainConfig import TrainConfig
+from modules.session.out_of_memory import SYSTEM_ADVICE, is_out_of_system_memory
 from modules.session.printing import print_text
 from scripts.terminal import escape_unprintable, show
 
@@ -49,6 +50,11 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         print_text(error, sys.stderr)
         return 2
+    except (MemoryError, OSError, ImportError, RuntimeError) as error:
+        if not is_out_of_system_memory(error):
+            raise
+        print_text(SYSTEM_ADVICE, sys.stderr)
+        return 1
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""Trains by torchrun on the GPUs of this machine: scripts/train_distributed.sh [NUM_GPUS|all] CONFIG [options]."""
+"""Trains by torchrun's agent on this machine's GPUs: scripts/train_distributed.sh [NUM_GPUS|all] CONFIG [options]."""
 
 import os
 import sys
@@ -30,7 +30,7 @@ CONFIG is a settings file; without a number the settings say how many GPUs train
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Replaces this process by torchrun; returns the exit code where there is nothing to start."""
+    """Replaces this process by torchrun's agent; returns the exit code where there is nothing to start."""
     if sys.platform == "win32":
         print(
             "train_distributed.py: torchrun does not work on Windows; use start-multi-gpu.bat or train.py --multi_gpu.",
@@ -59,11 +59,11 @@ def main(argv: list[str] | None = None) -> int:
         return train.main(arguments)
     # torchrun would give each rank one thread, whatever there is
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // num_ranks)))
-    # not the command `torchrun`: its first line names the folder of Chorus, which breaks for odd names and when moved
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
-    torchrun += [*log_dir(folder), *signals()]
+    # not torchrun itself, whose store listens on all network interfaces
+    agent = [sys.executable, str(ROOT / "scripts" / "elastic_agent.py"), f"--nproc-per-node={num_ranks}"]
+    agent += [*log_dir(folder), *signals()]
     sys.stderr.flush()
-    os.execv(sys.executable, [*torchrun, str(ROOT / "scripts" / "train.py"), *arguments])
+    os.execv(sys.executable, [*agent, str(ROOT / "scripts" / "train.py"), *arguments])
 
 
 def ranks_wanted(wanted: str) -> list[str]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets Chorus up on first use, then trains by torchrun: scripts/train_distributed.sh [NUM_GPUS|all] CONFIG [options]
+# Sets Chorus up on first use, then trains by torchrun's agent: scripts/train_distributed.sh [NUM_GPUS|all] CONFIG [options]
 # bash 3.2 (macOS) must understand it. The current folder stays, so that relative paths in the options hold.
 set -eu
 

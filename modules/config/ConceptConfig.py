@@ -10,7 +10,7 @@ from modules.config.families import (
     families_taking_references,
     families_with,
 )
-from modules.config.setting import STRICT, Float, Int, Str, section, setting
+from modules.config.setting import MAX_SIDE, STRICT, Float, Int, Str, section, setting
 
 TABLE = {".captions": ["table"]}
 PRESERVED = {"loss.output_preservation": [True]}
@@ -362,6 +362,7 @@ class ConceptConfig:
         "images with 2.5 make 25 samples.",
         group="data",
         gt=0,
+        le=1_000_000,
     )
     share: Float | None = setting(
         None,
@@ -382,9 +383,10 @@ class ConceptConfig:
         group="data",
         unit="pixels",
         ge=8,
+        le=MAX_SIDE,
         importance="advanced",
     )
-    resolutions: list[Annotated[Int, Field(ge=8)]] = setting(
+    resolutions: list[Annotated[Int, Field(ge=8, le=MAX_SIDE)]] = setting(
         label="Multi-resolution",
         help="Each time an image of this concept is shown, it is in one of these resolutions, drawn anew. Empty: the "
         "resolution above, or the data settings.",
@@ -409,6 +411,7 @@ class ConceptConfig:
         help="How strongly the concept's images count in the loss. 1 is normal, 0 has no effect on the model.",
         group="data",
         ge=0,
+        le=1_000_000,
         importance="advanced",
     )
     validation: bool = setting(

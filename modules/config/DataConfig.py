@@ -10,7 +10,7 @@ from modules.config.families import (
     families_taking_clips,
 )
 from modules.config.methods import methods_that
-from modules.config.setting import STRICT, Float, Int, VisibleWhen, setting
+from modules.config.setting import MAX_SIDE, STRICT, Float, Int, VisibleWhen, setting
 
 INPAINTING: VisibleWhen = {
     "family": families_inpainting(),
@@ -32,8 +32,9 @@ class DataConfig:
         in_crash_report=True,
         unit="pixels",
         ge=8,
+        le=MAX_SIDE,
     )
-    resolutions: list[Annotated[Int, Field(ge=8)]] = setting(
+    resolutions: list[Annotated[Int, Field(ge=8, le=MAX_SIDE)]] = setting(
         label="Multi-resolution",
         help="Each time an image is shown, it is in one of these resolutions, drawn anew; an epoch stays as long. "
         "Empty: always the one above.",
@@ -51,6 +52,7 @@ class DataConfig:
         group="data",
         in_crash_report=True,
         ge=1,
+        le=100_000,
         visible_when={"family": families_taking_clips()},
     )
     fps: Float | None = setting(
@@ -62,6 +64,7 @@ class DataConfig:
         empty_means="as the model",
         group="data",
         gt=0,
+        le=1000,
         importance="advanced",
         visible_when={"family": families_taking_clips()},
     )
@@ -137,6 +140,7 @@ class DataConfig:
         "cached. Each time the image is used, one of them is drawn. 4 to 16; few images need more of them.",
         group="data",
         ge=1,
+        le=10_000,
         importance="advanced",
         visible_when=INPAINTING,
     )
@@ -157,6 +161,7 @@ class DataConfig:
         group="data",
         unit="pixels",
         ge=8,
+        le=MAX_SIDE,
         importance="advanced",
         visible_when={".bucketing": [False]},
     )
@@ -169,6 +174,7 @@ class DataConfig:
         group="data",
         unit="pixels",
         ge=8,
+        le=MAX_SIDE,
         importance="advanced",
         visible_when={".bucketing": [False]},
     )
@@ -181,6 +187,7 @@ class DataConfig:
         group="data",
         unit="pixels",
         ge=8,
+        le=MAX_SIDE,
         importance="advanced",
         visible_when={".bucketing": [True]},
     )
@@ -191,6 +198,7 @@ class DataConfig:
         help="Long side over short side of the most elongated shape; images beyond it are cropped. 2 is usual.",
         group="data",
         ge=1,
+        le=1000,
         importance="advanced",
         visible_when={".bucketing": [True]},
     )
@@ -203,6 +211,7 @@ class DataConfig:
         group="data",
         unit="pixels",
         ge=8,
+        le=MAX_SIDE,
         importance="advanced",
         visible_when={".bucketing": [True]},
     )
@@ -235,6 +244,7 @@ class DataConfig:
         "cache entry. While a text encoder trains each showing has an order of its own.",
         group="data",
         ge=1,
+        le=1000,
         importance="advanced",
     )
     augmentation_variants: Int = setting(
@@ -245,6 +255,7 @@ class DataConfig:
         "showing draws one of them.",
         group="data",
         ge=1,
+        le=10_000,
         importance="advanced",
     )
     validation_share: Float = setting(
@@ -276,6 +287,7 @@ class DataConfig:
         group="data",
         unit="steps",
         ge=0,
+        le=1000,
         importance="advanced",
     )
 

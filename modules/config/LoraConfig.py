@@ -35,6 +35,7 @@ class LoraConfig:
         "128 for a style of many images. Of OFT the size of a block, at most: 4 to 16 is usual.",
         group="method",
         ge=1,
+        le=1_000_000,
     )
     alpha: Float = setting(
         16.0,
@@ -44,6 +45,7 @@ class LoraConfig:
         "rank is a gentler choice.",
         group="method",
         gt=0,
+        le=1_000_000,
         visible_when=SCALED,
     )
     dropout: Float = setting(
@@ -140,6 +142,7 @@ class LoraConfig:
         "is usual, with a lower learning rate; 1 trains both alike.",
         group="method",
         ge=1,
+        le=1_000_000,
         visible_when=PLAIN,
         importance="advanced",
     )
@@ -196,6 +199,7 @@ class LoraConfig:
         "convolutions have more weights. Empty: the same rank.",
         group="method",
         ge=1,
+        le=1_000_000,
         importance="advanced",
         empty_means="same as rank",
         visible_when={".targets": ["linear_conv"]},
@@ -208,6 +212,7 @@ class LoraConfig:
         "their rank. Empty: the same alpha.",
         group="method",
         gt=0,
+        le=1_000_000,
         importance="advanced",
         empty_means="same as alpha",
         visible_when={".targets": ["linear_conv"], **SCALED},
@@ -239,6 +244,7 @@ class LoraConfig:
         help="Learning rate of the new words beside that of the LoRA, usually 10 to 50 times as high. Empty: the same.",
         group="method",
         gt=0,
+        le=1000,
         empty_means="same as optimizer",
         visible_when={"method": methods_that(lambda method: method.trains_words and method.trains_adapters)},
     )

@@ -21,6 +21,7 @@ class LossConfig:
         "with 1 here and 0 for the others.",
         group="training",
         ge=0,
+        le=1_000_000,
         importance="advanced",
     )
     mae: Float = setting(
@@ -30,6 +31,7 @@ class LossConfig:
         help="Heeds large errors less than the squared error does.",
         group="training",
         ge=0,
+        le=1_000_000,
         importance="advanced",
     )
     huber: Float = setting(
@@ -39,6 +41,7 @@ class LossConfig:
         help="Squared where the error is small, absolute where it is large: a few bad images do less harm.",
         group="training",
         ge=0,
+        le=1_000_000,
         importance="advanced",
     )
     smooth_l1: Float = setting(
@@ -48,6 +51,7 @@ class LossConfig:
         help="The Huber error divided by its threshold: absolute errors count the same whatever the threshold is.",
         group="training",
         ge=0,
+        le=1_000_000,
         importance="advanced",
     )
     huber_delta: Float = setting(
@@ -77,6 +81,7 @@ class LossConfig:
         help="Half the squared error where the error is small, absolute where it is far above 1.",
         group="training",
         ge=0,
+        le=1_000_000,
         importance="advanced",
     )
     weighting: Literal["constant", "min_snr_gamma", "debiased", "p2", "sigma", "sigma_sqrt", "cosmap"] = setting(
@@ -104,6 +109,7 @@ class LossConfig:
         help="Samples whose signal-to-noise ratio is above this count less. 5 is usual.",
         group="training",
         gt=0,
+        le=1_000_000,
         importance="advanced",
         visible_when={".weighting": ["min_snr_gamma"]},
     )
@@ -114,6 +120,7 @@ class LossConfig:
         help="How much less samples with little noise count. 0.5 to 1 is usual.",
         group="training",
         gt=0,
+        le=1000,
         importance="advanced",
         visible_when={".weighting": ["p2"]},
     )
@@ -169,6 +176,7 @@ class LossConfig:
         "switches it off; 1 is usual. LoRA only; costs a second pass.",
         group="training",
         ge=0,
+        le=1_000_000,
         importance="advanced",
         visible_when=MASKED | KEEPS_OLD_MODEL,
     )
@@ -198,6 +206,7 @@ class LossConfig:
         help="How much this counts beside the images themselves. 1 is usual.",
         group="training",
         gt=0,
+        le=1_000_000,
         importance="advanced",
         visible_when={".output_preservation": [True], **KEEPS_OLD_MODEL},
     )

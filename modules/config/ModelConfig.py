@@ -249,6 +249,7 @@ class ModelConfig:
         empty_means="auto",
         in_crash_report=True,
         ge=0,
+        le=1000,
         visible_when={"method": ADDS_WEIGHTS},
     )
     compile: Literal["off", "blocks"] = setting(

@@ -48,6 +48,7 @@ class OptimizerConfig:
         "Prodigy, a hundred times more for SGD.",
         group="optimizer",
         gt=0,
+        le=1000,
     )
     beta1: Float = setting(
         0.9,
@@ -76,6 +77,7 @@ class OptimizerConfig:
         help="Keeps the division by the squared gradients' root finite. 1e-8; larger values damp rare weights.",
         group="optimizer",
         gt=0,
+        le=1,
         importance="advanced",
         visible_when=optimizers_with("eps"),
     )
@@ -86,6 +88,7 @@ class OptimizerConfig:
         help="Pulls weights toward zero at every step, against overfitting. 0 switches it off.",
         group="optimizer",
         ge=0,
+        le=1000,
         importance="advanced",
     )
     max_grad_norm: Float = setting(
@@ -112,6 +115,7 @@ class OptimizerConfig:
         help="Updates with a larger root mean square than this are scaled down to it. 1 is the published value.",
         group="optimizer",
         gt=0,
+        le=1_000_000,
         importance="advanced",
         visible_when=optimizers_with("adafactor_clip_threshold"),
     )
@@ -132,6 +136,7 @@ class OptimizerConfig:
         help="Multiplies the step size that Prodigy finds. 1 is normal; 0.5 to 2 makes it more careful or bolder.",
         group="optimizer",
         gt=0,
+        le=1_000_000,
         importance="advanced",
         visible_when=optimizers_with("prodigy_d_coef"),
     )
@@ -152,6 +157,7 @@ class OptimizerConfig:
         help="Weight of the slow mean beside the fast one. 5 to 10; with 0 it is AdamW.",
         group="optimizer",
         ge=0,
+        le=1_000_000,
         importance="advanced",
         visible_when=optimizers_with("ademamix_alpha"),
     )
@@ -184,6 +190,7 @@ class OptimizerConfig:
         help="Updates with a larger root mean square than this are scaled down to it. 1 is the published value.",
         group="optimizer",
         gt=0,
+        le=1_000_000,
         importance="advanced",
         visible_when=optimizers_with("came_clip_threshold"),
     )
@@ -193,6 +200,7 @@ class OptimizerConfig:
         help="Late steps weigh more in the average, by step ^ value. 0 weighs all alike.",
         group="optimizer",
         ge=0,
+        le=1000,
         importance="advanced",
         visible_when=optimizers_with("schedule_free_power"),
     )

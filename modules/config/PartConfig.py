@@ -28,6 +28,7 @@ class PartConfig:
         group="method",
         empty_means="same as optimizer",
         gt=0,
+        le=1000,
         importance="advanced",
         visible_when=TRAINED,
     )
@@ -38,6 +39,7 @@ class PartConfig:
         group="method",
         empty_means="same as optimizer",
         ge=0,
+        le=1000,
         importance="advanced",
         visible_when=TRAINED,
     )

@@ -7,10 +7,9 @@ from modules.config.families import (
     families_taking_last_frames,
     families_with,
 )
-from modules.config.setting import STRICT, Float, Int, Str, setting
+from modules.config.setting import MAX_SIDE, STRICT, Float, Int, Str, setting
 
 DEFAULT_LAYERS, MAX_LAYERS = 4, 50
-MAX_SIDE = 16384  # pixels; no model generates images this large, so a larger value is a typing error
 
 
 @dataclass(config=STRICT)
@@ -104,6 +103,7 @@ class SampleConfig:
         empty_means="as the training clips",
         group="sampling",
         ge=1,
+        le=100_000,
         visible_when={"family": families_taking_clips()},
     )
     layers: Int = setting(
@@ -123,6 +123,7 @@ class SampleConfig:
         help="Steps of the sampler. 20 to 30 are good; more take longer and change little.",
         group="sampling",
         ge=1,
+        le=10_000,
     )
     guidance: Float = setting(
         7.5,
@@ -131,6 +132,7 @@ class SampleConfig:
         help="How closely the image follows the prompt. 5 to 8 for Stable Diffusion 1.x and 2.x, 3 to 5 for 3.",
         group="sampling",
         ge=0,
+        le=1000,
     )
     count: Int = setting(
         1,
@@ -138,6 +140,7 @@ class SampleConfig:
         help="How many images are made of this prompt.",
         group="sampling",
         ge=1,
+        le=10_000,
     )
     enabled: bool = setting(
         True,

@@ -47,6 +47,7 @@ class SamplingConfig:
         help="How many images each GPU makes at once. Lower it if sampling runs out of memory.",
         group="sampling",
         ge=1,
+        le=10_000,
         importance="advanced",
     )
     sampler: Sampler = setting(

@@ -72,6 +72,7 @@ class ScheduleConfig:
         "that go down and up rise again, and the run ends at the whole rate.",
         group="optimizer",
         ge=1,
+        le=1_000_000,
         importance="advanced",
         visible_when={".name": ["cosine_restarts", "cosine_waves"]},
     )
@@ -82,6 +83,7 @@ class ScheduleConfig:
         help="Of the polynomial: 1 is a line, 2 falls fast at first and slowly at the end.",
         group="optimizer",
         gt=0,
+        le=1000,
         importance="advanced",
         visible_when={".name": ["polynomial"]},
     )

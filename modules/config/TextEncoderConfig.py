@@ -23,7 +23,7 @@ class TextEncoderConfig(PartConfig):
         importance="advanced",
         visible_when={**TRAINED, "family": SEVERAL},
     )
-    learning_rates: list[Annotated[Float, Field(gt=0)]] = setting(
+    learning_rates: list[Annotated[Float, Field(gt=0, le=1000)]] = setting(
         label="Rates of single encoders",
         also_called="text_encoder_lr, text_encoder_2.learning_rate, learning_rate_te1, learning_rate_te2",
         help="Learning rates of the text encoders one by one, in models that have several: the first is that of number "

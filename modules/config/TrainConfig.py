@@ -304,6 +304,7 @@ class TrainConfig:
         group="multi_gpu",
         unit="MB",
         ge=1,
+        le=100_000,
         importance="advanced",
         visible_when=DDP,
     )

@@ -16,6 +16,7 @@ class VaeConfig:
         "error of a pixel value. 1e-6 hardly shows, 1e-4 shapes a new autoencoder; 0 switches it off.",
         group="method",
         ge=0,
+        le=1_000_000,
     )
     reconstruction: Literal["mse", "l1"] = setting(
         "mse",

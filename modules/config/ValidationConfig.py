@@ -30,6 +30,7 @@ class ValidationConfig:
         "take longer.",
         group="training",
         ge=1,
+        le=1000,
         importance="advanced",
         visible_when={".unit": ["steps", "minutes", "epochs"]},
     )

@@ -57,10 +57,11 @@ def to_values(config: TrainConfig) -> dict:
     return dataclasses.asdict(config)
 
 
-def save_config(config: TrainConfig, path: str | Path) -> None:
+def save_config(config: TrainConfig, path: str | Path, keeps_link: bool = True) -> None:
     """Write all settings as YAML or JSON, depending on the extension.
 
     The file is replaced atomically. The folder has to exist.
+    keeps_link: where `path` is a link, replace the file that it leads to, rather than the link.
     Raises ConfigError if the file can't be written, or if the settings would be refused when read back.
     """
     path = Path(path)
@@ -72,7 +73,7 @@ def save_config(config: TrainConfig, path: str | Path) -> None:
     else:
         text = yaml.dump(values, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
     try:
-        write_bytes(path.resolve(), text.encode("utf-8"))  # resolved, so that a symlink is kept
+        write_bytes(path.resolve() if keeps_link else path, text.encode("utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} can't be written: {error.strerror}; choose another place.") from error
 

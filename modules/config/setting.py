@@ -17,6 +17,8 @@ Scope = Literal["run", "machine"]
 STRICT = ConfigDict(validate_assignment=True, extra="forbid", allow_inf_nan=False)
 """The pydantic configuration of all settings: unknown names, invalid values and NaN are refused, also on assignment."""
 
+MAX_SIDE = 16384  # pixels; no model takes or generates images this large, so a larger value is a typing error
+
 IntervalUnit = Literal["never", "steps", "minutes", "epochs"]
 INTERVAL_LABELS = {"never": "Never", "steps": "Steps", "minutes": "Minutes", "epochs": "Epochs"}
 

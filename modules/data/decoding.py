@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -109,8 +110,13 @@ def find_undecodable(
 
 
 def check_unusable(dataset: Dataset, unusable: dict[int, str], max_share: float) -> None:
-    """Raises DataError if more images are unusable than data.max_unreadable_share allows."""
+    """Raises DataError if more images are unusable than data.max_unreadable_share allows, or a folder is gone."""
     images = dataset.images_of(unusable)
+    for number, path in _gone_folders(dataset, unusable):
+        raise DataError(
+            f"concepts.{number}.path {path}: the folder is gone since its images were found; bring it back, such as by "
+            "connecting its disk, and start again."
+        )
     count = len(images) + len(dataset.unreadable)
     total = dataset.num_images + len(dataset.unreadable)
     if count > max_share * total or count == total:
@@ -119,6 +125,13 @@ def check_unusable(dataset: Dataset, unusable: dict[int, str], max_share: float)
             f"{count} of {counted(total, 'image')} can't be used, more than data.max_unreadable_share {max_share:g} "
             f"allows, such as {listed[0]}: repair or remove them, or increase the setting."
         )
+
+
+def _gone_folders(dataset: Dataset, unusable: Iterable[int]) -> Iterator[tuple[int, str]]:
+    """The number and folder of each concept with unusable images whose folder is gone."""
+    for number in sorted({int(dataset.concept_index[sample]) for sample in unusable}):
+        if not os.path.isdir(os.path.expanduser(dataset.concepts[number].path)):
+            yield number, dataset.concepts[number].path
 
 
 def read_ahead(function: Callable[[int], T], items: Iterable[int]) -> Iterator[T]:

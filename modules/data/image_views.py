@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from modules.config.counted import counted
 from modules.data.Augmentation import Augmentation, draw_augmentation, fixed_augmentation
 from modules.data.buckets import CropBox, crop_box
 from modules.data.concepts import Views
+from modules.data.errors import DataError
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
@@ -23,11 +25,14 @@ if TYPE_CHECKING:
     from modules.data.buckets import Buckets
     from modules.data.concepts import Dataset
 
+MAX_VIEWS = 20_000_000  # whose paths and sizes take some GB of memory
+
 
 def with_views(dataset: Dataset, data: DataConfig, seed: int) -> tuple[Dataset, np.ndarray]:
     """Expands a dataset of images into one of views; also returns int32[N], the resolution of each view in pixels.
 
     Held-out images have a single view: without variants, in the first resolution.
+    Raises DataError for more than MAX_VIEWS.
     """
     resolutions = [resolutions_of(concept, data) for concept in dataset.concepts]
     augmented = np.array([concept.augmentation.is_on for concept in dataset.concepts], bool)[dataset.concept_index]
@@ -38,6 +43,11 @@ def with_views(dataset: Dataset, data: DataConfig, seed: int) -> tuple[Dataset, 
     num_resolutions = np.where(held_out, 1, num_resolutions)
 
     num_views = num_variants * num_resolutions
+    if num_views.sum() > MAX_VIEWS:
+        raise DataError(
+            f"data.augmentation_variants {data.augmentation_variants}: with {counted(len(dataset), 'image')} these are "
+            f"{num_views.sum()} variants to encode and cache, above the limit of {MAX_VIEWS}; use fewer."
+        )
     image = np.repeat(np.arange(len(dataset)), num_views)
     first = np.cumsum(num_views) - num_views
     resolution_number, variant = np.divmod(np.arange(len(image)) - first[image], num_variants[image])

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from modules.families.Family import Family
 
 
+MAX_SAMPLES = 100_000_000  # of an epoch, whose plan takes about 50 bytes for each
+
+
 def check_sizes(config: TrainConfig, family: Family) -> None:
     """Raises DataError for sizes of training or sample images that the family can't process."""
     for problem in size_problems(config, family.align, family.name):
@@ -47,6 +50,7 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
     dataset = with_clips(dataset, rule)
     if family.needs_first_frame and facts_of(config).uses_denoiser:
         dataset = without_stills(dataset, family.label)
+    _check_epoch(dataset)
     dataset, resolution = with_views(hold_out(dataset, data.validation_share), data, config.seed)
     buckets = assign_buckets(
         dataset.widths,
@@ -60,3 +64,15 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
         fixed_shape=data.fixed_shape,
     )
     return dataset, with_frames(buckets, dataset, family.frames_per_token or family.frame_step)
+
+
+def _check_epoch(dataset: Dataset) -> None:
+    """Raises DataError if an epoch has more samples than can be planned."""
+    repeats = dataset.repeats
+    if repeats.sum() <= MAX_SAMPLES:
+        return
+    number = int(dataset.concept_index[int(repeats.argmax())])
+    raise DataError(
+        f"concepts.{number}.repeats {dataset.concepts[number].repeats:g}: an epoch would have {repeats.sum():.3g} "
+        f"samples, and at most {MAX_SAMPLES:g} can be planned; use less, and more epochs."
+    )

@@ -70,6 +70,7 @@ def _run(task: RankTask, starter: _Starter) -> None:
         torch.cuda.set_device(device)
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are local; the host name may not resolve
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "=lo")  # as in a training: setup_distributed.py
     store = _open_store(task, starter)
     dist.init_process_group(task.backend, store=store, rank=task.rank, world_size=task.world_size, timeout=PATIENCE)
     values = torch.empty(task.num_bytes // 4, dtype=torch.float32, device=device)

@@ -25,13 +25,14 @@ from modules.distributed.errors import RanksError
 from modules.distributed.Heartbeat import Heartbeat
 from modules.distributed.nccl_errors import explain_nccl_error, is_nccl_error
 from modules.distributed.node_secret import node_secret
+from modules.distributed.open_store import open_store_warning
 from modules.distributed.rendezvous import Meeting, meet, torch_version
 from modules.distributed.Runtime import Runtime, default_device
 from modules.distributed.ShardedRuntime import ShardedRuntime
 from modules.distributed.usable_gpus import check_gpus, set_cuda_device
 from modules.machine.backend import Backend, backend_warning, choose_backend, sharding_needs_nccl
 from modules.machine.devices import list_gpus, mixed_gpus_warning, num_cores, slow_links_warning
-from modules.machine.interfaces import interface_towards
+from modules.machine.interfaces import gloo_interface_problem, interface_towards
 from modules.machine.link_speeds import describe_links
 from modules.machine.run_shape import crowded_warning
 from modules.machine.strategy import Strategy, choose_strategy
@@ -227,10 +228,17 @@ def _join(config: TrainConfig, environment: RankEnvironment) -> Membership:
     if "OMP_NUM_THREADS" not in os.environ:  # else every rank would take all cores, and they wait for each other
         torch.set_num_threads(threads_of_rank(environment, num_cores()))
     if sys.platform == "linux":
+        is_one_node = environment.num_nodes == 1
         # gloo would use the host name, which may not resolve to a working address
-        interface = "lo" if environment.num_nodes == 1 else interface_towards(environment.master_addr)
+        interface = "lo" if is_one_node else interface_towards(environment.master_addr)
         if interface:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        if is_one_node:
+            # Else NCCL's ranks would find each other at an address of the network. Data still go over NVLink, PCIe or
+            # shared memory. (github.com/NVIDIA/nccl/issues/965; "=": this interface, not all with this prefix)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", "=lo")
+    if backend == "gloo" and (problem := gloo_interface_problem(os.environ.get("GLOO_SOCKET_IFNAME", ""))):
+        raise RanksError(f"Rank {environment.rank} can't join the others: {problem}; correct or unset it.")
     seconds = float(os.environ.get(JOIN_VARIABLE, JOIN_SECONDS))
     with _bounded(seconds), _explained(environment):
         store = dist.PrefixStore(environment.run_id, _open_store(environment, seconds))
@@ -315,6 +323,8 @@ def _introduce(config: TrainConfig, membership: Membership, tell: Tell, warn: Te
             tell(f"GPU links: {links}")
         for warning in filter(None, (mixed_gpus_warning(chosen), slow_links_warning(chosen))):
             warn(warning)
+    if warning := open_store_warning(environment):
+        warn(warning)
     if several and not membership.meeting.has_secret:
         warn(
             f"{TOKEN_VARIABLE} is not set: whoever reaches the machines' ports can forge what they tell each other. "

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from modules.launch.lifeline import LOST_EXIT_CODE, LifelineServer, RankError, RankState
+from modules.session.out_of_memory import ADVICE
 
 SETTLE_SECONDS = 1.0  # from the first sign of trouble to the verdict: a symptom may be seen before its cause
 START_SECONDS = 600.0  # for a rank to connect: importing libraries from a network disk takes minutes
@@ -28,7 +29,7 @@ class Failure:
     """
 
     rank: int
-    kind: Literal["killed", "error", "user_error", "hung", "ended", "lost"]
+    kind: Literal["killed", "error", "user_error", "out_of_memory", "hung", "ended", "lost"]
     text: str
     time: float
     is_symptom: bool = False
@@ -199,7 +200,7 @@ def _causes_first(failure: Failure) -> tuple[int, float]:
 def _said(state: RankState, error: RankError) -> Failure:
     return Failure(
         state.rank,
-        "user_error" if error.is_user_error else "error",
+        "user_error" if error.is_user_error else "out_of_memory" if error.text in ADVICE else "error",
         error.text,
         error.time,
         is_symptom=error.is_symptom,

@@ -40,7 +40,8 @@ class Supervisor:
     callbacks: told about stops, restarts and failures; the ranks report everything else themselves.
     has_backup: whether there is a backup to restart from.
     grace_seconds: between asking a rank to end and killing it.
-    first_rank: the rank of local rank 0. writes_exit: whether this node writes exit.json.
+    first_rank: the rank of local rank 0. writes_exit: whether this node writes exit.json. has_all: whether all ranks of
+        the run are on this node, so that it may end them without asking the others.
     token: of the run, for the ranks; None: the one of this process's environment, if any.
     train_alone: called if the ranks could not join the process group; makes the next launcher start a single rank,
         or returns False if that is not allowed.
@@ -58,6 +59,7 @@ class Supervisor:
         grace_seconds: float = 3.0,
         first_rank: int = 0,
         writes_exit: bool = True,
+        has_all: bool = True,
         token: str | None = None,
         train_alone: Callable[[Failure], bool] = lambda failure: False,
     ):
@@ -70,6 +72,7 @@ class Supervisor:
         self._grace_seconds = grace_seconds
         self._first_rank = first_rank
         self._writes_exit = writes_exit
+        self._has_all = has_all
         self._token = {} if token is None else {TOKEN_VARIABLE: token}
         self._train_alone = train_alone
         self._stops: list[int] = []  # the signals received so far that ask for a stop
@@ -123,8 +126,9 @@ class Supervisor:
             failure = self._launcher_failure(ranks.launcher) or ranks.watch.verdict(time.monotonic())
             if failure is not None and self._stops and failure.rank not in ranks.server.ranks:
                 # whatever ended it (perhaps the same signal, sent to all processes): it had nothing to save yet
-                self._callbacks.on_status("Stopped before the training began")
-                return "stopped"
+                return self._stopped_before_training()
+            if self._stops and self._has_all and not any(state.has_begun for state in ranks.server.ranks.values()):
+                return self._stopped_before_training()  # ranks that import would answer only after a minute
             if failure is not None:
                 return failure
             if sum(number in STOP_SIGNALS for number in self._stops) > 1:
@@ -138,6 +142,11 @@ class Supervisor:
             if not ranks.launcher.is_running() or self._end_lingering(ranks):
                 ends = {state.done for state in states}
                 return next(end for end in ("requeued", "stopped", "finished") if end in ends)
+
+    def _stopped_before_training(self) -> Outcome:
+        text = stopped_at_once(self._folder) if self._resume else "Stopped before the training began"
+        self._callbacks.on_status(text)
+        return "stopped"
 
     def _launcher_failure(self, launcher: Launcher) -> Failure | None:
         """The launcher's own death. Checked before its ranks' errors: it causes them, as they lose their store."""
@@ -205,7 +214,8 @@ class Supervisor:
         self._restarts += 1
         self._resume = True  # even without a backup: else models already saved would be taken for an earlier run's
         start = "from the last backup" if self._has_backup() else "from the beginning"
-        self._callbacks.on_warning(f"{failure.text} Starting again {start} ({self._restarts} of {self._max_restarts}).")
+        cause = failure.text if failure.text.endswith((".", "!", "?")) else f"{failure.text}."
+        self._callbacks.on_warning(f"{cause} Starting again {start} ({self._restarts} of {self._max_restarts}).")
         return True
 
     def _tell(self, outcome: Outcome) -> None:

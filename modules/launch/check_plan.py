@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 from modules.config.errors import ConfigError
 from modules.distributed.Heartbeat import read_limits
 from modules.families.registry import FAMILIES
 from modules.launch.plan import JoinPlan, LaunchPlan, SupervisePlan
 from modules.machine.can_start import StartFacts, blocking, shape_problems
+from modules.machine.interfaces import gloo_interface_problem
 from modules.session.RunFolder import RunFolder
 from modules.session.writable import check_writable
 from modules.trainer.checks import check_start
@@ -41,4 +44,6 @@ def check_plan(plan: LaunchPlan) -> list[str]:
     problems = shape_problems(config, plan.shape, facts, plan.resume)
     if refused := blocking(problems):
         raise ConfigError(refused)
+    if plan.world_size > 1 and (problem := gloo_interface_problem(os.environ.get("GLOO_SOCKET_IFNAME", ""))):
+        warnings.append(f"{problem}: ranks on gloo can't reach each other; correct or unset it.")
     return list(dict.fromkeys([*warnings, *(problem.message for problem in problems)]))

@@ -93,8 +93,8 @@ def node_commands(config: TrainConfig, ranks_per_node: int, places: Places, resu
     """
     num_nodes = config.num_nodes if config.enable_multi_gpu else 1
     check_text("master_addr", config.master_addr)
-    if num_nodes > 1 and not config.master_addr.strip():
-        raise UserError("master_addr is empty: write the address of machine 0, as the others reach it.")
+    if num_nodes > 1:
+        check_address(config)
     variables = []
     if config.enable_multi_gpu and config.device_indexes:
         variables.append(("CUDA_DEVICE_ORDER", "PCI_BUS_ID"))  # so that indexes refer to the GPUs that were chosen
@@ -111,6 +111,12 @@ def node_commands(config: TrainConfig, ranks_per_node: int, places: Places, resu
         )
         for rank in range(num_nodes)
     ]
+
+
+def check_address(config: TrainConfig) -> None:
+    """Raises UserError if the address of machine 0 is missing."""
+    if not config.master_addr.strip():
+        raise UserError("master_addr is empty: write the address of machine 0, as the others reach it.")
 
 
 def commands_text(commands: Sequence[Command], master_addr: str, line: Callable[[Command], str]) -> str:
@@ -196,18 +202,17 @@ def _arguments(config: TrainConfig, ranks_per_node: int, node_rank: int, places:
     script += ["--resume"] if resume else []
     if not config.enable_multi_gpu or (config.num_nodes == 1 and ranks_per_node == 1):
         return [places.python, *script]
-    if not uses_torchrun(config):
-        settings = {"enable_multi_gpu": "true", "use_torchrun": "false", "world_size": ranks_per_node}
+    by_torchrun = uses_torchrun(config)
+    # on one machine train.py starts torchrun's agent itself: torchrun's own store would listen on all interfaces
+    if config.num_nodes == 1 or not by_torchrun:
+        settings = {"enable_multi_gpu": "true", "use_torchrun": str(by_torchrun).lower(), "world_size": ranks_per_node}
         if config.num_nodes > 1:
             settings |= {"num_nodes": config.num_nodes, "node_rank": node_rank, "master_addr": config.master_addr}
             settings |= {"initial_port": config.initial_port}
         return [places.python, *script, *(f"--set={path}={value}" for path, value in settings.items())]
-    torchrun = [places.python, "-m", "torch.distributed.run"]
-    if config.num_nodes == 1:
-        return [*torchrun, "--standalone", f"--nproc-per-node={ranks_per_node}", *script]
     # Not --rdzv-backend=c10d: with it the machine that happens to start first becomes rank 0, whatever its number is.
     return [
-        *torchrun,
+        *(places.python, "-m", "torch.distributed.run"),
         f"--nnodes={config.num_nodes}",
         f"--node-rank={node_rank}",
         f"--nproc-per-node={ranks_per_node}",

@@ -194,7 +194,7 @@ def torchrun_command(
     return [
         sys.executable,
         str(ROOT / "scripts" / "elastic_agent.py"),
-        str(ends),
+        f"--ends={ends}",
         "--nnodes",
         str(plan.num_nodes),
         "--node-rank",

@@ -50,7 +50,8 @@ class RankState:
     """What is known about a rank from its connection. All times are by `time.monotonic`.
 
     last_beat: when the last heartbeat was sent. limit_seconds: how long the rank may be silent. step_beats: number of
-    heartbeats within steps, which all ranks send at the same places. lost_at: when the connection ended although the
+    heartbeats within steps, which all ranks send at the same places. has_begun: whether it has sent a heartbeat at all;
+    until then it imports libraries. lost_at: when the connection ended although the
     rank had reported neither success nor failure.
     """
 
@@ -61,6 +62,7 @@ class RankState:
     phase: Phase
     limit_seconds: float
     step_beats: int = 0
+    has_begun: bool = False
     is_connected: bool = True
     error: RankError | None = None
     done: Literal["finished", "stopped", "requeued"] | None = None
@@ -156,6 +158,7 @@ class LifelineServer:
             state.last_beat = float(message["at"])
             state.phase, state.limit_seconds = message["phase"], float(message["limit"])
             state.step_beats = int(message["step_beats"])
+            state.has_begun = True
         elif kind == "failed" and state.error is None:
             state.error = RankError(**message["error"])
         elif kind == "done":

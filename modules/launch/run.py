@@ -26,7 +26,7 @@ from modules.session.events import EventWriter
 from modules.session.FolderCommands import FolderCommands
 from modules.session.log_file import log_file
 from modules.session.OtherRankCallbacks import OtherRankCallbacks
-from modules.session.out_of_memory import is_out_of_memory
+from modules.session.out_of_memory import ADVICE, memory_advice
 from modules.session.printing import print_line, print_text
 from modules.session.RunFolder import RunFolder
 from modules.session.signals import HANGUP_SIGNALS, signals_answered, signals_remembered, stop_signals
@@ -42,12 +42,6 @@ if TYPE_CHECKING:
     from modules.launch.plan import HerePlan
     from modules.trainer.GenericTrainer import GenericTrainer
 
-OUT_OF_MEMORY = (
-    "The GPU's memory is full: lower batch_size (and raise gradient_accumulation_steps), switch "
-    "model.gradient_checkpointing on, lower data.resolution, or train a LoRA with model.weight_dtype bfloat16 and "
-    "model.denoiser_quantization int8."
-)
-
 MakeTrainer = Callable[[TrainCallbacks, TrainCommands], "GenericTrainer"]
 
 
@@ -55,9 +49,9 @@ MakeTrainer = Callable[[TrainCallbacks, TrainCommands], "GenericTrainer"]
 class Outcome:
     """How a rank ended. step: optimizer steps done. text: why it failed, one sentence.
 
-    is_user_error: the user has to fix it, so a restart would not help. is_symptom: the cause is probably another rank's
-    end. at_once: ended by a second Ctrl-C, which the other ranks may not know about. requeues: whether this rank asks
-    SLURM to run the job again.
+    is_user_error: the user has to fix it, so a restart would not help, and there is no traceback. is_symptom: the cause
+    is probably another rank's end. at_once: ended by a second Ctrl-C, which the other ranks may not know about.
+    requeues: whether this rank asks SLURM to run the job again.
     """
 
     status: Literal["finished", "stopped", "failed"]
@@ -117,7 +111,8 @@ def record_end(folder: RunFolder, outcome: Outcome) -> None:
         text = requeue()
         print_line(text, sys.stderr)
     with contextlib.suppress(OSError):  # on a full disk the message in the terminal has to do
-        folder.write_exit(outcome.status, rank=0, **({"text": text} if text else {}))
+        kind = {"kind": "out_of_memory"} if text in ADVICE else {}
+        folder.write_exit(outcome.status, rank=0, **kind, **({"text": text} if text else {}))
 
 
 def train_rank(
@@ -185,12 +180,17 @@ def failure_outcome(error: Exception) -> Outcome:
     if isinstance(error, RankLostError):
         return failed(text=str(error), is_symptom=True)
     if isinstance(error, UserError):
-        return failed(text=str(error), is_user_error=True)
-    if is_out_of_memory(error):
-        return failed(text=OUT_OF_MEMORY)
+        return failed(text=str(error), is_user_error=True, traceback="")
+    if advice := memory_advice(error, has_gpu=_trains_on_gpu()):
+        return failed(text=advice)
     if is_nccl_error(error) and has_known_cause(error):
         return failed(text=explain_nccl_error(error))
     return failed(text=visible_text(f"{type(error).__name__}: {error}"), is_symptom=_is_symptom(error))
+
+
+def _trains_on_gpu() -> bool:
+    torch = sys.modules.get("torch")  # without it, it was its import that failed
+    return hasattr(torch, "accelerator") and torch.accelerator.is_available()
 
 
 def _is_symptom(error: Exception) -> bool:

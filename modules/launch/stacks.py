@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modules.config.own_file import open_own
 from modules.launch.RankWatch import LOOK_SECONDS, Failure
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def dump_stacks_on_request(path: str | os.PathLike) -> None:
     Does nothing on Windows, which has no such signal.
     """
     if hasattr(signal, "SIGQUIT"):
-        file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - faulthandler needs it until the process ends
+        file = open_own(path, "a", encoding="utf-8")  # faulthandler needs it until the process ends
         faulthandler.register(signal.SIGQUIT, file=file, all_threads=True, chain=False)
 
 

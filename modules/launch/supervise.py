@@ -91,6 +91,7 @@ def supervise_training(plan: SupervisePlan) -> int:
             has_backup=lambda: newest_usable(folder) is not None,
             first_rank=plan.node_rank * plan.num_ranks,
             writes_exit=plan.leads,
+            has_all=plan.num_nodes == 1,
             token=new_token() if plan.num_nodes == 1 else None,
             train_alone=starter.train_alone,
         ).run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import sys
 
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
 
@@ -22,6 +23,17 @@ def interface_towards(address: str) -> str | None:
             return None
         return next((name for _, name in socket.if_nameindex() if _address_of(name, probe) == own), None)
     return None
+
+
+def gloo_interface_problem(value: str) -> str | None:
+    """What is wrong with GLOO_SOCKET_IFNAME, as a clause; None if it is empty or names interfaces of this machine."""
+    if sys.platform == "win32" or not value:  # where names differ from those that gloo accepts
+        return None
+    there = [name for _, name in socket.if_nameindex()]
+    missing = next((name for name in value.split(",") if name not in there), None)
+    if missing is None:
+        return None
+    return f"GLOO_SOCKET_IFNAME names the network interface {missing!r}, and this machine has {', '.join(there)}"
 
 
 def _address_of(name: str, probe: socket.socket) -> str | None:

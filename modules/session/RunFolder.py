@@ -13,6 +13,7 @@ from typing import Any
 from modules.config.busy_files import retry_busy
 from modules.config.errors import UserError
 from modules.config.files import save_config
+from modules.config.own_file import open_own
 from modules.config.TrainConfig import TrainConfig
 from modules.session.atomic import is_temporary, sweep_temporaries, write_json
 from modules.session.events import to_plain
@@ -164,7 +165,7 @@ class RunFolder:
 
     def freeze_config(self, config: TrainConfig) -> None:
         """Write `config` to the folder as the record of this run's settings."""
-        save_config(config, self.config_path)
+        save_config(config, self.config_path, keeps_link=False)
 
     def free_bytes(self) -> int:
         """The free space on the disk that holds, or will hold, the folder."""
@@ -220,13 +221,13 @@ class RunFolder:
         Called by whoever starts a run, so that followers see it as running.
         """
         retry_busy(lambda: self.exit_path.unlink(missing_ok=True))
-        with contextlib.suppress(OSError):  # the disk is already full, which the start reports
-            # random, because some disks compress
-            self.reserve_path.write_bytes(os.urandom(RESERVE_BYTES + RESERVE_BYTES_FOR_EVENTS))
+        # on a disk that is already full, the start says so
+        with contextlib.suppress(OSError), open_own(self.reserve_path, "wb") as file:
+            file.write(os.urandom(RESERVE_BYTES + RESERVE_BYTES_FOR_EVENTS))  # random, because some disks compress
 
     def _write_reserve(self, obj: Any, num_bytes: int) -> None:
         """Overwrite the reserve in place, which needs no disk space. num_bytes: the size to pad to, with spaces."""
-        with open(self.reserve_path, "r+b") as file:
+        with open_own(self.reserve_path, "r+b") as file:
             file.write(json.dumps(obj, indent=2).encode().ljust(num_bytes - 1) + b"\n")
             file.truncate()
             file.flush()

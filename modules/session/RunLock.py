@@ -7,9 +7,10 @@ import errno
 import os
 import socket
 import time
-from typing import BinaryIO
+from typing import IO
 
 from modules.config.errors import UserError
+from modules.config.own_file import IS_LINK, no_follow, open_own
 
 _HAS_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _IS_HELD = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK}
@@ -29,8 +30,7 @@ class RunLock:
 
     def __enter__(self) -> RunLock:
         """Raises UserError, naming workspace_dir, if another run holds the lock."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
-        self._file: BinaryIO = os.fdopen(descriptor, "r+b", buffering=0)
+        self._file: IO[bytes] = open_own(self.path, "r+b", creates=True, buffering=0)
         try:
             _lock_patiently(self._file)
         except OSError as error:
@@ -62,12 +62,14 @@ class RunLock:
 def is_held(path: str | os.PathLike) -> bool | None:
     """Whether a run holds the lock at `path`; None if unknown, as on a disk without locks."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=no_follow) as file:
             _lock(file, shared=True)
             _unlock(file)
     except FileNotFoundError:
         return False
     except OSError as error:
+        if error.errno in IS_LINK:  # no lock of ours, and whoever starts a run replaces it
+            return False
         return True if error.errno in _IS_HELD else None
     return False
 
@@ -77,19 +79,19 @@ def holder_here(path: str | os.PathLike) -> int | None:
     if not is_held(path):
         return None
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=no_follow) as file:
             pid, host = _read_holder(file)
     except OSError:
         return None
     return pid if host == socket.gethostname() else None
 
 
-def _read_holder(file: BinaryIO) -> tuple[int | None, str]:
+def _read_holder(file: IO[bytes]) -> tuple[int | None, str]:
     pid, _, host = file.read(512).decode("utf-8", "replace").strip().partition(" ")
     return (int(pid), host) if pid.isascii() and pid.isdigit() and int(pid) > 0 else (None, "")
 
 
-def _lock_patiently(file: BinaryIO) -> None:
+def _lock_patiently(file: IO[bytes]) -> None:
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
@@ -100,7 +102,7 @@ def _lock_patiently(file: BinaryIO) -> None:
         time.sleep(0.02)
 
 
-def _lock(file: BinaryIO, shared: bool = False) -> None:
+def _lock(file: IO[bytes], shared: bool = False) -> None:
     if os.name == "nt":
         _lock_byte(file, "LK_NBLCK")
     else:
@@ -109,7 +111,7 @@ def _lock(file: BinaryIO, shared: bool = False) -> None:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 
-def _unlock(file: BinaryIO) -> None:
+def _unlock(file: IO[bytes]) -> None:
     if os.name == "nt":
         _lock_byte(file, "LK_UNLCK")
     else:
@@ -118,7 +120,7 @@ def _unlock(file: BinaryIO) -> None:
         fcntl.flock(file, fcntl.LOCK_UN)
 
 
-def _lock_byte(file: BinaryIO, mode: str) -> None:
+def _lock_byte(file: IO[bytes], mode: str) -> None:
     import msvcrt
 
     file.seek(_LOCKED_BYTE)

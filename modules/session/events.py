@@ -16,9 +16,10 @@ from dataclasses import MISSING, Field, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from types import NoneType
-from typing import Any, BinaryIO, TypeGuard, get_args
+from typing import IO, Any, TypeGuard, get_args
 
 from modules.config.counted import counted
+from modules.config.own_file import open_own
 from modules.config.visible_text import find_hidden
 from modules.session.event_types import (
     NOT_WRITTEN,
@@ -126,7 +127,7 @@ class EventWriter:
         self._lines: deque[bytes] = deque(maxlen=_MAX_WAITING_LINES)
         self._changed = threading.Condition()  # guards _lines and _closing; never held while writing to disk
         self._closing = False
-        self._file: BinaryIO | None = None
+        self._file: IO[bytes] | None = None
         self._has_warned = False
         self._thread = threading.Thread(target=self._write_until_closed, name=f"events {self.path.stem}", daemon=True)
         self._thread.start()
@@ -184,7 +185,7 @@ class EventWriter:
         try:
             if self._file is None:
                 cut = _ends_inside_a_line(self.path)
-                self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - stays open until the next error or close
+                self._file = open_own(self.path, "ab", buffering=0)  # open until the next error or close
                 if cut:
                     self._file.write(b"\n")
             while done < len(data):

@@ -3,7 +3,9 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, cast
+
+from modules.config.own_file import open_own
 
 
 @contextlib.contextmanager
@@ -13,7 +15,7 @@ def log_file(path: Path) -> Iterator[TextIO]:
     Writing to a full disk raises OSError; lines still unwritten when the block ends are dropped.
     """
     # backslashreplace: an undecodable file name must not end the run that logs it
-    file = path.open("a", encoding="utf-8", errors="backslashreplace", buffering=1)
+    file = cast(TextIO, open_own(path, "a", encoding="utf-8", errors="backslashreplace", buffering=1))
     try:
         yield file
     finally:

@@ -64,6 +64,7 @@ class BackupStore:
         self._released = threading.Event()
         self._failures = 0
         self._damaged: set[str] = set()  # names of backups that a resume has found to be damaged
+        self._told: Path | None = None  # the backup that `on_done` was last called with
 
     def write(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any]) -> None:
         """Copies the tensors to the CPU immediately and writes them in the background.
@@ -108,7 +109,7 @@ class BackupStore:
             self.folder,
             num_bytes,
             write=partial(self._attempt, tensors, data),
-            tell=lambda path: self._on_done(path, data["step"]),
+            tell=lambda path: self._tell(path, data["step"]),
             fails_run=fails_run,
             is_resumed_from=True,
         )
@@ -178,13 +179,19 @@ class BackupStore:
     def _write(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any]) -> None:
         paths, error = self._attempt(tensors, data, self.folder)
         for path in paths:
-            self._on_done(path, data["step"])
+            self._tell(path, data["step"])
         if error is not None:
             self._failures += 1
             reason = error.strerror if isinstance(error, OSError) else None
             self._on_warning(f"The backup at step {data['step']} could not be written ({reason or error}).")
         if self.ranks is not None:
             self.ranks.finish()
+
+    def _tell(self, path: Path, step: int) -> None:
+        """Once of each: the final backup may be of a step that has one already, which is not written again."""
+        if path != self._told:
+            self._told = path
+            self._on_done(path, step)
 
     def _attempt(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any], folder: Path) -> Written:
         """Writes a backup into `folder`."""

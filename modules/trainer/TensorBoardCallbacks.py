@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -59,7 +60,8 @@ class TensorBoardCallbacks(TrainCallbacks):
                 from torch.utils.tensorboard import SummaryWriter
 
                 # purge_step hides what an earlier process logged of steps that a resumed run repeats
-                self._writer = SummaryWriter(self._folder, purge_step=step)
+                # a name that nobody can guess, so that no link lies in wait for it
+                self._writer = SummaryWriter(self._folder, purge_step=step, filename_suffix=f".{secrets.token_hex(4)}")
             write(self._writer)
 
     @contextlib.contextmanager

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.config.errors import UserError
 from modules.config.labels import with_labels
-from modules.session.backups import state_to_resume
+from modules.session.backups import newest_usable, state_to_resume
 from modules.session.RunFolder import RunFolder
 from modules.ui.models.free_folders import next_free_folder
 from modules.ui.models.ScriptRun import ScriptRun
@@ -31,15 +32,17 @@ class RunControl:
         self.on_change: Callable[[], None] = lambda: None
         self._check: ScriptRun | None = None  # the current one
         self._can_cancel = False
+        self._told_in: tuple | None = None  # the run during which it was said when changed settings count
+        self._unsubscribe = app.settings.subscribe(self._on_settings)
 
     @property
     def is_checking(self) -> bool:
         return self._check is not None
 
     def close(self) -> None:
-        """Cancel a running check."""
-        if self._check is not None:
-            self._check.cancel()
+        """Cancel a running check, and stop listening."""
+        self._unsubscribe()
+        self._cancel()
 
     def button(self) -> tuple[str, bool, bool]:
         """The text of the large button, whether it stops the run, and whether it is enabled."""
@@ -75,7 +78,7 @@ class RunControl:
 
     def cancel_check(self) -> None:
         """Cancel the check at once, without waiting for its process to end."""
-        self.close()
+        self._cancel()
         self._set_check(None)
         self.app.show_message("The check was cancelled.", "info")
 
@@ -103,6 +106,19 @@ class RunControl:
         """As `start`, but resume the run in the run folder from its newest backup."""
         if not self.app.run.state.is_running:
             self._summarize(resume=True, then_start=True)
+
+    def _cancel(self) -> None:
+        if self._check is not None:
+            self._check.cancel()
+
+    def _on_settings(self, paths: set[str]) -> None:
+        """Say once per run that it keeps the settings that it was started with."""
+        state = self.app.run.state
+        run = (state.folder, state.started)
+        if paths and state.is_running and state.folder is not None and run != self._told_in:
+            self._told_in = run
+            text = f"Changed settings count for the next run: {state.folder.name} keeps those that it was started with."
+            self.app.show_message(text, "info")
 
     def _is_ready(self) -> bool:
         if blocking := self.app.problems.blocking():
@@ -133,11 +149,14 @@ class RunControl:
     def _ask_about(self, folder: RunFolder) -> str | None:
         """Ask whether to resume the run in the output folder; the first answer is the one that has the focus."""
         shown = self.app.settings.get("workspace_dir")
+        new = Path(next_free_folder(shown)).name
+        backup = newest_usable(folder)
         if not folder.has_finished():
-            text = f"{shown} holds a run already. Resume it or start a new run?"
+            resume = f"Resume it from step {backup.step:,}" if backup else "Resume it"
+            text = f"{shown} holds a run already. {resume} or start a new run in {new}?"
             return ask(self.app, "Output folder", text, ("Resume", "New folder", "Cancel"))
         text = (
-            f"{shown} holds a run that has finished. Start a new run in another folder? Resume "
+            f"{shown} holds a run that has finished. Start a new run in {new}? Resume "
             "trains the finished one on, if the settings now have more steps or epochs."
         )
         return ask(self.app, "Output folder", text, ("New folder", "Resume", "Cancel"))

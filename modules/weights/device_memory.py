@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from modules.session.out_of_memory import is_out_of_memory
+from modules.session.out_of_memory import is_out_of_memory, is_out_of_system_memory
 
 if TYPE_CHECKING:
     import torch
@@ -16,16 +16,12 @@ def fits_in_memory(run: Callable[[], None], device: torch.device) -> bool:
     try:
         run()
     except (RuntimeError, MemoryError) as error:
-        if not (is_out_of_memory(error) or _is_out_of_cpu_memory(error)):
+        if not (is_out_of_memory(error) or is_out_of_system_memory(error)):
             raise
     else:
         return True
     free_memory(device)  # outside of `except`, where the traceback keeps the tensors alive
     return False
-
-
-def _is_out_of_cpu_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)  # a plain RuntimeError of torch
 
 
 def free_bytes(device: torch.device) -> int | None:

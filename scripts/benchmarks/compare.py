@@ -251,8 +251,7 @@ def start_worker(
 def _start(num_ranks: int) -> list[str]:
     if num_ranks == 1:
         return [sys.executable, "-m"]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return [*torchrun, "--nproc-per-node", str(num_ranks), "-m"]
+    return [sys.executable, "scripts/elastic_agent.py", "--nproc-per-node", str(num_ranks), "-m"]
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 python scripts/examples/distributed_training_example.py                                 # on one device
 python scripts/examples/distributed_training_example.py --distributed --world-size 2    # on two
-torchrun --standalone --nproc-per-node=2 scripts/examples/distributed_training_example.py
+python scripts/elastic_agent.py --nproc-per-node=2 scripts/examples/distributed_training_example.py
 """
 
 from __future__ import annotations

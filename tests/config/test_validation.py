@@ -5,6 +5,7 @@ import re
 import pytest
 
 from modules.config.ConceptConfig import ConceptConfig
+from modules.config.errors import ConfigError
 from modules.config.files import apply_overrides, config_from_values
 from modules.config.labels import with_labels
 from modules.config.methods import METHODS
@@ -168,6 +169,8 @@ MISTAKES = [
         ],
         "text_encoder.learning_rates",
     ),
+    (["lora.rank=1000000"], "lora.rank"),
+    (["lora.adapter=loha", "lora.conv_rank=1000000"], "lora.conv_rank"),
     (["lora.layer_ranks=attn1"], "lora.layer_ranks"),
     (["lora.layer_ranks=attn1=0"], "lora.layer_ranks"),
     (["lora.adapter=loha", "lora.plus_ratio=16"], "lora.plus_ratio"),
@@ -382,3 +385,32 @@ def test_every_problem_can_be_said_without_the_names_of_settings():
         for problem in find_problems(good_config(*overrides)):
             said = with_labels(problem.message, problem.path)
             assert set(names.findall(said)) <= values, said
+
+
+def test_a_rank_above_the_width_of_all_layers_is_warned_of_but_of_lokr_it_asks_for_whole_matrices():
+    config = good_config("lora.rank=6000")
+    assert paths(config) == []
+    (problem,) = find_problems(config)
+    assert problem.message.startswith("lora.rank 6000: no layer of this model is wider than 5430; ")
+    assert find_problems(with_remedy(config, problem.remedy)) == []
+    assert find_problems(good_config("lora.rank=100000", "lora.adapter=lokr")) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("optimizer.learning_rate", "9e15"),
+        ("sampling.samples.0.guidance", "1e21"),
+        ("loss.mse", "9e15"),
+        ("concepts.0.loss_weight", "9e15"),
+        ("model.blocks_to_swap", "2147483648"),
+        ("lora.rank", "1000000000"),
+        ("data.resolutions", "[2147483648]"),
+        ("concepts.0.repeats", "1e9"),
+        ("data.augmentation_variants", "2147483648"),
+    ],
+)
+def test_a_number_that_can_only_be_a_typing_error_is_refused_with_its_range(setting, value):
+    sample = ["sampling.samples=[{prompt: a}]"]
+    with pytest.raises(ConfigError, match=rf"^{setting}.*{value.strip('[')[0]}.*(at most| to )"):
+        good_config(*sample, f"{setting}={value}")

@@ -234,6 +234,16 @@ def test_a_share_of_unusable_pictures_is_allowed(unusable, share, refused, pictu
         check_unusable(dataset, reasons, share)
 
 
+def test_a_folder_that_is_gone_is_the_cause_and_not_its_images(picture_folder):
+    folder = picture_folder()
+    dataset, _ = prepare(folder)
+    folder.rename(folder.with_name("elsewhere"))
+    with pytest.raises(
+        DataError, match=rf"^concepts\.0\.path {folder}: the folder is gone since its images were found"
+    ):
+        check_unusable(dataset, {0: "it can't be read"}, 1.0)
+
+
 def test_no_usable_picture_at_all_is_refused_whatever_the_share(picture_folder):
     dataset, _ = prepare(picture_folder())
     with pytest.raises(DataError, match="4 of 4"):

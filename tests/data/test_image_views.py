@@ -9,14 +9,19 @@ from PIL import Image
 from modules.config.AugmentationConfig import AugmentationConfig
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.DataConfig import DataConfig
+from modules.config.TrainConfig import TrainConfig
+from modules.data import image_views, prepare
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.buckets import assign_buckets, crop_box
 from modules.data.concepts import captions, scan
 from modules.data.epoch_plan import count_samples, plan_epoch
+from modules.data.errors import DataError
 from modules.data.holdout import hold_out
 from modules.data.image_views import augmentation_of, crop_of, with_views
 from modules.data.images import adjust_colors, fit_image
+from modules.data.prepare import prepare_data
 from modules.data.RunPlan import RunPlan
+from modules.families.registry import FAMILIES
 
 FLIP = {"augmentation": AugmentationConfig(flip=True)}
 SIZES = ((64, 48), (48, 64), (64, 64), (80, 40))
@@ -267,3 +272,14 @@ def test_variants_are_drawn_on_top_of_fixed_changes(picture_folder):
         assert changed.mirrored != own.mirrored
         assert changed.hue == pytest.approx(own.hue + 0.25)
         assert changed.contrast == pytest.approx(own.contrast * 1.5)
+
+
+def test_more_views_and_samples_than_can_be_planned_are_refused(picture_folder, monkeypatch):
+    folder = picture_folder()
+    config = TrainConfig(concepts=[ConceptConfig(path=str(folder), repeats=3.0, captions="prompt", **FLIP)])
+    monkeypatch.setattr(image_views, "MAX_VIEWS", 15)
+    with pytest.raises(DataError, match=r"^data\.augmentation_variants 4: with 4 images these are 16 variants"):
+        prepare_data(config, FAMILIES["sd15"])
+    monkeypatch.setattr(prepare, "MAX_SAMPLES", 11)
+    with pytest.raises(DataError, match=r"^concepts\.0\.repeats 3: an epoch would have 12 samples, and at most 11"):
+        prepare_data(config, FAMILIES["sd15"])

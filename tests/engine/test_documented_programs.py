@@ -40,7 +40,7 @@ def test_a_program_runs_as_printed(name, figure, tmp_path):
 @pytest.mark.skipif(sys.platform == "win32", reason="torchrun does not work on Windows")
 def test_the_program_for_torchrun_runs_as_printed(tmp_path):
     (tmp_path / "ranks.py").write_text(PROGRAMS["ranks"], encoding="utf-8")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "ranks.py"]
+    torchrun = [sys.executable, str(ROOT / "scripts" / "elastic_agent.py"), "--nproc-per-node=2", "ranks.py"]
     done = subprocess.run(
         torchrun, env=ENVIRONMENT, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_SECONDS
     )

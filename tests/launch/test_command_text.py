@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from modules.config.errors import UserError
-from modules.config.files import config_from_values
+from modules.config.files import apply_overrides, config_from_values
 from modules.config.presets import ROOT
 from modules.launch.command_text import (
     Places,
@@ -25,7 +25,9 @@ from modules.launch.command_text import (
     powershell_script,
 )
 from modules.machine import run_shape
+from modules.machine.run_shape import uses_torchrun
 from modules.session.run_token import make_token_file, token_path
+from scripts import train
 from tests.support.waiting import PATIENCE_SECONDS
 
 BASH = shutil.which("bash")
@@ -127,7 +129,21 @@ def test_the_saved_file_runs_the_command_of_its_machine(recorder, tmp_path):
     assert subprocess.run([BASH, str(path)], capture_output=True, timeout=PATIENCE_SECONDS).returncode == 2
     path.write_text(bash_script(node_commands(multi_gpu(), 2, Places("run.yaml", str(recorder), "/opt"))))
     [run] = run_bash(str(path))
-    assert "--nproc-per-node=2" in run.arguments
+    assert "--set=world_size=2" in run.arguments
+
+
+@pytest.mark.parametrize("use_torchrun", [True, False])
+def test_on_one_machine_chorus_starts_the_ranks_itself_by_torchrun_or_not(use_torchrun):
+    """torchrun of its own would open its store to the network."""
+    config = multi_gpu(use_torchrun=use_torchrun)
+    [command] = node_commands(config, 2, Places("run.yaml", "python", "/opt/chorus"), resume=True)
+    python, script, *arguments = command.arguments
+    assert (python, script) == ("python", "/opt/chorus/scripts/train.py")
+    args = train.parse(arguments)
+    assert (args.config, args.resume) == ("run.yaml", True)
+    started = config_from_values(apply_overrides({"num_nodes": 1}, args.set))
+    assert (started.enable_multi_gpu, started.world_size) == (True, 2)
+    assert uses_torchrun(started) == uses_torchrun(config)
 
 
 @pytest.mark.parametrize("character", ["\n", "\r", "\0", "\x1b", "\t", "\x85", "\u2028", "\u202e", "\ud800"])
@@ -238,9 +254,7 @@ def test_one_device_needs_no_launcher():
         assert command.arguments[1:] == (f"{ROOT}/scripts/train.py", "--config=run.yaml")
 
 
-def test_resume_is_handed_on():
-    [command] = node_commands(multi_gpu(), 2, Places("run.yaml"), resume=True)
-    assert command.arguments[-1] == "--resume"
+def test_resume_is_handed_on_to_the_check_of_the_machines():
     for command in node_commands(two_nodes(), 2, Places("run.yaml"), resume=True):
         assert command.check[-1] == "--resume"  # without it, one machine would start over
 

@@ -17,6 +17,7 @@ from modules.launch.RankWatch import (
     RankWatch,
     watch_in_thread,
 )
+from modules.session.out_of_memory import ADVICE
 from tests.support.waiting import PATIENCE_SECONDS
 
 posix_only = pytest.mark.skipif(os.name == "nt", reason="exit codes of signals are POSIX")
@@ -89,6 +90,12 @@ def test_the_record_holds_what_is_known(ranks):
 def test_a_user_error_is_told_from_others(ranks):
     ranks.fails(1, 101, user=True)
     assert ranks.settled(101).kind == "user_error"
+
+
+@pytest.mark.parametrize("advice", ADVICE)
+def test_full_memory_is_told_from_other_errors(ranks, advice):
+    ranks.fails(1, 101, advice)
+    assert ranks.settled(101).kind == "out_of_memory"
 
 
 @pytest.mark.parametrize("symptom_at", [100.5, 101.5])

@@ -202,7 +202,17 @@ def test_a_fault_of_the_program_shows_its_traceback(make_config, in_step, capfd)
     assert last_events(config)[-1] == "failed"
 
 
-def test_memory_that_cuda_itself_can_not_have_ends_the_run_with_what_to_do(make_config, in_step):
+def test_full_system_memory_ends_the_run_with_what_to_do(make_config, in_step):
+    config = make_config()
+    in_step(lambda loop: torch.empty(1 << 56))
+    assert train_here(config) == 1
+    assert record(config)["kind"] == "out_of_memory"
+    assert record(config)["text"].startswith("The system's memory is full: close other programs")
+
+
+def test_memory_that_cuda_itself_can_not_have_ends_the_run_with_what_to_do(make_config, in_step, monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+
     def fail(loop):
         raise torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be reported later.")
 

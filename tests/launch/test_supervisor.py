@@ -254,6 +254,11 @@ def test_attempts_come_to_an_end(folder, callbacks, supervise):
     assert folder.read_exit()["exit_code"] == 3
 
 
+def test_a_cause_without_a_full_stop_gets_one(callbacks, supervise):
+    assert supervise(["raise"], max_restarts=1) == FAILED
+    assert callbacks.warnings == ["ValueError: no such luck. Starting again from the beginning (1 of 1)."]
+
+
 def test_an_error_of_the_user_is_not_tried_again(folder, callbacks, supervise):
     assert supervise(["raise_user_error"], max_restarts=2) == FAILED
     assert callbacks.attempts == [(0, False)]
@@ -283,6 +288,37 @@ def test_the_second_interrupt_ends_all_at_once(folder, callbacks, supervise):
         assert supervise(["be_deaf", "work"], ["work"], grace_seconds=0.5) == STOPPED
     assert callbacks.statuses[1:] == ["Stopped at once; there is no backup to resume from"]
     assert folder.read_exit()["status"] == "stopped"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_ranks_that_still_import_are_ended_by_the_first_interrupt(number, folder, callbacks, supervise):
+    def interrupt():
+        wait_for_ranks(folder)
+        os.kill(os.getpid(), number)
+
+    with meanwhile(interrupt):
+        assert supervise(["import"], ["import"]) == STOPPED
+    assert callbacks.statuses == ["Stopped before the training began"]
+    assert folder.read_exit()["status"] == "stopped"
+    assert not list(folder.commands_dir.glob("*.cmd"))
+
+
+def test_a_stop_while_ranks_import_again_says_what_is_kept(folder, callbacks, supervise):
+    with meanwhile(lambda: (wait_for_ranks(folder), os.kill(os.getpid(), signal.SIGTERM))):
+        assert supervise(["import"], ["import"], resume=True) == STOPPED
+    assert callbacks.statuses == ["Stopped at once; there is no backup to resume from"]
+
+
+def test_ranks_of_other_nodes_are_asked_to_stop_also_while_they_import(folder, callbacks, supervise):
+    def interrupt():
+        wait_for_ranks(folder)
+        os.kill(os.getpid(), signal.SIGINT)
+        wait_until(lambda: list(folder.commands_dir.glob("*.stop.cmd")))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with meanwhile(interrupt):
+        assert supervise(["import"], ["import"], has_all=False) == STOPPED
+    assert callbacks.statuses[0].startswith("Stopping after this step")
 
 
 def test_a_closed_terminal_is_one_stop_and_reaches_no_rank(folder, callbacks, supervise):
@@ -481,7 +517,7 @@ def test_the_real_torchrun_tells_the_signal_of_a_rank(folder, torchrun, ends, mo
 def test_the_torchrun_command_names_this_node():
     plan = planned(4, num_nodes=3, node_rank=1, master_addr="10.0.0.1")
     command = torchrun_command(plan, ["train.py", "--config", "a b"], "/run/launch", "/run/ends.json")
-    assert command[:3] == [sys.executable, str(ROOT / "scripts" / "elastic_agent.py"), "/run/ends.json"]
+    assert command[:3] == [sys.executable, str(ROOT / "scripts" / "elastic_agent.py"), "--ends=/run/ends.json"]
     assert command[3:] == [
         *["--nnodes", "3", "--node-rank", "1", "--nproc-per-node", "4"],
         *["--master-addr", "10.0.0.1", "--master-port", "12355", "--log-dir", "/run/launch"],

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.machine.interfaces import interface_towards
+from modules.machine.interfaces import gloo_interface_problem, interface_towards
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,3 +29,10 @@ def test_a_host_finds_the_cable_to_the_other_and_to_itself(two_hosts):
     for host in two_hosts:
         done = host.run([sys.executable, "-c", ASK, *names], cwd=ROOT)
         assert done.stdout.strip() == "['eth0', 'eth0', None]", done.stderr
+
+
+def test_an_interface_that_gloo_is_told_and_that_is_not_there_is_named():
+    assert gloo_interface_problem("") is gloo_interface_problem("lo") is None
+    assert gloo_interface_problem("lo,eth77").startswith(
+        "GLOO_SOCKET_IFNAME names the network interface 'eth77', and this machine has "
+    )

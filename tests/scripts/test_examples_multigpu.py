@@ -17,8 +17,9 @@ ENDS_WITH_7 = Example("Seven", "Ends.", (PYTHON, "-c", "import sys; sys.exit(len
 
 
 def script_of(words: tuple[str, ...]) -> int:
-    """Where the script of Chorus is among the words of a command."""
-    return next(place for place, word in enumerate(words) if word.endswith((".py", ".sh", ".bat")))
+    """Where the script of Chorus is among the words of a command, behind the one that starts its ranks."""
+    scripts = [place for place, word in enumerate(words) if word.endswith((".py", ".sh", ".bat"))]
+    return next(place for place in scripts if words[place] != "scripts/elastic_agent.py")
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.title)

@@ -94,10 +94,18 @@ def test_commands_for_a_folder_that_is_gone_are_refused_in_one_sentence(config_f
     assert written(capsys, "--config", config_file, "--folder", str(tmp_path))
 
 
-def test_a_check_looks_at_this_machines_own_part_before_it_waits(config_file, capsys, monkeypatch):
+def test_nodes_that_are_all_on_this_machine_are_checked_and_told_so(config_file, capsys, monkeypatch):
+    monkeypatch.setattr(multi_node, "check_nodes", lambda *args, **options: ["Node 1: 127.0.0.1"])
     for address in ("localhost", "127.0.1.1"):
-        text = refusal(capsys, "--config", config_file, "--check", f"--master-addr={address}")
-        assert text.startswith(f"master_addr '{address}' with num_nodes 2: the other machines can't find machine 0")
+        assert multi_node.main(["--config", config_file, "--check", f"--master-addr={address}"]) == 0
+        warning, found = capsys.readouterr().out.splitlines()
+        assert warning.startswith(f"Warning: master_addr '{address}' with num_nodes 2: only this machine can find ")
+        assert found == "Node 1: 127.0.0.1"
+    assert "--master-addr=127.0.0.1" in written(capsys, "--config", config_file, "--master-addr=127.0.0.1")
+
+
+def test_a_check_looks_at_this_machines_own_part_before_it_waits(config_file, capsys, monkeypatch):
+    assert refusal(capsys, "--config", config_file, "--check", "--master-addr=").startswith("master_addr is empty")
     told = []
 
     @contextlib.contextmanager

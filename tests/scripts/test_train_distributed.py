@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from modules.config.installation import ROOT
 from modules.machine.devices import Gpu
 from modules.machine.Machine import Machine
 from modules.session import atomic
@@ -43,8 +44,8 @@ def start(tmp_path, monkeypatch, capsys):
 
 
 def ranks_of(command: list[str]) -> str:
-    assert command[:4] == [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return command[4].removeprefix("--nproc-per-node=")
+    assert command[:2] == [sys.executable, str(ROOT / "scripts" / "elastic_agent.py")]
+    return command[2].removeprefix("--nproc-per-node=")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_the_number_wins_over_the_settings_and_all_over_both(arguments, ranks, s
 
 def test_all_takes_back_what_the_settings_choose_in_the_ranks_too(start):
     _, command, _ = start("all", "run.yaml", "--resume")
-    script = next(index for index, part in enumerate(command) if part.endswith("train.py"))
+    script = command.index(str(ROOT / "scripts" / "train.py"))
     assert command[script + 1 :] == [
         "--config=run.yaml", "--multi_gpu", "--set=world_size=null", "--set=device_indexes=[]", "--resume"
     ]  # fmt: skip

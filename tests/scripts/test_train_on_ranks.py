@@ -1,7 +1,7 @@
 """scripts/train.py on two ranks, by each launcher: real processes, a tiny model, CPUs.
 
-As users start it where the claim is about the start; else forked, see FORKED. More complete starts are in
-test_odd_folder.py, by spawn and by torchrun, and in trainer/test_two_hosts.py, by the torchrun of Chorus.
+As users start it where the claim is about the start; else forked, see FORKED in conftest.py. More complete starts are
+in test_odd_folder.py, by spawn and by torchrun, and in trainer/test_two_hosts.py, by the torchrun of Chorus.
 """
 
 from __future__ import annotations
@@ -15,89 +15,30 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 import torch.distributed as dist
 import yaml
-from PIL import Image
 
 from modules.session.atomic import is_temporary
 from modules.session.manifest import check_manifest
+from tests.scripts.conftest import SIZES, STEPS
 from tests.support.ports import free_port
 from tests.support.run_processes import pid_that_has_open
 from tests.support.StartedRun import StartedRun
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these tests send signals and read /proc")
 
-SIZES = ((32, 32),) * 5 + ((48, 32),) * 3 + ((32, 48),) * 3
-STEPS = 6
 SAME_CURVE = 1e-5  # relative: float32 in batches of other sizes, for which a processor may have other kernels
 SHOWN_SECONDS = 5.0  # from a rank's end to the record that names it
 GONE_SECONDS = 5.0
 LIMIT = {"CHORUS_HEARTBEAT_SECONDS": "training=6"}  # a step takes a fiftieth of that
 
-# Where the claim is about what ranks and those above them do, not about how they come to be.
-FORKED = ("alone", "slurm", "forked spawn", "forked own torchrun", "forked torchrun")
-
 slow = pytest.mark.slow
 OF_RANKS = ("spawn", "forked own torchrun", "forked torchrun", pytest.param("accelerate", marks=slow), "slurm")
-Start = Callable[..., StartedRun]
-
-
-@pytest.fixture(scope="module")
-def settings(tiny_sd15, tmp_path_factory) -> dict:
-    """Of a quick run, as in a file; the runs of this module share the cache."""
-    folder = tmp_path_factory.mktemp("ranks")
-    pictures = folder / "pictures"
-    pictures.mkdir()
-    random = np.random.default_rng(0)
-    for index, (width, height) in enumerate(SIZES):
-        pixels_HWC = random.integers(0, 256, (height, width, 3), dtype=np.uint8)
-        Image.fromarray(pixels_HWC).save(pictures / f"{index:03d}.png")
-        (pictures / f"{index:03d}.txt").write_text(f"a photo of a cat, number {index}", encoding="utf-8")
-    return {
-        "family": "sd15",
-        "cache_dir": str(folder / "cache"),
-        "model": {"base": str(tiny_sd15)},
-        "concepts": [{"path": str(pictures)}],
-        "data": {"resolution": 32, "bucket_step": 8},
-        "lora": {"rank": 4, "alpha": 4.0},
-        "optimizer": {"learning_rate": 1e-3},
-        "output": {"format": "diffusers"},
-        "batch_size": 4,
-        "batch_size_mode": "global",
-        "epochs": 1000,
-        "max_steps": STEPS,
-        "distributed_backend": "auto",
-        "tensorboard": False,
-    }
-
-
-@pytest.fixture(scope="module")
-def open_run(settings, tmp_path_factory) -> Iterator[Start]:
-    """A function that starts a run in a folder of its own: open_run(launcher, *arguments, fault="", **changes).
-
-    launcher: one of LAUNCHERS, or "forked spawn", which takes a tenth of the time of "spawn". fault: as FAULT says it.
-    changes: of the settings. folder: of another run, to start in the same. variables: for the environment.
-    """
-    with contextlib.ExitStack() as stack:
-
-        def start(launcher, *arguments, fault="", folder=None, variables=None, **changes) -> StartedRun:
-            place = tmp_path_factory.mktemp(launcher.replace(" ", "_"))
-            folder = folder or place / "run"
-            values = {**settings, "workspace_dir": str(folder), "initial_port": str(free_port()), **changes}
-            config_file = place / "settings.yaml"
-            config_file.write_text(yaml.safe_dump(values), encoding="utf-8")
-            variables = {**(variables or {}), **({"FAULT": fault} if fault else {})}
-            name, forked = launcher.removeprefix("forked "), launcher in FORKED
-            run = StartedRun(name, config_file, folder, *arguments, variables=variables, forked=forked)
-            return stack.enter_context(run)
-
-        yield start
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +116,11 @@ class TestLaunchers:
 
     def test_single_gpu_data_loading_lets_rank_0_cache_all(self, finished):
         assert cached_latents(finished("forked own torchrun")) == [len(SIZES), 0]
+
+    @pytest.mark.parametrize("launcher", OF_RANKS)
+    def test_a_store_that_is_open_to_the_network_is_told_once(self, launcher, finished):
+        is_open = launcher in ("forked torchrun", "accelerate")
+        assert finished(launcher).output.count("of all network interfaces, where others can disturb") == is_open
 
     @pytest.mark.parametrize("launcher", ["spawn", "forked own torchrun"])
     def test_nothing_but_the_run_itself_is_left(self, launcher, finished):

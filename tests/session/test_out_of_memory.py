@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from modules.config.errors import UserError
-from modules.session.out_of_memory import is_out_of_memory, must_fit
+from modules.session.out_of_memory import (
+    GPU_ADVICE,
+    SYSTEM_ADVICE,
+    is_out_of_memory,
+    is_out_of_system_memory,
+    memory_advice,
+    must_fit,
+)
 
 FULL = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.6 GiB."),
@@ -33,3 +40,29 @@ def test_errors_for_a_full_gpu_are_told_from_others(error, is_full):
     assert is_out_of_memory(error) is is_full
     with pytest.raises(UserError if is_full else type(error)), must_fit("the model"):
         raise error
+
+
+FULL_SYSTEM = [
+    MemoryError("of the computer"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:80] data. DefaultCPUAllocator: not enough memory: you tried to"),
+    RuntimeError("unable to mmap 1234 bytes from file <a.safetensors>: Cannot allocate memory (12)"),
+    OSError(12, "Cannot allocate memory"),
+    ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+    ImportError("libcudnn.so: cannot open shared object file: Cannot allocate memory"),
+]
+
+
+@pytest.mark.parametrize("error", FULL_SYSTEM, ids=repr)
+def test_errors_for_full_system_memory_advise_nothing_about_a_gpu(error):
+    assert is_out_of_system_memory(error)
+    for has_gpu in (False, True):
+        assert memory_advice(error, has_gpu) == SYSTEM_ADVICE
+    assert "GPU" not in SYSTEM_ADVICE
+
+
+def test_the_gpu_is_named_only_where_there_is_one():
+    assert {memory_advice(error, has_gpu=True) for error in FULL} == {GPU_ADVICE}
+    assert {memory_advice(error, has_gpu=False) for error in FULL} == {SYSTEM_ADVICE}
+    others = [error for error in OTHER if not isinstance(error, MemoryError)]
+    assert {memory_advice(error, has_gpu=True) for error in others} == {None}

@@ -164,6 +164,11 @@ def _torchrun(arguments: Sequence[str]) -> list[Command]:
     return [([*torchrun, SCRIPT, *arguments, "--multi_gpu"], {})]
 
 
+def _agent(arguments: Sequence[str]) -> list[Command]:
+    agent = [sys.executable, str(ROOT / "scripts" / "elastic_agent.py"), "--nproc_per_node=2"]
+    return [([*agent, SCRIPT, *arguments, "--multi_gpu"], {})]
+
+
 def _accelerate(arguments: Sequence[str]) -> list[Command]:
     config_file = str(ROOT / "resources" / "accelerate_config.yaml")
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", config_file]
@@ -184,12 +189,13 @@ def _slurm(arguments: Sequence[str]) -> list[Command]:
     return [(command, {**step, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}) for rank in range(2)]
 
 
-# "own torchrun": the one that Chorus starts.
+# "own torchrun": the agent that Chorus starts; "agent": the same, started by hand in place of torchrun.
 LAUNCHERS: dict[str, Callable[[Sequence[str]], list[Command]]] = {
     "alone": _alone,
     "spawn": _spawn,
     "own torchrun": _own_torchrun,
     "torchrun": _torchrun,
+    "agent": _agent,
     "accelerate": _accelerate,
     "slurm": _slurm,
 }

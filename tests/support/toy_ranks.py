@@ -37,6 +37,9 @@ def toy_rank(rank: int, variables: dict[str, str], scenario: dict[str, Any]) -> 
     actions = scenario[str(rank)]
     if isinstance(actions[0], list):
         actions = actions[int(os.environ["CHORUS_ATTEMPT"])]
+    if actions == ["import"]:
+        write_text(folder.path / f"pid-0-{rank}", str(os.getpid()))
+        time.sleep(600)
     _meet(line, folder, rank, scenario)
     try:
         for action in actions:

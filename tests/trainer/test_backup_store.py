@@ -103,6 +103,21 @@ def test_the_newest_backups_are_kept(store):
     assert [path.name for path in store.paths()] == ["step-000000100", "step-000000010"]
 
 
+def test_a_final_backup_of_the_step_that_has_one_is_told_once(tmp_path, warnings):
+    told = []
+    store = BackupStore(tmp_path, 2, lambda path, step: told.append(step), warnings.append)
+    for step in (2, 4):
+        write(store, step)
+    tensors, data = {"model": {"weight": torch.full((4, 3), 4.0)}, "optimizer": {}}, state_of(4, note="ä")
+    save = store.final_save(tensors, data, fails_run=False)
+    (path,), error = save.write(save.destination)
+    save.tell(path)
+    assert error is None
+    assert told == [2, 4]
+    store.final_save(tensors, data, fails_run=False).tell(tmp_path / "elsewhere" / path.name)
+    assert told == [2, 4, 4]
+
+
 def test_without_backups_there_is_no_newest(store):
     assert store.newest() is None
 

@@ -145,6 +145,8 @@ def test_the_buttons_ask_the_run_while_it_goes_on(app, run, wait_for, settle):
     tab.progress.buttons["backup"].invoke()
     wait_for(app, lambda: list(run.commands_dir.iterdir()))
     assert "Back up now" in app.message.cget("text")
+    tab.progress.buttons["sample"].invoke()
+    assert app.message.cget("text").endswith("of the prompts that the run was started with.")
     app.run.stop()
     wait_for(app, lambda: "Stopping…" in tab.progress.phase.cget("text"))
     assert {button.cget("state") for button in tab.progress.buttons.values()} == {"disabled"}
@@ -159,13 +161,14 @@ def test_the_end_shows_what_the_run_has_made(app, tmp_path, tiny_sd15, wait_for,
     model.write_bytes(bytes(2_500_000))
     step = {"type": "step", "epoch": 1, "step": 9, "steps_total": 9, "lr": 1e-4, "samples": 4, "seconds": 1.0}
     saved = {"type": "saved", "path": str(model), "step": 9}
-    events = [{"type": "started", "started": 900.0}, {**step, "loss": 0.5, "smooth_loss": 0.25}, saved, saved]
+    moved = {**saved, "path": str(tmp_path / "elsewhere" / "cat.safetensors")}
+    events = [{"type": "started", "started": 900.0}, {**step, "loss": 0.5, "smooth_loss": 0.25}, moved, saved, saved]
     lines = (json.dumps({"rank": 0, "time": 1000.0, **event}) + "\n" for event in events)
     folder.event_path(0).write_text("".join(lines))
     folder.write_exit("finished", rank=0)
     app.run.attach(folder.path)
     tab = app.open_tab("monitor")
-    wait_for(app, lambda: tab.trying is not None and "MB" in result_texts(tab)[0])
+    wait_for(app, lambda: tab.trying is not None and "MB" in result_texts(tab)[-1])
     assert tab.result._title.cget("text").startswith("✓ Finished in ")
     assert tab.result._facts.cget("text") == "9 steps, 1 epoch, final loss 0.2500"
     assert result_texts(tab) == ["cat.safetensors   2.5 MB"]
@@ -177,6 +180,28 @@ def test_the_end_shows_what_the_run_has_made(app, tmp_path, tiny_sd15, wait_for,
     tab.trying.entries["seed"].insert(0, "x")
     tab.trying.generate()
     assert tab.trying._note.cget("text") == "Seed 'x42' must be a whole number, 0 to 2147483647."
+
+
+@pytest.mark.parametrize(("status", "can_resume"), [("stopped", True), ("failed", True), ("finished", False)])
+def test_a_run_that_ended_early_is_resumed_from_its_card(app, run, wait_for, monkeypatch, status, can_resume):
+    save_config(TrainConfig(epochs=7, workspace_dir="elsewhere"), run.config_path)
+    with run.event_path(0).open("a") as file:
+        backup = str(run.backup_dir / "step-000000002")
+        file.write(json.dumps({"type": "backup", "rank": 0, "time": 9.0, "path": backup, "step": 2}) + "\n")
+    run.write_exit(status, rank=0)
+    run.lock_path.unlink()
+    resumed = []
+    monkeypatch.setattr(app, "resume_run", lambda: resumed.append(app.settings.get("epochs")))
+    tab = app.open_tab("monitor")
+    wait_for(app, lambda: tab.result is not None and tab.result._facts.cget("text"))
+    assert tab.result._facts.cget("text").startswith("2 of 9 steps, 1 epoch")
+    tab.result.resume.invoke()
+    assert resumed == ([7] if can_resume else [])
+    if can_resume:
+        assert app.settings.get("workspace_dir") == str(run.path)
+        app.settings.set("epochs", 8)
+        tab.result.resume.invoke()
+        assert resumed == [7, 8]
 
 
 def test_only_a_model_of_layers_is_asked_for_a_number_of_them(app, tmp_path):

@@ -309,7 +309,7 @@ def test_the_command_follows_the_settings(nvml, open_tab, app, wait_for):
     tab = open_tab(device_indexes=[0, 1], use_torchrun=True)
     text = tab.command_card.box.get("1.0", "end-1c")
     assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in text
-    assert "--standalone --nproc-per-node=2" in text
+    assert "--set=use_torchrun=true --set=world_size=2" in text
     app.settings.set("epochs", "many")
     settle(app, wait_for)
     assert tab.command_card.box.get("1.0", "end-1c") == ""

@@ -390,6 +390,21 @@ def test_a_folder_that_holds_a_run_is_asked_about(app, wait_for, monkeypatch, tm
     assert app.settings.get("workspace_dir") == str(tmp_path / name)
 
 
+def test_settings_that_change_during_a_run_say_once_that_they_count_for_the_next_one(app, monkeypatch, tmp_path):
+    told = []
+    monkeypatch.setattr(app, "show_message", lambda text, kind="info": told.append(text))
+    app.settings.set("epochs", 2)
+    assert told == []
+    app.run.state = RunState(folder=tmp_path / "cat", is_running=True, started=1.0)
+    app.settings.set("epochs", 3)
+    app.settings.set("seed", 3)
+    assert told == ["Changed settings count for the next run: cat keeps those that it was started with."]
+    app.run.state = RunState(folder=tmp_path / "cat", is_running=True, started=2.0)
+    app.settings.set("epochs", 4)
+    assert len(told) == 2
+    app.run.state = RunState()
+
+
 @pytest.mark.parametrize(("status", "first"), [("finished", "New folder"), ("stopped", "Resume"), ("failed", "Resume")])
 def test_resuming_is_the_first_answer_unless_the_run_has_finished(app, monkeypatch, tmp_path, status, first):
     folder = RunFolder(tmp_path / "run")
@@ -403,6 +418,7 @@ def test_resuming_is_the_first_answer_unless_the_run_has_finished(app, monkeypat
     assert answers[0] == first
     assert set(answers) == {"Resume", "New folder", "Cancel"}
     assert ("has finished" in text) is (status == "finished")
+    assert "new run in run-2?" in text
 
 
 def test_two_fast_presses_of_start_or_of_check_make_one_check(app, wait_for, monkeypatch):

@@ -1,5 +1,6 @@
 """Rules of LoRA and the other adapters."""
 
+import math
 from collections.abc import Iterator
 
 from modules.config.families import load_families
@@ -10,6 +11,7 @@ from modules.config.problems import Problem, Remedy, set_to, switch_off
 from modules.config.show_value import show_value
 from modules.config.TrainConfig import TrainConfig
 
+ABSURD_WIDTHS = 10  # a rank this many times the width of the widest layer is refused
 DROPOUTS = ("dropout", "rank_dropout", "module_dropout")  # settings of LoraConfig
 
 
@@ -35,6 +37,7 @@ def adapter_problems(config: TrainConfig) -> Iterator[Problem]:
         read_layer_ranks(lora.layer_ranks)
     except ValueError as error:
         yield Problem("lora.layer_ranks", f"lora.layer_ranks: {error}.")
+    yield from _rank_problems(config)
     if lora.is_lycoris:
         yield from _lycoris_problems(config)
     if lora.max_norm is not None and lora.adapter == "oft":
@@ -49,6 +52,25 @@ def adapter_problems(config: TrainConfig) -> Iterator[Problem]:
         if lora.dora and (share := getattr(lora, name)):
             message = f"lora.{name} {share:g} with lora.dora: it would change the direction's length; set it to 0."
             yield Problem(f"lora.{name}", message, remedy=set_to(f"lora.{name}", 0.0, "0"))
+
+
+def _rank_problems(config: TrainConfig) -> Iterator[Problem]:
+    """Ranks above the width of layers, which learn nothing more: a whole matrix has no higher rank.
+
+    Of LoKr, such a rank is the usual way to ask for whole matrices.
+    """
+    memory = load_families()[config.family].memory
+    if config.lora.adapter not in ("lora", "loha") or memory is None:
+        return
+    widest = math.isqrt(memory["matrix"])  # no side of a matrix, as the shorter one, is longer than this
+    for name in ("rank", "conv_rank"):
+        rank = getattr(config.lora, name)
+        if rank is None or rank <= widest:
+            continue
+        is_absurd = rank > ABSURD_WIDTHS * widest
+        effect = "it can't be trained" if is_absurd else "more than that only takes memory"
+        message = f"lora.{name} {rank}: no layer of this model is wider than {widest}; {effect}; use 128 or less."
+        yield Problem(f"lora.{name}", message, blocking=is_absurd, remedy=set_to(f"lora.{name}", 128))
 
 
 def _norm_problems(config: TrainConfig) -> Iterator[Problem]:

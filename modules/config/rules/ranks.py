@@ -66,7 +66,7 @@ def machine_problems(config: TrainConfig) -> Iterator[Problem]:
     if config.num_nodes > 1 and (config.master_addr in ("localhost", "::1", "") or config.master_addr[:4] == "127."):
         message = (
             f"master_addr {config.master_addr!r} with num_nodes {config.num_nodes}: "
-            "the other machines can't find machine 0; write its address."
+            "only this machine can find machine 0 by it, the others can't; write its address."
         )
         yield Problem("master_addr", message, blocking=False)
 

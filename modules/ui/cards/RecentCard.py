@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.config.errors import UserError
-from modules.session.RunFolder import RunFolder
 from modules.ui.cards.Card import Card
 from modules.ui.models.recent_runs import Recent, RecentRun, find_recent
 from modules.ui.theme import Theme
@@ -142,12 +141,8 @@ class RecentCard(Card):
 
     def _load_settings(self, folder: Path) -> bool:
         """Load the settings of a run, to be written to its own folder again; returns whether that was possible."""
-        settings = self.app.settings
         try:
-            with settings.one_undo_step():
-                settings.load_file(RunFolder(folder).config_path)
-                if RunFolder(settings.get("workspace_dir")).path != folder:  # moved, or relative to another folder
-                    settings.set("workspace_dir", str(folder))
+            self.app.settings.load_run(folder)
         except UserError as error:
             self._refuse(error)
             return False

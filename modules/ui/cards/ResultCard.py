@@ -39,8 +39,13 @@ class ResultCard(Card):
         self._rows = ctk.CTkFrame(self, fg_color="transparent")
         self._rows.grid(row=2, column=0, sticky="ew", padx=12, pady=4)
         self._rows.grid_columnconfigure(0, weight=1)
-        actions = ("Open folder", self.open_run_folder), ("Load these settings", self._load_settings)
-        self.folder, self.settings, self.report = self.add_buttons(3, *actions, ("Crash report…", show_report))
+        actions = (
+            ("Open folder", self.open_run_folder),
+            ("Load these settings", self._load_settings),
+            ("Resume", self._resume),
+            ("Crash report…", show_report),
+        )
+        self.folder, self.settings, self.resume, self.report = self.add_buttons(3, *actions)
 
     def show(self, state: RunState) -> None:
         """Show how the run ended; nothing is written if that is shown already."""
@@ -52,6 +57,8 @@ class ResultCard(Card):
         self.show_title(f"{symbol} {describe_end(state)}")
         self._title.configure(text_color=colour)
         self._facts.configure(text=describe_result(state))
+        can_resume = state.exit.get("status") != "finished" and state.backups
+        self.resume.configure(state="normal" if can_resume else "disabled")
         self.report.configure(state="normal" if state.exit.get("status") not in SYMBOLS else "disabled")
         for row in self._rows.winfo_children():
             row.destroy()
@@ -69,11 +76,21 @@ class ResultCard(Card):
         paths = list(self._size_labels)
         self.app.in_background(lambda: {path: size_of(path) for path in paths}, self._show_sizes)
 
-    def _show_sizes(self, sizes: dict[Path, int]) -> None:
-        """Add the sizes of the models, which a slow disk may take a while to tell."""
-        for path, label in self._size_labels.items() if self.winfo_exists() else ():
-            if sizes.get(path):
-                label.configure(text=f"{path.name}   {spoken_bytes(sizes[path])}")
+    def _show_sizes(self, sizes: dict[Path, int | None]) -> None:
+        """Add the sizes of the models, which a slow disk may take a while to tell, and drop those that are gone.
+
+        A run whose disk was full has moved its model from the copy that it had saved elsewhere first.
+        """
+        if not self.winfo_exists():
+            return
+        for path, label in list(self._size_labels.items()):
+            size = sizes.get(path, 0)
+            if size:
+                label.configure(text=f"{path.name}   {spoken_bytes(size)}")
+            elif size is None:
+                del self._size_labels[path]
+                for widget in self._rows.grid_slaves(row=int(label.grid_info()["row"])):
+                    widget.destroy()
 
     def _add_row(self, text: str, action: str, command: Callable[[], object]) -> FittedLabel:
         theme, number = self.app.theme, len(self._rows.winfo_children())
@@ -88,20 +105,33 @@ class ResultCard(Card):
         self.app.root.clipboard_append(str(path))
         self.app.show_message(f"Copied {path}.", "info")
 
-    def _load_settings(self) -> None:
+    def _load_settings(self) -> bool:
+        """Returns whether that was possible."""
         folder = self.app.run.state.folder
         assert folder is not None  # of the run that is shown
         try:
-            self.app.settings.load_file(RunFolder(folder).config_path)
+            self.app.settings.load_run(folder)
         except UserError as error:
             self.app.show_message(str(error), "error")
-        else:
-            self.app.show_message("These are the settings of the run; Undo brings the earlier ones back.", "info")
+            return False
+        self.app.show_message(f"These are the settings of {folder.name}; Undo brings the earlier ones back.", "info")
+        return True
+
+    def _resume(self) -> None:
+        """Resume the run: with the settings of the window if they are for its folder, else with its own."""
+        try:
+            is_own = RunFolder(self.app.settings.get("workspace_dir")).path == self.app.run.state.folder
+        except UserError:  # an invalid output folder, which its field reports
+            is_own = False
+        if is_own or self._load_settings():
+            self.app.resume_run()
 
 
-def size_of(path: Path) -> int:
-    """The bytes of a file, or of all files in a folder; 0 if it is gone."""
+def size_of(path: Path) -> int | None:
+    """The bytes of a file, or of all files in a folder; None if it is gone, 0 if that can't be told."""
     try:
+        if not path.exists():
+            return None
         files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
         return sum(file.stat().st_size for file in files)
     except OSError:

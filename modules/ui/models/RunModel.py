@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from modules.config.errors import UserError
 from modules.config.files import save_config
 from modules.config.installation import ROOT
+from modules.config.own_file import open_own
 from modules.session.FolderCommands import STARTED_VARIABLE, send_command
 from modules.session.following import event_files, is_running
 from modules.session.RunFolder import RunFolder
@@ -83,7 +84,7 @@ class RunModel:
         # Not for a resume, which may still be refused and must then leave the run's settings unchanged. The trainer
         # replaces them later.
         settings = folder.resume_config_path if resume else folder.config_path
-        save_config(config, settings)
+        save_config(config, settings, keeps_link=False)
         self._follow(RunReader(folder, start_supervisor(folder, settings, resume, asked)))
 
     def attach(self, path: str | os.PathLike, is_running: bool = False) -> None:
@@ -179,7 +180,7 @@ def start_supervisor(folder: RunFolder, settings: Path, resume: bool, asked: flo
     else:
         apart = {"start_new_session": True}
     try:
-        log = folder.window_log_path.open("ab")
+        log = open_own(folder.window_log_path, "ab")
     except OSError as error:
         raise UserError(
             f"{folder.window_log_path} can't be written ({error.strerror}): remove it, or choose another folder."

@@ -367,7 +367,8 @@ class RunReader:
         if record is not None:
             is_cause = record.get("status") == "failed" and record.get("rank") == row.rank
             word = record.get("kind") if is_cause else record.get("status")
-            words: dict[str | None, str] = {"user_error": "failed", "error": "failed", "lost": "ended"}
+            words: dict[str | None, str] = dict.fromkeys(("user_error", "error", "out_of_memory"), "failed")
+            words["lost"] = "ended"
             word = "ended" if record.get("status") == "failed" and not is_cause else words.get(word, word)
             return dataclasses.replace(row, state=str(word), heartbeat_seconds=None)
         if not running:

@@ -22,6 +22,7 @@ from modules.config.files import config_from_values, load_values, save_config, t
 from modules.config.presets import load_preset
 from modules.config.TrainConfig import TrainConfig
 from modules.session.following import run_of_record
+from modules.session.RunFolder import RunFolder
 from modules.session.working_folder import absolute_path
 from modules.ui.models.kept_settings import is_within, kept_settings
 from modules.ui.models.Listeners import Listeners
@@ -252,6 +253,13 @@ class SettingsModel:
         before = self._snapshot()
         self._take(config, *_origin(path))
         self._commit(before, set())
+
+    def load_run(self, folder: Path) -> None:
+        """Load the settings of a run, to train in its folder. Raises UserError, as `load_file` does ConfigError."""
+        with self.one_undo_step():
+            self.load_file(RunFolder(folder).config_path)
+            if RunFolder(self.get("workspace_dir")).path != folder:  # moved, or relative to another folder
+                self.set("workspace_dir", str(folder))
 
     def save(self, path: str | Path) -> None:
         """Write the settings to a file, which becomes their source.

@@ -68,8 +68,11 @@ def describe_end(state: RunState) -> str:
 
 
 def describe_result(state: RunState) -> str:
-    """Steps, epochs and loss; for a failure also the reason."""
-    parts = [counted(state.step, "step"), counted(state.epoch, "epoch")] if state.step else []
+    """Steps, of how many if it ended before the last, epochs and loss; for a failure also the reason."""
+    steps = counted(state.step, "step")
+    if state.step < state.total:
+        steps = f"{state.step:,} of {counted(state.total, 'step')}"
+    parts = [steps, counted(state.epoch, "epoch")] if state.step else []
     if state.smooth is not None:
         parts.append(f"final loss {state.smooth:.4f}")
     text = state.exit.get("text") if state.exit else None

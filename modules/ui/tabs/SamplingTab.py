@@ -17,6 +17,7 @@ from modules.ui.widgets.form import CardSpec, SettingsCard
 from modules.ui.widgets.Gallery import Gallery
 from modules.ui.widgets.Page import Page
 from modules.ui.widgets.PromptList import PATH, PromptList
+from modules.ui.widgets.Tooltip import Tooltip
 
 if TYPE_CHECKING:
     from modules.ui.App import App
@@ -81,7 +82,13 @@ class SamplingTab(ctk.CTkFrame):
         except UserError as error:
             self.app.show_message(str(error), "error")
         else:
-            self.app.show_message("The samples are made after this step.", "info")
+            text = "The samples are made after this step, of the prompts that the run was started with."
+            self.app.show_message(text, "info")
+
+    def _describe_sample_now(self) -> str:
+        if self.app.run.state.is_running:
+            return "Of the prompts that the run was started with; those below count for the next run."
+        return "Of the prompts below, with the model that the run has saved."
 
     def _on_run(self, state: RunState) -> None:
         if self.sample_now is None:
@@ -106,6 +113,7 @@ class SamplingTab(ctk.CTkFrame):
         self.finished.grid_remove()  # until it is used
         self.sample_now = ctk.CTkButton(when.footer, text="Sample now", command=pressed_once(self._sample_now))
         self.sample_now.pack(anchor="w")
+        Tooltip(self.sample_now, self.app.theme, self._describe_sample_now)
         when.footer.grid()
         self._on_run(self.app.run.state)
         yield
