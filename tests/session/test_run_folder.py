@@ -17,6 +17,7 @@ from modules.launch.command_text import Places
 from modules.session.event_types import NOT_WRITTEN
 from modules.session.EventCallbacks import EventCallbacks
 from modules.session.events import EVENT_TYPES, EventWriter
+from modules.session.following import is_complete
 from modules.session.manifest import write_manifest
 from modules.session.ModelRecord import ModelRecord
 from modules.session.RunFolder import RunFolder
@@ -286,6 +287,35 @@ def test_a_note_that_was_torn_or_is_of_an_earlier_run_does_not_matter(run_folder
     assert "text" not in run_folder.read_exit()
 
 
+@pytest.mark.parametrize(
+    ("kind", "is_done"), [("finished", True), ("stopped", False), ("intermediate", False), (None, True)]
+)
+def test_only_a_run_that_has_saved_its_finished_model_is_complete(run_folder, kind, is_done):
+    """kind: of the model of the last step; None: in a run of a version that recorded none."""
+    model = run_folder.models_dir / "cat.safetensors"
+    model.touch()
+    saved = {"type": "saved", "path": str(model), "step": 8}
+    events = ({"time": 1.0, "rank": 0, **event} for event in (saved, {"type": "finished", "step": 8}))
+    run_folder.event_path(0).write_text("".join(json.dumps(event) + "\n" for event in events))
+    if kind is not None:
+        record = ModelRecord(run_folder.model_record_path, run_folder.models_dir)
+        record.claim("cat", 8, kind)
+        record.complete("cat")
+    assert is_complete(run_folder, 8) is is_done
+    assert not is_complete(run_folder, 9)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"models": []}', '{"models": {"cat": {"step": "8"}}}', "\0\0"])
+def test_a_damaged_record_of_the_models_means_that_none_is_the_runs_own(run_folder, text):
+    (run_folder.models_dir / "cat.safetensors").touch()
+    run_folder.model_record_path.write_text(text)
+    record = ModelRecord(run_folder.model_record_path, run_folder.models_dir)
+    assert record.owned_step("cat") is None
+    assert record.last_files() == set()
+    record.claim("cat", 9, "finished")
+    assert record.owned_step("cat") == 9
+
+
 def test_the_session_room_never_imports_torch_or_tk():
     modules = [f"modules.session.{path.stem}" for path in (DOC.parents[1] / "modules" / "session").glob("[!_]*.py")]
     assert len(modules) >= 10
@@ -306,6 +336,7 @@ def test_the_page_has_an_example_of_every_event_with_the_fields_that_are_written
         callbacks = EventCallbacks(writer)
         callbacks.on_started(1.5)
         callbacks.on_status("a")
+        callbacks.on_waiting("a")
         callbacks.on_progress("a", 1, 2)
         callbacks.on_step(info)
         callbacks.on_validation(1, 2, 0.5, 0.25)
