@@ -45,7 +45,7 @@ class _MatchGradient(torch.autograd.Function):
         return output.view_as(output)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override] # of one input
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         places = ctx.places
         order = [places.index(place) for place in range(len(places))]
         # No question for the strides of the gradient: the compiler, which does not know them yet, would answer it.

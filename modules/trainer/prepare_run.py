@@ -44,6 +44,7 @@ from modules.trainer.attach_method import (
     trained_parts,
     trains_text,
 )
+from modules.trainer.attention_cases import attention_cases
 from modules.trainer.checks import check_batch_divides, check_precision, check_start
 from modules.trainer.compiling import check_compiler
 from modules.trainer.PreparedRun import PreparedRun
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from modules.data.concepts import Dataset
     from modules.data.records import CachedRecords
     from modules.diffusion.timesteps import TimestepDistribution
+    from modules.distributed.attention_trial import AttentionCase
     from modules.distributed.Runtime import Runtime
     from modules.families.Family import Family
     from modules.methods.Method import Method
@@ -102,9 +104,9 @@ def prepare_run(
     source, unusable = _cache(start, data, base, parts)
     sampling, sample_prompts = _prepare_samples(start, data, unusable, base, parts)
 
-    _choose_attention(start)
     callbacks.on_status("Loading model")
     training_adapter = _load_model(start, base, parts)
+    _choose_attention(start, base, source)
     size = _global_batch(start, backup)
     plan = RunPlan(data.dataset, data.buckets, unusable, config.seed, size)
     if not plan.num_samples:
@@ -311,15 +313,6 @@ def _prepare_samples(
     return sampling, sample_prompts
 
 
-def _choose_attention(start: _Start) -> None:
-    """For the steps and samples. Not before caching, so that cached texts and latents don't depend on it."""
-    text, warnings = choose_attention(start.config.model.attention, start.runtime.device)
-    for warning in warnings:
-        start.progress.warn(warning)
-    if text and start.runtime.is_main:
-        start.callbacks.on_status(text)
-
-
 def _load_model(start: _Start, base: BaseModel, parts: dict[str, PartConfig]) -> TrainingAdapter | None:
     """Loads what a step needs, the same on all ranks; returns the training adapter, if there is one."""
     config, runtime = start.config, start.runtime
@@ -329,6 +322,23 @@ def _load_model(start: _Start, base: BaseModel, parts: dict[str, PartConfig]) ->
     if adapter:
         start.compare_ranks("training adapter", adapter.digest, "model.training_adapter")
     return adapter
+
+
+def _choose_attention(start: _Start, base: BaseModel, source: SampleSource) -> None:
+    """For the steps and samples. Not before caching, so that cached texts and latents don't depend on it."""
+    model = start.config.model
+    mixed = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    dtype = mixed.get(model.mixed_precision, getattr(torch, model.weight_dtype))
+
+    def cases() -> list[AttentionCase]:
+        loaded = [base.module(name) for name in base.family.denoisers if base.is_loaded(name)]
+        return attention_cases(source, loaded[0].config, base.family.patch_size) if loaded else []
+
+    text, warnings = choose_attention(model.attention, start.runtime, cases, dtype)
+    for warning in warnings:
+        start.progress.warn(warning)
+    if text and start.runtime.is_main:
+        start.callbacks.on_status(text)
 
 
 def _global_batch(start: _Start, backup: Backup | None) -> int:
