@@ -206,8 +206,10 @@ def test_torch_that_computes_on_all_gpus_is_well(hardware):
 
 def test_gpus_where_torch_chooses_the_attention_of_cudnn_are_named(hardware):
     hopper = {**FACTS["devices"][0], "capability": "9.0", "attention": "cudnn"}
-    result = check_torch(facts(devices=[hopper] * 8), hardware)
-    assert result.details[0].startswith("GPU 0: compute capability 9.0; PyTorch chooses cuDNN's attention")
+    for attention, state in (("auto", "is off"), ("sdpa", "is off"), ("cudnn", "stays on")):
+        result = check_torch(facts(devices=[hopper] * 8), hardware, attention)
+        line = f"GPU 0: compute capability 9.0; PyTorch chooses cuDNN's attention, which {state} in training"
+        assert result.details[0] == line
 
 
 def test_a_torch_that_breaks_hangs_or_says_nothing_is_a_result_and_no_traceback():

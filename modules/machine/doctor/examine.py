@@ -57,7 +57,7 @@ def examine(
     hardware = everything.choose([gpu.index for gpu in chosen_gpus(config, everything.gpus)])
     answer = read_torch()
     facts = None if isinstance(answer, CheckResult) else answer
-    yield answer if isinstance(answer, CheckResult) else check_torch(answer, everything)
+    yield answer if isinstance(answer, CheckResult) else check_torch(answer, everything, config.model.attention)
     yield from _check_devices(everything, hardware, facts)
     for setting in ("workspace_dir", "cache_dir"):
         yield within(SECONDS, setting, check_disk, setting, getattr(config, setting))

@@ -158,8 +158,8 @@ def read_torch(run: Callable[..., ChildAnswer] = run_child) -> dict[str, Any] | 
     return facts
 
 
-def check_torch(facts: Mapping[str, Any], hardware: Hardware) -> CheckResult:
-    """Check that PyTorch can compute on the GPUs that the driver lists."""
+def check_torch(facts: Mapping[str, Any], hardware: Hardware, attention: str = "auto") -> CheckResult:
+    """Check that PyTorch can compute on the GPUs that the driver lists. attention: `model.attention` of the run."""
     version, num_gpus = facts["version"], len(hardware.gpus)
     broken = [(index, device["error"]) for index, device in enumerate(facts["devices"]) if device["error"]]
     remedy = ""
@@ -182,14 +182,15 @@ def check_torch(facts: Mapping[str, Any], hardware: Hardware) -> CheckResult:
         where = f"all {num_gpus} GPUs" if num_gpus > 1 else "the GPU" if num_gpus else "the CPU"
         versions = {"NCCL": facts["nccl"], "cuDNN": facts["cudnn"]}
         text = f"computes on {where}" + "".join(f", {name} {number}" for name, number in versions.items() if number)
-    details = tuple(_capability_line(index, device) for index, device in enumerate(facts["devices"]))
+    details = tuple(_capability_line(index, device, attention) for index, device in enumerate(facts["devices"]))
     return CheckResult("PyTorch", "fails" if remedy else "ok", f"{version} {text}", remedy, details, dict(facts))
 
 
-def _capability_line(index: int, device: Mapping[str, str]) -> str:
+def _capability_line(index: int, device: Mapping[str, str], attention: str) -> str:
     line = f"GPU {index}: compute capability {device['capability']}"
     if device["attention"] == "cudnn":
-        return f"{line}; PyTorch chooses cuDNN's attention, which is off in training"
+        state = "stays on" if attention == "cudnn" else "is off"
+        return f"{line}; PyTorch chooses cuDNN's attention, which {state} in training"
     return line
 
 
