@@ -85,6 +85,8 @@ def explain_one(location: Sequence[Any], problem: Mapping[str, Any], source: str
     if problem["type"] in UNKNOWN_KEY_ERRORS:
         return unknown_setting(path, source)
     info = _find(path)
+    if problem["type"] == "string_unicode" and info is None:  # of a section: it is one of the names in it
+        return unknown_setting(".".join(filter(None, (path, str(problem["input"])))), source)
     rule = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else _rule(path, info)
     remedy = _remedy(path, info, problem)
     return f"{path} is {show_value(problem['input'])}{_in(source)}: it must be {rule}{remedy}."

@@ -11,6 +11,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from PIL import Image, ImageEnhance, UnidentifiedImageError
@@ -20,6 +21,9 @@ from modules.config.regular_file import open_regular
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.buckets import crop_box, rotation_margins
 from modules.data.errors import ImageError
+
+if TYPE_CHECKING:
+    from PIL.TiffImagePlugin import TiffImageFile
 
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")  # JPEG includes MPO, what many phones write
@@ -81,7 +85,8 @@ def read_size(path: str) -> tuple[int, int]:
         width, height = image.size
         if image.format == "TIFF":
             # Pillow versions differ in whether a sideways TIFF's size is swapped on opening; its tags are as stored.
-            width, height = image.tag_v2[ExifTag.ImageWidth], image.tag_v2[ExifTag.ImageLength]
+            tags = cast("TiffImageFile", image).tag_v2
+            width, height = tags[ExifTag.ImageWidth], tags[ExifTag.ImageLength]
         if width < 1 or height < 1:
             raise ValueError(f"its size is {width} x {height}")
         return (height, width) if _orientation(image) in SIDEWAYS else (width, height)

@@ -41,6 +41,8 @@ EXTENSIONS = frozenset(FORMATS)
 TOLERANCE_SECONDS = 0.002
 # A frame of a video, as `frame_path` names it.
 _FRAME = re.compile(rf"(.+(?:{'|'.join(map(re.escape, FORMATS))}))#t=([0-9]+(?:\.[0-9]+)?)", re.IGNORECASE)
+MAX_SECONDS = 7 * 24 * 3600  # longer ones are damaged, and would be cut into billions of clips
+MAX_PIXELS = 178_956_970  # of a frame, as Pillow limits those of an image
 # How much earlier than its header says a good file may end: the last frame of a slow animation is shown this long.
 MISSING_SECONDS = 0.5
 
@@ -116,7 +118,10 @@ def read_info(path: str, folder_fps: float | None = None) -> VideoInfo:
         width, height = frame.width, frame.height
         if _is_sideways(frame):
             width, height = height, width
-        return VideoInfo(width, height, _seconds(container, stream))
+        seconds = _seconds(container, stream)
+        if not 0 <= seconds <= MAX_SECONDS:
+            raise ValueError(f"its header claims that it lasts {seconds:.1f} s")
+        return VideoInfo(width, height, seconds)
 
 
 class VideoTraits(NamedTuple):
@@ -254,6 +259,9 @@ def _opened(path: str) -> Iterator[tuple[InputContainer, VideoStream]]:
             stream = container.streams.video[0]
             if stream.codec_context is None:
                 raise ValueError("its codec is unknown; convert it to H.264")
+            width, height = stream.codec_context.width, stream.codec_context.height
+            if width * height > MAX_PIXELS:
+                raise ValueError(f"its frames are {width} x {height}")
             yield container, stream
     except (av.error.FFmpegError, *DAMAGE) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -190,7 +190,7 @@ def failure_outcome(error: Exception) -> Outcome:
 
 def _trains_on_gpu() -> bool:
     torch = sys.modules.get("torch")  # without it, it was its import that failed
-    return hasattr(torch, "accelerator") and torch.accelerator.is_available()
+    return torch is not None and hasattr(torch, "accelerator") and torch.accelerator.is_available()
 
 
 def _is_symptom(error: Exception) -> bool:

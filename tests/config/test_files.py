@@ -237,6 +237,8 @@ def test_a_port_outside_its_range_is_refused(tmp_path, port):
         (b"a: 1\nb: @", "a.yaml", "is not valid YAML: line 2, column 4"),
         (b'output: {name: "\\ud800"}', "a.yaml", "Unicode character"),
         (b'{"output": {"name": "\\ud800"}}', "a.json", "output.name is '\\ud800'"),
+        (b'{"\\ud800": 1}', "a.json", "unknown setting '\\ud800'"),
+        (b'{"loss": {"mse\\ud800": 1}}', "a.json", "unknown setting 'loss.mse\\ud800'"),
         (b'{"a": ', "a.json", "Expecting value"),
         (b'{"seed": NaN}', "a.json", "NaN is no number"),
         (b'{"seed": -Infinity}', "a.json", "-Infinity is no number"),

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from modules.data import videos
 from modules.data.errors import ImageError
 from modules.data.videos import frame_path, info_or_reason, load_still, read_frames, read_info, to_mp4
 from tests.support.videos import gray_frames, number_of, turn_sideways, write_video
@@ -71,6 +72,23 @@ def test_written_colours_are_read_back(tmp_path):
     (tmp_path / "a.mp4").write_bytes(to_mp4([Image.new("RGB", (32, 16), colour) for colour in colours], fps=23.976))
     read = [frame.getpixel((9, 9)) for frame in read_frames(str(tmp_path / "a.mp4"), [0, 0.05, 0.1])]
     assert np.abs(np.array(read) - colours).max() <= 4
+
+
+def test_a_video_of_sound_alone_and_one_of_absurd_size_or_length_are_refused(tmp_path, monkeypatch):
+    with av.open(str(tmp_path / "sound.mp4"), "w") as container:
+        audio = container.add_stream("aac", rate=44100, layout="mono")
+        silence = av.AudioFrame.from_ndarray(np.zeros((1, 44100), np.float32), format="fltp", layout="mono")
+        silence.sample_rate = 44100
+        container.mux(audio.encode(silence))
+        container.mux(audio.encode())
+    assert info_or_reason(str(tmp_path / "sound.mp4")) == "it has no video stream"
+    path = str(write_video(tmp_path / "a.mp4", 40))
+    monkeypatch.setattr(videos, "MAX_SECONDS", 2)
+    assert info_or_reason(path) == "its header claims that it lasts 2.5 s"
+    monkeypatch.setattr(videos, "MAX_PIXELS", 3000)
+    assert info_or_reason(path) == "its frames are 64 x 48"
+    with pytest.raises(ImageError, match="its frames are 64 x 48"):
+        next(read_frames(path, [0]))
 
 
 def test_damaged_files_and_files_that_are_no_videos_say_so(tmp_path):
