@@ -44,6 +44,8 @@ def train_as_rank(plan: JoinPlan, lifeline: Lifeline, started: float) -> Outcome
         rank=environment.rank,
         tells_failure=False,
         signals=(*plan.stop_signals, *plan.requeue_signals),
+        node=environment.node_rank if environment.local_rank == 0 else 0,
+        node_ranks=environment.local_world_size,
     )
     if outcome.status == "failed":
         lifeline.failed(outcome.text, outcome.traceback, outcome.is_user_error, outcome.is_symptom)

@@ -36,7 +36,7 @@ from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.heap import keep_freed_memory
 from modules.trainer.TrainingError import StopRequested
-from modules.weights.libraries import gc_paused
+from modules.weights.libraries import gc_paused, quiet_libraries
 
 if TYPE_CHECKING:
     from modules.launch.plan import HerePlan
@@ -125,6 +125,8 @@ def train_rank(
     tells_failure: bool = True,
     signals: tuple[int, ...] = (),
     keeps_awake: bool = False,
+    node: int = 0,
+    node_ranks: int = 1,
 ) -> Outcome:
     """Train as one rank, from creating its trainer to the end, and return the outcome.
 
@@ -132,11 +134,13 @@ def train_rank(
     tells_failure: whether to print a
     failure here. signals: the first one stops after the step, backs up and saves; a second SIGINT ends at once; one of
     REQUEUE_SIGNALS only backs up, because the job continues later. keeps_awake: whether this process, rather than one
-    above it, keeps the machine from going to sleep.
+    above it, keeps the machine from going to sleep. node: number of the node if this is the first of its `node_ranks`
+    ranks, whose start and end it prints; 0 for the others, and on node 0, where rank 0 prints everything.
     """
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(log_file(folder.log_path(rank)))
-        callbacks = CallbackList(_listeners(folder, rank, log, tells_failure, tensorboard, stack))
+        other = OtherRankCallbacks(rank, sys.stderr, node, node_ranks) if rank > 0 else None
+        callbacks = CallbackList(_listeners(folder, rank, log, tells_failure, tensorboard, other, stack))
         callbacks.on_started(started)
         commands = FolderCommands(folder, callbacks, run_started=started) if rank == 0 else TrainCommands()
         stack.enter_context(stop_on(signals, commands, callbacks))
@@ -161,6 +165,7 @@ def train_rank(
 
 def _train(make_trainer: MakeTrainer, callbacks: TrainCallbacks, commands: TrainCommands) -> Outcome:
     callbacks.on_status("Loading libraries")
+    quiet_libraries()
     with gc_paused():
         trainer = make_trainer(callbacks, commands)
     if trainer.runtime.device.type == "cpu":
@@ -203,15 +208,21 @@ def _is_symptom(error: Exception) -> bool:
 
 
 def _listeners(
-    folder: RunFolder, rank: int, log: TextIO, tells_failure: bool, tensorboard: bool, stack: contextlib.ExitStack
+    folder: RunFolder,
+    rank: int,
+    log: TextIO,
+    tells_failure: bool,
+    tensorboard: bool,
+    other: OtherRankCallbacks | None,
+    stack: contextlib.ExitStack,
 ) -> Iterator[TrainCallbacks]:
     """The listeners of the run: terminal, log, events, TensorBoard. `stack` closes them."""
     for stream in (sys.stderr, log) if rank == 0 else (log,):
         terminal = TerminalCallbacks(stream, tells_failure or stream is log)
         stack.callback(terminal.close)
         yield terminal
-    if rank > 0:
-        yield OtherRankCallbacks(rank, sys.stderr)
+    if other is not None:
+        yield other
     yield EventCallbacks(stack.enter_context(EventWriter(folder.event_path(rank), rank)))
     if tensorboard and rank == 0:
         from modules.trainer.TensorBoardCallbacks import TensorBoardCallbacks

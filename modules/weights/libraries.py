@@ -34,22 +34,31 @@ def import_pipeline(name: str) -> type[DiffusionPipeline]:
 
 
 def import_diffusers() -> ModuleType:
-    """Imports diffusers, without warnings that users can't act on, progress bars, and questions on the terminal.
-
-    Must be called before any other import of transformers, which logs on import. A verbosity set by the user is kept.
-    """
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # warns on import of kernels that a CPU doesn't need
+    """Imports diffusers, without warnings that users can't act on, progress bars, and questions on the terminal."""
+    quiet_libraries()
     import diffusers
     import transformers
 
+    # peft imports transformers, which has read its variable by then if that was before the call above
+    for library, variable in ((transformers, "TRANSFORMERS_VERBOSITY"), (diffusers, "DIFFUSERS_VERBOSITY")):
+        if os.environ[variable] == "error":
+            library.utils.logging.set_verbosity_error()
     # Else transformers asks whether to run code that a model brings along, wherever one of its own models or
     # processors loads a part by an Auto class without saying trust_remote_code. With 0 it refuses.
     transformers.dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0
     diffusers.utils.logging.disable_progress_bar()
     transformers.utils.logging.disable_progress_bar()
     return diffusers
+
+
+def quiet_libraries() -> None:
+    """Have libraries that are not imported yet log errors only. A verbosity set by the user is kept.
+
+    They warn on import of what is not installed and not needed, on the terminal of every rank.
+    """
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # warns of kernels that a CPU doesn't need
 
 
 @contextlib.contextmanager

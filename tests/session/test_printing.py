@@ -47,6 +47,18 @@ def test_a_name_stays_on_its_line_and_a_text_keeps_its_lines():
     assert printed(lambda stream: print_text("one\n\ttwo \x1b[2J", stream)) == "one\n\ttwo \\x1b[2J\n"
 
 
+def test_the_terminal_of_another_node_has_a_first_and_a_last_line():
+    def tell(stream):
+        for callbacks in (OtherRankCallbacks(2, stream, node=1, num_ranks=2), OtherRankCallbacks(3, stream)):
+            callbacks.on_started(0.0)
+            callbacks.on_status("Loading libraries")
+            callbacks.on_finished(1200)
+
+    assert printed(tell) == (
+        "Node 1: starting 2 ranks; the terminal of node 0 shows the progress\nNode 1: done after 1,200 steps\n"
+    )
+
+
 class Screen(io.StringIO):
     def isatty(self):
         return True

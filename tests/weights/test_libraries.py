@@ -3,6 +3,7 @@
 import gc
 
 import pytest
+import transformers
 
 from modules.weights import libraries
 
@@ -31,3 +32,18 @@ def test_after_an_import_that_fails_it_is_as_before(searches, monkeypatch):
     with pytest.raises(AttributeError):
         libraries.import_pipeline("StableDiffusionPipeline")
     assert gc.isenabled() is searches
+
+
+@pytest.mark.parametrize(("asked", "level"), [(None, "error"), ("info", "warning")])
+def test_libraries_that_were_imported_before_are_quiet_too_unless_the_user_asks(asked, level, monkeypatch):
+    monkeypatch.delenv("TRANSFORMERS_VERBOSITY", raising=False)
+    if asked:
+        monkeypatch.setenv("TRANSFORMERS_VERBOSITY", asked)
+    settings = transformers.utils.logging
+    before = settings.get_verbosity()
+    try:
+        settings.set_verbosity_warning()  # as it is where peft has imported it
+        libraries.import_diffusers()
+        assert settings.get_verbosity() == settings.log_levels[level]
+    finally:
+        settings.set_verbosity(before)
