@@ -331,7 +331,7 @@ def _choose_attention(start: _Start, base: BaseModel, source: SampleSource) -> N
     dtype = mixed.get(model.mixed_precision, getattr(torch, model.weight_dtype))
 
     def cases() -> list[AttentionCase]:
-        loaded = [base.module(name) for name in base.family.denoisers if base.is_loaded(name)]
+        loaded = [base.denoiser(name) for name in base.family.denoisers if base.is_loaded(name)]
         return attention_cases(source, loaded[0].config, base.family.patch_size) if loaded else []
 
     text, warnings = choose_attention(model.attention, start.runtime, cases, dtype)
