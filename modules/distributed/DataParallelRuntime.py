@@ -147,7 +147,9 @@ class DataParallelRuntime(Runtime):
     def _on_host(self) -> dist.ProcessGroup:
         """The group for collectives on CPU tensors, which all ranks must ask for at the same time."""
         if self._host_group is None:
-            self._host_group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
+            group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
+            assert group is not None  # the ranks have joined
+            self._host_group = group
         return self._host_group
 
     @contextlib.contextmanager
