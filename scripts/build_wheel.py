@@ -32,7 +32,7 @@ SCRIPTS = (
     *("check_data.py", "convert.py", "hub.py", "lora.py", "lora_and_strength.py", "multi_node.py", "slurm_job.py"),
 )
 RESOURCES = (
-    *("accelerate_config.yaml", "families.json", "preset_memory.json", "preset_sizes.yaml"),
+    *("accelerate_config.yaml", "families.json", "lora_layers.json", "preset_memory.json", "preset_sizes.yaml"),
     *("presets/*", "demo/**/*"),
 )
 NEW_NAMES = {"modules": PACKAGE, "scripts": f"{PACKAGE}.scripts"}

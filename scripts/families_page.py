@@ -27,8 +27,7 @@ LAYOUTS = {
     "sgm": "the layout of the first release, with `conditioner.embedders.0` and `.1`",
     "mmdit": "`joint_blocks`, with `text_encoders.clip_l`, `.clip_g` and, where there is one, `.t5xxl`",
 }
-FORMATS = ("whole model, single file", "LoRA, `*_kohya.safetensors`", "embedding", "LoRAs of other programs")
-FOREIGN = {"kohya": "kohya (`lora_unet_`)", "ComfyUI": "ComfyUI (`diffusion_model.`)"}
+FORMATS = ("whole model, single file", "LoRA, `*_kohya.safetensors`", "embedding")
 INTRODUCTION = """\
 # Model families
 
@@ -57,9 +56,8 @@ What to train in place of models that sample in few steps, and [why](methods.md#
 FILES = """\
 ## Model files
 
-All families are read from diffusers folders and saved as such; these have [further formats](formats.md). The last
-column has the key formats of other programs' LoRAs that diffusers reads besides its own and PEFT's, so that they can be
-sampled with.
+All families are read from diffusers folders and saved as such; these have further formats. LoRAs of other programs are
+read [for every family](formats.md#loras-of-other-programs).
 """
 
 
@@ -164,9 +162,8 @@ def _distilled(families: Iterable[Family]) -> dict[str, str]:
 
 def _formats(family: Family) -> tuple[str, ...]:
     layout = LAYOUTS[family.single_file] if family.single_file else ""
-    foreign = ", ".join(FOREIGN.get(name, name) for name in family.foreign_loras)
     embedding = _coded(dict.fromkeys(family.embedding_keys.values()))
-    return layout, _kohya(family) if "lora" in family.methods else "", embedding, foreign
+    return layout, _kohya(family) if "lora" in family.methods else "", embedding
 
 
 def _kohya(family: Family) -> str:

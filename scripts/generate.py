@@ -13,6 +13,7 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 SCRIPTS = (
     "families_reference.py",
+    "lora_layers_reference.py",
     "families_page.py",
     "preset_sizes.py",
     "config_reference.py",

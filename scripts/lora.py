@@ -35,23 +35,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def say(text: str) -> None:
+    """Something that does not end the work."""
+    print_line(text, sys.stderr)
+
+
 def merge(args: argparse.Namespace) -> list[Path]:
     from modules.methods.lora_tools import merge_into_model
 
-    return [merge_into_model(args.base, strength_of_each(args.lora), args.target, args.dtype, args.config)]
+    return [merge_into_model(args.base, strength_of_each(args.lora), args.target, args.dtype, args.config, say)]
 
 
 def combine(args: argparse.Namespace) -> list[Path]:
     from modules.methods.lora_tools import combine
 
     loras = [(Path(path), strength) for path, strength in map(lora_and_strength, args.lora)]
-    return [combine(loras, args.target, args.rank, args.family, args.dtype)]
+    return [combine(loras, args.target, args.rank, args.family, args.dtype, say)]
 
 
 def resize(args: argparse.Namespace) -> list[Path]:
     from modules.methods.lora_tools import resize
 
-    return [resize(args.source, args.target, args.rank, args.keep, args.family, args.dtype)]
+    return [resize(args.source, args.target, args.rank, args.keep, args.family, args.dtype, say)]
 
 
 def extract(args: argparse.Namespace) -> list[Path]:

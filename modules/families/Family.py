@@ -134,7 +134,8 @@ class Family:
     accepts: whether a model_index.json with one of the pipelines belongs to this family and not to a variant. The
         denoiser's config is in it as DENOISER_CONFIG, and tells families apart whose pipelines have the same class.
     unsupported: config of the first denoiser -> the name of its version, if it is one that can't be trained, else "".
-    matches_lora: whether tensor names and shapes of a LoRA file belong to this family and to no other.
+    matches_lora: whether tensor names and shapes of a LoRA file are of this family, by further marks than the names and
+        widths of its published model's layers.
     takes_loras_of: the family whose LoRA files also fit this one, because both have the same layers; "" for none.
     published: the model that the memory estimate is for; None if its architecture is unknown.
     can_train_vae: whether the method "vae" can train its VAE, which has to encode to a distribution.
@@ -149,13 +150,13 @@ class Family:
         original latent diffusion, "sgm" for Stability's models with two text encoders, "mmdit" with three.
     kohya_prefixes: component -> prefix of its layers in kohya's LoRA format.
     layer_names: component -> the names of its layers in LoRA files for ComfyUI; for families without `kohya_prefixes`.
+    original_names: how LoRA files of other programs name the first denoiser's layers, where `layer_names` don't say it;
+        they are read by it, and not written.
     kohya_blocks: whether that format names the denoiser's blocks as diffusers or as single-file checkpoints do.
     kohya_version: the configs of denoiser and scheduler -> the name of the base model's kind in the metadata of kohya's
         LoRAs (ss_base_model_version); "" if his scripts have none.
     embedding_keys: text encoder -> key of its vectors in an embedding file; empty where the method "embedding" can't
         train the family.
-    foreign_loras: other programs' formats of LoRA files that its pipeline in diffusers reads. A family made with
-        `replace` has the other's, as it has the remarks, unless it says otherwise.
     distilled: its models that are distilled to few steps -> what to train in their place.
     remarks: for docs/families.md, what its users should know: how to write captions, how saved files are loaded, what
         can't be trained. One paragraph of Markdown, in lines of any length.
@@ -228,10 +229,10 @@ class Family:
     single_file: Literal["ldm", "sgm", "mmdit"] | None = None
     kohya_prefixes: Mapping[str, str] = field(default_factory=dict)
     layer_names: Mapping[str, LayerNames] = field(default_factory=dict)
+    original_names: LayerNames | None = None
     kohya_blocks: Literal["diffusers", "single_file"] = "diffusers"
     kohya_version: Callable[[Mapping[str, Any], Mapping[str, Any]], str] = lambda denoiser, scheduler: ""
     embedding_keys: Mapping[str, str] = field(default_factory=dict)
-    foreign_loras: tuple[str, ...] = ()
     distilled: Mapping[str, str] = field(default_factory=dict)
     remarks: str = ""
 

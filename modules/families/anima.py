@@ -12,7 +12,6 @@ from modules.families.LayerNames import LayerNames
 from modules.families.PublishedModel import Component, PublishedModel
 from modules.families.qwen_image import QWEN_CODEC
 from modules.families.TextEncoding import TextEncoding
-from modules.families.unet_loras import input_widths
 
 if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
@@ -40,7 +39,6 @@ _NAMES = LayerNames(  # of its makers' files
     },
     folds_alpha=True,  # diffusers would not read it
 )
-_LORAS = r"^diffusion_model\.blocks\.\d+\.((self|cross)_attn\.(q|output)_proj|mlp\.layer1)\.lora_(A|down)\."
 
 
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
@@ -114,7 +112,5 @@ ANIMA = Family(
         text={"prompt_embeds": (512, 1024)},
         side=1024,
     ),
-    matches_lora=lambda shapes: input_widths(shapes, _LORAS) == {2048},  # Cosmos' names, and the width of its 2B
     layer_names={"transformer": _NAMES},
-    foreign_loras=("ComfyUI",),
 )

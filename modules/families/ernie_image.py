@@ -90,6 +90,5 @@ ERNIE_IMAGE = Family(
         text={"prompt_embeds": (128, 3072)},
         side=1024,
     ),
-    foreign_loras=("ComfyUI",),
     distilled={"ERNIE-Image Turbo": "ERNIE-Image"},
 )

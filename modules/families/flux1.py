@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from modules.families.Family import DenoiserCall, Family
+from modules.families.flux_names import FLUX_NAMES
 from modules.families.packing import pack_2x2, token_positions, unpack_2x2
 from modules.families.PublishedModel import CLIP_L, KL_VAE_16, T5_XXL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
@@ -99,9 +100,9 @@ FLUX1 = Family(
     published=FLUX1_MODEL,
     # as OneTrainer writes them and ComfyUI and diffusers read them; kohya's own scripts fuse queries, keys and values
     kohya_prefixes={"transformer": "lora_transformer", "text_encoder": "lora_te1"},
+    original_names=FLUX_NAMES,
     kohya_version=lambda denoiser, scheduler: "flux1",
     embedding_keys={"text_encoder": "clip_l", "text_encoder_2": "t5xxl"},
-    foreign_loras=("kohya", "XLabs", "ComfyUI"),
     distilled={"FLUX.1 schnell": "FLUX.1 dev, or schnell with the adapter `ostris/FLUX.1-schnell-training-adapter`"},
     remarks="Of a LoRA in kohya's format, diffusers reads only the adapters of attention; it has a file of its own.",
 )

@@ -113,7 +113,6 @@ FLUX2_DEV = Family(
     partly_unused=("text_encoder",),  # the layers above those that the denoiser reads
     further_classes={"tokenizer": ("transformers.AutoProcessor",)},
     published=FLUX2_DEV_MODEL,
-    foreign_loras=("kohya", "ComfyUI", "LoKr"),
     remarks="""Its processor of texts and images, in place of a tokenizer, loads only with the package
     `torchvision`.""",
 )

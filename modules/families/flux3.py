@@ -109,7 +109,6 @@ FLUX3 = Family(
         text={"prompt_embeds": (_NUM_TOKENS, 20480)},
         side=1024,
     ),
-    foreign_loras=("ComfyUI",),
     distilled={"FLUX.3 klein": "FLUX.3 klein base; the distilled one can't be trained"},
     remarks="""Trained on captions of a hundred words and more; in diffusers, a language model writes them from each
     prompt. Chorus does not use that model, so write captions and prompts of this length. The trained model is saved

@@ -101,7 +101,6 @@ HIDREAM = Family(
         text={"prompt_embeds_t5": (128, 4096), "llama_states": (_STATES, 128, 4096), "pooled_prompt_embeds": (2048,)},
         side=1024,
     ),
-    foreign_loras=("ComfyUI",),
     distilled={"HiDream-I1 Dev, Fast": "HiDream-I1 Full"},
     remarks="""Published without Llama 3.1, its fourth text encoder. Load it once with diffusers, with
     `text_encoder_4=LlamaForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B-Instruct")` and its tokenizer as

@@ -12,36 +12,11 @@ from typing import Any
 from modules.families.Codec import Codec
 from modules.families.Family import DenoiserCall, Family
 from modules.families.frames import decode_frames, encode_frames, shape_by_ratios
-from modules.families.LayerNames import LayerNames
+from modules.families.hunyuan_names import HUNYUAN_NAMES
 from modules.families.PublishedModel import CLIP_L, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
-from modules.families.unet_loras import input_widths
 
 _MLP = ("ff.net.0.proj", "ff.net.2", "ff_context.net.0.proj", "ff_context.net.2", "proj_mlp", "proj_out")
-_BLOCK = "transformer_blocks.{}."
-_NAMES = LayerNames(  # of its makers' files, which have fused projections
-    "diffusion_model.",
-    names={
-        f"{_BLOCK}attn.to_out.0": "double_blocks.{}.img_attn_proj",
-        f"{_BLOCK}attn.to_add_out": "double_blocks.{}.txt_attn_proj",
-        f"{_BLOCK}ff.net.0.proj": "double_blocks.{}.img_mlp.fc1",
-        f"{_BLOCK}ff.net.2": "double_blocks.{}.img_mlp.fc2",
-        f"{_BLOCK}ff_context.net.0.proj": "double_blocks.{}.txt_mlp.fc1",
-        f"{_BLOCK}ff_context.net.2": "double_blocks.{}.txt_mlp.fc2",
-        f"{_BLOCK}norm1.linear": "double_blocks.{}.img_mod.linear",
-        f"{_BLOCK}norm1_context.linear": "double_blocks.{}.txt_mod.linear",
-        f"single_{_BLOCK}proj_out": "single_blocks.{}.linear2",
-        f"single_{_BLOCK}norm.linear": "single_blocks.{}.modulation.linear",
-    },
-    fused={
-        tuple(f"{_BLOCK}attn.to_{name}" for name in "qkv"): "double_blocks.{}.img_attn_qkv",
-        tuple(f"{_BLOCK}attn.add_{name}_proj" for name in "qkv"): "double_blocks.{}.txt_attn_qkv",
-        (*(f"single_{_BLOCK}attn.to_{name}" for name in "qkv"), f"single_{_BLOCK}proj_mlp"): "single_blocks.{}.linear1",
-    },
-    folds_alpha=True,  # diffusers would not read it
-)
-# of layers that FLUX has under other names
-_LORAS = r"^(diffusion_model\.)?double_blocks\.\d+\.(img|txt)_(attn_\w+|mlp\.fc1|mod\.linear)\.lora_(A|down)\."
 _NUM_TOKENS = 256  # of every text, after the instruction in front of it
 _NUM_INSTRUCTION_TOKENS = 95
 
@@ -109,9 +84,7 @@ HUNYUAN_VIDEO = Family(
         },
         side=960,
     ),
-    matches_lora=lambda shapes: input_widths(shapes, _LORAS) == {3072},  # narrower in its successor
-    layer_names={"transformer": _NAMES},
-    foreign_loras=("the original's (`img_attn_qkv`)",),
+    layer_names={"transformer": HUNYUAN_NAMES},
     remarks="""From 17 frames on, clips go through the VAE in tiles of 17 frames, one every 12, with blended seams, as
     in the pipeline, so that the first latent frame depends on the frames after it. HunyuanVideo I2V is not a family:
     its text encoder, LLaVA, sees the first frame beside the caption, so that texts would have to be encoded for each

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from modules.families.Family import DenoiserCall, Family
+from modules.families.LayerNames import LayerNames
 from modules.families.packing import token_positions
 from modules.families.patched_vae import pack_cells, patched_codec, unpack_cells
 from modules.families.PublishedModel import QWEN_3_VL_8B, Component, PublishedModel
@@ -60,6 +61,12 @@ def _unpatch(patches_BCHW: Tensor) -> Tensor:
     return cells.permute(0, 3, 4, 1, 5, 2).reshape(batch, channels // 4, height * 2, width * 2)
 
 
+_ORIGINAL_NAMES = LayerNames(  # of its makers' model, which has fused projections
+    "diffusion_model.",
+    names={"layers.{}.attention.to_out.0": "layers.{}.attention.o"},
+    fused={tuple(f"layers.{{}}.attention.to_{name}" for name in "qkv"): "layers.{}.attention.qkv"},
+)
+
 IDEOGRAM_4 = Family(
     name="ideogram4",
     label="Ideogram 4",
@@ -90,6 +97,7 @@ IDEOGRAM_4 = Family(
     lora_targets={"transformer": tuple(f"attention.{name}" for name in ("to_q", "to_k", "to_v", "to_out.0"))},
     lora_mlp={"transformer": tuple(f"feed_forward.{name}" for name in ("w1", "w2", "w3"))},
     lora_blocks={"transformer": ("layers",)},
+    original_names=_ORIGINAL_NAMES,
     latent_bytes_per_pixel=128 * 4 / 16**2,
     caption_bytes=256 * 53248 * 4,  # for a caption of about 256 tokens
     typical_bytes=109e9,
@@ -102,7 +110,6 @@ IDEOGRAM_4 = Family(
         text={"prompt_embeds": (256, 53248)},
         side=1024,
     ),
-    foreign_loras=("ComfyUI", "the original's (`conditional_transformer.`)"),
     remarks="""Published in 8 and 4 bits only. A LoRA trains on such a folder of diffusers' format, such as
     `ideogram-ai/ideogram-4-nf4-diffusers`; a full fine-tune needs one that is not quantized. Its second transformer,
     which guidance uses, is saved as it was.""",

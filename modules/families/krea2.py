@@ -8,12 +8,30 @@ from __future__ import annotations
 from typing import Any
 
 from modules.families.Family import DenoiserCall, Family
+from modules.families.LayerNames import LayerNames
 from modules.families.packing import token_positions
 from modules.families.PublishedModel import QWEN_3_VL_4B, Component, PublishedModel
 from modules.families.qwen_image import QWEN_CODEC, pack_frame, unpack_frame
 from modules.families.TextEncoding import TextEncoding
 
 _ATTENTION = ("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_gate", "attn.to_out.0")
+
+_LAYERS = {
+    **dict(zip(_ATTENTION, ("attn.wq", "attn.wk", "attn.wv", "attn.gate", "attn.wo"), strict=True)),
+    **{f"ff.{name}": f"mlp.{name}" for name in ("gate", "up", "down")},
+}
+_BLOCKS = {
+    "transformer_blocks": "blocks",
+    **{f"text_fusion.{kind}_blocks": f"txtfusion.{kind}_blocks" for kind in ("layerwise", "refiner")},
+}
+_ORIGINAL_NAMES = LayerNames(  # of its makers' model
+    "diffusion_model.",
+    names={
+        f"{ours}.{{}}.{layer}": f"{theirs}.{{}}.{their_layer}"
+        for ours, theirs in _BLOCKS.items()
+        for layer, their_layer in _LAYERS.items()
+    },
+)
 
 
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
@@ -50,6 +68,7 @@ KREA_2 = Family(
     lora_targets={"transformer": _ATTENTION},
     lora_mlp={"transformer": ("ff.gate", "ff.up", "ff.down")},
     lora_blocks={"transformer": ("transformer_blocks",)},
+    original_names=_ORIGINAL_NAMES,
     latent_bytes_per_pixel=16 * 4 / 8**2,
     caption_bytes=512 * (12 * 2560 * 4 + 1),
     typical_bytes=69e9,
@@ -62,6 +81,5 @@ KREA_2 = Family(
         text={"prompt_embeds": (512, 12, 2560), "prompt_embeds_mask": (512,)},
         side=1024,
     ),
-    foreign_loras=("ComfyUI",),
     distilled={"Krea 2 Turbo": "Krea 2 Raw"},
 )

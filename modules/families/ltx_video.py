@@ -93,6 +93,5 @@ LTX_VIDEO = Family(
         text={"prompt_embeds": (_NUM_TOKENS, 4096), "prompt_attention_mask": (_NUM_TOKENS,)},
         side=1024,
     ),
-    foreign_loras=("ComfyUI",),
     distilled={"LTX-Video, distilled": "the dev models"},
 )

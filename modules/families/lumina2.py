@@ -6,8 +6,24 @@ Its time runs from 0 (noise) to 1 and its output is negated. Qin et al. 2025, ar
 from __future__ import annotations
 
 from modules.families.Family import Family
+from modules.families.LayerNames import LayerNames
 from modules.families.PublishedModel import KL_VAE_16, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
+
+_BLOCKS = ("layers", "noise_refiner", "context_refiner")
+_ORIGINAL_NAMES = LayerNames(  # of its makers' and ComfyUI's models, which have fused projections
+    "diffusion_model.",
+    names={
+        f"{block}.{{}}.{ours}": f"{block}.{{}}.{theirs}"
+        for block in _BLOCKS
+        for ours, theirs in (
+            ("attn.to_out.0", "attention.out"),
+            *((f"feed_forward.linear_{number}", f"feed_forward.w{number}") for number in (1, 2, 3)),
+            ("norm1.linear", "adaLN_modulation.1"),
+        )
+    },
+    fused={tuple(f"{block}.{{}}.attn.to_{name}" for name in "qkv"): f"{block}.{{}}.attention.qkv" for block in _BLOCKS},
+)
 
 LUMINA_2 = Family(
     name="lumina2",
@@ -35,7 +51,8 @@ LUMINA_2 = Family(
     can_train_vae=True,
     lora_targets={"transformer": ("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0")},
     lora_mlp={"transformer": ("feed_forward.linear_1", "feed_forward.linear_2", "feed_forward.linear_3")},
-    lora_blocks={"transformer": ("layers", "noise_refiner", "context_refiner")},
+    lora_blocks={"transformer": _BLOCKS},
+    original_names=_ORIGINAL_NAMES,
     unchecked_blocks=("noise_refiner", "context_refiner"),
     latent_bytes_per_pixel=16 * 4 / 8**2,
     caption_bytes=256 * (2304 * 4 + 8),
@@ -49,5 +66,4 @@ LUMINA_2 = Family(
         text={"prompt_embeds": (256, 2304), "prompt_attention_mask": (256,)},
         side=1024,
     ),
-    foreign_loras=("ComfyUI",),
 )

@@ -97,5 +97,4 @@ QWEN_IMAGE = Family(
         text={"prompt_embeds": (128, 3584)},
         side=1024,
     ),
-    foreign_loras=("kohya", "ComfyUI"),
 )

@@ -1,11 +1,10 @@
 """Stable Diffusion 3 and 3.5: a flow transformer, two CLIP encoders and T5."""
 
-from collections.abc import Mapping
-
 from modules.families.Family import Family
+from modules.families.LayerNames import LayerNames
 from modules.families.PublishedModel import CLIP_G, CLIP_L_PROJECTED, KL_VAE_16, T5_XXL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
-from modules.families.unet_loras import flat_names, input_widths
+from modules.families.unet_loras import input_widths
 
 _MEDIUM = Component(  # 3.5 medium, which is larger than 3 medium with its 2.03 billion parameters
     "diffusers.SD3Transformer2DModel",
@@ -26,20 +25,28 @@ _MEDIUM = Component(  # 3.5 medium, which is larger than 3 medium with its 2.03 
 _CLIP_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 
 _ATTENTION_INPUT = r"attn[._]to_q\.lora(_down|_A)\.weight$"
-
-
-def _matches_lora(shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Matches by block names; other transformers with the same names have further blocks or another width."""
-    names = flat_names(shapes)
-    if any(name.startswith("lora_unet_joint_blocks_") for name in names):
-        return True
-    if not any(name.removeprefix("lora_").startswith("transformer_transformer_blocks_") for name in names):
-        return False
-    others = ("single_transformer_blocks", "img_mlp", "txt_mlp", "img_mod", "txt_mod", "attn1", "cross_attn", "to_gate")
-    return 3072 not in input_widths(shapes, _ATTENTION_INPUT) and not any(
-        mark in name for name in shapes for mark in others
-    )
-
+_BLOCK = "transformer_blocks.{}."
+_ORIGINAL_NAMES = LayerNames(  # of its makers' model, as kohya's scripts write them
+    "lora_unet_",
+    flat=True,
+    names={
+        f"{_BLOCK}{ours}": f"joint_blocks.{{}}.{theirs}"
+        for ours, theirs in (
+            ("attn.to_out.0", "x_block.attn.proj"),
+            ("attn2.to_out.0", "x_block.attn2.proj"),
+            ("attn.to_add_out", "context_block.attn.proj"),
+            ("ff.net.0.proj", "x_block.mlp.fc1"),
+            ("ff.net.2", "x_block.mlp.fc2"),
+            ("ff_context.net.0.proj", "context_block.mlp.fc1"),
+            ("ff_context.net.2", "context_block.mlp.fc2"),
+        )
+    },
+    fused={
+        tuple(f"{_BLOCK}attn.to_{name}" for name in "qkv"): "joint_blocks.{}.x_block.attn.qkv",
+        tuple(f"{_BLOCK}attn2.to_{name}" for name in "qkv"): "joint_blocks.{}.x_block.attn2.qkv",
+        tuple(f"{_BLOCK}attn.add_{name}_proj" for name in "qkv"): "joint_blocks.{}.context_block.attn.qkv",
+    },
+)
 
 SD3 = Family(
     name="sd3",
@@ -97,7 +104,8 @@ SD3 = Family(
     ),
     single_file="mmdit",
     can_train_vae=True,
-    matches_lora=_matches_lora,
+    original_names=_ORIGINAL_NAMES,
+    matches_lora=lambda shapes: input_widths(shapes, _ATTENTION_INPUT) == {2432},  # of 3.5 Large
     # The names that OneTrainer writes and ComfyUI reads, with an alpha per layer. kohya's own scripts merge query, key
     # and value into one layer, which can't hold three separate adapters of rank r.
     kohya_prefixes={"transformer": "lora_transformer", "text_encoder": "lora_te1", "text_encoder_2": "lora_te2"},

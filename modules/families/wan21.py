@@ -31,6 +31,16 @@ WAN_NAMES = LayerNames(  # of its makers' files
         "blocks.{}.ffn.net.0.proj": "blocks.{}.ffn.0",
         "blocks.{}.ffn.net.2": "blocks.{}.ffn.2",
     },
+    also={
+        "head.head": "proj_out",
+        "text_embedding.0": "condition_embedder.text_embedder.linear_1",
+        "text_embedding.2": "condition_embedder.text_embedder.linear_2",
+        "time_embedding.0": "condition_embedder.time_embedder.linear_1",
+        "time_embedding.2": "condition_embedder.time_embedder.linear_2",
+        "time_projection.1": "condition_embedder.time_proj",
+        "img_emb.proj.1": "condition_embedder.image_embedder.ff.net.0.proj",
+        "img_emb.proj.3": "condition_embedder.image_embedder.ff.net.2",
+    },
 )
 
 
@@ -91,5 +101,4 @@ WAN_21 = Family(
     typical_bytes=80e9,
     further_classes={"tokenizer": ("transformers.AutoTokenizer",)},
     published=WAN_21_MODEL,
-    foreign_loras=("kohya", "ComfyUI"),
 )

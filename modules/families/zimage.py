@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from modules.families.Family import DenoiserCall, Family
-from modules.families.LayerNames import DIFFUSERS_NAMES
+from modules.families.LayerNames import DIFFUSERS_NAMES, LayerNames
 from modules.families.PublishedModel import KL_VAE_16, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _ATTENTION = ("to_q", "to_k", "to_v", "to_out.0")
+_BLOCKS = ("layers", "noise_refiner", "context_refiner")
+_ORIGINAL_NAMES = LayerNames(  # of its makers' and ComfyUI's models, which have fused projections
+    "diffusion_model.",
+    names={f"{block}.{{}}.attention.to_out.0": f"{block}.{{}}.attention.out" for block in _BLOCKS},
+    fused={
+        tuple(f"{block}.{{}}.attention.to_{name}" for name in "qkv"): f"{block}.{{}}.attention.qkv" for block in _BLOCKS
+    },
+)
 
 
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
@@ -51,8 +59,9 @@ Z_IMAGE = Family(
     can_train_vae=True,
     lora_targets={"transformer": _ATTENTION},
     lora_mlp={"transformer": ("feed_forward.w1", "feed_forward.w2", "feed_forward.w3")},
-    lora_blocks={"transformer": ("layers", "noise_refiner", "context_refiner")},
+    lora_blocks={"transformer": _BLOCKS},
     layer_names={"transformer": DIFFUSERS_NAMES},
+    original_names=_ORIGINAL_NAMES,
     latent_bytes_per_pixel=16 * 4 / 8**2,
     caption_bytes=128 * 2560 * 4,  # for a caption of about 128 tokens
     typical_bytes=41e9,
@@ -80,7 +89,6 @@ Z_IMAGE = Family(
         text={"prompt_embeds": (128, 2560)},
         side=1024,
     ),
-    foreign_loras=("kohya", "ComfyUI", "LoKr"),
     distilled={
         "Z-Image Turbo": "Z-Image; or Turbo with the adapter `ostris/zimage_turbo_training_adapter`, "
         "or with the transformer of `ostris/Z-Image-De-Turbo`"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from modules.config.errors import UserError
 from modules.weights.errors import WeightsError
-from modules.weights.inspect import lora_family
+from modules.weights.lora_family import check_family
 from modules.weights.lora_files import ADAPTER
-from modules.weights.lora_layers import LoraLayer, is_of_norm, read_layers
+from modules.weights.lora_layers import LoraLayer
+from modules.weights.lora_reading import read_layers
+from modules.weights.LoraSource import LoraSource
 from modules.weights.lycoris_files import (
     LycorisLayer,
     add_lycoris,
@@ -21,8 +23,8 @@ from modules.weights.lycoris_files import (
     path_in_module,
     read_lycoris,
     read_norms,
+    weight_shape,
 )
-from modules.weights.safe import read_header
 
 if TYPE_CHECKING:
     from torch import nn
@@ -73,7 +75,7 @@ def check_composable(module: Model, targets: Sequence[str], config: TrainConfig)
     """Raises UserError if a target layer of a LoHa or LoKr has a weight in 4 bits, whose shape PEFT can't tell."""
     for path in targets:
         layer = dict(module.named_modules()).get(path)
-        weight, shape = getattr(layer, "weight", None), _weight_shape(layer)
+        weight, shape = getattr(layer, "weight", None), weight_shape(layer)
         if weight is not None and shape is not None and tuple(weight.shape) != shape:
             raise UserError(
                 f"lora.adapter {config.lora.adapter}: the layer {path} is quantized to 4 bits, and only lora can be "
@@ -81,10 +83,15 @@ def check_composable(module: Model, targets: Sequence[str], config: TrainConfig)
             )
 
 
-def read_start(family: Family, config: TrainConfig, trained: Collection[str]) -> dict[str, LoraStart | LycorisStart]:
+def read_start(
+    family: Family,
+    config: TrainConfig,
+    trained: Collection[str],
+    note: Callable[[str], None] = lambda text: None,
+) -> dict[str, LoraStart | LycorisStart]:
     """The adapters in the file lora.start_from, by component; empty if the setting is empty.
 
-    trained: the components that train.
+    trained: the components that train. note: as in `read_layers`.
     Raises UserError if the file can't be read, was made for another family, or has adapters for a component that does
     not train, which would be missing from the saved LoRA.
     """
@@ -93,15 +100,10 @@ def read_start(family: Family, config: TrainConfig, trained: Collection[str]) ->
     path = Path(os.path.expanduser(config.lora.start_from))
     wanted = config.lora.adapter
     try:
-        made_for = lora_family(path)
-        if made_for not in (None, family.name, family.takes_loras_of):
-            raise UserError(
-                f"lora.start_from '{path}' is a LoRA for {made_for}: set family to {made_for}, or choose one for "
-                f"{family.name}."
-            )
-        header = read_header(path)
-        is_other = is_lycoris(header)
-        if any(map(is_of_norm, header)) and not config.lora.train_norms:
+        first = LoraSource(path)
+        check_family(first, family)
+        is_other = is_lycoris(first.shapes)
+        if first.norms and not config.lora.train_norms:
             raise UserError(
                 f"lora.start_from '{path}' changes norm layers: switch lora.train_norms on, or choose another file."
             )
@@ -115,7 +117,7 @@ def read_start(family: Family, config: TrainConfig, trained: Collection[str]) ->
                 starts |= {name: LycorisStart(layers) for name, layers in read_lycoris(file, family).items()}
             else:
                 norms = read_norms(file, family)
-                read = read_layers(file, family, but_norms=True)
+                read = read_layers(file, family, but_norms=True, note=note)
                 starts |= {name: LoraStart(read.get(name, {}), norms.get(name, {})) for name in {**read, **norms}}
     except WeightsError as error:
         raise UserError(f"lora.start_from {error}") from error
@@ -182,19 +184,9 @@ def add_started_adapter(module: Model, component: str, layers: Mapping[str, Lora
 
 def _check_fits(module: nn.Module, component: str, path: str, layer: LoraLayer, file: str) -> None:
     """Raises UserError for a layer that the module lacks or that has another shape; peft would ignore it silently."""
-    shape = _weight_shape(dict(module.named_modules()).get(path))
+    shape = weight_shape(dict(module.named_modules()).get(path))
     if shape is None or layer.down.shape[1:] != shape[1:] or layer.up.shape[0] != shape[0]:
         raise UserError(
             f"lora.start_from '{file}' was made for a different model: its layer '{path}' does not fit the "
             f"{component} of this one; choose a LoRA made for the same base model."
         )
-
-
-def _weight_shape(layer: nn.Module | None) -> tuple[int, ...] | None:
-    """The shape of a layer's weight before quantization; None without a weight."""
-    from torch import nn
-
-    if isinstance(layer, nn.Linear):
-        return layer.out_features, layer.in_features
-    weight = getattr(layer, "weight", None)
-    return None if weight is None else tuple(weight.shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,17 +18,17 @@ from modules.weights.inspect import inspect_base
 from modules.weights.load_pipeline import load_pipeline
 from modules.weights.lora_layers import (
     ADAPTER_METADATA,
-    EXPERT,
     Layers,
     adapter_metadata,
     diffusers_tensors,
     is_diffusers,
     is_kohya,
     kohya_tensors,
-    read_layers,
     with_dtype,
 )
 from modules.weights.lora_math import approximated, combined, resized
+from modules.weights.lora_reading import read_layers
+from modules.weights.LoraSource import EXPERT
 from modules.weights.model_files import save_folder
 from modules.weights.safe import METADATA, load_tensors, read_header, save_tensors, tensor_shapes
 from modules.weights.single_file import save_single_file
@@ -44,12 +44,17 @@ _RANK_FIELDS = ("ss_network_dim", "ss_network_alpha", "ss_network_args")  # of m
 
 
 def merge_into_model(
-    base: str, loras: Mapping[str, float], target: Path, dtype: str = "", config_folder: str = ""
+    base: str,
+    loras: Mapping[str, float],
+    target: Path,
+    dtype: str = "",
+    config_folder: str = "",
+    note: Callable[[str], None] = lambda text: None,
 ) -> Path:
     """Writes a model with LoRAs added to its weights; a single file if `target` ends in .safetensors, else a folder.
 
     base: a diffusers folder, Hub id or single file. loras: file -> strength. dtype: to save in; "" for that of most of
-    the base. config_folder: as in `load_pipeline`.
+    the base. config_folder, note: as in `load_pipeline`.
     Raises WeightsError if a file can't be used or the family has no single-file layout.
     """
     import torch
@@ -65,7 +70,7 @@ def merge_into_model(
             f"'{target}': a single file has no place for the word {bundled_names(words)[0]!r}; name a folder."
         )
     name = dtype or (usual_dtype(base) if info.kind != "hub" else "float32")
-    pipe = load_pipeline(base, loras, torch.device("cpu"), config_folder, dtype=name)
+    pipe = load_pipeline(base, loras, torch.device("cpu"), config_folder, dtype=name, note=note)
     _merge(pipe)
     if to_file:
         assert family is not None  # checked above
@@ -76,12 +81,17 @@ def merge_into_model(
 
 
 def combine(
-    loras: Sequence[tuple[Path, float]], target: Path, rank: int | None = None, family: str = "", dtype: str = ""
+    loras: Sequence[tuple[Path, float]],
+    target: Path,
+    rank: int | None = None,
+    family: str = "",
+    dtype: str = "",
+    note: Callable[[str], None] = lambda text: None,
 ) -> Path:
     """Writes one LoRA that does what all of them do together, in the format of the first one.
 
     loras: (file, strength). rank: of the result, approximated by SVD; None: the sum of theirs, which is exact.
-    family: of LoRAs that don't tell. dtype: to save in; "" for that of the first.
+    family: of LoRAs that don't tell. dtype: to save in; "" for that of the first. note: as in `read_layers`.
     """
     check_free(target)
     check_suffix(target)
@@ -89,20 +99,29 @@ def combine(
     for (path, _), other in zip(loras, families, strict=True):
         if other is not families[0]:
             raise WeightsError(f"'{path}': is a LoRA for {other.name}; choose one for {families[0].name}.")
-    layers = combined([(read_layers(path, families[0]), strength) for path, strength in loras])
+    layers = combined([(read_layers(path, families[0], note=note), strength) for path, strength in loras])
     if rank is not None:
         layers = resized(layers, rank)
     return _save_like(loras[0][0], target, layers, families[0], dtype, {}, _words(path for path, _ in loras))
 
 
 def resize(
-    source: Path, target: Path, rank: int | None = None, share: float = 1.0, family: str = "", dtype: str = ""
+    source: Path,
+    target: Path,
+    rank: int | None = None,
+    share: float = 1.0,
+    family: str = "",
+    dtype: str = "",
+    note: Callable[[str], None] = lambda text: None,
 ) -> Path:
-    """Writes the best approximation of a LoRA at a lower rank, in its format; see `resized` for rank and share."""
+    """Writes the best approximation of a LoRA at a lower rank, in its format; see `resized` for rank and share.
+
+    note: as in `read_layers`.
+    """
     check_free(target)
     check_suffix(target)
     known = family_of_lora(source, family, FAMILIES)
-    layers = resized(read_layers(source, known), rank, share)
+    layers = resized(read_layers(source, known, note=note), rank, share)
     dropped = (*_RANK_FIELDS, ADAPTER_METADATA, EXPERT, "format")
     metadata = {name: text for name, text in read_header(source)[METADATA].items() if name not in dropped}
     return _save_like(source, target, layers, known, dtype, metadata, _words([source]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,7 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
 
     resume: don't check the batch size, which the backup determines.
     """
-    problems = check_settings(config)
+    warnings = [problem.message for problem in check_settings(config)]
     # also without enable_multi_gpu: a launcher may have started several ranks all the same
     shards = num_ranks > 1 and config.distributed_strategy in ("fsdp", "hsdp")
     unsupported = list(sharding_problems(config)) if shards else []
@@ -69,12 +69,12 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
         check_config_folder(config.model, family)
     own_parts(family, config.model)
     if config.model.training_adapter and facts_of(config).uses_denoiser:
-        read_training_adapter(config.model.training_adapter, family)
+        read_training_adapter(config.model.training_adapter, family, warnings.append)
     _check_scheduler(config, family, base)
     check_packages(config.optimizer)
     check_quantization_packages(config.model)
-    _check_trained(config, family)
-    return base, [problem.message for problem in problems]
+    _check_trained(config, family, warnings.append)
+    return base, warnings
 
 
 def check_precision(model: ModelConfig, device: torch.device) -> None:
@@ -123,7 +123,7 @@ def _check_scheduler(config: TrainConfig, family: Family, base: BaseInfo) -> Non
         )
 
 
-def _check_trained(config: TrainConfig, family: Family) -> None:
+def _check_trained(config: TrainConfig, family: Family, warn: Callable[[str], None]) -> None:
     method = facts_of(config)
     trainable = set(method.trainable(family))
     if not method.chooses_parts:
@@ -131,4 +131,4 @@ def _check_trained(config: TrainConfig, family: Family) -> None:
     parts = trained_parts(family, config, trainable)
     check_parts(config, parts)
     if method.trains_adapters:
-        read_start(family, config, parts)
+        read_start(family, config, parts, warn)

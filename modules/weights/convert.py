@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Literal
 from modules.families.registry import FAMILIES, family_of
 from modules.weights.embedding_files import bundled_names
 from modules.weights.errors import WeightsError
-from modules.weights.inspect import LORA_MARKS, inspect_base, lora_family
+from modules.weights.inspect import inspect_base
+from modules.weights.lora_family import LORA_MARKS, candidates, check_family
+from modules.weights.LoraSource import LoraSource
 from modules.weights.safe import METADATA, read_header, save_tensors
 
 if TYPE_CHECKING:
@@ -39,7 +41,8 @@ def convert(
     dtype: the torch name of the dtype to save in; "" for that of most of the source.
     config_folder: a diffusers folder with the configuration of a single file; needed without internet access.
     family: the family of a LoRA, if its names and shapes don't determine it.
-    warn: told about the words of a LoRA, which are left out where the other format can't hold them.
+    warn: told about what is left out of a LoRA: words that the other format can't hold, and layers of parts that get
+        no LoRA in the family.
     Raises WeightsError if it can't be converted.
     """
     path, target = Path(source).expanduser(), Path(target).expanduser()
@@ -58,9 +61,9 @@ def _convert_lora(
         diffusers_tensors,
         is_diffusers,
         kohya_tensors,
-        read_layers,
         with_dtype,
     )
+    from modules.weights.lora_reading import read_layers
 
     check_suffix(target)
     known = [
@@ -68,7 +71,7 @@ def _convert_lora(
     ]
     family = family_of_lora(source, named, known)
     header = read_header(source)
-    layers = read_layers(source, family)
+    layers = read_layers(source, family, note=warn)
     metadata = {name: text for name, text in header[METADATA].items() if name not in (ADAPTER_METADATA, "format")}
     from_diffusers = is_diffusers(header, family)
     if not from_diffusers:
@@ -93,12 +96,14 @@ def family_of_lora(path: Path, named: str, known: Iterable[str]) -> Family:
 
     Raises WeightsError if neither the file nor the user tells, or if they disagree.
     """
-    found = lora_family(path)
-    if found and named and found not in (named, FAMILIES[named].takes_loras_of):
-        raise WeightsError(f"'{path}': is a LoRA for {found}; leave the family out, or choose a LoRA for {named}.")
-    name = named or found
+    file, known = LoraSource(path), list(known)
+    found = candidates(file)
+    if named:
+        check_family(file, FAMILIES[named])
+    may_be = [name for name in found.exact if name in known]
+    name = named or found.best() or (may_be[0] if len(may_be) == 1 else "")
     if not name:
-        choices = ", ".join(known)
+        choices = ", ".join(may_be or known)
         raise WeightsError(f"'{path}': does not say which model it was made for; specify the family: {choices}.")
     return FAMILIES[name]
 

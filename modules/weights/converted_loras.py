@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from modules.weights.errors import WeightsError
 from modules.weights.libraries import import_pipeline
-from modules.weights.safe import load_tensors, read_header, tensor_shapes
+from modules.weights.LoraSource import LoraSource
 
 if TYPE_CHECKING:
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
@@ -29,47 +29,77 @@ class ConvertedLayer(NamedTuple):
     alpha: float
 
 
-def converted_layers(path: Path, family: Family) -> Mapping[str, Mapping[str, ConvertedLayer]] | None:
-    """Component -> path of the layer -> its adapter; None if diffusers does not know the format either."""
+def converted_layers(
+    file: LoraSource, family: Family
+) -> tuple[Mapping[str, Mapping[str, ConvertedLayer]], list[str]] | None:
+    """(component -> path of the layer -> its adapter, the names of tensors of parts that get no LoRA).
+
+    None if diffusers does not know the format. Raises WeightsError if it would drop layers without a word.
+    """
     pipeline = import_pipeline(family.pipeline)
     if not hasattr(pipeline, "lora_state_dict"):
         return None
+    from modules.weights.tensor_sources import plain, sources_of, with_sources
+
     try:
-        tensors, alphas = _converted(pipeline, str(path.parent), weight_name=path.name, local_files_only=True)
+        named, alphas = _converted(pipeline, with_sources(file.tensors))
     except _UNKNOWN_FORMAT:
         return None
+    of_parts = [name for name in named if name.partition(".")[0] not in family.lora_targets]
+    check_all_used(file, sources_of(named.values()))
+    left_out = sorted(sources_of(named[name] for name in of_parts))
+    tensors = plain(named)
     layers: dict[str, dict[str, ConvertedLayer]] = {}
     for name, up in tensors.items():
         stem = name.removesuffix(".lora_B.weight")
         component, _, layer = stem.partition(".")
-        if stem == name:
+        if stem == name or name in of_parts:
             continue
         down = tensors.get(f"{stem}.lora_A.weight")
-        if down is None or component not in family.lora_targets:
+        if down is None:
             return None
         layers.setdefault(component, {})[layer] = ConvertedLayer(
             down, up, float(alphas.get(f"{stem}.alpha", len(down)))
         )
-    return layers or None
+    return (layers, left_out) if layers else None
 
 
-def lost_tensors(path: Path, pipeline: type[DiffusionPipeline]) -> list[str]:
+def check_all_used(file: LoraSource, used: Collection[str]) -> None:
+    """Raises WeightsError if matrices of a file's LoRAs are not among what diffusers makes its layers of."""
+    unused = [
+        tensor
+        for parts in file.layers.values()
+        for kind, tensor in parts.items()
+        if kind in ("down", "up") and tensor not in used and not tensor.startswith(_OF_T5)
+    ]
+    if unused:
+        raise WeightsError(
+            f"'{file.path}': diffusers drops {len(unused)} of its tensors, such as '{unused[0]}', without a word; "
+            "choose a LoRA in diffusers' format, or convert it with the program that made it."
+        )
+
+
+def converted_sources(file: LoraSource, pipeline: type[DiffusionPipeline]) -> Collection[str] | None:
+    """The names of the tensors that diffusers uses of a file; None if it can't convert the file."""
+    from modules.weights.tensor_sources import sources_of, with_sources
+
+    try:
+        converted, _ = _converted(pipeline, with_sources(file.tensors))
+    except _UNKNOWN_FORMAT:
+        return None
+    return sources_of(converted.values())
+
+
+def lost_tensors(file: LoraSource, pipeline: type[DiffusionPipeline]) -> list[str]:
     """The names of a file's tensors that change the model and that diffusers drops when it loads the file.
 
     They belong to norm layers, biases, other layers as a whole, DoRA or FLUX's T5. Biases that become those of a LoRA
     are not dropped. Empty for a file that diffusers can't load.
     """
-    names = tensor_shapes(read_header(path))
+    names = file.shapes
     losable = [name for name in names if name.endswith(_LOSABLE) or (name.startswith(_OF_T5) and "up" in name)]
-    if not losable:
-        return []
-    tensors = load_tensors(path)
-    try:
-        converted, _ = _converted(pipeline, dict(tensors))
-    except _UNKNOWN_FORMAT:
-        return []
-    kept = {tensor.data_ptr() for tensor in converted.values()}  # such tensors get other names, but no other values
-    return [name for name in losable if tensors[name].any() and tensors[name].data_ptr() not in kept]
+    used = converted_sources(file, pipeline) if losable else None
+    return [] if used is None else [name for name in losable if file.tensors[name].any() and name not in used]
 
 
 def refused_tensors(error: Exception, names: Iterable[str]) -> list[str]:
@@ -89,7 +119,7 @@ def _without_prefix(name: str) -> str:
 
 
 def _converted(
-    pipeline: type[DiffusionPipeline], source: str | dict[str, Tensor], **options: Any
+    pipeline: type[DiffusionPipeline], source: dict[str, Tensor], **options: Any
 ) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
     """What the pipeline makes of a file's tensors, and the alphas of layers that are not multiplied in."""
     convert = cast("Any", pipeline).lora_state_dict

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from modules.config.errors import ModelFileError
 from modules.config.model_index import index_file, names_component, read_json
 from modules.config.ModelConfig import DENOISER_SETTINGS
-from modules.families.registry import FAMILIES, family_of
+from modules.families.registry import family_of
 from modules.machine.hub import HUB_NAME, LOADED_INDEX, LOADED_WEIGHTS, read_index, shards_in
 from modules.weights.component_classes import refused_class
 from modules.weights.errors import WeightsError
+from modules.weights.lora_family import LORA_MARKS
 from modules.weights.safe import PICKLE_SUFFIXES, check_pickle, read_header, tensor_shapes
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ CONFIGS = (
     "processor_config.json",
 )
 UNKNOWN_LAYOUT = "a model with an unknown layout of tensors"
-
-LORA_MARKS = ("lora_", ".lora.", ".lokr_", ".hada_", ".oft_")
 
 
 @dataclass(frozen=True)
@@ -207,18 +206,6 @@ def _kernel_of(config: dict[str, Any]) -> str:
         elif isinstance(value, list):
             values.extend(value)
     return ""
-
-
-def lora_family(path: str | Path) -> str | None:
-    """The family that a LoRA file was made for, from the names and shapes of its tensors; None if these don't tell.
-
-    Raises WeightsError, starting with the path, if the file can't be read or is not a LoRA.
-    """
-    shapes = tensor_shapes(read_header(path))
-    if not any(mark in name for name in shapes for mark in LORA_MARKS):
-        raise WeightsError(f"'{path}': is not a LoRA; choose a LoRA file.")
-    made_by = [name for name, family in FAMILIES.items() if family.matches_lora(shapes)]
-    return made_by[0] if len(made_by) == 1 else None
 
 
 def _inspect_folder(path: Path) -> BaseInfo:

@@ -48,6 +48,7 @@ def load_pipeline(
     clip_skips: Sequence[int] = (),
     denoiser_2: str = "",
     warn: Callable[[str], None] | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> DiffusionPipeline:
     """The pipeline of a diffusers folder, Hub id or single file, with all `loras`, on `device`.
 
@@ -57,7 +58,7 @@ def load_pipeline(
     dtype: the torch name of a dtype; "" for bfloat16 on GPUs that support it, else float32.
     text_chunks, word_weights, clip_skips: as in ModelConfig, for models that have them; the images are then requested
         with the least of the skips. vae, denoiser, denoiser_2: as there.
-    warn: as in `load_lora`.
+    warn, note: as in `load_lora`.
     Raises WeightsError if the base model, a LoRA or an embedding is missing, damaged or does not fit.
     """
     info = inspect_base(base)
@@ -71,7 +72,7 @@ def load_pipeline(
         add_embedding(pipe, embedding)
     strengths: dict[str, float] = {}
     for lora, strength in loras.items():
-        load_lora(pipe, lora, warn)
+        load_lora(pipe, lora, warn, note)
         for name in _adapters(pipe) - strengths.keys():
             strengths[name] = strength
     if strengths:

@@ -12,30 +12,27 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from modules.config.errors import first_line
 from modules.families.registry import family_of, family_of_pipeline
-from modules.weights.converted_loras import lost_tensors, refused_tensors
-from modules.weights.embedding_files import BUNDLE, add_bundled_words
+from modules.weights.converted_loras import check_all_used, converted_sources, lost_tensors, refused_tensors
+from modules.weights.embedding_files import add_bundled_words
 from modules.weights.errors import WeightsError
 from modules.weights.foreign_names import with_whole_groups
-from modules.weights.inspect import lora_family
+from modules.weights.lora_family import check_family
 from modules.weights.lora_layers import (
     ADAPTER_METADATA,
     DIFFUSERS_KINDS,
-    EXPERT,
     NO_METADATA,
     Layers,
     LoraLayer,
     LoraMetadata,
     diffusers_tensors,
-    is_kohya,
-    is_of_norm,
     kohya_tensors,
     magnitude_ending,
-    parse_keys,
-    read_layers,
     with_dtype,
 )
-from modules.weights.lycoris_files import is_lycoris, load_lycoris, load_norms, path_in_module
-from modules.weights.safe import METADATA, load_finite, read_header, save_tensors, tensor_shapes
+from modules.weights.lora_reading import is_read_by_name, read_layers
+from modules.weights.LoraSource import LoraSource, is_of_norm
+from modules.weights.lycoris_files import is_lycoris, load_lycoris, load_norms, path_in_module, weight_shape
+from modules.weights.safe import save_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -47,6 +44,7 @@ if TYPE_CHECKING:
 
 ADAPTER = "default"
 _BIASES = (".bias", ".diff_b")
+_LORA_BIASES = (".lora_A.bias", ".lora_B.bias")
 LoraFormat = Literal["diffusers", "single_file", "both"]
 
 
@@ -125,49 +123,38 @@ def kohya_bytes(model: AdaptedModel, dtype: torch.dtype) -> int:
     return sum(tensor.nbytes for tensors in _kohya_files(model, dtype).values() for tensor in tensors.values())
 
 
-def load_lora(pipe: DiffusionPipeline, path: str | Path, warn: Callable[[str], None] | None = None) -> None:
-    """Loads a LoRA file in diffusers' or kohya's format, or a LoHa or LoKr, into a pipeline.
+def load_lora(
+    pipe: DiffusionPipeline,
+    path: str | Path,
+    warn: Callable[[str], None] | None = None,
+    note: Callable[[str], None] | None = None,
+) -> None:
+    """Loads a LoRA file of any program, or a LoHa, LoKr, OFT or IA3, into a pipeline.
 
     warn: told about what diffusers leaves out of a file of another program; None: such a file is refused.
+    note: told about layers for parts that the pipeline or its model lacks, which are left out; None: `warn` is.
     Raises WeightsError if the file is damaged, is not a LoRA, or was made for another kind of model. The pipeline is
     unchanged if the names and shapes of the file show this.
     """
-    path = Path(path)
-    shapes = tensor_shapes(read_header(path))
-    family = family_of_pipeline(pipe)
+    file, family = LoraSource(path), family_of_pipeline(pipe)
+    note = note or warn or _refuse
     if not hasattr(pipe, "load_lora_weights"):
         raise WeightsError(f"'{path}': diffusers can't load LoRAs into a {type(pipe).__name__}; leave it out.")
     adapter = _free_name(pipe)
-    if family and is_lycoris(shapes):
-        load_lycoris(pipe, path, family, adapter)
+    if family and is_lycoris(file.shapes):
+        load_lycoris(pipe, file.path, family, adapter)
         return
-    _check_fits(pipe, family, path, shapes)
-    lost: list[str] = []
+    if family:
+        check_family(file, family)
     try:
-        if family and is_kohya(shapes) and any(parse_keys(shapes, family).values()):
-            # diffusers ignores the alphas of single layers and DoRA in this format, and does not support every family
-            layers = _with_scale(read_layers(path, family, but_norms=True))
-            pipe.load_lora_weights(diffusers_tensors(layers), adapter_name=adapter)
-            load_norms(pipe, path, family, adapter)
-            add_bundled_words(pipe, path, family)
+        if family and not _has_more(pipe, file, family):
+            _add_layers(pipe, file, family, _fitting(pipe, file, read_layers(file, family, True, note), note), adapter)
         else:
-            load_finite(path)
-            lost = lost_tensors(path, type(pipe))
-            if lost and warn is None:
-                raise WeightsError(f"{_cant_apply(path, lost)}, which would be lost; choose a LoRA without.")
-            expert = read_header(path)[METADATA].get(EXPERT)
-            options: dict[str, Any] = {f"load_into_{expert}": True} if expert else {}
-            if any(name.endswith(_BIASES) for name in shapes):
-                # else the biases of layers for which the file has none would be on the meta device
-                options["low_cpu_mem_usage"] = False
-            options |= {"adapter_name": adapter, "use_safetensors": True, "local_files_only": True}
-            pipe.load_lora_weights(str(path.parent), weight_name=path.name, **options)
+            _add_converted(pipe, file, adapter, warn)
         if not pipe.get_list_adapters():
             raise ValueError("it fits none of its layers")
-        if lost and warn:
-            warn(f"{_cant_apply(path, lost)}: images differ from those of programs that do.")
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-        if refused := refused_tensors(error, shapes):
+        if refused := refused_tensors(error, file.shapes):
             raise WeightsError(
                 f"{_cant_apply(path, refused)}, and refuses the file; choose a LoRA for this model without them."
             ) from error
@@ -175,6 +162,52 @@ def load_lora(pipe: DiffusionPipeline, path: str | Path, warn: Callable[[str], N
         raise WeightsError(
             f"'{path}': can't be loaded into a {type(pipe).__name__} ({reason}); choose a LoRA made for this model."
         ) from error
+
+
+def _has_more(pipe: DiffusionPipeline, file: LoraSource, family: Family) -> bool:
+    """Whether a file has more than LoRAs, of which only diffusers knows what it can apply."""
+    if file.changes() or any(name.endswith(_LORA_BIASES) for name in file.shapes):
+        return True
+    return not is_read_by_name(file, family) and bool(lost_tensors(file, type(pipe)))
+
+
+def _refuse(text: str) -> None:
+    raise WeightsError(f"{text.removesuffix('.')}: choose a LoRA without, or one made for this model.")
+
+
+def _add_layers(pipe: DiffusionPipeline, file: LoraSource, family: Family, layers: Layers, adapter: str) -> None:
+    """Adds what was read of a file by its names: its layers, norms and words."""
+    for expert in family.denoisers[1:]:  # diffusers loads it as the first one, told where it belongs
+        if expert in layers:
+            own = {family.denoisers[0]: layers.pop(expert)}
+            pipe.load_lora_weights(_tensors(own), adapter_name=adapter, **{f"load_into_{expert}": True})
+    if layers:
+        pipe.load_lora_weights(_tensors(layers), adapter_name=adapter)
+    load_norms(pipe, file.path, family, adapter)
+    add_bundled_words(pipe, file.path, family)
+
+
+def _tensors(layers: Layers) -> dict[str, Tensor]:
+    # diffusers takes the alphas of single layers from the metadata of files alone
+    return diffusers_tensors(_with_scale(layers))
+
+
+def _add_converted(pipe: DiffusionPipeline, file: LoraSource, adapter: str, warn: Callable[[str], None] | None) -> None:
+    """Has diffusers convert a file of another program, and says what it drops."""
+    used = converted_sources(file, type(pipe))
+    if used is not None:
+        check_all_used(file, used)
+    lost = lost_tensors(file, type(pipe))
+    if lost and warn is None:
+        raise WeightsError(f"{_cant_apply(file.path, lost)}, which would be lost; choose a LoRA without.")
+    options: dict[str, Any] = {f"load_into_{file.expert}": True} if file.expert else {}
+    if any(name.endswith(_BIASES) for name in file.shapes):
+        # else the biases of layers for which the file has none would be on the meta device
+        options["low_cpu_mem_usage"] = False
+    options |= {"adapter_name": adapter, "use_safetensors": True, "local_files_only": True}
+    pipe.load_lora_weights(str(file.path.parent), weight_name=file.path.name, **options)
+    if lost and warn:
+        warn(f"{_cant_apply(file.path, lost)}: images differ from those of programs that do.")
 
 
 def _free_name(pipe: DiffusionPipeline) -> str:
@@ -186,7 +219,7 @@ def _free_name(pipe: DiffusionPipeline) -> str:
     return next(name for number in itertools.count() if (name := f"default_{number}") not in taken)
 
 
-def _cant_apply(path: Path, lost: Sequence[str]) -> str:
+def _cant_apply(path: str | Path, lost: Sequence[str]) -> str:
     return f"'{path}': diffusers can't apply {len(lost)} of its tensors, such as '{lost[0]}'"
 
 
@@ -322,47 +355,39 @@ def _with_scale(layers: Layers) -> Layers:
     }
 
 
-def _check_fits(
-    pipe: DiffusionPipeline, family: Family | None, path: Path, shapes: Mapping[str, tuple[int, ...]]
-) -> None:
-    """Raises WeightsError for a file that was made for another model, from its layer names and input widths.
+def _fitting(pipe: DiffusionPipeline, file: LoraSource, layers: Layers, note: Callable[[str], None]) -> Layers:
+    """The layers that the pipeline's model has. note: told about the others.
 
-    diffusers silently skips unknown layers, so a LoRA of another family would load and have no effect.
+    Raises WeightsError for layers of other sizes than the model's, or if it has none of them: diffusers would skip
+    those that it does not find without a word.
     """
-    made_for = lora_family(path)
-    if family and made_for not in (None, family.name, family.takes_loras_of):
-        raise WeightsError(f"'{path}': is a LoRA for {made_for}; choose a LoRA for {family.name}.")
-    layers = [name for name in shapes if not name.startswith(BUNDLE) and not is_of_norm(name)]
-    keys = parse_keys(layers, family) if family else {}
-    if not any(keys.values()):
-        return  # another format or an unknown pipeline: diffusers converts it or raises an error
-    widths = _input_widths(pipe)
-    for name, key in keys.items():
-        if key is not None:
-            layer = f"{key.component}.{key.layer}"
-            fits = key.kind != "down" or shapes[name][1:2] == (widths.get(layer),)
-        else:
-            layer = name
-            fits = name.split(".")[0] in pipe.components
-        if not fits:
-            raise WeightsError(
-                f"'{path}': was made for a different model; its layer '{layer}' does not fit a "
-                f"{type(pipe).__name__}; choose a LoRA made for this model."
-            )
+    fitting: Layers = {}
+    lacking = []
+    for component, of_component in layers.items():
+        module = getattr(pipe, component, None)
+        modules = {} if module is None else dict(module.named_modules())
+        for path, layer in of_component.items():
+            shape = None if module is None else weight_shape(modules.get(path_in_module(module, path)))
+            if shape is None:
+                lacking.append(f"{component}.{path}")
+            elif layer.down.shape[1:] != shape[1:] or any(len(part) != shape[0] for part in _of_outputs(layer)):
+                raise _made_for_another(pipe, file, f"{component}.{path}")
+            else:
+                fitting.setdefault(component, {})[path] = layer
+    if lacking and not fitting:
+        raise _made_for_another(pipe, file, lacking[0])
+    if lacking:
+        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        note(f"'{file.path}': its '{lacking[0]}'{more} can't be applied, because this model has no such layer.")
+    return fitting
 
 
-def _input_widths(pipe: DiffusionPipeline) -> dict[str, int]:
-    """Layer name in diffusers' LoRA format -> number of input features or channels, for all layers of a pipeline."""
-    import torch
+def _of_outputs(layer: LoraLayer) -> list[Tensor]:
+    return [layer.up] if layer.magnitude is None else [layer.up, layer.magnitude]
 
-    widths = {}
-    for component, module in pipe.components.items():
-        if not isinstance(module, torch.nn.Module):
-            continue
-        for path, layer in module.named_modules():
-            weight = getattr(layer, "weight", None)
-            if weight is None or weight.dim() < 2:
-                continue
-            for name in {path, path if hasattr(module, "text_model") else f"text_model.{path}"}:
-                widths[f"{component}.{name}"] = weight.shape[1]
-    return widths
+
+def _made_for_another(pipe: DiffusionPipeline, file: LoraSource, layer: str) -> WeightsError:
+    return WeightsError(
+        f"'{file.path}': was made for a different model; its layer '{layer}' does not fit a {type(pipe).__name__}; "
+        "choose a LoRA made for this model."
+    )

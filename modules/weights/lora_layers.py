@@ -7,21 +7,16 @@ Shapes, with rank r: a layer has `lora_A` [r, in] (convolutions: [r, in, kh, kw]
 from __future__ import annotations
 
 import json
-import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from modules.weights.converted_loras import converted_layers, lost_tensors
-from modules.weights.embedding_files import BUNDLE
 from modules.weights.errors import WeightsError
 from modules.weights.foreign_names import foreign_tensors
-from modules.weights.kohya_names import diffusers_name, kohya_name
-from modules.weights.libraries import import_pipeline
-from modules.weights.safe import METADATA, load_finite, read_header
+from modules.weights.kohya_names import kohya_name
+from modules.weights.layer_tables import Place, layer_table
+from modules.weights.LoraSource import EXPERT
 
 if TYPE_CHECKING:
     import torch
@@ -37,11 +32,7 @@ DIFFUSERS_KINDS = {
     # the only name that transformers 5 accepts; otherwise it would silently use the norms of the base weights
     ".lora_magnitude_vector.weight": "magnitude",
 }
-_KOHYAS_DENOISER = "lora_unet"  # starts its layers' names in the files of kohya's scripts
-KOHYA_KINDS = {".lora_down.weight": "down", ".lora_up.weight": "up", ".alpha": "alpha", ".dora_scale": "magnitude"}
-DIFFERENCES = (".diff", ".diff_b", ".bias")  # endings in files of other programs, of what is added to norms and biases
-NORM_PARTS = ("w_norm", "b_norm")  # of the adapters of norm layers, which norm_layers.py describes
-EXPERT = "denoiser"  # the metadata key that names the expert of a file
+_FIRST = ".lora_A.weight"
 ADAPTER_METADATA = "lora_adapter_metadata"  # the metadata key of PEFT's settings in diffusers' files
 
 
@@ -81,36 +72,6 @@ NO_METADATA = LoraMetadata()
 Layers = dict[str, dict[str, LoraLayer]]
 
 
-class LoraKey(NamedTuple):
-    """The parsed name of a tensor in a LoRA file. kind: "down", "up", "alpha" or "magnitude"."""
-
-    component: str
-    layer: str
-    kind: str
-
-
-def parse_key(name: str, family: Family) -> LoraKey | None:
-    """Parses a tensor name; None if it has neither format or the family lacks its component."""
-    for ending, kind in KOHYA_KINDS.items():
-        found = diffusers_name(family, name.removesuffix(ending)) if name.endswith(ending) else None
-        if found:
-            return LoraKey(*found, kind)
-    component, _, path = name.partition(".")
-    for ending, kind in DIFFUSERS_KINDS.items():
-        if path.endswith(ending) and component in family.lora_targets:
-            return LoraKey(component, path.removesuffix(ending), kind)
-    return None
-
-
-def parse_keys(names: Iterable[str], family: Family) -> dict[str, LoraKey | None]:
-    """Parses the tensor names of a file; each is None if diffusers has to convert the file."""
-    keys = {name: parse_key(name, family) for name in names}
-    has_prefix = any(prefix.startswith(_KOHYAS_DENOISER) for prefix in family.kohya_prefixes.values())
-    # of a family without it, kohya's scripts name the denoiser as its makers do, but text encoders as for all families
-    is_foreign = not has_prefix and any(name.startswith(_KOHYAS_DENOISER) for name in keys)
-    return dict.fromkeys(keys) if is_foreign else keys
-
-
 def is_kohya(names: Iterable[str]) -> bool:
     """Whether the tensor names of a file are in kohya's format."""
     return any(name.endswith((".lora_down.weight", ".dora_scale")) and name.startswith("lora_") for name in names)
@@ -118,69 +79,13 @@ def is_kohya(names: Iterable[str]) -> bool:
 
 def is_diffusers(names: Iterable[str], family: Family) -> bool:
     """Whether the tensor names of a family's file are in diffusers' format."""
-    return any(name.endswith(".lora_A.weight") and parse_key(name, family) for name in names)
+    return any(_is_of_diffusers(name, family) for name in names if name.endswith(_FIRST))
 
 
-def is_of_norm(name: str) -> bool:
-    """Whether a tensor of this name in a file is an adapter of a norm layer."""
-    return name.rpartition(".")[2] in NORM_PARTS
-
-
-def read_layers(path: str | Path, family: Family, but_norms: bool = False) -> Layers:
-    """Reads the layers of a family's LoRA file, in diffusers' or kohya's format.
-
-    but_norms: leave out norm layers, which are no LoRA.
-    Formats of other programs are read as diffusers converts them. Raises WeightsError if the file can't be read or has
-    other tensors.
-    """
-    header = read_header(path)
-    parts: dict[str, dict[str, dict[str, Any]]] = {}
-    # without the words that were trained with the LoRA
-    tensors = {name: tensor for name, tensor in load_finite(path).items() if not name.startswith(BUNDLE)}
-    if norms := [name for name in tensors if is_of_norm(name)]:
-        if not but_norms:
-            raise WeightsError(
-                f"'{path}': changes norm layers, such as '{norms[0]}', and can be trained, sampled and merged into a "
-                "model only; choose a LoRA without."
-            )
-        tensors = {name: tensor for name, tensor in tensors.items() if name not in norms}
-    keys = {name: parse_key(name, family) for name in tensors}
-    expert = header[METADATA].get(EXPERT)
-    if tensors and not any(keys.values()) and (converted := converted_layers(Path(path), family)):
-        # which diffusers drops, or makes biases of the LoRA
-        biases = [name for name, tensor in tensors.items() if name.endswith(DIFFERENCES) and tensor.any()]
-        if lost := biases or lost_tensors(Path(path), import_pipeline(family.pipeline)):
-            raise WeightsError(
-                f"'{path}': has more than plain LoRAs, such as '{lost[0]}', which would be lost; choose a LoRA without."
-            )
-        return {
-            _own_component(component, expert, family): {
-                layer: LoraLayer(*parts) for layer, parts in of_component.items()
-            }
-            for component, of_component in converted.items()
-        }
-    if unknown := [name for name, key in keys.items() if key is None]:
-        names = "', '".join(unknown[:3])
-        raise WeightsError(
-            f"'{path}': its '{names}' does not belong to a LoRA for {family.name}; "
-            f"choose a LoRA for {family.name} in diffusers' or kohya's format, or one that diffusers converts."
-        )
-    for name, key in keys.items():
-        tensor = tensors[name]
-        assert key is not None  # else it is unknown
-        parts.setdefault(key.component, {}).setdefault(key.layer, {})[key.kind] = tensor
-    settings = _settings(path, header[METADATA])
-    return {
-        _own_component(component, expert, family): {
-            layer: _layer(path, component, layer, tensors, settings) for layer, tensors in layers.items()
-        }
-        for component, layers in parts.items()
-    }
-
-
-def _own_component(component: str, expert: str | None, family: Family) -> str:
-    """expert: that a file is of, where each has its own and all name the first."""
-    return expert if expert and component in family.denoisers else component
+def _is_of_diffusers(name: str, family: Family) -> bool:
+    component, _, path = name.removesuffix(_FIRST).partition(".")
+    place = layer_table(family).find(f"{component}.{path}") if component in family.lora_targets else None
+    return place == Place(component, (path,))
 
 
 def diffusers_tensors(layers: Layers) -> dict[str, Tensor]:
@@ -252,44 +157,6 @@ def kohya_tensors(layers: Layers, family: Family) -> dict[str, Tensor]:
 def with_dtype(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
     """Casts the tensors of a file, except alphas, which would be rounded."""
     return {name: tensor if name.endswith(".alpha") else tensor.to(dtype) for name, tensor in tensors.items()}
-
-
-def _layer(path: str | Path, component: str, layer: str, tensors: dict[str, Any], settings: dict) -> LoraLayer:
-    if "down" not in tensors or "up" not in tensors:
-        raise WeightsError(f"'{path}': lacks half of the LoRA on '{component}.{layer}'; download or export it again.")
-    down, up, magnitude = tensors["down"], tensors["up"], tensors.get("magnitude")
-    if min(down.dim(), up.dim()) < 2 or up.shape[1] != down.shape[0] or not down.shape[0]:
-        shapes = f"{tuple(down.shape)} and {tuple(up.shape)}"
-        raise WeightsError(
-            f"'{path}': the halves of the LoRA on '{component}.{layer}' have the shapes {shapes}, which don't belong "
-            "together; download or export it again."
-        )
-    try:
-        own = tensors.get("alpha")
-        alpha = _alpha(settings, component, layer, down.shape[0]) if own is None else float(own)
-        if not math.isfinite(alpha):
-            raise ValueError("not finite")
-    except (AttributeError, TypeError, ValueError, re.error) as error:
-        raise WeightsError(f"'{path}': its settings of alpha are damaged; download or export it again.") from error
-    return LoraLayer(down, up, alpha, None if magnitude is None else magnitude.reshape(-1))
-
-
-def _settings(path: str | Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    try:
-        settings = json.loads(metadata.get(ADAPTER_METADATA, "{}"))
-        if not isinstance(settings, dict):
-            raise ValueError("not a table")
-    except (ValueError, RecursionError) as error:
-        raise WeightsError(f"'{path}': its LoRA settings are not readable JSON; export it again.") from error
-    return settings
-
-
-def _alpha(settings: Mapping[str, Any], component: str, layer: str, rank: int) -> float:
-    """A layer's alpha by PEFT's rules: patterns match the end of a path, rsLoRA divides by the root of the rank."""
-    patterns = settings.get(f"{component}.alpha_pattern", {})
-    fitting = (alpha for pattern, alpha in patterns.items() if re.match(rf"(.*\.)?({pattern})$", layer))
-    alpha = next(fitting, settings.get(f"{component}.lora_alpha", rank))
-    return float(alpha) * (rank**0.5 if settings.get(f"{component}.use_rslora") else 1.0)
 
 
 def _each(layers: Layers) -> Iterable[tuple[str, str, LoraLayer]]:

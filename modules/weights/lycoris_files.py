@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from modules.weights.errors import WeightsError
-from modules.weights.kohya_names import diffusers_name, kohya_name
-from modules.weights.lora_layers import EXPERT, NO_METADATA, NORM_PARTS, LoraMetadata, is_of_norm
-from modules.weights.safe import METADATA, load_finite, read_header, save_tensors
+from modules.weights.kohya_names import kohya_name
+from modules.weights.layer_tables import Place, layer_table
+from modules.weights.lora_layers import NO_METADATA, LoraMetadata
+from modules.weights.LoraSource import NORM_PARTS, LoraSource
+from modules.weights.safe import save_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -168,30 +170,29 @@ def path_in_module(module: Model, layer: str) -> str:
 
 def read_norms(path: str | Path, family: Family) -> LycorisLayers:
     """The norm layers of a family's file, whatever adapters its other layers have. Raises as `read_lycoris`."""
-    return _layers(path, family, load_finite(path, [name for name in read_header(path) if is_of_norm(name)]))
+    file = LoraSource(path)
+    return _layers(file, family, {name: file.tensors[name] for name in file.norms})
 
 
-def read_lycoris(path: str | Path, family: Family) -> LycorisLayers:
+def read_lycoris(source: str | Path | LoraSource, family: Family) -> LycorisLayers:
     """The layers of a family's file.
 
     Raises WeightsError if the file can't be read, or has tensors that belong to no such layer of the family.
     """
-    return _layers(path, family, load_finite(path))
+    file = source if isinstance(source, LoraSource) else LoraSource(source)
+    return _layers(file, family, file.tensors)
 
 
-def _layers(path: str | Path, family: Family, tensors: Mapping[str, Tensor]) -> LycorisLayers:
-    expert = read_header(path)[METADATA].get(EXPERT)
+def _layers(file: LoraSource, family: Family, tensors: Mapping[str, Tensor]) -> LycorisLayers:
+    path, expert = file.path, file.expert
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for name, tensor in tensors.items():
         stem, _, part = name.rpartition(".")
-        place = diffusers_name(family, stem) or (stem.partition(".")[0], stem.partition(".")[2])
-        if (part not in _KIND_OF and part != "alpha") or place[0] not in family.lora_targets:
-            raise WeightsError(
-                f"'{path}': its '{name}' does not belong to such an adapter of {family.name}; choose one made "
-                f"for {family.name}."
-            )
-        component = expert if expert and place[0] in family.denoisers else place[0]
-        found.setdefault((component, place[1]), {})[part] = tensor
+        place = _place(path, family, name, stem)
+        if part not in _KIND_OF and part != "alpha":
+            raise _not_of_family(path, family, name)
+        component = expert if expert and place.component in family.denoisers else place.component
+        found.setdefault((component, place.paths[0]), {})[part] = tensor
     layers: LycorisLayers = {}
     for (component, layer), parts in found.items():
         alpha = parts.pop("alpha", None)
@@ -211,6 +212,39 @@ def _layers(path: str | Path, family: Family, tensors: Mapping[str, Tensor]) -> 
         own = float(alpha or whole.rank or 1)  # without one, or with 0 as LyCORIS reads it, the scale is 1
         layers.setdefault(component, {})[layer] = LycorisLayer(kind, parts, own)
     return layers
+
+
+def _place(path: str | Path, family: Family, name: str, layer: str) -> Place:
+    """Where a layer of a file belongs. name: of one of its tensors, for messages."""
+    place = layer_table(family).find(layer)
+    if place is None or place.component not in family.lora_targets:
+        raise _not_of_family(path, family, name)
+    if len(place.paths) > 1:
+        raise WeightsError(
+            f"'{path}': its '{layer}' is one adapter for {', '.join(place.paths)}, which can't be divided; choose one "
+            "that was trained on diffusers' model."
+        )
+    return place
+
+
+def _not_of_family(path: str | Path, family: Family, name: str) -> WeightsError:
+    return WeightsError(
+        f"'{path}': its '{name}' does not belong to such an adapter of {family.name}; choose one made for "
+        f"{family.name}."
+    )
+
+
+def weight_shape(layer: nn.Module | None) -> tuple[int, ...] | None:
+    """The shape of a layer's weight before quantization and without adapters; None without a weight."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from torch import nn
+
+    if isinstance(layer, BaseTunerLayer):
+        layer = layer.get_base_layer()
+    if isinstance(layer, nn.Linear):
+        return layer.out_features, layer.in_features
+    weight = getattr(layer, "weight", None)
+    return None if weight is None else tuple(weight.shape)
 
 
 def add_lycoris(

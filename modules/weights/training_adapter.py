@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 from modules.weights.checksum import checksum
 from modules.weights.errors import WeightsError
-from modules.weights.inspect import lora_family
-from modules.weights.lora_layers import Layers, LoraLayer, read_layers
+from modules.weights.lora_family import check_family
+from modules.weights.lora_layers import Layers, LoraLayer
+from modules.weights.lora_reading import read_layers
+from modules.weights.LoraSource import LoraSource
 from modules.weights.lycoris_files import is_lycoris, path_in_module
-from modules.weights.safe import read_header, tensor_shapes
 
 if TYPE_CHECKING:
     import torch
@@ -30,19 +31,19 @@ if TYPE_CHECKING:
     Change = Callable[[Tensor, Tensor, Tensor], Tensor]  # of a layer's output, by its input and the two matrices
 
 
-def read_training_adapter(file: str, family: Family) -> Layers:
+def read_training_adapter(file: str, family: Family, note: Callable[[str], None] = lambda text: None) -> Layers:
     """Reads the file, in diffusers' or kohya's format, or in one that diffusers converts.
 
+    note: as in `read_layers`.
     Raises WeightsError, starting with the setting, if it is not a plain LoRA for the denoisers of this family.
     """
     setting, path = f"model.training_adapter {file!r}", Path(os.path.expanduser(file))
     try:
-        made_for = lora_family(path)
-        if is_lycoris(tensor_shapes(read_header(path))):
+        source = LoraSource(path)
+        check_family(source, family)
+        if is_lycoris(source.shapes):
             raise WeightsError(f"'{path}': is no plain LoRA; choose one.")
-        if made_for not in (None, family.name):
-            raise WeightsError(f"'{path}': is a LoRA for {made_for}; choose one for {family.name}.")
-        layers = read_layers(path, family)
+        layers = read_layers(source, family, note=note)
     except WeightsError as error:
         raise WeightsError(f"model.training_adapter {error}") from error
     if others := sorted(layers.keys() - set(family.denoisers)):

@@ -28,13 +28,11 @@ def test_the_page_has_what_a_family_says_of_itself_and_families_with_the_same_re
     says = {
         "remarks": "Write\n    long captions.",
         "distilled": {"Quick": "the slow one"},
-        "foreign_loras": ("kohya", "X"),
     }
     first = replace(next(iter(FAMILIES.values())), name="made_up", label="Made up", **says)
     page = families_page([first, replace(first, name="made_up2", label="Made up 2")])
     assert "\n- **Made up; Made up 2.** Write long captions.\n" in page
     assert page.count("\n| Quick | the slow one |\n") == 1
-    assert " kohya (`lora_unet_`), X |\n" in page
 
 
 def test_files_that_declare_families_have_at_most_120_lines():

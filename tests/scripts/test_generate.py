@@ -29,7 +29,7 @@ def test_the_api_reference_names_all_that_programs_import():
     assert set(trainer.__all__) == set(MEMBERS)
 
 
-@pytest.mark.parametrize(("codes", "expected"), [((0, 0, 0, 0, 0, 0, 0), 0), ((0, 1, 0, 0, 0, 0, 0), 1)])
+@pytest.mark.parametrize(("codes", "expected"), [((0, 0, 0, 0, 0, 0, 0, 0), 0), ((0, 1, 0, 0, 0, 0, 0, 0), 1)])
 def test_every_script_that_makes_a_file_is_run_and_a_stale_file_is_told(codes, expected, monkeypatch):
     done = []
 

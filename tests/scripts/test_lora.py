@@ -13,8 +13,9 @@ from modules.methods.lora_start import read_start
 from modules.methods.registry import METHODS
 from modules.weights.convert import convert
 from modules.weights.lora_files import load_lora
-from modules.weights.lora_layers import is_kohya, read_layers
+from modules.weights.lora_layers import is_kohya
 from modules.weights.lora_math import difference_of
+from modules.weights.lora_reading import read_layers
 from modules.weights.safe import METADATA, load_tensors, read_header, save_tensors
 from scripts import lora
 from tests.support.prepared import prepared
@@ -86,7 +87,7 @@ def test_other_adapters_are_merged_and_refused_where_they_would_be_changed(kind,
     assert np.abs(picture(tiny_sd15) - expected).max() > 1e-4
     assert run("resize", file, tmp_path / "small.safetensors", "--rank", "1", "--family", "sd15") == 2
     error = capsys.readouterr().err
-    assert "merge it instead" in error if "dora" in kind else "choose a LoRA for sd15" in error
+    assert "merge it instead" in error if "dora" in kind else "choose one for sd15" in error
 
 
 def test_a_combined_lora_makes_the_picture_of_its_parts(tiny_sd15, loras, tmp_path):

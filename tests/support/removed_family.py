@@ -36,6 +36,7 @@ GENERATED = (
     "docs/scaling.md",
     "docs/settings.md",
     "resources/families.json",
+    "resources/lora_layers.json",
     "resources/preset_memory.json",
     "resources/preset_sizes.yaml",
 )
@@ -45,6 +46,7 @@ QUICK_TESTS = (
     "tests/families/test_one_file.py::test_no_text_in_the_code_names_a_family_but_the_file_that_declares_it",
     "tests/scripts/test_families_page.py",
     "tests/scripts/test_families_reference.py",
+    "tests/scripts/test_lora_layers_reference.py",
     "tests/test_docs.py",
     "tests/test_layout.py",
 )

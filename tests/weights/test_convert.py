@@ -79,7 +79,7 @@ LORAS = {"sd15": "tiny_sd15", "sdxl": "tiny_sdxl", "sd3": "tiny_sd3"}
 @pytest.mark.parametrize("family", LORAS)
 def test_a_lora_there_and_back_is_the_same_tensor_by_tensor(family, options, tmp_path, request):
     pipe, components = adapted(family, request.getfixturevalue(LORAS[family]), **options)
-    metadata = {"trigger": "cat"}
+    metadata = {"trigger": "cat", "family": family}
     of_diffusers, of_kohya = save_lora(
         tmp_path / "x", AdaptedModel(components, type(pipe)), "both", metadata=LoraMetadata(metadata)
     )
@@ -141,7 +141,7 @@ def test_a_lora_is_converted_as_its_own_family_only(tmp_path):
     target = tmp_path / "y.safetensors"
     name = "unet.mid_block.attentions.0.transformer_blocks.1.attn1.to_q"
     save_tensors(tmp_path / "xl.safetensors", {f"{name}.lora_A.weight": torch.ones(4, 8)})
-    assert "is a LoRA for sdxl; leave the family out" in refusal(tmp_path / "xl.safetensors", target, family="sd15")
+    assert "is a LoRA for sdxl; choose a LoRA for sd15" in refusal(tmp_path / "xl.safetensors", target, family="sd15")
     assert f"lacks half of the LoRA on '{name}'" in refusal(tmp_path / "xl.safetensors", target)
     layer = "lora_te1_text_model_encoder_layers_0_mlp_fc1"
     halves = {f"{layer}.lora_down.weight": torch.ones(4, 8), f"{layer}.lora_up.weight": torch.ones(8, 4)}
@@ -156,4 +156,4 @@ def test_a_lora_is_converted_as_its_own_family_only(tmp_path):
     save_tensors(tmp_path / "loha.safetensors", loha)
     (tmp_path / "y.safetensors").unlink()
     message = refusal(tmp_path / "loha.safetensors", target, family="sd15")
-    assert "hada_w1_a' does not belong to a LoRA for sd15" in message
+    assert "hada_w1_a' do not belong to a LoRA for sd15" in message

@@ -10,7 +10,7 @@ from modules.methods.lora_tools import merge_into_model
 from modules.weights.errors import WeightsError
 from modules.weights.kohya_names import kohya_name
 from modules.weights.load_pipeline import load_pipeline
-from modules.weights.lora_layers import EXPERT
+from modules.weights.LoraSource import EXPERT
 from modules.weights.safe import save_tensors
 
 UNET = "unet.mid_block.attentions.0.transformer_blocks.0.attn1.to_q"

@@ -13,7 +13,7 @@ from modules.methods.registry import METHODS
 from modules.weights.convert import convert
 from modules.weights.errors import WeightsError
 from modules.weights.load_pipeline import load_pipeline
-from modules.weights.lora_layers import is_of_norm
+from modules.weights.LoraSource import is_of_norm
 from modules.weights.norm_layers import AdaptedNorm, add_norm_adapters
 from modules.weights.safe import load_tensors, save_tensors
 from tests.support.prepared import prepared

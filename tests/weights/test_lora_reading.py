@@ -1,0 +1,227 @@
+"""LoRA files as programs name their layers: each family reads each form of them, layer by layer and in its strength."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from diffusers import DiffusionPipeline
+
+from modules.families.registry import FAMILIES
+from modules.weights.errors import WeightsError
+from modules.weights.layer_tables import FILE, layer_table, pattern_of
+from modules.weights.lora_family import candidates, check_family
+from modules.weights.lora_files import load_lora
+from modules.weights.lora_layers import is_diffusers
+from modules.weights.lora_reading import read_layers
+from modules.weights.LoraSource import LoraSource
+from modules.weights.lycoris_files import read_lycoris
+from modules.weights.safe import save_tensors
+
+RANK = 2
+# U-Nets have names of their own, see test_lora_files.py
+ADAPTED = [name for name, family in FAMILIES.items() if family.lora_targets and "transformer" in family.denoisers]
+
+
+class HeldFile(LoraSource):
+    """A LoRA file that is not on disk."""
+
+    def __init__(self, tensors, metadata=None):
+        self.path, self.metadata, self.tensors = "held.safetensors", metadata or {}, tensors
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def adapted_layers(family):
+    """Path -> [out, in], of each layer of the first block of each kind that presets adapt."""
+    table, first = layer_table(family), family.denoisers[0]
+    found = {}
+    for pattern, shapes in published_layers(family).items():
+        for layer in (*family.lora_targets[first], *family.lora_mlp.get(first, ())):
+            begin = pattern.removesuffix(f".{pattern_of(layer)}")
+            if begin != pattern and pattern.startswith(family.lora_blocks[first]) and len(shapes[0]) == 2:
+                found[f"{begin.replace('{}', '0')}.{layer}"] = shapes[0]
+    assert all(table.shapes(first, path) for path in found)
+    return found
+
+
+def published_layers(family):
+    return json.loads(FILE.read_bytes())[family.name]["components"][family.denoisers[0]]
+
+
+def original_layers(family):
+    """Name in the makers' files -> (the paths that it stands for, [out, in])."""
+    names = family.original_names or family.layer_names.get(family.denoisers[0])
+    layers, named = adapted_layers(family), {}
+    for paths, name in (names.fused if names else {}).items():
+        paths = [path.format(0) for path in paths]
+        if all(path in layers for path in paths):
+            outputs = sum(layers[path][0] for path in paths)
+            named[name.format(0)] = (paths, [outputs, layers[paths[0]][1]])
+    ours = {ours.format(0): theirs.format(0) for ours, theirs in (names.names if names else {}).items()}
+    fused = {path for paths, _ in named.values() for path in paths}
+    return named | {ours.get(path, path): ([path], shape) for path, shape in layers.items() if path not in fused}
+
+
+def diffusers_layers(family):
+    return {path: ([path], shape) for path, shape in adapted_layers(family).items()}
+
+
+def pairs(layers, name, endings, alpha):
+    """The tensors of layers that add 1 to each weight where alpha is 1, and without an alpha."""
+    tensors = {}
+    for layer, (_, (outputs, inputs)) in layers.items():
+        scale = 1.0 if alpha else 1.0 / RANK
+        down, up = torch.ones(RANK, inputs), torch.full((outputs, RANK), scale)
+        tensors |= {name(layer) + ending: tensor for ending, tensor in zip(endings, (down, up), strict=True)}
+        if alpha:
+            tensors[f"{name(layer)}.alpha"] = torch.tensor(1.0)
+    return tensors
+
+
+AB, DOWN_UP = (".lora_A.weight", ".lora_B.weight"), (".lora_down.weight", ".lora_up.weight")
+FORMS = {
+    "kohya's scripts, musubi-tuner": (original_layers, lambda name: f"lora_unet_{name.replace('.', '_')}", DOWN_UP, 1),
+    "ComfyUI, diffusion-pipe": (original_layers, "diffusion_model.{}".format, AB, 0),
+    "ComfyUI's trainer": (original_layers, "diffusion_model.{}".format, DOWN_UP, 1),
+    "OneTrainer for ComfyUI": (original_layers, "diffusion_model.{}".format, AB, 1),
+    "diffusion-pipe for HunyuanVideo": (original_layers, "transformer.{}".format, AB, 0),
+    "the makers' own": (original_layers, "{}".format, AB, 0),
+    "fal": (original_layers, "base_model.model.{}".format, AB, 0),
+    "ai-toolkit": (diffusers_layers, "diffusion_model.{}".format, AB, 0),
+    "OneTrainer": (diffusers_layers, "transformer.{}".format, DOWN_UP, 1),
+    "OneTrainer before": (diffusers_layers, lambda name: f"lora_transformer_{name.replace('.', '_')}", DOWN_UP, 1),
+    "DiffSynth": (diffusers_layers, "{}".format, (".lora_A.default.weight", ".lora_B.default.weight"), 0),
+    "PEFT": (diffusers_layers, "transformer.{}".format, AB, 0),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_family_reads_every_layer_in_its_strength(form):
+    layers_of, name, endings, alpha = FORMS[form]
+    for family in map(FAMILIES.get, ADAPTED):
+        layers = layers_of(family)
+        read = read_layers(HeldFile(pairs(layers, name, endings, alpha)), family)
+        assert set(read) == {family.denoisers[0]}, family.name
+        found = read[family.denoisers[0]]
+        assert {path: [len(of.up), of.down.shape[1]] for path, of in found.items()} == adapted_layers(family), (
+            family.name
+        )
+        for path, layer in found.items():
+            change = (layer.up[:1] @ layer.down[:, :1] * layer.alpha / layer.rank).item()
+            assert change == pytest.approx(1.0), (family.name, path)
+
+
+def test_each_families_own_files_are_not_taken_for_those_of_another():
+    for name in ADAPTED:
+        family = FAMILIES[name]
+        for layers_of, prefix in ((diffusers_layers, "transformer."), (original_layers, "diffusion_model.")):
+            layers = layers_of(family)
+            # for each choice of layers, and each kind of block alone
+            for part in {path.rpartition(".")[2] for path in layers} | {path.partition(".")[0] for path in layers}:
+                some = {path: of for path, of in layers.items() if part in path}
+                file = HeldFile(pairs(some, f"{prefix}{{}}".format, AB, 0), {"family": name})
+                check_family(file, family)
+                assert candidates(file).best() == name
+
+
+def test_a_familys_name_in_the_metadata_does_not_hide_that_the_layers_are_of_another():
+    tensors = pairs(diffusers_layers(FAMILIES["wan21"]), "transformer.{}".format, AB, 0)
+    with pytest.raises(WeightsError, match=r"is a LoRA for .*wan21.*; choose a LoRA for flux1"):
+        check_family(HeldFile(tensors, {"family": "flux1"}), FAMILIES["flux1"])
+
+
+def test_a_part_that_gets_no_lora_is_named_and_a_layer_that_nobody_knows_is_refused():
+    family, told = FAMILIES["wan21"], []
+    tensors = pairs(original_layers(family), "diffusion_model.{}".format, AB, 0)
+    text = {f"lora_te1_encoder_block_0_layer_0_SelfAttention_q{ending}": torch.ones(2, 2) for ending in DOWN_UP}
+    layers = read_layers(HeldFile(tensors | text), family, note=told.append)
+    assert len(layers["transformer"]) == len(adapted_layers(family))
+    (text,) = told
+    assert "no LoRA in Wan 2.1 is left out: 'lora_te1_encoder_block_0_layer_0_SelfAttention_q'" in text
+    odd = {f"diffusion_model.blocks.0.self_attn.odd{ending}": torch.ones(2, 2) for ending in AB}
+    with pytest.raises(WeightsError, match=r"'diffusion_model\.blocks\.0\.self_attn\.odd' do not belong"):
+        read_layers(HeldFile(tensors | odd), family)
+
+
+def test_an_alpha_of_0_is_the_rank_as_kohyas_scripts_read_it():
+    family = FAMILIES["zimage"]
+    tensors = pairs(diffusers_layers(family), "diffusion_model.{}".format, DOWN_UP, 1)
+    tensors |= {name: torch.tensor(0.0) for name in tensors if name.endswith(".alpha")}
+    layers = read_layers(HeldFile(tensors), family)["transformer"]
+    assert {layer.alpha for layer in layers.values()} == {float(RANK)}
+
+
+def test_float8_is_read_in_a_precision_that_torch_computes_with():
+    family = FAMILIES["zimage"]
+    tensors = pairs(diffusers_layers(family), "diffusion_model.{}".format, AB, 0)
+    small = {name: tensor.to(torch.float8_e4m3fn) for name, tensor in tensors.items()}
+    layer = read_layers(HeldFile(small), family)["transformer"]["layers.0.attention.to_q"]
+    assert (layer.up @ layer.down)[0, 0] == 1.0
+
+
+@pytest.mark.parametrize("prefix", ["lora_unet_", "lycoris_", "diffusion_model.", "transformer."])
+def test_a_lokr_is_read_under_the_names_of_other_programs(prefix):
+    for name in ("flux2_klein", "zimage", "wan21"):
+        family = FAMILIES[name]
+        separator = "." if prefix.endswith(".") else "_"
+        stems = {path: prefix + path.replace(".", separator) for path in adapted_layers(family)}
+        tensors = {f"{stem}.{part}": torch.ones(2, 2) for stem in stems.values() for part in ("lokr_w1", "lokr_w2")}
+        save = HeldFile(tensors)
+        assert is_diffusers(save.shapes, family) is False
+        assert set(read_lycoris(save, family)["transformer"]) == set(stems)
+
+
+def test_a_lokr_of_a_fused_layer_is_refused_because_it_cant_be_divided():
+    family = FAMILIES["zimage"]
+    tensors = {f"diffusion_model.layers.0.attention.qkv.{part}": torch.ones(2, 2) for part in ("lokr_w1", "lokr_w2")}
+    with pytest.raises(WeightsError, match=r"attention\.qkv' is one adapter for .*to_q, .*which can't be divided"):
+        read_lycoris(HeldFile(tensors), family)
+
+
+def test_fused_layers_change_a_model_as_their_parts_do(tiny_model, tmp_path):
+    pipes = [DiffusionPipeline.from_pretrained(tiny_model("zimage")) for _ in range(3)]
+    width = pipes[0].transformer.layers[0].attention.to_q.in_features
+    downs, ups = torch.randn(3, RANK, width), torch.randn(3, width, RANK)
+    prefix = "layers.0.attention"
+    parts = {
+        f"transformer.{prefix}.to_{letter}.lora_{half}.weight": tensor
+        for letter, down, up in zip("qkv", downs, ups, strict=True)
+        for half, tensor in (("A", down), ("B", up))
+    }
+    fused = {"A": torch.cat(list(downs)), "B": torch.block_diag(*ups)}
+    save_tensors(tmp_path / "parts.safetensors", parts)
+    save_tensors(
+        tmp_path / "fused.safetensors",
+        {f"diffusion_model.{prefix}.qkv.lora_{half}.weight": tensor for half, tensor in fused.items()},
+    )
+    changes = []
+    for pipe, name in zip(pipes, ("parts", "fused"), strict=False):
+        load_lora(pipe, tmp_path / f"{name}.safetensors")
+        pipe.fuse_lora()
+        attention = pipe.transformer.layers[0].attention
+        changes.append([getattr(attention, f"to_{letter}").get_base_layer().weight.detach() for letter in "qkv"])
+    plain = pipes[2].transformer.layers[0].attention
+    for letter, one, other in zip("qkv", *changes, strict=True):
+        torch.testing.assert_close(other, one)
+        assert (one - getattr(plain, f"to_{letter}").weight).abs().max() > 0.1
+
+
+def test_layers_that_this_model_lacks_are_named_and_the_others_used(tiny_model, tmp_path):
+    """A LoRA of Wan 2.1 I2V, whose cross-attention has further layers, in Wan 2.1."""
+    pipe, told = DiffusionPipeline.from_pretrained(tiny_model("wan21")), []
+    width = pipe.transformer.blocks[0].attn2.to_k.in_features
+    tensors = {
+        f"diffusion_model.blocks.0.cross_attn.{name}.lora_{half}.weight": torch.ones(
+            *((RANK, width) if half == "A" else (width, RANK))
+        )
+        for name in ("k", "k_img")
+        for half in "AB"
+    }
+    save_tensors(tmp_path / "i2v.safetensors", tensors)
+    load_lora(pipe, tmp_path / "i2v.safetensors", told.append)
+    assert {name for name, _ in pipe.transformer.named_modules() if name.endswith("lora_A")} == {
+        "blocks.0.attn2.to_k.lora_A"
+    }
+    (text,) = told
+    assert "'transformer.blocks.0.attn2.add_k_proj' can't be applied, because this model has no such layer" in text
