@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from modules.machine.listening import is_open, listening_sockets  # noqa: E402
 from modules.machine.ports import next_free_port  # noqa: E402
+from modules.session.printing import print_line  # noqa: E402
 
 PAGE = ROOT / "docs" / "multi_gpu.md"
 BEGIN, END = "<!-- ports: made by scripts/listening.py -->\n", "<!-- end of ports -->\n"
@@ -134,7 +135,7 @@ def page(text: str, table: str) -> str:
 def measured_table() -> str:
     lines = ["| started by | only this machine can connect to | all machines can connect to |", "|---|---|---|"]
     for way in WAYS.values():
-        print(way.name, file=sys.stderr)
+        print_line(way.name, sys.stderr)
         with tempfile.TemporaryDirectory() as folder:
             port = next_free_port(23456)
             assert port is not None
