@@ -138,7 +138,7 @@ class ConceptConfig:
         ".txt",
         label="Caption extension",
         also_called="caption_extension",
-        help="Of the caption files: .caption for cat.caption beside cat.jpg. Empty: .txt.",
+        help="Of the caption files, in upper or lower case: .caption for cat.caption beside cat.jpg. Empty: .txt.",
         group="data",
         importance="advanced",
         visible_when={".captions": ["txt"]},
@@ -155,8 +155,9 @@ class ConceptConfig:
         "",
         label="Caption table",
         also_called="metadata_file, jsonl, csv",
-        help="A .csv or .jsonl file in the folder, with a column file_name. Several rows for an image are several "
-        "captions. Empty: metadata.csv, metadata.jsonl, captions.csv or captions.jsonl.",
+        help="A .csv or .jsonl file in the folder, with a column file_name. Commas, semicolons or tabs divide the "
+        "columns of a .csv file; captions with one of them need quotation marks. Several rows for an image are several "
+        "captions. Empty: metadata.csv, metadata.jsonl, captions.csv or captions.jsonl, the first that is there.",
         group="data",
         format="file",
         scope="machine",
@@ -165,7 +166,7 @@ class ConceptConfig:
     caption_column: Str = setting(
         "",
         label="Caption column",
-        help="Name of the table's column with the captions. Empty: caption or text.",
+        help="Name of the table's column with the captions, in any case. Empty: caption or text.",
         group="data",
         importance="advanced",
         visible_when=TABLE,
@@ -183,7 +184,8 @@ class ConceptConfig:
         "",
         label="Fallback caption",
         also_called="class_tokens, default_caption, caption_strategy",
-        help="The caption of images that have none, or an empty one. Empty: they are trained without a caption.",
+        help="The caption of images that have none, or an empty one. Empty: they are trained without one, or with the "
+        "prefix and suffix alone.",
         group="data",
         visible_when={".captions": ["txt", "table"]},
     )
@@ -191,7 +193,8 @@ class ConceptConfig:
         "",
         label="Caption prefix",
         also_called="caption_prefix, trigger_word, prepend",
-        help="Put before every caption, with a space, such as a trigger word. For tags, end it with their separator.",
+        help="Put before every caption, with a space, such as a trigger word, and used alone for images without a "
+        "caption. For tags, end it with their separator.",
         group="data",
         importance="advanced",
     )
@@ -199,7 +202,8 @@ class ConceptConfig:
         "",
         label="Caption suffix",
         also_called="caption_suffix, append",
-        help="Put behind every caption, with a space unless it begins with a comma or the like.",
+        help="Put behind every caption, with a space unless it begins with a comma or the like. Used alone for images "
+        "without a caption.",
         group="data",
         importance="advanced",
     )

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modules.config.counted import counted
+from modules.data.caption_remarks import caption_remarks
 from modules.data.caption_tables import read_table
 from modules.data.captions import (
     caption_extension,
-    caption_path,
+    caption_paths,
     check_placeholders,
     describe_unreadable,
     own_captions,
@@ -37,7 +38,8 @@ MANY_WORDS = 60  # about 77 tokens, where CLIP truncates
 
 def caption_findings(dataset: Dataset, config: TrainConfig) -> Iterator[Finding]:
     unreadable: dict[str, CaptionError] = {}
-    options = captions(dataset, unreadable)
+    empty: set[str] = set()
+    options = captions(dataset, unreadable, empty)
     if unreadable:
         message = describe_unreadable(list(unreadable.values()))
         yield Finding("unreadable_caption", "error", message, len(unreadable), list(unreadable)[:NUM_LISTED])
@@ -47,10 +49,9 @@ def caption_findings(dataset: Dataset, config: TrainConfig) -> Iterator[Finding]
         except DataError as error:
             yield Finding("placeholder", "error", str(error))
     images = np.flatnonzero(dataset.num_views).tolist()
-    if missing := dataset.missing_captions:
-        without_caption = counted(len(missing), "image has", "images have")
-        message = f"{without_caption} no caption (trained without one), such as {missing[0]}."
-        yield Finding("missing_caption", "warning", message, len(missing), missing[:NUM_LISTED])
+    yield from caption_remarks(dataset, empty)
+    if escaped := [dataset.paths[sample] for sample in images if any(map(_has_escapes, options[sample]))]:
+        yield from _escaped_brackets(escaped, config)
     family = FAMILIES[config.family].with_text_chunks(config.model.text_chunks)
     most = MANY_WORDS * family.text.chunks
     long = [dataset.paths[sample] for sample in images if any(len(text.split()) > most for text in options[sample])]
@@ -63,6 +64,21 @@ def caption_findings(dataset: Dataset, config: TrainConfig) -> Iterator[Finding]
     orphaned = sorted(_captions_without_image(dataset, Outputs.of(config)))
     if orphaned:
         yield finding_of("lonely_caption", "warning", "caption has no image", "captions have no image", orphaned)
+
+
+def _has_escapes(caption: str) -> bool:
+    return r"\(" in caption or r"\)" in caption
+
+
+def _escaped_brackets(paths: Sequence[str], config: TrainConfig) -> Iterator[Finding]:
+    """Reports brackets that taggers have written for programs that weight words by brackets."""
+    family = FAMILIES[config.family]
+    if family.text.takes_chunks and config.model.word_weights:
+        return
+    remedy = " or turn on model.word_weights" if family.text.takes_chunks else ""
+    one = rf"image has a caption with \( or \), whose backslash is trained: remove it{remedy}"
+    several = rf"images have captions with \( or \), whose backslashes are trained: remove them{remedy}"
+    yield finding_of("escaped_brackets", "note", one, several, paths)
 
 
 def _timed_captions(
@@ -119,5 +135,6 @@ def _captions_without_image(dataset: Dataset, outputs: Outputs) -> Iterator[str]
         if concept.captions == "table":
             yield from (name for name in read_table(concept, f"concepts.{number}") if name not in images)
             continue
-        wanted, ending = {caption_path(name, concept) for name in images}, caption_extension(concept)
-        yield from (os.path.join(root, name) for name in names if name.endswith(ending) and name not in wanted)
+        wanted = {path for name in images for path in caption_paths(name, concept)}
+        ending = caption_extension(concept).lower()
+        yield from (os.path.join(root, name) for name in names - wanted if name.lower().endswith(ending))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from modules.config.installation import command_name
@@ -31,6 +31,8 @@ REMEDIES_OF_SEVERAL = {
     "access": "make the others readable text files",
 }
 
+OTHER_EXTENSIONS = (".txt", ".caption", ".cap", ".tags", ".json")  # of caption files, as other programs write them
+
 # path below the concept's folder, with / -> captions
 Table = Mapping[str, tuple[str, ...]]
 
@@ -38,18 +40,26 @@ Table = Mapping[str, tuple[str, ...]]
 def read_captions(
     image_path: str | os.PathLike[str], concept: ConceptConfig, table: Table | None = None, span: Span | None = None
 ) -> tuple[str, ...] | None:
-    """The captions of an image of `concept`, each on one line; None if its caption is missing and there is no fallback.
+    """The captions of an image of `concept`, each on one line; None if it has none, nor a fallback, prefix or suffix.
 
     table: the concept's caption table, if it uses one. span: of a clip of a video, whose parts may have their own.
     Raises CaptionError if the text file can't be read, is not UTF-8, or a caption exceeds MAX_CAPTION_BYTES.
     """
-    captions = own_captions(image_path, concept, table)
+    return edited_captions(own_captions(image_path, concept, table), concept, span)
+
+
+def edited_captions(
+    captions: tuple[str, ...] | None, concept: ConceptConfig, span: Span | None = None
+) -> tuple[str, ...] | None:
+    """As `read_captions`, from what `own_captions` has read."""
     if captions and span:
         captions = captions_at(captions, span)
     if concept.lower_case:
         captions = captions and tuple(map(str.lower, captions))
     if has_fallback(concept) and not any(captions or ()):
         captions = (concept.caption_fallback.strip(),)
+    if not captions and has_surroundings(concept):
+        captions = ("",)  # a missing caption is treated as an empty one
     # first, for a tag may be removed from one of the alternatives alone
     chosen = [choice for text in captions or () for choice in alternatives(text, concept)]
     edited = [without_removed_tags(text, concept) for text in chosen]
@@ -63,6 +73,18 @@ def read_captions(
 def has_fallback(concept: ConceptConfig) -> bool:
     """Whether images without a caption get one all the same."""
     return concept.captions in ("txt", "table") and bool(concept.caption_fallback.strip())
+
+
+def has_surroundings(concept: ConceptConfig) -> bool:
+    """Whether images without a caption are trained with the prefix and suffix alone."""
+    return bool(concept.caption_prefix.strip() or concept.caption_suffix.strip())
+
+
+def lacks_text(captions: tuple[str, ...] | None, concept: ConceptConfig) -> bool:
+    """Whether one of the captions that `own_captions` has read is empty, and no fallback takes its place."""
+    if captions is None or concept.captions not in ("txt", "table") or all(captions):
+        return False
+    return any(captions) or not has_fallback(concept)
 
 
 def _surrounded(caption: str, prefix: str, suffix: str) -> str:
@@ -84,7 +106,8 @@ def own_captions(
             raise ValueError("captions from a table need the table")
         found = table.get(path_in_concept(os.fspath(image_path), concept))
         return found and tuple(map(_plain_text, found))
-    return _read_text(caption_path(image_path, concept), concept.caption_per_line)
+    texts = (_read_text(path, concept.caption_per_line) for path in caption_paths(image_path, concept))
+    return next((text for text in texts if text is not None), None)
 
 
 def trained_words(config: TrainConfig) -> tuple[str, ...]:
@@ -119,9 +142,31 @@ def describe_unreadable(errors: Sequence[CaptionError]) -> str:
     return f"{len(errors)} captions can't be read ({'; '.join(named)}): {' and '.join(remedies)}."
 
 
-def caption_path(image_path: str | os.PathLike[str], concept: ConceptConfig) -> str:
-    """The path of an image's caption file: `a/b.png` -> `a/b.txt`; of a folder of frames, `a/b` -> `a/b.txt`."""
-    return _without_extension(image_path) + caption_extension(concept)
+def caption_paths(image_path: str | os.PathLike[str], concept: ConceptConfig) -> tuple[str, ...]:
+    """The paths that an image's caption file may have, of which the first that exists is read.
+
+    `a/b.png` -> `a/b.txt`, `a/b.TXT`, `a/b.Txt`; of a folder of frames, `a/b` -> `a/b.txt` and so on.
+    """
+    return _paths_with(caption_extension(concept), image_path)
+
+
+def _paths_with(extension: str, image_path: str | os.PathLike[str]) -> tuple[str, ...]:
+    stem = _without_extension(image_path)
+    cases = (extension, extension.lower(), extension.upper(), f".{extension[1:].capitalize()}")
+    return tuple(dict.fromkeys(stem + case for case in cases))
+
+
+def unread_caption(image_path: str, concept: ConceptConfig, known: Set[str]) -> str:
+    """A caption file beside an image that is not read; "" if there is none.
+
+    If the image has a caption file, only one whose extension differs from its own in case counts.
+    known: the paths of the files there are.
+    """
+    own = [path for path in caption_paths(image_path, concept) if path in known]
+    if own:
+        return own[1] if len(own) > 1 else ""
+    others = (path for one in OTHER_EXTENSIONS for path in _paths_with(one, image_path))
+    return next((path for path in others if path in known), "")
 
 
 def caption_extension(concept: ConceptConfig) -> str:

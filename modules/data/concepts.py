@@ -21,7 +21,16 @@ import numpy as np
 from modules.config.counted import counted
 from modules.data.caption_edits import as_trained
 from modules.data.caption_tables import read_table
-from modules.data.captions import Table, caption_path, describe_unreadable, has_fallback, read_captions
+from modules.data.captions import (
+    Table,
+    caption_paths,
+    describe_unreadable,
+    edited_captions,
+    has_fallback,
+    lacks_text,
+    own_captions,
+    unread_caption,
+)
 from modules.data.errors import CaptionError, DataError
 from modules.data.folder_walk import NO_OUTPUTS, Outputs, walk
 from modules.data.images import EXTENSIONS, size_or_reason
@@ -72,6 +81,8 @@ class Dataset:
     layers: the paths of each sample's layers; None for a model without layers.
     captionless: (concept index, path) of the images without a caption although their concept reads captions from files
         or a table; also of those that were left out later.
+    unread_captions: (concept index, path) of an image -> a caption file beside it that is not read, because the image
+        has another one or because of its extension.
     num_masks: number of files skipped because their names mark them as masks.
     run_images: run folder inside a concept's folder -> number of its images, which are skipped.
     """
@@ -91,6 +102,7 @@ class Dataset:
     clips: Sequence[Clip | None] | None = None
     layers: Sequence[tuple[str, ...]] | None = None
     captionless: Set[tuple[int, str]] = frozenset()
+    unread_captions: Mapping[tuple[int, str], str] = field(default_factory=dict)
     num_masks: int = 0
     run_images: Mapping[str, int] = field(default_factory=dict)
     stills: Sequence[tuple[str, str]] = ()
@@ -204,10 +216,11 @@ def _with_shares(repeats: np.ndarray, concept_index: np.ndarray, shares: np.ndar
 
 @dataclass(frozen=True)
 class _ImageFile:
-    """An image file of a concept that was not opened yet."""
+    """An image file of a concept that was not opened yet. unread_caption: as from the function of this name."""
 
     path: str
     has_caption: bool
+    unread_caption: str
 
 
 @dataclass
@@ -255,6 +268,7 @@ def scan(
     run_images: Counter[str] = Counter()
     video_infos: dict[str, VideoInfo] = {}
     captionless: set[tuple[int, str]] = set()
+    unread_captions: dict[tuple[int, str], str] = {}
     num_masks = 0
     with ThreadPoolExecutor(num_readers) as readers:
         for number, concept in enumerate(concepts):
@@ -277,6 +291,8 @@ def scan(
                     video_infos[image.path] = size
                 if not image.has_caption:
                     captionless.add((number, image.path))
+                if image.unread_caption:
+                    unread_captions[number, image.path] = image.unread_caption
             if len(paths) == num_before:
                 path, reason = unreadable[-1]
                 raise DataError(
@@ -294,6 +310,7 @@ def scan(
         unreadable,
         videos=video_infos,
         captionless=captionless,
+        unread_captions=unread_captions,
         num_masks=num_masks,
         run_images=dict(sorted(run_images.items())),
     )
@@ -316,11 +333,13 @@ def as_prompt(caption: str, concepts: Sequence[ConceptConfig]) -> str:
     return caption
 
 
-def captions(dataset: Dataset, unreadable: dict[str, CaptionError] | None = None) -> list[tuple[str, ...]]:
+def captions(
+    dataset: Dataset, unreadable: dict[str, CaptionError] | None = None, empty: set[str] | None = None
+) -> list[tuple[str, ...]]:
     """The captions of each image or clip, for each of its samples; ("",) if its caption is missing.
 
     unreadable: receives image path -> error for captions that can't be read, which then count as missing. Without it,
-    they raise a single DataError.
+    they raise a single DataError. empty: receives the paths of images with a caption that is there and empty.
     Raises DataError like `read_table`.
     """
     failed: dict[str, CaptionError] = {}
@@ -329,11 +348,15 @@ def captions(dataset: Dataset, unreadable: dict[str, CaptionError] | None = None
     def of_image(sample: int) -> tuple[str, ...]:
         number, path, clip = int(dataset.concept_index[sample]), dataset.paths[sample], dataset.clip_of(sample)
         span = clip.span if clip else None
+        concept = dataset.concepts[number]
         try:
-            return read_captions(path, dataset.concepts[number], tables.get(number), span) or ("",)
+            own = own_captions(path, concept, tables.get(number))
         except CaptionError as error:
             failed[path] = error
             return ("",)
+        if empty is not None and lacks_text(own, concept):
+            empty.add(path)
+        return edited_captions(own, concept, span) or ("",)
 
     first = dataset.first_views
     images = np.unique(first).tolist()
@@ -370,11 +393,10 @@ def _find_images(
         problem = "is not a folder" if os.path.exists(root) else "does not exist"
         raise DataError(f"{setting}.path {concept.path}: {problem}; choose a folder of images.")
     skipped = _Skipped()
-    relative: dict[str, bool] = {}
+    found: set[str] = set()
     known: set[str] = set()
     include, exclude = _patterns(concept.include), _patterns(concept.exclude)
     extensions = EXTENSIONS | VIDEO_EXTENSIONS if videos else EXTENSIONS
-    needs_file = concept.captions == "txt" and not has_fallback(concept)
     apart = _folders_apart(concept, root)
     takes_folders = concept.frame_folders_fps is not None
     for below, names, folders, run in walk(root, concept.include_subfolders, skipped.folders, outputs):
@@ -397,13 +419,24 @@ def _find_images(
             elif is_mask(name, stems):
                 skipped.num_masks += not holds_frames  # which is then not used
             else:
-                relative[path] = not needs_file or caption_path(path, concept) in known
-    if not relative:
+                found.add(path)
+    if not found:
         raise DataError(f"{setting}.path {concept.path}: {_why_no_images(concept, setting, skipped)}")
-    if concept.captions == "table":
-        table = read_table(concept, setting)
-        relative = {path: path in table or has_fallback(concept) for path in relative}
-    return [_ImageFile(os.path.join(root, path), relative[path]) for path in sorted(relative)], skipped
+    table = read_table(concept, setting) if concept.captions == "table" else None
+    return [_image_file(root, path, concept, table, known) for path in sorted(found)], skipped
+
+
+def _image_file(root: str, path: str, concept: ConceptConfig, table: Table | None, known: Set[str]) -> _ImageFile:
+    """path: of the image below `root`. known: those of all files there."""
+    has_caption, unread = True, ""
+    if table is not None:
+        has_caption = path in table
+    elif concept.captions == "txt":
+        has_caption = any(one in known for one in caption_paths(path, concept))
+        unread = unread_caption(path, concept, known)
+    return _ImageFile(
+        os.path.join(root, path), has_caption or has_fallback(concept), unread and os.path.join(root, unread)
+    )
 
 
 def _folders_apart(concept: ConceptConfig, root: str) -> tuple[str, ...]:

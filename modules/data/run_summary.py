@@ -16,6 +16,7 @@ from modules.config.methods import facts_of
 from modules.config.rules.ranks import check_batch
 from modules.config.validation import check_settings
 from modules.config.visible_text import visible_line
+from modules.data.caption_remarks import caption_remarks
 from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
 from modules.data.clips import describe_clips, num_clips
@@ -59,7 +60,8 @@ def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] =
     check_format(family, config.output)
     dataset, buckets = prepare_data(config, family)
     uses_captions = facts_of(config).uses_captions
-    texts = captions(dataset) if uses_captions else []
+    empty: set[str] = set()
+    texts = captions(dataset, empty=empty) if uses_captions else []
     state = state_to_resume(RunFolder(config.workspace_dir)) if resume else None
     check_placeholders(config, chain.from_iterable(texts))
     num_texts = count_texts(config, dataset, texts) if uses_captions else None
@@ -71,7 +73,7 @@ def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] =
         *_step_lines(config, dataset, num_ranks, state),
         *_disk_lines(disk_needs(config, family, base, dataset, buckets, num_texts)),
         *(("Warning", text) for text in warnings),
-        *_warning_lines(config, dataset),
+        *_warning_lines(config, dataset, empty),
     ]
     return "\n".join(visible_line(f"{label + ':':<15}{text}") for label, text in lines)
 
@@ -166,15 +168,12 @@ def step_warnings(config: TrainConfig, samples: int, batch: int, total_steps: in
         )
 
 
-def image_warnings(config: TrainConfig, dataset: Dataset, learns_captions: bool) -> Iterator[str]:
-    """Warnings about skipped images and about missing captions and masks."""
+def image_warnings(config: TrainConfig, dataset: Dataset) -> Iterator[str]:
+    """Warnings about skipped images and missing masks."""
     for path, reason in dataset.left_out:
         yield f"{path} is left out: {reason}."
     for run, count in dataset.run_images.items():
         yield f"{counted(count, 'image')} of the run folder {run} will be left out."
-    num_missing = len(dataset.missing_captions)
-    if num_missing and learns_captions:
-        yield f"{counted(num_missing, 'image has', 'images have')} no caption (trained without one)."
     if text := unused_masks_warning(config, dataset):
         yield text
     if (masks := dataset.masks) and dataset.inpainting is None:
@@ -191,11 +190,13 @@ def _disk_lines(needs: list[DiskNeed]) -> Iterator[tuple[str, str]]:
             yield "Warning", need.warning
 
 
-def _warning_lines(config: TrainConfig, dataset: Dataset) -> Iterator[tuple[str, str]]:
+def _warning_lines(config: TrainConfig, dataset: Dataset, empty: set[str]) -> Iterator[tuple[str, str]]:
     num_held_out = 0 if dataset.held_out is None else int(dataset.held_out.sum())
     for text in (unused_masks_warning(config, dataset), no_validation_warning(config, num_held_out)):
         if text:
             yield "Warning", text
+    if facts_of(config).uses_captions:
+        yield from (("Warning", finding.message) for finding in caption_remarks(dataset, empty))
 
 
 def disk_needs(

@@ -16,6 +16,7 @@ from modules.config.clips import last_frame_share
 from modules.config.counted import counted
 from modules.config.errors import ConfigError
 from modules.config.methods import facts_of
+from modules.data.caption_remarks import caption_remarks
 from modules.data.captions import check_placeholders, trained_words
 from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import caption_prompts, captions
@@ -94,8 +95,11 @@ def prepare_run(
     base_info = _check_settings(start, resume)
     data = _read_data(start, base_info)
     backup = _join_run_folder(start, data, backups, resume)
-    for text in image_warnings(config, data.dataset, learns_captions=start.method.facts.uses_captions):
+    for text in image_warnings(config, data.dataset):
         progress.warn(text)
+    if start.method.facts.uses_captions:
+        for finding in caption_remarks(data.dataset, data.without_text):
+            progress.warn(finding.message)
 
     callbacks.on_status("Opening model")
     base = BaseModel(family, config.model, runtime.device, runtime.loading_turn)
@@ -150,11 +154,12 @@ class _Start:
 
 
 class _Data(NamedTuple):
-    """The samples of a run. texts: the captions of each."""
+    """The samples of a run. texts: the captions of each. without_text: the images whose caption is empty."""
 
     dataset: Dataset
     buckets: Buckets
     texts: list[tuple[str, ...]]
+    without_text: set[str]
 
 
 def _check_settings(start: _Start, resume: bool) -> BaseInfo:
@@ -176,12 +181,15 @@ def _read_data(start: _Start, base_info: BaseInfo) -> _Data:
     config = start.config
     dataset, buckets = prepare_data(config, start.family)
     # read now, so that an unreadable caption is found before hours of caching
-    texts: list[tuple[str, ...]] = captions(dataset) if start.method.facts.uses_captions else [("",)] * len(dataset)
+    texts: list[tuple[str, ...]] = [("",)] * len(dataset)
+    empty: set[str] = set()
+    if start.method.facts.uses_captions:
+        texts = captions(dataset, empty=empty)
     check_placeholders(config, (text for several in texts for text in several))
     for need in disk_needs(config, start.family, base_info, dataset, buckets, count_texts(config, dataset, texts)):
         if need.warning:
             start.progress.warn(need.warning)
-    return _Data(dataset, buckets, texts)
+    return _Data(dataset, buckets, texts, empty)
 
 
 def _join_run_folder(start: _Start, data: _Data, backups: BackupStore, resume: bool) -> Backup | None:

@@ -145,7 +145,29 @@ def test_prefix_and_suffix_surround_every_caption(tmp_path):
     words = replace(TXT, caption_prefix="sks", caption_suffix="in the snow")
     assert read_captions(write_caption(tmp_path, b"a cat"), words) == ("sks a cat in the snow",)
     assert read_captions(write_caption(tmp_path, b""), words) == ("sks in the snow",)
-    assert read_captions(tmp_path / "dog.png", concept) is None
+
+
+def test_prefix_and_suffix_also_surround_the_caption_that_is_missing(tmp_path):
+    words = replace(TXT, caption_prefix="sks", caption_suffix="in the snow")
+    assert read_captions(tmp_path / "dog.png", words) == ("sks in the snow",)
+    table = replace(words, captions="table", path=str(tmp_path))
+    assert read_captions(tmp_path / "dog.png", table, {}) == ("sks in the snow",)
+
+
+def test_a_caption_file_is_read_whatever_the_case_of_its_extension(tmp_path):
+    for name, extension in (("a", ".TXT"), ("b", ".Txt"), ("c", ".txt")):
+        (tmp_path / f"{name}{extension}").write_text(name)
+        assert read_captions(tmp_path / f"{name}.png", TXT) == (name,)
+        assert read_captions(tmp_path / f"{name}.png", replace(TXT, caption_extension=".TXT")) == (name,)
+
+
+def test_of_two_caption_files_the_one_in_the_case_of_the_setting_is_read(tmp_path):
+    (tmp_path / "a.TXT").write_text("upper")
+    (tmp_path / "a.txt").write_text("lower")
+    if (tmp_path / "a.TXT").read_text() == "lower":
+        pytest.skip("this file system does not tell the case of names apart")
+    assert read_captions(tmp_path / "a.png", TXT) == ("lower",)
+    assert read_captions(tmp_path / "a.png", replace(TXT, caption_extension=".TXT")) == ("upper",)
 
 
 @pytest.mark.parametrize("extension", [".caption", "caption", " .caption"])

@@ -60,6 +60,77 @@ def test_a_picture_that_is_left_out_is_not_among_those_without_a_caption(check, 
     assert found(check(**masked))["missing_caption"].paths == [str(folder / "002.png")]
 
 
+def test_empty_captions_are_listed_even_if_all_are(check, folder):
+    for number in range(5):
+        (folder / f"00{number}.txt").write_text(" \n" * (number % 2))
+    finding = found(check())["empty_caption"]
+    assert (finding.level, finding.count) == ("warning", 5)
+    assert finding.message.startswith("5 images have an empty caption (trained without one), such as ")
+    assert "empty_caption" not in found(check({"caption_fallback": "a cat"}))
+    surrounded = found(check({"caption_prefix": "sks"}))["empty_caption"].message
+    assert surrounded.startswith(
+        "5 images have an empty caption (trained with caption_prefix and caption_suffix alone)"
+    )
+    (folder / "metadata.csv").write_text("file_name,caption\n" + "".join(f"00{n}.png,{n or ''}\n" for n in range(5)))
+    health = found(check({"captions": "table"}))
+    assert health["empty_caption"].paths == [str(folder / "000.png")]
+    assert "missing_caption" not in health
+
+
+@pytest.mark.parametrize("extension", [".caption", ".cap", ".CAPTION", ".json"])
+def test_caption_files_of_another_extension_are_named_with_the_setting_that_reads_them(check, folder, extension):
+    for number in range(3):
+        (folder / f"00{number}.txt").rename(folder / f"00{number}{extension}")
+    finding = found(check())["other_extension"]
+    assert finding.message == (
+        f"3 images have no .txt file, but one in {extension}: set concepts.0.caption_extension to {extension} to train "
+        f"with it, such as {folder / f'000{extension}'}."
+    )
+    assert "other_extension" in found(check({"caption_fallback": "a cat"}))
+    found_then = found(check({"caption_extension": extension}))
+    assert found_then["missing_caption"].count == 2
+    assert found_then["other_extension"].message.startswith(f"2 images have no {extension} file, but one in .txt")
+
+
+def test_a_second_caption_file_that_differs_in_case_is_named(check, folder):
+    (folder / "000.TXT").write_text("another")
+    if (folder / "000.txt").read_text() == "another":
+        pytest.skip("this file system does not tell the case of names apart")
+    (folder / "001.txt").rename(folder / "001.TXT")
+    assert [(finding.kind, finding.paths) for finding in check().findings] == [
+        ("two_captions", [str(folder / "000.TXT")])
+    ]
+
+
+def test_tables_that_are_not_read_are_named(check, folder):
+    (folder / "metadata.csv").write_text("file_name,text\n" + "".join(f"00{n}.png,{n}\n" for n in range(5)))
+    assert check().findings == []  # as long as there are caption files
+    (folder / "metadata.jsonl").write_text("")
+    (text,) = [finding.message for finding in check({"captions": "table"}).findings]
+    assert text == (
+        f"concepts.0.caption_table is empty, so metadata.jsonl in {folder} is not read: name the table to read in it, "
+        "or join them."
+    )
+    assert check({"captions": "table", "caption_table": "metadata.csv"}).findings == []
+    for number in range(5):
+        (folder / f"00{number}.txt").unlink()
+    text = found(check())["unread_table"].message
+    assert text == (
+        f"concepts.0: no image has a .txt file, but {folder} has metadata.csv and metadata.jsonl: set "
+        "concepts.0.captions to table to train with it."
+    )
+
+
+def test_brackets_that_are_escaped_for_weights_are_remarked_while_these_are_off(check, folder):
+    (folder / "002.txt").write_text(r"fate \(series\), solo")
+    finding = found(check())["escaped_brackets"]
+    assert finding.paths == [str(folder / "002.png")]
+    assert finding.message.startswith(
+        r"1 image has a caption with \( or \), whose backslash is trained: remove it or turn on model.word_weights"
+    )
+    assert check(model={"base": "/nowhere", "word_weights": True}).findings == []
+
+
 def test_captions_without_a_picture_are_listed(check, folder):
     (folder / "lonely.txt").write_text("nobody")
     (folder / "999.png.txt").write_text("named after the whole file name")

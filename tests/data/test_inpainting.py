@@ -113,7 +113,7 @@ def test_what_is_cached_is_the_image_encoded_with_gray_in_place_of_each_mask(bas
     dataset, buckets = prepare_data(config, FAMILY)
     assert dataset.masks == [str(folder / "000-mask.png"), None]  # without masked training
     assert describe_inpainting(dataset) == "1 of 2 images have one, 3 are drawn for each other image"
-    assert list(image_warnings(config, dataset, learns_captions=False)) == []
+    assert list(image_warnings(config, dataset)) == []
     keys = latent_keys(dataset, buckets, base, FileHashes(tmp_path / "hashes", 0))
     cache = TensorCache(tmp_path / "cache", "latents", 0)
     assert cache_latents(dataset, buckets, keys, cache, base) == {}

@@ -50,6 +50,18 @@ def test_the_method_is_called_as_in_the_window(values):
     assert text_of(values, "Method") == "LoRA"
 
 
+def test_captions_that_are_missing_empty_or_not_read_are_told(values):
+    folder = Path(values["concepts"][0]["path"])
+    (folder / "000.txt").write_text("")
+    (folder / "001.txt").rename(folder / "001.caption")
+    assert [text.strip() for label, text in lines_of(values) if label == "Warning"] == [
+        f"1 image has no caption (trained without one), such as {folder / '001.png'}.",
+        f"1 image has an empty caption (trained without one), such as {folder / '000.png'}.",
+        "1 image has no .txt file, but one in .caption: set concepts.0.caption_extension to .caption to train with it, "
+        f"such as {folder / '001.caption'}.",
+    ]
+
+
 def test_variants_texts_and_held_out_pictures_are_counted(values, picture_folder):
     assert text_of(values, "Captions") == "6 different texts are cached"  # with the empty one
     values["concepts"][0] |= {"augmentation": {"flip": True}, "shuffle_tags": True}

@@ -166,7 +166,7 @@ def test_everything_that_counts_or_shows_images_leaves_out_the_same(config, fold
     assert {finding.kind for finding in health.findings} == {"run_images"}
     told = [f"3 images of the run folder {folder / name} will be left out." for name in ("earlier", "run")]
     assert [finding.message for finding in health.findings] == told
-    assert list(image_warnings(config, dataset, learns_captions=True)) == told
+    assert list(image_warnings(config, dataset)) == told
     lines = [line.partition(":") for line in summarize(config).splitlines()]
     found = [text.strip() for label, _, text in lines if label == "Left out"]
     assert found == [f"3 images of the run folder {folder / name}" for name in ("earlier", "run")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -275,6 +276,16 @@ def test_pixel_methods_are_validated_too(make_config, train, validation):
     ((_, _, loss, ema_loss),) = trainer.callbacks.validations
     assert loss > 0
     assert ema_loss is None
+
+
+def test_captions_that_are_missing_empty_or_not_read_are_told_at_the_start(make_config, start):
+    config = make_config()
+    folder = Path(config.concepts[0].path)
+    (folder / "000.txt").write_text("")
+    (folder / "001.txt").rename(folder / "001.cap")
+    told = start(config).callbacks.warnings
+    for text in ("1 image has no caption", "1 image has an empty caption", "set concepts.0.caption_extension to .cap"):
+        assert sum(text in warning for warning in told) == 1
 
 
 def test_validation_without_held_out_pictures_is_a_warning(make_config, train):
