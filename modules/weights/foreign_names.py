@@ -47,6 +47,13 @@ def foreign_tensors(layers: Mapping[str, LoraLayer], names: LayerNames) -> dict[
     return tensors
 
 
+def single_name(names: LayerNames, path: str) -> str | None:
+    """The name of a layer that is not fused, with its prefix; None if the format has none for it."""
+    pattern, number = _split(path)
+    name = names.names[pattern].format(number) if pattern in names.names else None if names.names else path
+    return name and names.prefix + (name.replace(".", "_") if names.flat else name)
+
+
 def with_whole_groups(layers: Mapping[str, LoraLayer], module: nn.Module, names: LayerNames) -> dict[str, LoraLayer]:
     """The layers of a module, and adapters that add nothing for those that are fused with one of them."""
     import torch

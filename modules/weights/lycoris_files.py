@@ -1,7 +1,8 @@
 """LoHa, LoKr, OFT and IA3: the adapters of a model's layers, and their files in LyCORIS's format, which ComfyUI reads.
 
-A layer of a file has tensors such as `<name>.hada_w1_a` or `<name>.lokr_w2`, and `<name>.alpha`. Its name is kohya's if
-the family has such names, else the path in diffusers, such as `transformer.transformer_blocks.0.attn.to_q`.
+A layer of a file has tensors such as `<name>.hada_w1_a` or `<name>.lokr_w2`, and `<name>.alpha`. Its name is that in
+the family's LoRAs for ComfyUI where these have no fused layers, else the path in diffusers, such as
+`transformer.transformer_blocks.0.attn.to_q`.
 
 LoHa (Hyeon-Woo et al. 2021, arXiv 2108.06098) adds (w1_a @ w1_b) * (w2_a @ w2_b) to a weight. LoKr (Yeh et al. 2023,
 arXiv 2309.14859) adds the Kronecker product of w1 and w2, each of which may be the product of two matrices. Both are
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from modules.weights.errors import WeightsError
+from modules.weights.foreign_names import single_name
 from modules.weights.kohya_names import kohya_name
 from modules.weights.layer_tables import Place, layer_table
 from modules.weights.lora_layers import NO_METADATA, LoraMetadata
@@ -108,14 +110,23 @@ def file_tensors(layers: LycorisLayers, family: Family, dtype: torch.dtype | Non
     tensors = {}
     for component, of_component in layers.items():
         for path, layer in of_component.items():
-            has_name = component in family.kohya_prefixes
-            name = kohya_name(family, component, path) if has_name else f"{component}.{path}"
+            name = _file_name(family, component, path)
             for part, tensor in layer.parts.items():
                 is_flag = not tensor.is_floating_point()
                 tensors[f"{name}.{part}"] = tensor if dtype is None or is_flag else tensor.to(dtype)
             if layer.kind not in _WITHOUT_ALPHA:
                 tensors[f"{name}.alpha"] = torch.tensor(layer.alpha)
     return tensors
+
+
+def _file_name(family: Family, component: str, path: str) -> str:
+    """The name of a layer in a file: one that ComfyUI knows, where it has one for it."""
+    if component in family.kohya_prefixes:
+        return kohya_name(family, component, path)
+    names = family.layer_names.get(component)
+    # one adapter can't become a part of a fused layer's
+    own = single_name(names, path) if names and not names.fused else None
+    return own or f"{component}.{path}"
 
 
 def save_lycoris(

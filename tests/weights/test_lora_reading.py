@@ -16,7 +16,7 @@ from modules.weights.lora_files import load_lora
 from modules.weights.lora_layers import is_diffusers
 from modules.weights.lora_reading import read_layers
 from modules.weights.LoraSource import LoraSource
-from modules.weights.lycoris_files import read_lycoris
+from modules.weights.lycoris_files import LycorisLayer, file_tensors, read_lycoris
 from modules.weights.safe import save_tensors
 
 RANK = 2
@@ -170,6 +170,24 @@ def test_a_lokr_is_read_under_the_names_of_other_programs(prefix):
         save = HeldFile(tensors)
         assert is_diffusers(save.shapes, family) is False
         assert set(read_lycoris(save, family)["transformer"]) == set(stems)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "expected"),
+    [
+        ("wan21", "blocks.0.attn1.to_q", "diffusion_model.blocks.0.self_attn.q"),
+        ("anima", "transformer_blocks.0.attn1.to_q", "diffusion_model.blocks.0.self_attn.q_proj"),
+        ("ltx_video", "transformer_blocks.0.attn1.to_q", "diffusion_model.transformer_blocks.0.attn1.to_q"),
+        # a part of a fused layer there
+        ("hunyuan_video", "transformer_blocks.0.attn.to_q", "transformer.transformer_blocks.0.attn.to_q"),
+    ],
+)
+def test_a_lokr_is_saved_under_a_name_that_comfyui_knows_where_there_is_one(name, path, expected):
+    family = FAMILIES[name]
+    layer = LycorisLayer("lokr", {"lokr_w1": torch.ones(2, 2), "lokr_w2": torch.ones(2, 2)}, 1.0)
+    tensors = file_tensors({"transformer": {path: layer}}, family)
+    assert set(tensors) == {f"{expected}.{part}" for part in ("lokr_w1", "lokr_w2", "alpha")}
+    assert set(read_lycoris(HeldFile(tensors), family)["transformer"]) == {path}
 
 
 def test_a_lokr_of_a_fused_layer_is_refused_because_it_cant_be_divided():
