@@ -142,9 +142,10 @@ class DatasetEncoder:
     def _hash_together(self, paths: Sequence[str | os.PathLike]) -> None:
         """Hashes `paths`, each rank its shard, so that no rank has to read all of the files."""
         # "loading" allows more time than "caching": model files have many GB
+        masks = self._dataset.mask_files
         with self._runtime.heartbeat.phase("loading"):
             for shard in self._rounds:
-                self._hashes.of(shard_of(paths, shard))
+                self._hashes.of(shard_of(paths, shard), masks)
                 self._hashes.save()
                 self._runtime.barrier("reading the files")
                 self._hashes.refresh()

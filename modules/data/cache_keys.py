@@ -117,7 +117,7 @@ def reference_parts(
 def _contents_of_others(dataset: Dataset, hashes: FileHashes) -> dict[str, str | None]:
     """Path of a mask, a reference image or a layer -> hash of its file, None if it can't be read."""
     paths = dataset.other_files
-    return dict(zip(paths, hashes.of(paths), strict=True))
+    return dict(zip(paths, hashes.of(paths, dataset.mask_files), strict=True))
 
 
 def _of_each_view(dataset: Dataset, function: Callable[[list[str]], list[T]]) -> list[T]:

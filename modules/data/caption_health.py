@@ -24,7 +24,7 @@ from modules.data.concepts import captions, read_tables
 from modules.data.errors import CaptionError, DataError
 from modules.data.Finding import NUM_LISTED, Finding, finding_of
 from modules.data.folder_walk import Outputs, walk
-from modules.data.images import EXTENSIONS
+from modules.data.image_formats import EXTENSIONS
 from modules.data.timed_captions import caption_parts, is_about
 from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
 from modules.families.registry import FAMILIES

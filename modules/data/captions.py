@@ -13,7 +13,7 @@ from modules.config.regular_file import read_regular
 from modules.data.caption_edits import alternatives, as_trained, varies, without_removed_tags
 from modules.data.caption_encodings import why_not_utf8
 from modules.data.errors import CaptionError, DataError
-from modules.data.images import EXTENSIONS
+from modules.data.image_formats import EXTENSIONS
 from modules.data.timed_captions import Span, caption_parts, captions_at
 from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
 

@@ -33,7 +33,8 @@ from modules.data.captions import (
 )
 from modules.data.errors import CaptionError, DataError
 from modules.data.folder_walk import NO_OUTPUTS, Outputs, walk
-from modules.data.images import EXTENSIONS, size_or_reason
+from modules.data.image_formats import EXTENSIONS
+from modules.data.images import size_or_reason
 from modules.data.mask_names import is_mask
 from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
 from modules.data.videos import VideoInfo, info_or_reason, is_video
@@ -131,6 +132,12 @@ class Dataset:
         """The paths of the `captionless` images that are in the dataset, once for each concept."""
         images = zip(self.concept_index.tolist(), self.paths, strict=True)
         return [path for _, path in dict.fromkeys(image for image in images if image in self.captionless)]
+
+    @property
+    def mask_files(self) -> set[str]:
+        """The files that are read as masks; not images whose alpha channel is the mask."""
+        pairs = zip(self.masks or (), self.paths, strict=False)
+        return {mask for mask, path in pairs if mask and mask != path}
 
     @property
     def other_files(self) -> list[str]:

@@ -28,6 +28,7 @@ from modules.data.errors import DataError, ImageError
 from modules.data.FileHashes import hash_of
 from modules.data.Finding import Finding, Level, finding_of
 from modules.data.folder_walk import Outputs
+from modules.data.images import color_conversion
 from modules.data.layers import add_up
 from modules.data.prepare import prepare_data
 from modules.data.videos import VideoTraits, files_of, read_traits
@@ -36,6 +37,7 @@ from modules.families.registry import FAMILIES
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.data.buckets import Buckets
+    from modules.data.color_profiles import ColorState
     from modules.data.concepts import Dataset
 
 HUGE_PIXELS = 89_478_485  # where Pillow begins to warn; it refuses twice as many
@@ -99,6 +101,7 @@ def _findings(
         yield Finding("run_images", "note", message, count)
     yield from _videos(dataset, unusable)
     yield from _layers(dataset, unusable)
+    yield from _color_profiles(dataset)
     yield from _duplicates(dataset)
     yield from _shapes(dataset, buckets, config)
     yield from _huge(dataset)
@@ -163,6 +166,29 @@ def _adds_up(dataset: Dataset, sample: int) -> bool:
         return add_up(dataset.paths[sample], dataset.layers_of(sample))
     except ImageError:  # damage behind the header, which decoding every image finds
         return True
+
+
+def _color_profiles(dataset: Dataset) -> Iterator[Finding]:
+    """Reports images and what belongs to them with color profiles other than those of sRGB."""
+    images = [path for path in dict.fromkeys(dataset.paths) if path not in dataset.videos]
+    paths = [*images, *sorted(set(dataset.other_files).difference(images))]
+    with ThreadPoolExecutor(NUM_READERS) as readers:
+        states = list(zip(paths, readers.map(_conversion_or_none, paths), strict=True))
+    if unusable := [path for path, state in states if state == "unusable"]:
+        one = "image has a color profile that is damaged or not made for it, and counts as sRGB"
+        several = "images have color profiles that are damaged or not made for them, and count as sRGB"
+        yield finding_of("unusable_profile", "warning", one, several, unusable)
+    if converted := [path for path, state in states if state == "converted"]:
+        one = "image has a color profile other than sRGB and is converted"
+        several = "images have color profiles other than sRGB and are converted"
+        yield finding_of("color_profile", "note", one, several, converted)
+
+
+def _conversion_or_none(path: str) -> ColorState | None:
+    try:
+        return color_conversion(path)
+    except ImageError:  # removed since it was found
+        return None
 
 
 def _traits_or_none(path: str) -> VideoTraits | None:

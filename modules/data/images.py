@@ -1,7 +1,7 @@
-"""Loads image files and converts them to arrays, using Pillow only.
+"""Loads image files and converts them to arrays, using Pillow only: upright and in sRGB, as a viewer shows them.
 
-Files are untrusted: only FORMATS are opened (Pillow would pass an EPS named .jpg to Ghostscript), Pillow's limit on
-the number of pixels applies, and any damage is reported as ImageError.
+Files are untrusted: only the formats of image_formats.py are opened, Pillow's limit on the number of pixels applies,
+and any damage is reported as ImageError.
 """
 
 from __future__ import annotations
@@ -11,22 +11,20 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from PIL import Image, ImageEnhance, UnidentifiedImageError
 from PIL.ExifTags import Base as ExifTag
+from PIL.ImageFile import ImageFile
+from PIL.TiffImagePlugin import TiffImageFile
 
 from modules.config.regular_file import open_regular
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.buckets import crop_box, rotation_margins
+from modules.data.color_profiles import ColorState, conversion_of, converted
 from modules.data.errors import ImageError
-
-if TYPE_CHECKING:
-    from PIL.TiffImagePlugin import TiffImageFile
-
-EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")  # JPEG includes MPO, what many phones write
+from modules.data.image_formats import HEAD_BYTES, formats_for, why_unknown
+from modules.data.orientation import SIDEWAYS, UPRIGHT, orientation_of
 
 # What Pillow may raise for damaged files. MemoryError is not among them: it is about the machine, not the file.
 DAMAGE = (
@@ -38,26 +36,20 @@ DAMAGE = (
 # names large images, and damage that matters is an error. Filters inside of functions would not be safe in threads.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
-# EXIF orientation -> the transposition that makes the image upright
-UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-SIDEWAYS = {5, 6, 7, 8}
-
 
 def load_image(path: str, at_least: tuple[int, int] | None = None) -> Image.Image:
-    """The image at `path`, upright, as 8-bit RGB. Transparency becomes white; of animations, the first frame is used.
+    """The image at `path`, upright, as 8-bit RGB in sRGB. Transparency becomes white; of animations, the first frame is
+    used.
 
     at_least: width and height that are enough for a preview; large JPEGs are then decoded smaller and much faster.
     Raises ImageError if the file can't be decoded completely.
     """
     return _loaded(path, _to_rgb, at_least)
+
+
+def load_gray_on_black(path: str) -> Image.Image:
+    """The brightness of the image at `path`, upright, as 8 bits. Transparency becomes black. Raises ImageError."""
+    return _loaded(path, lambda image: _to_rgb(image, "black").convert("L"))
 
 
 def load_alpha(path: str) -> Image.Image:
@@ -66,14 +58,20 @@ def load_alpha(path: str) -> Image.Image:
 
 
 def load_rgba(path: str) -> Image.Image:
-    """The image at `path`, upright, as 8-bit RGBA whose colors are not premultiplied. Raises ImageError."""
-    return _loaded(path, lambda image: _straight(image) if _has_alpha(image) else _to_rgb(image).convert("RGBA"))
+    """The image at `path`, upright, as 8-bit RGBA in sRGB whose colors are not premultiplied. Raises ImageError."""
+    return _loaded(path, lambda image: _in_srgb(image).convert("RGBA"))
 
 
 def may_be_transparent(path: str) -> bool:
     """Whether the image at `path` has an alpha channel or a transparent color, by its header. Raises ImageError."""
     with _opened(path) as image:
         return _has_alpha(image)
+
+
+def color_conversion(path: str) -> ColorState:
+    """What the color profile of the image at `path` asks for, by its header. Raises ImageError."""
+    with _opened(path) as image:
+        return conversion_of(image).state
 
 
 def read_size(path: str) -> tuple[int, int]:
@@ -83,10 +81,9 @@ def read_size(path: str) -> tuple[int, int]:
     """
     with _opened(path) as image:
         width, height = image.size
-        if image.format == "TIFF":
+        if isinstance(image, TiffImageFile):
             # Pillow versions differ in whether a sideways TIFF's size is swapped on opening; its tags are as stored.
-            tags = cast("TiffImageFile", image).tag_v2
-            width, height = tags[ExifTag.ImageWidth], tags[ExifTag.ImageLength]
+            width, height = image.tag_v2[ExifTag.ImageWidth], image.tag_v2[ExifTag.ImageLength]
         if width < 1 or height < 1:
             raise ValueError(f"its size is {width} x {height}")
         return (height, width) if _orientation(image) in SIDEWAYS else (width, height)
@@ -171,49 +168,64 @@ def _loaded(
 ) -> Image.Image:
     """What `convert` makes of the decoded image, upright. at_least: as for `load_image`."""
     with _opened(path) as image:
+        orientation = (
+            None if isinstance(image, TiffImageFile) else _orientation(image)
+        )  # Pillow turns a TIFF when it loads it
         if at_least is not None:
             image.draft(None, (max(at_least),) * 2)  # of either orientation
         image.load()
-        transpose = UPRIGHT.get(_orientation(image))
-        converted = convert(image)
-        return converted if transpose is None else converted.transpose(transpose)
+        transpose = UPRIGHT.get(orientation)
+        made = convert(image)
+        return made if transpose is None else made.transpose(transpose)
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[Image.Image]:
+def _opened(path: str) -> Iterator[ImageFile]:
     """The image in a file; whatever Pillow finds wrong with it, here or in the block, becomes an ImageError."""
+    head = b""
     try:
-        with open_regular(path) as file, Image.open(file, formats=FORMATS) as image:
-            yield image
+        with open_regular(path) as file:
+            head = file.read(HEAD_BYTES)
+            file.seek(0)
+            with Image.open(file, formats=formats_for(path, head)) as image:
+                yield image
     except UnidentifiedImageError as error:
-        raise ImageError(path, "it is not a PNG, JPEG, WebP, BMP, GIF or TIFF image") from error
+        raise ImageError(path, why_unknown(head)) from error
     except DAMAGE as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise ImageError(path, " ".join(reason.split()).rstrip(".")) from error
 
 
-def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation; 1 (upright) if it is missing or damaged, because the pixels may still be good.
-
-    Calls the base class because PngImageFile.getexif decodes all pixels to find a chunk after them.
-    """
+def _orientation(image: ImageFile) -> int:
+    """The orientation of an opened image; 1 if it is damaged, because the pixels may still be good."""
     try:
-        return Image.Image.getexif(image).get(ExifTag.Orientation, 1)
+        return orientation_of(image)
     except DAMAGE:
         return 1
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def _to_rgb(image: Image.Image, background: str = "white") -> Image.Image:
     """Converts any mode to RGB. image: already loaded, so that its `info` has the transparent color, if any."""
+    made = _in_srgb(image)
+    if made.mode == "RGB":
+        return made
+    return Image.alpha_composite(Image.new("RGBA", made.size, background), made).convert("RGB")
+
+
+def _in_srgb(image: Image.Image) -> Image.Image:
+    """A loaded image of any mode as RGB, or as RGBA if it may be transparent, with the colors of sRGB."""
+    conversion = conversion_of(image)
     if image.mode.startswith("I"):
-        return _grey_from_16_bit(image)
-    if image.mode == "F":
+        plain = _gray_from_16_bit(image)
+    elif image.mode == "F":
         raise ValueError("it holds floating-point pixels, whose range is unknown; save it with 8 bits")
-    if _has_alpha(image):
-        straight = _straight(image)
-        white = Image.new("RGBA", straight.size, "white")
-        return Image.alpha_composite(white, straight).convert("RGB")
-    return image.convert("RGB")
+    elif _has_alpha(image):
+        plain = _straight(image)
+    elif conversion.mode == "CMYK":
+        plain = image
+    else:
+        plain = image.convert("RGB")
+    return plain if conversion.transform is None else converted(plain, conversion)
 
 
 def _has_alpha(image: Image.Image) -> bool:
@@ -225,7 +237,7 @@ def _straight(image: Image.Image) -> Image.Image:
     return image.convert({"La": "LA", "RGBa": "RGBA"}.get(image.mode, image.mode)).convert("RGBA")
 
 
-def _grey_from_16_bit(image: Image.Image) -> Image.Image:
+def _gray_from_16_bit(image: Image.Image) -> Image.Image:
     """Converts modes I;16, I;16B and I (16-bit PNG in older Pillow), which convert() would clip at 255."""
     values = np.asarray(image).astype(np.int64).clip(0, 65535)
     return Image.fromarray(((values + 128) // 257).astype(np.uint8)).convert("RGB")

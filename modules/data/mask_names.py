@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 
-from modules.data.images import EXTENSIONS
+from modules.data.image_formats import EXTENSIONS
 
 SUFFIXES = ("-masklabel", "-mask", "_mask", ".mask")
 

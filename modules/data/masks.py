@@ -20,7 +20,8 @@ from modules.config.methods import facts_of
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.captions import file_stem, path_in_concept
 from modules.data.errors import DataError, ImageError
-from modules.data.images import EXTENSIONS, fit_image, load_alpha, load_image, may_be_transparent, size_or_reason
+from modules.data.image_formats import EXTENSIONS
+from modules.data.images import fit_image, load_alpha, load_gray_on_black, may_be_transparent, size_or_reason
 from modules.data.mask_names import SUFFIXES, masked_stem
 from modules.data.videos import is_video
 
@@ -123,7 +124,7 @@ def load_mask(
     is_alpha: whether the mask is the alpha channel of the image at `path`.
     Raises ImageError.
     """
-    mask = load_alpha(path) if is_alpha else load_image(path).convert("L")
+    mask = load_alpha(path) if is_alpha else load_gray_on_black(path)
     if mask.size != size:
         mask = mask.resize(size, Image.Resampling.BILINEAR)
     fitted = np.asarray(fit_image(mask, bucket_w, bucket_h, augmentation), np.float32)

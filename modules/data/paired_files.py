@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from modules.config.counted import counted
 from modules.data.captions import file_stem
 from modules.data.errors import DataError
-from modules.data.images import EXTENSIONS
+from modules.data.image_formats import EXTENSIONS
 
 if TYPE_CHECKING:
     from modules.data.concepts import Dataset

@@ -18,8 +18,9 @@ from modules.config.counted import counted
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.concepts import as_prompt
 from modules.data.errors import DataError
+from modules.data.image_formats import EXTENSIONS
 from modules.data.image_views import augmentation_of
-from modules.data.images import EXTENSIONS, adjust_colors, fit_image, load_image, size_or_reason, to_array
+from modules.data.images import adjust_colors, fit_image, load_image, size_or_reason, to_array
 from modules.data.paired_files import find_paired
 from modules.data.videos import frame_path, info_or_reason, is_video, split_time
 

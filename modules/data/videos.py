@@ -1,9 +1,11 @@
 """Reads videos from files, with PyAV, and from folders of frames, and writes MP4.
 
-Frames are chosen by time, because files may have a variable frame rate.
+Frames are chosen by time, because files may have a variable frame rate, and look as in a player: upright, with square
+pixels, and in the colors of SDR.
 
-Files are untrusted: the container format follows from the extension and is never guessed, so that a playlist can't pass
-as a video, and any damage is reported as ImageError. PyAV is imported only when a video is opened.
+Files are untrusted: the container format is one of few, by the content or else by the extension, and FFmpeg never
+guesses it, so that a playlist can't pass as a video. Any damage is reported as ImageError. PyAV is imported only when a
+video is opened.
 """
 
 from __future__ import annotations
@@ -14,15 +16,15 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from modules.config.regular_file import open_regular
 from modules.data.errors import ImageError
+from modules.data.image_formats import EXTENSIONS as IMAGE_EXTENSIONS
 from modules.data.images import DAMAGE, load_image, read_size
-from modules.data.images import EXTENSIONS as IMAGE_EXTENSIONS
 from modules.data.mask_names import is_mask
 
 if TYPE_CHECKING:
@@ -49,7 +51,21 @@ MISSING_SECONDS = 0.5
 _TAGGED_DURATION = re.compile(r"(\d+):(\d+):(\d+(?:\.\d+)?)")
 _PACKETS = 300  # enough to see a frame rate that changes
 
-_BT709, _LIMITED_RANGE = 1, 1  # FFmpeg's AVCOL_..._BT709 and AVCOL_RANGE_MPEG
+# FFmpeg's AVCOL_..._BT709, AVCOL_RANGE_MPEG and AVCOL_SPC_UNSPECIFIED, and two of its AVCOL_TRC
+_BT709, _LIMITED_RANGE, _UNSPECIFIED = 1, 1, 2
+_HDR_CURVES = {16: "PQ", 18: "HLG"}
+
+# What files begin with -> FFmpeg's name of their container format, or what they are called in messages
+_MARKS = {
+    b"\x1a\x45\xdf\xa3": "matroska", b"GIF8": "gif",
+    b"FLV\x01": "Flash video", b"\x30\x26\xb2\x75\x8e\x66\xcf\x11": "Windows Media", b"OggS": "Ogg",
+    b"\x00\x00\x01\xba": "an MPEG stream", b"\x47\x40": "an MPEG stream",
+}  # fmt: skip
+_UNREAD = {"Flash video", "Windows Media", "Ogg", "an MPEG stream"}
+_MP4_BOXES = {b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"}
+_STILL_MARKS = b"\x89PNG", b"\xff\xd8\xff", b"\xff\x0a"
+_STILL_BRANDS = {b"avif", b"heic", b"heix", b"mif1", b"WEBP"}  # of files that begin like videos
+_HEAD_BYTES = 16
 
 
 class VideoInfo(NamedTuple):
@@ -115,13 +131,27 @@ def read_info(path: str, folder_fps: float | None = None) -> VideoInfo:
     with _opened(path) as (container, stream):
         stream.codec_context.thread_count = 1  # starting more takes ten times as long as the one frame
         frame = _first(container, stream)
-        width, height = frame.width, frame.height
+        _check_colors(frame)
+        width, height = _square_size(frame, stream.sample_aspect_ratio)
         if _is_sideways(frame):
             width, height = height, width
         seconds = _seconds(container, stream)
         if not 0 <= seconds <= MAX_SECONDS:
             raise ValueError(f"its header claims that it lasts {seconds:.1f} s")
         return VideoInfo(width, height, seconds)
+
+
+def read_changes(path: str) -> list[str]:
+    """Names of what about a video file was once not heeded: "square" pixels, and "bt709" in HD without tags.
+
+    Raises ImageError.
+    """
+    with _opened(path) as (container, stream):
+        stream.codec_context.thread_count = 1
+        frame = _first(container, stream)
+        is_square = _square_size(frame, stream.sample_aspect_ratio) == (frame.width, frame.height)
+        found = {"square": not is_square, "bt709": _is_untagged_hd(frame)}
+        return [name for name, is_found in found.items() if is_found]
 
 
 class VideoTraits(NamedTuple):
@@ -174,7 +204,7 @@ def read_frames(path: str, times: Sequence[float], folder_fps: float | None = No
         for frame in container.decode(stream):
             at = (frame.time or 0.0) - begin
             while shown is not None and waiting and waiting[0] < at - TOLERANCE_SECONDS:
-                yield _upright(shown)
+                yield _upright(shown, stream)
                 waiting.pop(0)
             if not waiting:
                 return
@@ -184,7 +214,7 @@ def read_frames(path: str, times: Sequence[float], folder_fps: float | None = No
         for time in waiting:
             if time > shown_at + MISSING_SECONDS:
                 raise ValueError(f"it ends after {shown_at:.1f} s, before the {time:.1f} s that its header promises")
-            yield _upright(shown)
+            yield _upright(shown, stream)
 
 
 def load_still(path: str, at_least: tuple[int, int] | None = None, seconds: float = 0.0) -> Image.Image:
@@ -213,7 +243,7 @@ def _frame_at(path: str, seconds: float) -> Image.Image:
             shown = frame
         if shown is None:
             raise ValueError("it has no frames")
-        return _upright(shown)
+        return _upright(shown, stream)
 
 
 def to_mp4(frames: Sequence[Image.Image], fps: float) -> bytes:
@@ -253,7 +283,7 @@ def _opened(path: str) -> Iterator[tuple[InputContainer, VideoStream]]:
     import av
 
     try:
-        with open_regular(path) as file, av.open(file, format=FORMATS[os.path.splitext(path)[1].lower()]) as container:
+        with open_regular(path) as file, av.open(file, format=_format_of(file, path)) as container:
             if not container.streams.video:
                 raise ValueError("it has no video stream")
             stream = container.streams.video[0]
@@ -266,6 +296,24 @@ def _opened(path: str) -> Iterator[tuple[InputContainer, VideoStream]]:
     except (av.error.FFmpegError, *DAMAGE) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise ImageError(path, " ".join(reason.split()).rstrip(".")) from error
+
+
+def _format_of(file: BinaryIO, path: str) -> str:
+    """FFmpeg's name of the container format of a file: of its content, or of its name if that has no known mark."""
+    head = file.read(_HEAD_BYTES)
+    file.seek(0)
+    if not head:
+        raise ValueError("it is empty")
+    if head.startswith(_STILL_MARKS) or head[8:12] in _STILL_BRANDS:
+        raise ValueError("its content is an image, not a video; give it the extension of its format")
+    if head[4:8] in _MP4_BOXES:
+        return "mp4"
+    if head.startswith(b"RIFF"):
+        return "avi"
+    kind = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
+    if kind in _UNREAD:
+        raise ValueError(f"its content is {kind}, which is not read; convert it to MP4")
+    return kind or FORMATS[os.path.splitext(path)[1].lower()]
 
 
 def _first(container: InputContainer, stream: VideoStream) -> VideoFrame:
@@ -301,7 +349,41 @@ def _is_sideways(frame: VideoFrame) -> bool:
     return frame.rotation % 180 != 0
 
 
-def _upright(frame: VideoFrame) -> Image.Image:
-    """Phones store sideways frames with a rotation, which decoding does not apply."""
+def _upright(frame: VideoFrame, stream: VideoStream) -> Image.Image:
+    """A frame as a player shows it. Decoding applies neither the rotation of phones nor the shape of pixels."""
+    _check_colors(frame)
+    if _is_untagged_hd(frame):
+        frame.colorspace = _BT709
     array = frame.to_ndarray(format="rgb24")
+    size = _square_size(frame, stream.sample_aspect_ratio)
+    if size != (frame.width, frame.height):
+        array = np.asarray(Image.fromarray(array).resize(size, Image.Resampling.LANCZOS))
     return Image.fromarray(np.ascontiguousarray(np.rot90(array, frame.rotation // 90)))
+
+
+def _square_size(frame: VideoFrame, aspect: Fraction | None) -> tuple[int, int]:
+    """Width and height of a stored frame with square pixels; the side that is too short becomes longer.
+
+    aspect: width of a pixel relative to its height; None or 0 if it is unknown, and counts as 1.
+    """
+    if not aspect or aspect <= 0:
+        return frame.width, frame.height
+    is_wide = aspect > 1
+    size = (round(frame.width * aspect), frame.height) if is_wide else (frame.width, round(frame.height / aspect))
+    if size[0] * size[1] > MAX_PIXELS:
+        raise ValueError(
+            f"its frames are {size[0]} x {size[1]}, with pixels of {aspect.numerator}:{aspect.denominator}"
+        )
+    return size
+
+
+def _is_untagged_hd(frame: VideoFrame) -> bool:
+    """Whether it does not say how its colors are stored, and has the size for which players then take BT.709."""
+    is_yuv = len(frame.format.components) >= 3 and not frame.format.is_rgb
+    return is_yuv and frame.colorspace == _UNSPECIFIED and (frame.width >= 1280 or frame.height > 576)
+
+
+def _check_colors(frame: VideoFrame) -> None:
+    """Raises ValueError for HDR, whose colors would be washed out in place of those that a player makes of them."""
+    if curve := _HDR_CURVES.get(frame.color_trc):
+        raise ValueError(f"it is an HDR video ({curve}); convert it to SDR")

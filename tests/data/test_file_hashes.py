@@ -1,25 +1,25 @@
 from __future__ import annotations
 
-import builtins
 import hashlib
+import json
 import os
 
 import pytest
 
+from modules.config.regular_file import open_regular
 from modules.data.FileHashes import FileHashes
 
 
 @pytest.fixture
 def opened(monkeypatch) -> list[str]:
     """Names of the files that are opened to be hashed."""
-    names, true_open = [], builtins.open
+    names = []
 
-    def watched(path, mode="r", *args, **kwargs):
-        if mode == "rb" and str(path).endswith(".png"):
-            names.append(os.path.basename(path))
-        return true_open(path, mode, *args, **kwargs)
+    def watched(path):
+        names.append(os.path.basename(path))
+        return open_regular(path)
 
-    monkeypatch.setattr(builtins, "open", watched)
+    monkeypatch.setattr("modules.data.FileHashes.open_regular", watched)
     return names
 
 
@@ -94,6 +94,62 @@ def test_a_change_of_equal_size_shows_by_its_time(tmp_path, files):
         file.write(b"A.png")
     os.utime(files[0], ns=(1, 1))
     assert hashes.of(files[:1]) != [before]
+
+
+def test_files_of_equal_size_and_time_that_change_places_are_read_again(tmp_path):
+    first, second = tmp_path / "a.bmp", tmp_path / "b.bmp"
+    for path in (first, second):
+        path.write_bytes(path.name.encode())
+        os.utime(path, ns=(1, 1))
+    hashes = FileHashes(tmp_path / "cache", 0)
+    before = hashes.of([first, second])
+    hashes.save()
+    first.rename(tmp_path / "c.bmp")
+    second.rename(first)
+    (tmp_path / "c.bmp").rename(second)
+    assert FileHashes(tmp_path / "cache", 0).of([first, second]) == before[::-1]
+
+
+def test_an_encoder_replaced_by_one_of_equal_size_and_time_has_another_hash(tmp_path):
+    found = []
+    for content in (b"one", b"two"):
+        (tmp_path / "new").write_bytes(content)
+        os.utime(tmp_path / "new", ns=(10**9, 10**9))  # one second, as in images with SOURCE_DATE_EPOCH
+        (tmp_path / "new").replace(tmp_path / "vae.safetensors")
+        hashes = FileHashes(tmp_path / "cache", 0)
+        found.append(hashes.combined([tmp_path / "vae.safetensors"]))
+        hashes.save()
+    assert found[0] != found[1]
+
+
+def earlier_memory(tmp_path, files, rank=0):
+    """What versions saved that remembered size and modification time alone; with hashes that no file has."""
+    memory = tmp_path / "cache" / f"rank-{rank}" / "file_hashes.json"
+    memory.parent.mkdir(parents=True)
+    stats = {path: os.stat(path) for path in files}
+    memory.write_text(json.dumps({path: [s.st_size, s.st_mtime_ns, f"of {path}"] for path, s in stats.items()}))
+
+
+def test_entries_of_earlier_versions_are_read_and_nothing_is_hashed(tmp_path, files, opened):
+    earlier_memory(tmp_path, files)
+    for _ in range(2):
+        hashes = FileHashes(tmp_path / "cache", 0)
+        assert hashes.of(files) == [f"of {path}" for path in files]
+        hashes.save()
+    assert opened == []
+
+
+def test_an_entry_of_an_earlier_version_does_not_outlive_a_change(tmp_path, files):
+    earlier_memory(tmp_path, files, rank=1)
+    hashes = FileHashes(tmp_path / "cache", 0)
+    hashes.of(files)
+    hashes.save()
+    before = os.stat(files[0])
+    with open(tmp_path / "new", "wb") as file:
+        file.write(b"A.png")
+    os.utime(tmp_path / "new", ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.replace(tmp_path / "new", files[0])
+    assert FileHashes(tmp_path / "cache", 0).of(files[:1]) == [hashlib.sha256(b"A.png").hexdigest()]
 
 
 def test_frames_in_another_order_are_read_again(tmp_path):

@@ -7,6 +7,7 @@ from PIL import Image
 
 from modules.config.files import config_from_values
 from modules.data.health import check_health
+from tests.support.icc import SPACES, rgb_profile, srgb_profile
 
 SIZES = ((64, 64), (64, 64), (64, 64), (96, 64), (64, 96))
 
@@ -150,6 +151,16 @@ def test_long_captions_are_listed(check, folder):
     finding = found(check())["long_caption"]
     assert finding.paths == [str(folder / "002.png")]
     assert finding.level == "note"
+
+
+def test_color_profiles_are_counted_and_the_damaged_ones_warned_of(check, folder):
+    for number, profile in enumerate((rgb_profile(SPACES["Adobe RGB"]), b"damaged", srgb_profile())):
+        with Image.open(folder / f"00{number}.png") as image:
+            image.save(folder / f"00{number}.png", icc_profile=profile)
+    health = found(check())
+    assert health["color_profile"].paths == [str(folder / "000.png")]
+    assert health["unusable_profile"].level == "warning"
+    assert health["unusable_profile"].paths == [str(folder / "001.png")]
 
 
 def test_copies_are_listed_but_not_pictures_that_only_look_alike_in_size(check, folder):

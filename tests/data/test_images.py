@@ -207,7 +207,7 @@ def test_what_is_no_picture_is_refused(tmp_path):
     for name, content in (("empty.png", b""), ("text.jpg", b"I am a text"), ("eps.png", postscript)):
         (tmp_path / name).write_bytes(content)
         for read in (load_image, read_size):
-            with pytest.raises(ImageError, match="not a PNG, JPEG, WebP, BMP, GIF or TIFF image"):
+            with pytest.raises(ImageError, match=r"it is empty|that of no image format that is read"):
                 read(str(tmp_path / name))
 
 

@@ -235,6 +235,15 @@ def test_colours_do_not_change_a_mask(tmp_path):
     assert np.array_equal(load_mask(path, (32, 32), 32, 32, Augmentation(brightness=0.5, contrast=2.0, hue=0.3)), plain)
 
 
+def test_white_painted_on_a_transparent_layer_is_what_is_learned():
+    path = str(Path(__file__).parent / "pictures" / "mask_white_on_clear.png")
+    mask = load_mask(path, (64, 32), 64, 32)
+    with Image.open(path) as image:
+        painted = np.asarray(image.getchannel("A"), np.float32) / 255
+    assert 0 < painted.mean() < 1
+    assert np.array_equal(mask[0], painted)
+
+
 def test_a_mask_of_another_size_covers_the_same_part(tmp_path):
     small = load_mask(str(write_mask(tmp_path / "s.png", (16, 16), (0, 0, 8, 16))), (32, 32), 32, 32)
     large = load_mask(str(write_mask(tmp_path / "l.png", (64, 64), (0, 0, 32, 64))), (32, 32), 32, 32)

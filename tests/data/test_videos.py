@@ -1,14 +1,20 @@
 """Reading frames of video files by time, and writing them."""
 
+from pathlib import Path
+
 import av
 import numpy as np
 import pytest
+from av.video.reformatter import Colorspace
 from PIL import Image
 
 from modules.data import videos
 from modules.data.errors import ImageError
 from modules.data.videos import frame_path, info_or_reason, load_still, read_frames, read_info, to_mp4
 from tests.support.videos import gray_frames, number_of, turn_sideways, write_video
+
+PICTURES = Path(__file__).parent / "pictures"
+UNTAGGED = 2  # FFmpeg's AVCOL_SPC_UNSPECIFIED
 
 
 def numbers(path, times):
@@ -89,6 +95,74 @@ def test_a_video_of_sound_alone_and_one_of_absurd_size_or_length_are_refused(tmp
     assert info_or_reason(path) == "its frames are 64 x 48"
     with pytest.raises(ImageError, match="its frames are 64 x 48"):
         next(read_frames(path, [0]))
+
+
+def flat_video(path, size, frame_traits=(), matrix="ITU709", color=(200, 60, 40)):
+    """A video of one color. frame_traits: attributes of its frames and its codec."""
+    with av.open(str(path), "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=8, options={"crf": "5"})
+        stream.width, stream.height = size
+        stream.pix_fmt = "yuv420p"
+        image = av.VideoFrame.from_image(Image.new("RGB", size, color))
+        frame = image.reformat(format="yuv420p", dst_colorspace=Colorspace[matrix])
+        for name, value in {"colorspace": UNTAGGED, **dict(frame_traits)}.items():
+            setattr(frame, name, value)
+            setattr(stream.codec_context, name, value)
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("size", "tags", "matrix"),
+    [
+        ((1280, 16), {}, "ITU709"),
+        ((16, 720), {}, "ITU709"),
+        ((64, 64), {}, "ITU601"),
+        ((1280, 16), {"colorspace": 6}, "ITU601"),
+        ((64, 64), {"colorspace": 1}, "ITU709"),
+    ],
+    ids=["wide", "high", "small", "tagged 601", "tagged 709"],
+)
+def test_untagged_hd_is_bt709_and_all_else_as_it_says(tmp_path, size, tags, matrix):
+    path = flat_video(tmp_path / "a.mp4", size, tags, matrix)
+    assert np.abs(np.array(load_still(path).getpixel((8, 8))) - (200, 60, 40)).max() <= 4
+
+
+def test_pixels_that_are_not_square_become_square():
+    path = str(PICTURES / "sar_2to1.mp4")
+    assert read_info(path)[:2] == (128, 64)
+    (frame,) = read_frames(path, [0])
+    assert frame.size == load_still(path, seconds=0.5).size == (128, 64)
+
+
+@pytest.mark.parametrize(("curve", "name"), [(16, "PQ"), (18, "HLG")])
+def test_hdr_is_refused_by_its_name(tmp_path, curve, name):
+    path = flat_video(tmp_path / "a.mp4", (64, 64), {"color_trc": curve})
+    assert info_or_reason(path) == f"it is an HDR video ({name}); convert it to SDR"
+    with pytest.raises(ImageError, match="HDR"):
+        load_still(path)
+
+
+def test_a_video_is_read_by_its_content_whatever_it_is_called(tmp_path):
+    assert read_info(str(PICTURES / "webm_named.mp4"))[:2] == (64, 64)
+    movie = write_video(tmp_path / "a.mp4", 3).read_bytes()
+    for name in ("a.mkv", "a.avi", "a.gif"):
+        (tmp_path / name).write_bytes(movie)
+        assert numbers(tmp_path / name, [0, 0.3]) == numbers(tmp_path / "a.mp4", [0, 0.3])
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it is empty"),
+        (b"\x89PNG\r\n\x1a\n", "its content is an image"),
+        (b"FLV\x01\x05", "its content is Flash video, which is not read; convert it to MP4"),
+    ],
+)
+def test_content_that_is_no_video_is_named(tmp_path, content, reason):
+    (tmp_path / "a.mp4").write_bytes(content)
+    assert reason in info_or_reason(str(tmp_path / "a.mp4"))
 
 
 def test_damaged_files_and_files_that_are_no_videos_say_so(tmp_path):

@@ -10,7 +10,7 @@ import customtkinter as ctk
 
 from modules.config.counted import counted
 from modules.config.errors import UserError
-from modules.data.images import EXTENSIONS
+from modules.data.image_formats import EXTENSIONS
 from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
 from modules.ui.keyboard import pressed_once
 from modules.ui.models.DataCheck import DataCheck, DataFinding, DataReport
