@@ -23,6 +23,7 @@ NAMES = ("metadata.csv", "metadata.jsonl", "captions.csv", "captions.jsonl")
 # Columns by their usual names, the first of a row counts. Case does not matter, and "File Name" is file_name.
 FILE_COLUMNS = ("file_name", "filename", "file", "file_path", "image", "image_path", "path")
 CAPTION_COLUMNS = ("caption", "text")
+BEYOND = "fields beyond the columns"
 DELIMITERS = (",", ";", "\t")
 
 
@@ -91,14 +92,19 @@ def _csv_rows(file: IO[str], path: str, wanted: tuple[str, ...]) -> Iterator[tup
     # blanks before a quotation mark would make it a part of the field; strict, for else an open one takes all that
     # follows into its field
     reader = csv.DictReader(
-        itertools.chain([first], file), restval="", delimiter=delimiter, skipinitialspace=True, strict=True
+        itertools.chain([first], file),
+        restkey=BEYOND,
+        restval="",
+        delimiter=delimiter,
+        skipinitialspace=True,
+        strict=True,
     )
     columns = list(reader.fieldnames or ())
     if twice := [column for column in _called(tuple(columns), FILE_COLUMNS + wanted) if columns.count(column) > 1]:
         raise DataError(f"{path}, line 1 has the column {twice[0]!r} twice: rename one.")
     for row in _with_lines(reader):
         where = f"{path}, line {reader.line_num}"
-        if any(beyond := row.pop(None, None) or ()):
+        if any(beyond := row.pop(BEYOND, ())):
             raise DataError(
                 f"{where} has {len(columns) + len(beyond)} fields, but the table {len(columns)} columns: write "
                 f'captions with "{delimiter}" between quotation marks.'

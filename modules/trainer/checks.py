@@ -24,6 +24,7 @@ from modules.methods.lora_start import read_start
 from modules.methods.parts import trained_parts
 from modules.trainer.compiling import check_compiler
 from modules.trainer.packages import check_packages, check_quantization_packages
+from modules.weights.clip_layers import check_clip_skips
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import BaseInfo, check_base, check_config_folder
 from modules.weights.model_files import check_format
@@ -67,6 +68,7 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
     check_sample_references(config.sampling, family)
     if base.kind == "single_file":
         check_config_folder(config.model, family)
+    _check_clip_skips(config, family, base)
     own_parts(family, config.model)
     if config.model.training_adapter and facts_of(config).uses_denoiser:
         read_training_adapter(config.model.training_adapter, family, warnings.append)
@@ -100,6 +102,13 @@ def check_parts(config: TrainConfig, parts: Collection[str]) -> None:
         has_denoiser = not set(family.denoisers).isdisjoint(facts_of(config).trainable(family))
         part = "denoiser" if has_denoiser else "text_encoder"
         raise ConfigError(f"method {config.method!r} can't train the enabled parts: enable {part}.train.")
+
+
+def _check_clip_skips(config: TrainConfig, family: Family, base: BaseInfo) -> None:
+    """Checks a folder's text encoders; those of a model on the Hub are only known once it is on disk."""
+    folder = {"folder": config.model.base, "single_file": config.model.config_folder}.get(base.kind)
+    if folder and facts_of(config).uses_denoiser:
+        check_clip_skips(config.model, family, Path(os.path.expanduser(folder)))
 
 
 def _check_scheduler(config: TrainConfig, family: Family, base: BaseInfo) -> None:

@@ -55,6 +55,7 @@ from modules.trainer.SamplePrompts import SamplePrompts
 from modules.trainer.SampleRound import SampleRound
 from modules.trainer.sampling import with_prompts, with_sizes
 from modules.weights.BaseModel import BaseModel
+from modules.weights.clip_layers import check_clip_skips
 from modules.weights.training_adapter import TrainingAdapter
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ def prepare_run(
 
     callbacks.on_status("Opening model")
     base = BaseModel(family, config.model, runtime.device, runtime.loading_turn)
+    if start.method.facts.uses_denoiser:  # again, for a model that comes from the Hub
+        check_clip_skips(config.model, family, base.path)
     base.num_swapped = num_swapped_blocks(config, runtime.device, runtime.world_size, callbacks.on_status)
     parts = trained_parts(config, runtime.shards, start.method, base)
     source, unusable = _cache(start, data, base, parts)

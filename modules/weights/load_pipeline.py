@@ -14,6 +14,7 @@ from modules.families.long_prompts import extend_prompts
 from modules.families.registry import adapt_denoisers, family_of, family_of_pipeline
 from modules.machine.hub import folder_on_disk, read_index
 from modules.weights.BaseModel import BaseModel
+from modules.weights.clip_layers import check_layers
 from modules.weights.component_classes import NO_PAIR, component_class, component_names
 from modules.weights.embedding_files import add_embedding
 from modules.weights.errors import WeightsError, loading_reason, refusing
@@ -83,6 +84,8 @@ def load_pipeline(
         model = ModelConfig(
             clip_skip=least, clip_skips=[*clip_skips], text_chunks=text_chunks, word_weights=word_weights
         )
+        encoders = {name: getattr(pipe, name, None) for name in family.text.encoders}
+        check_layers(model, family, {name: one.config.to_dict() for name, one in encoders.items() if one is not None})
         extend_prompts(family.with_text_settings(model), pipe)
     return pipe.to(device, _torch_dtype(dtype, device))
 
