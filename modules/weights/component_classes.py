@@ -46,7 +46,8 @@ def refused_class(
         if name in unused:
             continue
         if names_component(pair):
-            reason = _objection(name, *pair, family) if pair[0] is not None else ""
+            library, class_name = pair
+            reason = _objection(name, library, class_name, family) if library is not None else ""
         else:
             reason = NO_PAIR if family and name in _slots(family) else ""
         if reason:
@@ -143,7 +144,9 @@ def _is_of_pipelines(library: str) -> bool:
     """Whether diffusers has a folder of this name for pipelines with classes of their own, without importing it."""
     spec = find_spec("diffusers")
     folders = spec.submodule_search_locations if spec else None
-    return bool(folders) and library.isidentifier() and Path(folders[0], "pipelines", library, "__init__.py").is_file()
+    if not folders or not library.isidentifier():
+        return False
+    return Path(folders[0], "pipelines", library, "__init__.py").is_file()
 
 
 def _find(library: str, class_name: str) -> type[Any] | None:

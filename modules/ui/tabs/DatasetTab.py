@@ -7,7 +7,7 @@ import copy
 import re
 import threading
 import tkinter as tk
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -167,14 +167,15 @@ class DatasetTab(ctk.CTkFrame):
         self._keys = [scan_key(concept, outputs, rule) for concept in concepts]
         found = [self._found.get(key) for key in self._keys]
         self._missing = {key for key, one in zip(self._keys, found, strict=True) if one is None}
-        samples: list[float] = []
+        counts: list[float] = []
         if not self._missing:
-            samples = samples_per_epoch(concepts, [one.num_samples if one else 0 for one in found])
-        total = sum(samples)
+            counts = samples_per_epoch(concepts, [one.num_samples if one else 0 for one in found])
+        total = sum(counts)
+        samples: Sequence[float | None] = counts or [None] * len(concepts)
         self.cards.show(
             [
                 ConceptCard(copy.copy(concept), pictures, number, number / total if number and total else 0.0)
-                for concept, pictures, number in zip(concepts, found, samples or [None] * len(concepts), strict=True)
+                for concept, pictures, number in zip(concepts, found, samples, strict=True)
             ]
         )
         enabled = sum(concept.enabled for concept in concepts)
