@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from modules.config.ModelConfig import DENOISER_SETTINGS
 from modules.weights.errors import WeightsError, loading_reason, refusing
 from modules.weights.gguf_files import check_gguf, is_gguf, put_quantized, shape_of
-from modules.weights.part_files import denoiser_tensors, in_diffusers_names, surplus
+from modules.weights.part_files import denoiser_tensors
+from modules.weights.part_names import in_diffusers_names, surplus
 from modules.weights.safe import load_tensors, read_header
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def _from_file(
     with init_empty_weights():  # buffers have values: some are in no file
         component = component_class.from_config(config)
     expected = component.state_dict().keys()
-    tensors = load_tensors(path) if is_vae else denoiser_tensors(path, dtype)
+    tensors = load_tensors(path) if is_vae else denoiser_tensors(path, dtype, expected)
     if not expected <= tensors.keys():
         tensors = in_diffusers_names(component_class, tensors, config, expected)
     if not is_vae and (name := surplus(tensors.keys(), expected)):

@@ -137,7 +137,7 @@ def test_what_can_not_be_read_is_refused_in_one_sentence(tiny_model, tmp_path):
         dev, "flux1", file
     )
     save_tensors(file, {"x.weight": torch.ones(2)})
-    assert "(diffusers reads this kind with its own names of tensors only, as " in refusal(cogview, "cogview4", file)
+    assert "(this kind is read with diffusers' own names of tensors only, as " in refusal(cogview, "cogview4", file)
     packed = {name: tensor.to(torch.uint8) if tensor.dim() == 2 else tensor for name, tensor in weights_of(dev).items()}
     save_tensors(file, packed)
     assert "is quantized to uint8, which can't be read; choose the file in bfloat16, " in refusal(dev, "flux1", file)

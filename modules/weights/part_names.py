@@ -1,0 +1,70 @@
+"""The names of the tensors in files of one part: prefixes, and the names of its makers or of ComfyUI."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from modules.weights.hunyuan_names import TIME_EMBEDDINGS, hunyuan_converter
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+UNET_PREFIX = "model.diffusion_model."
+# Before the names of a denoiser, the longest first: in whole models and ComfyUI's own files, in what ComfyUI saves of
+# HunyuanVideo, in trainers' and LoRA tools' exports, in AuraFlow's, in NVIDIA's.
+PREFIXES = (UNET_PREFIX, "diffusion_model.", "transformer.", "model.model.", "model.", "net.")
+# Names that the converters of diffusers 0.42 leave as they are: the positions of Wan 2.1 FLF2V's two images.
+_LEFT_OUT = {"img_emb.emb_pos": "condition_embedder.image_embedder.pos_embed"}
+# ComfyUI has called the scales of FLUX's norms so since 2026; diffusers' converters know the makers' name only.
+_FLUX_NORMS = (re.compile(r"\.(query|key)_norm\.weight$"), r".\1_norm.scale")
+_RENAMED = {"FluxTransformer2DModel": _FLUX_NORMS, "ChromaTransformer2DModel": _FLUX_NORMS}
+
+
+def prefix_of(names: Collection[str], expected: Collection[str]) -> str:
+    """What precedes the names of a denoiser in a file. expected: the names of its weights in diffusers."""
+    return next((start for start in PREFIXES if _starts(names, start) and not _starts(expected, start)), "")
+
+
+def _starts(names: Collection[str], start: str) -> bool:
+    return any(name.startswith(start) for name in names)
+
+
+def in_diffusers_names(
+    component_class: type[Any], tensors: dict[str, Tensor], config: Mapping[str, Any], expected: Collection[str]
+) -> dict[str, Tensor]:
+    """The tensors of a component, without prefix, in the names of diffusers. expected: the names of all its weights.
+
+    Raises ValueError if there is no converter for it, or one that does not know the names.
+    """
+    convert = _converter(component_class.__name__)
+    if convert is None:
+        raise ValueError(f"this kind is read with diffusers' own names of tensors only, as {min(expected)}")
+    if component_class.__name__ == "UNet2DConditionModel":
+        tensors = {UNET_PREFIX + name: tensor for name, tensor in tensors.items()}  # by which its converter finds it
+    if component_class.__name__ in _RENAMED:
+        pattern, replacement = _RENAMED[component_class.__name__]
+        tensors = {pattern.sub(replacement, name): tensor for name, tensor in tensors.items()}
+    try:
+        converted = convert(checkpoint=tensors, config=dict(config))
+    # converters fail in many ways on what they don't know
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"its tensors are not named as those of this kind are, such as {min(expected)}") from error
+    return {_LEFT_OUT.get(name, name): tensor for name, tensor in converted.items() if tensor is not None}
+
+
+def _converter(class_name: str) -> Callable[..., dict[str, Tensor]] | None:
+    """Takes the tensors as `checkpoint` and the configuration as `config`."""
+    from diffusers.loaders.single_file_model import SINGLE_FILE_LOADABLE_CLASSES
+
+    if class_name in TIME_EMBEDDINGS:
+        return hunyuan_converter(class_name)
+    classes: Mapping[str, Any] = SINGLE_FILE_LOADABLE_CLASSES
+    return classes[class_name]["checkpoint_mapping_fn"] if class_name in classes else None
+
+
+def surplus(names: Collection[str], expected: Collection[str]) -> str:
+    """A tensor of a layer that a component lacks though it has its neighbors, such as one more block; "" if none."""
+    tops = {name.partition(".")[0] for name in expected}
+    return min((name for name in names if name not in expected and name.partition(".")[0] in tops), default="")
