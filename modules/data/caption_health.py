@@ -127,7 +127,7 @@ def _captions_without_image(dataset: Dataset, outputs: Outputs) -> Iterator[str]
             continue
         root = os.path.expanduser(concept.path)
         walked = walk(root, concept.include_subfolders, [], outputs)
-        names = {below + name for below, files, _, run in walked if not run for name in files}
+        names = {below + name for below, files, _, run, _ in walked if not run for name in files}
         extensions = EXTENSIONS | VIDEO_EXTENSIONS if dataset.clips else EXTENSIONS
         images = {name for name in names if os.path.splitext(name)[1].lower() in extensions}
         folders = (path for path, info in dataset.videos.items() if info.folder_fps is not None)

@@ -36,6 +36,8 @@ from modules.data.folder_walk import NO_OUTPUTS, Outputs, walk
 from modules.data.image_formats import EXTENSIONS
 from modules.data.images import size_or_reason
 from modules.data.mask_names import is_mask
+from modules.data.Skipped import Skipped
+from modules.data.unread_files import FOLDERS, Unread, kind_of, merged
 from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
 from modules.data.videos import VideoInfo, info_or_reason, is_video
 
@@ -86,6 +88,7 @@ class Dataset:
         has another one or because of its extension.
     num_masks: number of files skipped because their names mark them as masks.
     run_images: run folder inside a concept's folder -> number of its images, which are skipped.
+    unread: the paths of what looks like images but is not read, by kind, and of hidden and system folders.
     """
 
     concepts: Sequence[ConceptConfig]
@@ -107,6 +110,7 @@ class Dataset:
     num_masks: int = 0
     run_images: Mapping[str, int] = field(default_factory=dict)
     stills: Sequence[tuple[str, str]] = ()
+    unread: Mapping[Unread, Sequence[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -230,20 +234,6 @@ class _ImageFile:
     unread_caption: str
 
 
-@dataclass
-class _Skipped:
-    """What was found in a concept's folder but is not part of the dataset.
-
-    folders: (path, reason) of subfolders that can't be listed. num_videos: videos in a run that takes none. num_masks,
-    run_images: as in Dataset.
-    """
-
-    folders: list[tuple[str, str]] = field(default_factory=list)
-    num_masks: int = 0
-    num_videos: int = 0
-    run_images: Counter[str] = field(default_factory=Counter)
-
-
 def scan(
     concepts: Sequence[ConceptConfig],
     num_readers: int = NUM_READERS,
@@ -276,6 +266,7 @@ def scan(
     video_infos: dict[str, VideoInfo] = {}
     captionless: set[tuple[int, str]] = set()
     unread_captions: dict[tuple[int, str], str] = {}
+    unread: list[dict[Unread, list[str]]] = []
     num_masks = 0
     with ThreadPoolExecutor(num_readers) as readers:
         for number, concept in enumerate(concepts):
@@ -283,6 +274,7 @@ def scan(
                 continue
             found, skipped = _find_images(concept, f"concepts.{number}", is_wanted, outputs, videos)
             unreadable += skipped.folders
+            unread.append(skipped.unread)
             num_masks += skipped.num_masks
             run_images |= skipped.run_images  # the maximum, if several concepts use the same folder
             num_before = len(paths)
@@ -320,6 +312,7 @@ def scan(
         unread_captions=unread_captions,
         num_masks=num_masks,
         run_images=dict(sorted(run_images.items())),
+        unread=merged(unread),
     )
 
 
@@ -388,7 +381,7 @@ def read_tables(concepts: Sequence[ConceptConfig]) -> dict[int, Table]:
 
 def _find_images(
     concept: ConceptConfig, setting: str, is_wanted: Callable[[], bool], outputs: Outputs, videos: bool
-) -> tuple[list[_ImageFile], _Skipped]:
+) -> tuple[list[_ImageFile], Skipped]:
     """The image files of a concept, sorted by relative path, and what was skipped.
 
     setting: "concepts.N", for error messages.
@@ -399,14 +392,14 @@ def _find_images(
     if not os.path.isdir(root):
         problem = "is not a folder" if os.path.exists(root) else "does not exist"
         raise DataError(f"{setting}.path {concept.path}: {problem}; choose a folder of images.")
-    skipped = _Skipped()
+    skipped = Skipped()
     found: set[str] = set()
     known: set[str] = set()
     include, exclude = _patterns(concept.include), _patterns(concept.exclude)
     extensions = EXTENSIONS | VIDEO_EXTENSIONS if videos else EXTENSIONS
     apart = _folders_apart(concept, root)
     takes_folders = concept.frame_folders_fps is not None
-    for below, names, folders, run in walk(root, concept.include_subfolders, skipped.folders, outputs):
+    for below, names, folders, run, passed in walk(root, concept.include_subfolders, skipped.folders, outputs):
         _check(is_wanted)
         if apart and _with_slash(os.path.join(root, below)).startswith(apart):
             continue
@@ -414,12 +407,17 @@ def _find_images(
         stems = {stem.lower() for stem, extension in parts if extension.lower() in EXTENSIONS | VIDEO_EXTENSIONS}
         stems |= {folder.lower() for folder in folders if takes_folders}
         known.update(below + name for name in names)
+        if passed and concept.include_subfolders and not run:
+            skipped.unread.setdefault(FOLDERS, []).extend(os.path.join(root, below, name) for name in passed)
         holds_frames = takes_folders and below and videos
         for name in names:
             extension = os.path.splitext(name)[1].lower()
             path = below.rstrip("/") if holds_frames and extension not in VIDEO_EXTENSIONS else below + name
-            if extension not in extensions or not _is_wanted(path, include, exclude):
-                skipped.num_videos += extension in VIDEO_EXTENSIONS and extension not in extensions
+            if not _is_wanted(path, include, exclude):
+                continue
+            if extension not in extensions:
+                if not run and (kind := kind_of(name, videos)):
+                    skipped.unread.setdefault(kind, []).append(os.path.join(root, below, name))
                 continue
             if run:
                 skipped.run_images[run] += 1
@@ -428,7 +426,7 @@ def _find_images(
             else:
                 found.add(path)
     if not found:
-        raise DataError(f"{setting}.path {concept.path}: {_why_no_images(concept, setting, skipped)}")
+        raise DataError(f"{setting}.path {concept.path}: {skipped.why_no_images(concept, setting)}")
     table = read_table(concept, setting) if concept.captions == "table" else None
     return [_image_file(root, path, concept, table, known) for path in sorted(found)], skipped
 
@@ -456,32 +454,6 @@ def _folders_apart(concept: ConceptConfig, root: str) -> tuple[str, ...]:
 
 def _with_slash(folder: str) -> str:
     return os.path.join(os.path.realpath(os.path.expanduser(folder)), "")
-
-
-def _why_no_images(concept: ConceptConfig, setting: str, skipped: _Skipped) -> str:
-    """Why a concept's folder has no images, and what to do."""
-    if skipped.folders:
-        path, reason = skipped.folders[0]
-        return f"{path} can't be listed ({reason}); change its permissions."
-    if skipped.run_images:
-        run, count = next(iter(skipped.run_images.items()))
-        return (
-            f"contains only {counted(count, 'image')} of the run folder {run}, left out here; add images, or choose "
-            "the folder of its samples to train on them."
-        )
-    if skipped.num_videos:
-        return (
-            "contains only videos, which models of videos train if data.frames is above 1; add images, or choose such "
-            "a model and set data.frames."
-        )
-    if concept.include or concept.exclude:
-        return (
-            f"{setting}.include {concept.include!r} and exclude {concept.exclude!r} match none of its images; change "
-            "the patterns."
-        )
-    subfolders = "" if concept.include_subfolders else f", turn on {setting}.include_subfolders"
-    extensions = " ".join(sorted(EXTENSIONS))
-    return f"contains no images ({extensions}); add some{subfolders} or disable the concept."
 
 
 def _check(is_wanted: Callable[[], bool]) -> None:

@@ -1,4 +1,4 @@
-"""Walks the folders of a dataset, skipping hidden folders and marking what a training run wrote there."""
+"""Walks the folders of a dataset, skipping hidden and system folders and marking what a training run wrote there."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from modules.session.RunFolder import PARTS
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
+# in lower case: thumbnails and recycle bins of NAS, archives and systems
+SYSTEM_FOLDERS = frozenset({
+    "@eadir", "#recycle", "@recycle", "__macosx", "$recycle.bin", "system volume information", "lost+found",
+})  # fmt: skip
 Identity = tuple[int, int]  # device and inode, which are the same for every path to a folder
 
 
@@ -44,7 +48,7 @@ class WalkedFolder(NamedTuple):
     """A folder that `walk` visits.
 
     relative: its path below the root as "a/b/", "" for the root itself.
-    files: the names of its files. folders: those of the folders in it.
+    files: the names of its files. folders: those of the folders in it. passed: those of hidden and system folders.
     run: the run folder that it belongs to, "" for data.
     """
 
@@ -52,10 +56,11 @@ class WalkedFolder(NamedTuple):
     files: set[str]
     folders: list[str]
     run: str
+    passed: list[str]
 
 
 def walk(root: str, subfolders: bool, skipped: list[tuple[str, str]], outputs: Outputs) -> Iterator[WalkedFolder]:
-    """Yields `root` and, with `subfolders`, every folder below it, except hidden folders and the cache.
+    """Yields `root` and, with `subfolders`, every folder below it, except hidden and system folders and the cache.
 
     Run folders below `root`, the current run's and others, are marked together with everything in them. If `root` is a
     run folder itself, only the subfolders that a run creates are marked, because the user chose this folder
@@ -81,12 +86,12 @@ def walk(root: str, subfolders: bool, skipped: list[tuple[str, str]], outputs: O
                     of_runs.append((relative, run))
                     continue
             seen.add(identity)
-            files, folders = _list_folder(folder)
+            files, folders, passed = _list_folder(folder)
         except OSError as error:
             if not run:
                 skipped.append((folder.rstrip("/"), error.strerror or str(error)))
             continue
-        yield WalkedFolder(relative, files, folders, run)
+        yield WalkedFolder(relative, files, folders, run, passed)
         if subfolders:
             # popped from the end, so reversed: of two links to one folder the first by name is always taken
             found = [(f"{relative}{name}/", run) for name in sorted(folders, reverse=True)]
@@ -115,23 +120,24 @@ def _absolute(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
-def _list_folder(folder: str) -> tuple[set[str], list[str]]:
-    """The names of the visible files and folders in `folder`, whatever these files are.
+def _list_folder(folder: str) -> tuple[set[str], list[str], list[str]]:
+    """The names of the visible files and folders in `folder`, whatever these files are, and of other folders.
 
     Links that lead nowhere or in a circle, and what is no regular file, are among the files: opening them tells why
     they can't be used.
     """
-    files, folders = set(), []
+    files: set[str] = set()
+    folders: list[str] = []
+    passed: list[str] = []
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.startswith("."):
-                continue
             try:
                 is_folder = entry.is_dir()
             except OSError:  # a symlink to itself
                 is_folder = False
             if is_folder:
-                folders.append(entry.name)
-            else:
+                is_passed = entry.name.startswith(".") or entry.name.lower() in SYSTEM_FOLDERS
+                (passed if is_passed else folders).append(entry.name)
+            elif not entry.name.startswith("."):
                 files.add(entry.name)
-    return files, folders
+    return files, folders, passed

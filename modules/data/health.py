@@ -26,11 +26,12 @@ from modules.data.decoding import check_unusable, find_undecodable
 from modules.data.epoch_plan import count_samples, few_samples_warning
 from modules.data.errors import DataError, ImageError
 from modules.data.FileHashes import hash_of
-from modules.data.Finding import Finding, Level, finding_of
+from modules.data.Finding import NUM_LISTED, Finding, Level, finding_of
 from modules.data.folder_walk import Outputs
 from modules.data.images import color_conversion
 from modules.data.layers import add_up
 from modules.data.prepare import prepare_data
+from modules.data.unread_files import FOLDERS, LEFT_OUT, VIDEOS, described
 from modules.data.videos import VideoTraits, files_of, read_traits
 from modules.families.registry import FAMILIES
 
@@ -99,6 +100,9 @@ def _findings(
     for run, count in dataset.run_images.items():
         message = f"{counted(count, 'image')} of the run folder {run} will be left out."
         yield Finding("run_images", "note", message, count)
+    for kind, paths in dataset.unread.items():
+        level: Level = "note" if kind in (VIDEOS, FOLDERS) else "warning"
+        yield Finding("unread", level, described(kind, paths, LEFT_OUT) + ".", len(paths), list(paths[:NUM_LISTED]))
     yield from _videos(dataset, unusable)
     yield from _layers(dataset, unusable)
     yield from _color_profiles(dataset)

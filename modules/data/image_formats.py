@@ -83,6 +83,12 @@ def why_unknown(head: bytes) -> str:
     return "its content is that of no image format that is read"
 
 
+def plugin_of(extension: str) -> str:
+    """What would read files with this extension, if it is a plugin that is not installed; "" otherwise."""
+    plugin = _PLUGINS.get(extension)
+    return plugin.remedy if plugin and not _is_installed(plugin.module) else ""
+
+
 def _plugin_for(head: bytes) -> _Plugin | None:
     if head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS:
         return _HEIF

@@ -28,6 +28,7 @@ from modules.data.layers import describe_layers
 from modules.data.masks import unused_masks_warning
 from modules.data.prepare import prepare_data
 from modules.data.references import describe_references
+from modules.data.unread_files import FOLDERS, LEFT_OUT, described
 from modules.families.registry import FAMILIES
 from modules.session.backups import state_to_resume
 from modules.session.byte_sizes import spoken_bytes
@@ -101,6 +102,8 @@ def _image_lines(dataset: Dataset, buckets: Buckets) -> Iterator[tuple[str, str]
         yield "Left out", f"{path} ({reason})"
     for run, count in dataset.run_images.items():
         yield "Left out", f"{counted(count, 'image')} of the run folder {run}"
+    for kind, paths in dataset.unread.items():
+        yield "Left out", described(kind, paths)
 
 
 def _caption_lines(num_texts: int | None) -> Iterator[tuple[str, str]]:
@@ -174,6 +177,9 @@ def image_warnings(config: TrainConfig, dataset: Dataset) -> Iterator[str]:
         yield f"{path} is left out: {reason}."
     for run, count in dataset.run_images.items():
         yield f"{counted(count, 'image')} of the run folder {run} will be left out."
+    for kind, paths in dataset.unread.items():
+        if kind != FOLDERS:
+            yield described(kind, paths, LEFT_OUT) + "."
     if text := unused_masks_warning(config, dataset):
         yield text
     if (masks := dataset.masks) and dataset.inpainting is None:
