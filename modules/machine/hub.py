@@ -17,18 +17,16 @@ from typing import Any
 from modules.config.errors import ModelFileError, UserError
 from modules.config.families import DENOISER_CONFIG
 from modules.config.model_index import INDEXES, index_in, read_json, read_model_index
+from modules.machine.weight_files import INDEX, WEIGHTS, loaded_weights
 
 HUB_NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>\w[\w./-]*))?")
 """NAMESPACE/MODEL, or NAMESPACE/MODEL@REVISION: a branch, a tag or a commit."""
 TRANSFORMER = "transformer/config.json"  # U-Nets are told apart by their pipelines
 FOUND_LIMIT = 40
 REPORT_SECONDS = 0.5
-# Weight files that diffusers loads by default; others have the name of a variant, such as fp16.
-LOADED_WEIGHTS = re.compile(r"(diffusion_pytorch_model|pytorch_model|model)(-\d{5}-of-\d{5})?\.(safetensors|bin)")
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5", ".onnx", ".onnx_data", ".xml")
 SHARD_NAME = re.compile(r"\w[\w.-]*\.(safetensors|bin)")
 WEIGHT_INDEX = re.compile(r".*\.index\.(?:[\w-]+\.)?json")
-LOADED_INDEX = re.compile(r"(diffusion_pytorch_model|pytorch_model|model)\.(safetensors|bin)\.index\.json")
 
 
 @dataclass(frozen=True)
@@ -137,24 +135,21 @@ def read_model(name: str) -> HubModel:
 
 
 def needed_files(paths: Iterable[str], index: Mapping[str, Any]) -> list[str]:
-    """The files of a diffusers repository that diffusers loads by default: one copy of each component's weights."""
+    """The files of a diffusers repository that are loaded: one copy of each component's weights, and its configs."""
+    paths = list(paths)
     folders = {name for name, value in index.items() if isinstance(value, list) and value and value[0] is not None}
-    inside = [path for path in paths if path.count("/") == 1 and path.partition("/")[0] in folders]
-    weights = [path for path in inside if LOADED_WEIGHTS.fullmatch(path.partition("/")[2])]
-    safe = {path.partition("/")[0] for path in weights if path.endswith(".safetensors")}
-
-    def is_needed(path: str) -> bool:
-        folder, _, name = path.partition("/")
-        if WEIGHT_INDEX.fullmatch(name):
-            return LOADED_INDEX.fullmatch(name) is not None and (folder not in safe or ".safetensors." in name)
-        if name.endswith(WEIGHT_SUFFIXES):
-            return path in weights and (folder not in safe or name.endswith(".safetensors"))
-        return True
-
-    return sorted([path for path in inside if is_needed(path)] + [path for path in paths if path in INDEXES])
+    needed = [path for path in paths if path in INDEXES]
+    for folder in folders:
+        names = [
+            name for path in paths if path.startswith(f"{folder}/") and "/" not in (name := path[len(folder) + 1 :])
+        ]
+        weights = loaded_weights(names)
+        others = (name for name in names if not (WEIGHT_INDEX.fullmatch(name) or name.endswith(WEIGHT_SUFFIXES)))
+        needed += [f"{folder}/{name}" for name in (*weights, *others)]
+    return sorted(needed)
 
 
-def download_model(model: HubModel, report: Callable[[int, int], None]) -> Path:
+def download_model(model: HubModel, report: Callable[[int, int], None] = lambda done, total: None) -> Path:
     """Download what is missing to the Hub's cache. Returns the model's folder there.
 
     report: called from another thread, twice a second, with the bytes so far and in all. What is complete when a
@@ -258,10 +253,10 @@ def read_index(folder: Path) -> dict[str, Any]:
 def _is_complete(part: Path) -> bool:
     """Whether a component's folder has all shards of its weights, if it has weights, which a config.json says."""
     names = {path.name for path in part.iterdir()} if part.is_dir() else set()
-    shards = [set(shards_in(part / name)) for name in names if LOADED_INDEX.fullmatch(name)]
+    shards = [set(shards_in(part / name)) for name in names if INDEX.fullmatch(name)]
     if shards:
         return any(one <= names for one in shards)
-    return bool(names) and ("config.json" not in names or any(map(LOADED_WEIGHTS.fullmatch, names)))
+    return bool(names) and ("config.json" not in names or any(map(WEIGHTS.fullmatch, names)))
 
 
 def shards_in(path: Path) -> list[str]:

@@ -26,6 +26,7 @@ from modules.weights.gguf_files import is_gguf
 from modules.weights.hub_models import download_folder
 from modules.weights.inspect import check_base, check_config_folder, check_fits, component_error, inspect_base
 from modules.weights.libraries import import_pipeline
+from modules.weights.load_component import is_of_transformers, load_component
 from modules.weights.own_parts import load_own_part, own_parts, put_own_parts, setting_of
 from modules.weights.prequantized import load_prequantized, stored_quantization
 from modules.weights.processors import check_tokenizer, without_videos
@@ -242,7 +243,7 @@ class BaseModel:
         if not hasattr(component_class, "forward"):
             return None
         with refusing(partial(self._unreadable, name)), torch.device("meta"):
-            if _is_of_transformers(component_class):
+            if is_of_transformers(component_class):
                 return component_class(component_class.config_class.from_pretrained(self.path, subfolder=name))
             return component_class.from_config(component_class.load_config(self._config_folder(name)))
 
@@ -307,7 +308,7 @@ class BaseModel:
     def _local_folder(self) -> Path:
         """The folder of the base model; a Hub id is downloaded to the Hub's cache."""
         path = Path(os.path.expanduser(self.config.base))
-        return path if path.is_dir() else download_folder(self._pipeline_class, self.config.base)
+        return path if path.is_dir() else download_folder(self.config.base)
 
     def _load_component(self, name: str):
         component_class = self._component_class(name)
@@ -322,13 +323,9 @@ class BaseModel:
                 return self._ready(name, load_own_part(component_class, path, self.path / name, self.dtype, setting))
             if stored_quantization(self.path / name) != "none":
                 return self._frozen(load_prequantized(component_class, self.path / name, self.dtype))
-            options = {"dtype" if _is_of_transformers(component_class) else "torch_dtype": self.dtype}
-            component, report = component_class.from_pretrained(
-                self.path, subfolder=name, output_loading_info=True, **options, **no_code(component_class)
-            )
-        if report["missing_keys"]:
-            # the libraries would initialize them at random
-            raise self._component_error(name, f"its weights lack {min(report['missing_keys'])}")
+            component, missing = load_component(component_class, self.path, name, self.dtype)
+        if missing:
+            raise self._component_error(name, f"its weights lack {missing}")
         return self._ready(name, component)
 
     def _lazy_denoiser(self, name: str) -> Model | None:
@@ -480,13 +477,6 @@ class BaseModel:
             return read_json(self.path / name / "config.json")
         except (OSError, ModelFileError) as error:
             raise self._component_error(name, "its config.json can't be read") from error
-
-
-def _is_of_transformers(component_class: type[Any]) -> bool:
-    """Also whether it is a model that a pipeline of diffusers brings along, based on transformers' classes."""
-    from transformers import PreTrainedModel
-
-    return issubclass(component_class, PreTrainedModel)
 
 
 def _files_below(folder: Path, names: Iterable[str]) -> list[Path]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from modules.config.errors import ModelFileError
 from modules.config.model_index import read_json
-from modules.machine.hub import LOADED_WEIGHTS
+from modules.machine.weight_files import WEIGHTS
 from modules.weights.errors import loading_reason
 from modules.weights.inspect import CONFIGS
 from modules.weights.safe import PICKLE_SUFFIXES
@@ -37,7 +37,7 @@ def _to_blame(error: Exception, folder: Path) -> Path | None:
 
 
 def _is_pickle(file: Path) -> bool:
-    return file.suffix in PICKLE_SUFFIXES and LOADED_WEIGHTS.fullmatch(file.name) is not None
+    return file.suffix in PICKLE_SUFFIXES and WEIGHTS.fullmatch(file.name) is not None
 
 
 def _is_readable(file: Path) -> bool:

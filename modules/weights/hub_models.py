@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
-from modules.machine.hub import folder_on_disk, hub_problem, read_model, split_name
+from modules.machine.hub import download_model, folder_on_disk, read_model
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import BaseInfo, check_fits, describe_index
 
 if TYPE_CHECKING:
-    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
-
     from modules.families.Family import Family
 
 
@@ -33,13 +31,15 @@ def check_on_hub(name: str, family: Family) -> None:
     check_fits(name, BaseInfo("hub", pipeline, 0, describe_index(model.index), model.index), family)
 
 
-def download_folder(pipeline_class: type[DiffusionPipeline], name: str, setting: str = "model.base") -> Path:
+def download_folder(name: str, setting: str = "model.base") -> Path:
     """The folder of a model in the Hub's cache; what is missing there is downloaded.
 
     Raises WeightsError, starting with `setting`, if that fails.
     """
-    repo, revision = split_name(name)
     try:
-        return Path(pipeline_class.download(repo, revision=revision))
-    except OSError as error:
-        raise WeightsError(f"{setting} {name!r} can't be fetched from the Hub: {hub_problem(error)}.") from error
+        model = read_model(name)
+        if not model.index:
+            raise UserError(f"{name!r} is not in diffusers' format: download its single file and use that.")
+        return download_model(model)
+    except UserError as error:
+        raise WeightsError(f"{setting} {error}") from error

@@ -15,7 +15,8 @@ from modules.config.errors import ModelFileError
 from modules.config.model_index import index_file, names_component, read_json
 from modules.config.ModelConfig import DENOISER_SETTINGS
 from modules.families.registry import family_of
-from modules.machine.hub import HUB_NAME, LOADED_INDEX, LOADED_WEIGHTS, read_index, shards_in
+from modules.machine.hub import HUB_NAME, read_index, shards_in
+from modules.machine.weight_files import INDEX, loaded_weights
 from modules.weights.component_classes import refused_class
 from modules.weights.errors import WeightsError
 from modules.weights.lora_family import LORA_MARKS
@@ -176,7 +177,7 @@ def _check_part(path: Path, name: str) -> None:
         try:
             if file.name in CONFIGS:
                 _check_config(file)
-            elif LOADED_INDEX.fullmatch(file.name):
+            elif INDEX.fullmatch(file.name):
                 shards_in(file)
         except ModelFileError as error:
             raise WeightsError(str(error)) from error
@@ -236,8 +237,8 @@ def _inspect_file(path: Path) -> BaseInfo:
 
 def _pickles(part: Path) -> list[Path]:
     """The files of a component that would be unpickled: its weights, if they are not saved as safetensors."""
-    files = [file for file in sorted(part.iterdir()) if LOADED_WEIGHTS.fullmatch(file.name)]
-    return [] if any(file.suffix == ".safetensors" for file in files) else files
+    names = loaded_weights([file.name for file in part.iterdir()])
+    return [part / name for name in names if name.endswith(PICKLE_SUFFIXES)]
 
 
 def _guess(shapes: Shapes) -> tuple[str | None, str]:

@@ -12,6 +12,7 @@ import torch
 
 from modules.distributed.placeholders import placeholder
 from modules.machine.hub import shards_in
+from modules.machine.weight_files import loaded_weights
 from modules.weights.safe import load_tensors, read_header, tensor_shapes
 
 if TYPE_CHECKING:
@@ -52,14 +53,10 @@ def load_lazily(component_class: type[Any], folder: Path, dtype: torch.dtype) ->
 
 def _files(folder: Path) -> list[Path]:
     """The safetensors files with the weights of a component; none if it has others."""
-    from diffusers.utils.constants import SAFE_WEIGHTS_INDEX_NAME, SAFETENSORS_WEIGHTS_NAME
-
-    whole, index = folder / SAFETENSORS_WEIGHTS_NAME, folder / SAFE_WEIGHTS_INDEX_NAME
-    if whole.is_file():
-        return [whole]
-    if not index.is_file():
-        return []
-    return [folder / name for name in shards_in(index)]
+    names = loaded_weights([file.name for file in folder.iterdir()])
+    index = next((name for name in names if name.endswith(".json")), "")
+    files = shards_in(folder / index) if index else names
+    return [folder / name for name in files if name.endswith(".safetensors")]
 
 
 def _without_weights(component_class: type[Any], folder: Path, dtype: torch.dtype) -> Any:

@@ -13,6 +13,7 @@ from modules.distributed.usable_gpus import supports_bf16
 from modules.families.long_prompts import extend_prompts
 from modules.families.registry import adapt_denoisers, family_of, family_of_pipeline
 from modules.machine.hub import folder_on_disk, read_index
+from modules.machine.weight_files import loaded_variant
 from modules.weights.BaseModel import BaseModel
 from modules.weights.clip_layers import check_layers
 from modules.weights.component_classes import NO_PAIR, component_class, component_names
@@ -21,6 +22,7 @@ from modules.weights.errors import WeightsError, loading_reason, refusing
 from modules.weights.hub_models import download_folder
 from modules.weights.inspect import BaseInfo, check_parts, component_error, inspect_base
 from modules.weights.libraries import import_diffusers, import_pipeline
+from modules.weights.load_component import load_component
 from modules.weights.lora_files import load_lora
 from modules.weights.own_parts import own_parts, put_own_parts
 from modules.weights.processors import CHOOSING, check_tokenizer, load_processors
@@ -130,7 +132,7 @@ def _folder(base: str, info: BaseInfo) -> DiffusionPipeline:
         except WeightsError as error:
             raise WeightsError(f"base {error}") from error
     else:
-        path = folder_on_disk(base) or download_folder(import_diffusers().DiffusionPipeline, base, "base")
+        path = folder_on_disk(base) or download_folder(base, "base")
     index = read_index(path)
     family = family_of(index)
     pipeline_class = import_pipeline(family.pipeline) if family else _other_pipeline(base, index["_class_name"])
@@ -141,6 +143,7 @@ def _folder(base: str, info: BaseInfo) -> DiffusionPipeline:
         own = load_processors(path, index)
         chosen = {name: part for name, part in own.items() if index[name][1] in CHOOSING}
         given = {**absent, **own, **dict.fromkeys(chosen)}  # diffusers knows no part by the name of such a class
+        given |= _variants(pipeline_class, path, index, family)
         pipe = pipeline_class.from_pretrained(path, trust_remote_code=False, **given)
         if chosen:
             options = {name: pipe.config[name] for name in pipeline_class._get_signature_keys(pipeline_class)[1]}
@@ -151,6 +154,24 @@ def _folder(base: str, info: BaseInfo) -> DiffusionPipeline:
                 raise component_error(f"base {base!r}", name, "tensors are missing from its files")
         adapt_denoisers(pipe)
         return pipe
+
+
+def _variants(
+    pipeline_class: type[DiffusionPipeline], path: Path, index: Mapping[str, Any], family: Family | None
+) -> dict[str, Any]:
+    """The components whose weights are those of a variant: diffusers would take one of all components, or none."""
+    import torch
+
+    loaded = {}
+    for name in component_names(pipeline_class) & index.keys():
+        if not names_component(index[name]) or not (path / name).is_dir():
+            continue
+        if loaded_variant([file.name for file in (path / name).iterdir()]):
+            kind = component_class(pipeline_class, name, tuple(index[name]), family)
+            loaded[name], missing = load_component(kind, path, name, torch.float32)
+            if missing:
+                raise ValueError(f"the weights of its {name} lack {missing}")
+    return loaded
 
 
 def _other_pipeline(base: str, name: str) -> type[DiffusionPipeline]:

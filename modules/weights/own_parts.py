@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from modules.config.ModelConfig import DENOISER_SETTINGS
 from modules.weights.errors import WeightsError, loading_reason, refusing
 from modules.weights.gguf_files import check_gguf, is_gguf, put_quantized, shape_of
+from modules.weights.load_component import load_component
 from modules.weights.part_files import denoiser_tensors
 from modules.weights.part_names import in_diffusers_names, surplus
 from modules.weights.safe import load_tensors, read_header
@@ -113,8 +114,7 @@ def _from_folder(component_class: type[Any], path: Path, dtype: torch.dtype) -> 
     kind = component_class.load_config(path).get("_class_name")
     if kind != component_class.__name__:
         raise ValueError(f"it is a {kind}")
-    component, report = component_class.from_pretrained(path, torch_dtype=dtype, output_loading_info=True)
-    return component, min(report["missing_keys"], default="")
+    return load_component(component_class, path, "", dtype)
 
 
 def _from_file(

@@ -13,14 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from modules.config.errors import UserError
 from modules.config.installation import ROOT
+from modules.config.ModelConfig import ModelConfig
 from modules.families.registry import FAMILIES
 from modules.machine.hub import download_model, find_models, folder_on_disk, models_on_disk, needed_files, read_model
+from modules.weights.BaseModel import BaseModel
 from modules.weights.errors import WeightsError
 from modules.weights.hub_models import check_on_hub, download_folder
 from tests.support.hub_server import COMMIT, HubServer
+from tests.support.variants import rename_weights
 from tests.support.waiting import PATIENCE_SECONDS
 
 TINY = "somebody/tiny"
@@ -97,9 +101,27 @@ def test_shards_are_needed_and_pickles_only_without_safetensors():
     assert needed_files([*others, *needed, "vae/config.json"], index) == sorted([*needed, "vae/config.json"])
 
 
-def test_a_download_is_what_a_run_loads_even_offline(hub, monkeypatch):
-    from diffusers import StableDiffusionPipeline
+def test_of_a_component_without_plain_weights_one_variant_is_needed():
+    index = {"_class_name": "Any", "unet": ["diffusers", "UNet"], "text_encoder": ["transformers", "T5"]}
+    needed = [
+        "text_encoder/model.fp16-00001-of-00002.safetensors",
+        "text_encoder/model.fp16-00002-of-00002.safetensors",
+        "text_encoder/model.safetensors.index.fp16.json",
+        "unet/config.json",
+        "unet/diffusion_pytorch_model.fp16.safetensors",
+    ]
+    others = [
+        "text_encoder/model.bf16.safetensors",
+        "text_encoder/pytorch_model.fp16.bin",
+        "text_encoder/pytorch_model.bin.index.fp16.json",
+        "unet/diffusion_pytorch_model.bf16.safetensors",
+        "unet/diffusion_pytorch_model.fp16.bin",
+        "unet/diffusion_pytorch_model.non_ema.safetensors",
+    ]
+    assert needed_files([*others, *needed], index) == needed
 
+
+def test_a_download_is_what_a_run_loads_even_offline(hub, monkeypatch):
     reports: list[tuple[int, int]] = []
     hub.broken[UNET] = 1
     model = read_model(f"{TINY}@v1")
@@ -110,10 +132,17 @@ def test_a_download_is_what_a_run_loads_even_offline(hub, monkeypatch):
     go_offline(monkeypatch)
     assert folder_on_disk(f"{TINY}@v1") == folder
     assert folder_on_disk(TINY) is None  # what "main" is today, only the Hub knows
-    assert download_folder(StableDiffusionPipeline, f"{TINY}@v1") == folder
+    assert download_folder(f"{TINY}@v1") == folder
     check_on_hub(f"{TINY}@v1", FAMILIES["sd15"])
     known = read_model(f"{TINY}@v1")
     assert (known.num_bytes, known.missing, known.index) == (model.num_bytes, (), model.index)
+
+
+def test_a_model_whose_weights_are_all_of_a_variant_is_downloaded_and_used(hub, tiny_sd15, tmp_path):
+    hub.models["somebody/half"] = rename_weights(shutil.copytree(tiny_sd15, tmp_path / "half"), "fp16")
+    base = BaseModel(FAMILIES["sd15"], ModelConfig(base="somebody/half"), torch.device("cpu"))
+    base.require("unet", "vae", "text_encoder")
+    assert folder_on_disk("somebody/half") == base.path
 
 
 def test_an_interrupted_download_is_continued(hub):
