@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.counted import counted
 from modules.config.errors import UserError
+from modules.config.methods import facts_of
 
 if TYPE_CHECKING:
     from modules.config.PartConfig import PartConfig
@@ -25,7 +26,8 @@ def trained_parts(family: Family, config: TrainConfig, trainable: set[str]) -> d
     there are settings of single encoders for more than it has.
     """
     encoders = family.text.encoders
-    for number in config.text_encoder.only if config.text_encoder.train else ():
+    only = config.text_encoder.only if config.text_encoder.train else []
+    for number in only:
         if number > len(encoders):
             raise UserError(
                 f"text_encoder.only {number}: {family.label} has {len(encoders)} text encoder"
@@ -37,7 +39,7 @@ def trained_parts(family: Family, config: TrainConfig, trainable: set[str]) -> d
                 f"text_encoder.only {number}: method {config.method!r} can't train that encoder of {family.label}; use "
                 f"{' or '.join(others)}."
             )
-    chosen = [encoders[number - 1] for number in config.text_encoder.only] or encoders
+    chosen = [encoders[number - 1] for number in only] or encoders
     denoisers = family.denoisers_of(config.denoiser.expert)
     parts = {name: getattr(config, part_path(family, name)) for name in (*denoisers, *encoders)}
     for setting, own in (("learning_rate", "learning_rates"), ("stop_after", "stops_after")):
@@ -68,7 +70,8 @@ def trained_in(method: Method, base: BaseModel, config: TrainConfig) -> dict[str
     """
     parts = method.components(base.family, config)
     encoders = base.family.text.encoders
-    for number in config.text_encoder.only if config.text_encoder.train else ():
+    # other methods choose their encoders themselves
+    for number in config.text_encoder.only if config.text_encoder.train and facts_of(config).chooses_parts else ():
         if encoders[number - 1] not in base.component_names:
             raise UserError(
                 f"text_encoder.only {number}: model.base {config.model.base!r} does not have this text encoder; remove "

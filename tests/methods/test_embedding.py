@@ -14,6 +14,7 @@ from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
 from modules.families.conditioning import encode_text
 from modules.methods.embedding import new_words
+from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
 from modules.weights.embedding_files import add_embedding
 from modules.weights.errors import WeightsError
@@ -41,6 +42,12 @@ def load(folder, family):
     pipe = PIPELINES[family].from_pretrained(folder)
     pipe.set_progress_bar_config(disable=True)
     return pipe
+
+
+def test_the_choice_of_text_encoders_to_train_is_not_that_of_the_words(tiny_sd15):
+    parts = {"train": True, "only": [2]}
+    base, config = prepared(tiny_sd15, "embedding", embeddings=WORDS, text_encoder=parts)
+    assert list(trained_in(EMBEDDING, base, config)) == ["text_encoder"]
 
 
 @pytest.mark.parametrize("model", MODELS)

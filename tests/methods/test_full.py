@@ -90,6 +90,8 @@ def test_of_several_text_encoders_the_chosen_ones_train(tiny_sd3):
     config.text_encoder.only = [2]
     with pytest.raises(UserError, match=r"^text_encoder\.only 2: Stable Diffusion 1\.x / 2\.x has 1 text encoder; use"):
         FULL.components(FAMILIES["sd15"], config)
+    config.text_encoder.train = False  # so that it has no effect
+    assert list(FULL.components(FAMILIES["sd15"], config)) == ["unet"]
 
 
 LAYERS = {

@@ -53,7 +53,7 @@ def bounded(seed: int) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise AssertionError(f"the mutation with seed {seed} ended in {type(error).__name__}") from error
+        raise AssertionError(f"the case with seed {seed} ended in {type(error).__name__}") from error
     finally:
         if can_alarm:
             signal.alarm(0)

@@ -1,0 +1,77 @@
+"""Whatever the declarations of the settings allow, a run is planned or refused in sentences."""
+
+import random
+
+import pytest
+
+from modules.config.errors import UserError
+from modules.config.families import load_families
+from modules.config.files import config_from_values
+from modules.data.health import check_health
+from modules.data.run_summary import summarize
+from modules.launch.plan import plan_launch
+from modules.machine.Machine import Machine
+from modules.trainer.checks import check_start
+from scripts.check_data import as_text
+from tests.support.drawn_settings import drawn_values
+from tests.support.mutations import bounded, check_text
+from tests.support.videos import write_video
+
+SAMPLED, TOTAL, CHUNK = 150, 20_000, 500
+FIXED = ("workspace_dir", "cache_dir", "family", "model.base", "concepts[].path", "concepts[].enabled")
+
+
+def chunks():
+    """Seeds of the tests, of which all but the first few only run with `-m proof`."""
+    later = [range(start, min(start + CHUNK, TOTAL)) for start in range(SAMPLED, TOTAL, CHUNK)]
+    return [range(SAMPLED), *(pytest.param(seeds, marks=pytest.mark.proof) for seeds in later)]
+
+
+@pytest.fixture
+def draw(tmp_path, picture_folder):
+    folder = picture_folder()
+    masks = picture_folder(name="pictures/masks")
+    write_video(folder / "clip.mp4", 12)
+    (folder / "metadata.csv").write_text("file_name,text\n000.png,a cat\n", encoding="utf-8")
+    image = str(folder / "000.png")
+    paths = ("", "", str(folder), str(masks), image, str(folder / "metadata.csv"), str(tmp_path / "missing"))
+
+    def config(seed):
+        rng = random.Random(seed)
+        name, family = rng.choice(sorted(load_families().items()))
+        values = {
+            "workspace_dir": str(tmp_path / "run"),
+            "cache_dir": str(tmp_path / "cache"),
+            "family": name,
+            "method": rng.choice(family.methods),
+            "model.base": "someone/something",  # of a model on the Hub, only its files can say more
+            "data.resolution": 64,
+            "concepts.0.path": str(folder),
+            "embeddings.0.placeholder": "cat",
+            "sampling.samples.0.prompt": "a cat",
+            "data.frames": 1 + rng.choice((0, 1, 2)) * family.frame_step,
+            "concepts.0.reference_folder": str(folder) if family.needs_references and not family.layered else "",
+            "sampling.samples.0.reference": image if family.needs_references or family.needs_first_frame else "",
+            "sampling.samples.0.last_frame": image if family.needs_last_frame else "",
+        }
+        return config_from_values(drawn_values(values, rng, FIXED, paths))
+
+    return config
+
+
+def planned(config, num_ranks):
+    """What the dry run and the dataset check say."""
+    check_text(as_text(check_health(config, num_ranks)))
+    plan = plan_launch(config, {}, Machine(cores=2))
+    _, warnings = check_start(config, num_ranks)
+    check_text(f"{plan.describe()}\n{summarize(config, num_ranks, warnings)}")
+
+
+@pytest.mark.parametrize("seeds", chunks(), ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
+def test_drawn_settings_are_planned_or_refused_in_sentences(seeds, draw):
+    for seed in seeds:
+        with bounded(seed):
+            try:
+                planned(draw(seed), 1 + seed % 3)
+            except UserError as error:
+                check_text(str(error))
