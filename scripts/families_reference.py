@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,8 @@ def _entry(family: Family, counted: dict[str, Any] | None) -> dict[str, Any]:
         "has_kohya_loras": bool(family.kohya_prefixes),
         "patch_size": family.patch_size,
         "shift_law": family.shift_law,
+        "training_timesteps": family.training_timesteps and asdict(family.training_timesteps),
+        "expert_boundary": family.expert_boundary,
         "experts": family.experts is not None,
         "text_trainable": family.text.trainable,
         "memory": _memory(family, counted),

@@ -5,24 +5,25 @@ from pydantic.dataclasses import dataclass
 from modules.config.families import families_with
 from modules.config.setting import STRICT, Float, Int, setting
 
-OTHER_THAN_FAMILY = ["uniform", "logit_normal", "sigmoid", "beta", "mode", "cosmap"]
+OTHERS = ["uniform", "logit_normal", "sigmoid", "beta", "mode", "cosmap"]
 
 
 @dataclass(config=STRICT)
 class DiffusionConfig:
     """Which timesteps are trained, and with what noise."""
 
-    timesteps: Literal["uniform", "family", "logit_normal", "sigmoid", "beta", "mode", "cosmap"] = setting(
-        "uniform",
+    timesteps: Literal["trained", "family", "uniform", "logit_normal", "sigmoid", "beta", "mode", "cosmap"] = setting(
+        "trained",
         label="Timestep distribution",
         also_called="timestep_sampling, weighting_scheme, timestep_distribution, heavy_tail, cos_map",
-        help="How often each amount of noise is trained. Model's own: as the model's makers did, for Stable Diffusion "
-        "3 logit-normal with the model's shift, for Stable Diffusion uniform. What kohya's scripts and ai-toolkit call "
-        "sigmoid is logit-normal here.",
+        help="How often each amount of noise is trained. As the makers train: as in their training code or, where that "
+        "isn't public, as other trainers do. Sampling shift: logit-normal, shifted as in sampling; the same for most "
+        "models, uniform for Stable Diffusion. What kohya's scripts and ai-toolkit call sigmoid is logit-normal here.",
         group="training",
         choice_labels={
+            "trained": "As the makers train",
+            "family": "With the sampling shift",
             "uniform": "Uniform",
-            "family": "The model's own",
             "logit_normal": "Logit-normal",
             "sigmoid": "Sigmoid",
             "beta": "Beta",
@@ -115,7 +116,7 @@ class DiffusionConfig:
         group="training",
         choice_labels={"none": "Off", "factor": "By a factor", "resolution": "By the image's size"},
         importance="advanced",
-        visible_when={".timesteps": OTHER_THAN_FAMILY},
+        visible_when={".timesteps": OTHERS},
     )
     shift: Float = setting(
         3.0,
@@ -126,7 +127,7 @@ class DiffusionConfig:
         gt=0,
         le=100,
         importance="advanced",
-        visible_when={".timesteps": OTHER_THAN_FAMILY, ".shift_by": ["factor"]},
+        visible_when={".timesteps": OTHERS, ".shift_by": ["factor"]},
     )
     min_timestep: Int = setting(
         0,
@@ -147,6 +148,19 @@ class DiffusionConfig:
         ge=1,
         le=1000,
         importance="advanced",
+    )
+    expert_share: Float | None = setting(
+        0.5,
+        label="High-noise share",
+        also_called="switch_boundary_every, high noise, low noise, boundary_ratio",
+        help="The share of the samples that trains the expert for high noise; the others train the one for low noise, "
+        "each at its own timesteps. Empty: by where the timesteps fall, so that the one for high noise gets a sixth.",
+        group="training",
+        gt=0,
+        lt=1,
+        importance="advanced",
+        empty_means="by timestep",
+        visible_when={"family": families_with(experts=True), "denoiser.expert": ["both"]},
     )
     guidance: Float = setting(
         1.0,

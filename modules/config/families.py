@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 from modules.config.installation import ROOT
 from modules.config.methods import methods_for
+from modules.config.ResolutionShift import ShiftLaw
+from modules.config.TrainingTimesteps import TrainingTimesteps, training_timesteps
 
 PATH = ROOT / "resources" / "families.json"
 # Where the config of a model's denoiser is added to its model_index.json, because some families share a pipeline.
@@ -43,7 +45,7 @@ class FamilyInfo:
     takes_chunks: whether its text encoders can encode prompts in chunks of 75 tokens.
     groups_texts: whether texts of different lengths take passes of their own.
     experts: whether several denoisers share the timesteps.
-    patch_size, shift_law: as in Family.
+    patch_size, shift_law, training_timesteps, expert_boundary: as in Family.
     memory: the sizes that machine/architectures.py holds; None if they are unknown.
     text_trainable: whether the text encoders' own weights can be trained.
     """
@@ -84,7 +86,9 @@ class FamilyInfo:
     takes_chunks: bool = False
     has_kohya_loras: bool = False
     patch_size: int = 2
-    shift_law: Literal["exponential", "root", "side"] = "exponential"
+    shift_law: ShiftLaw = "exponential"
+    training_timesteps: TrainingTimesteps | None = None
+    expert_boundary: float = 0.0
 
     @property
     def trainable_text_encoders(self) -> tuple[str, ...]:
@@ -101,7 +105,16 @@ def load_families() -> dict[str, FamilyInfo]:
     """The families by name, in the order of the menu."""
     entries = json.loads(PATH.read_bytes())
     listed = ("denoisers", "text_encoders", "lora_targets", "embedding_keys")
-    infos = [FamilyInfo(**{**entry, **{name: tuple(entry[name]) for name in listed}}) for entry in entries]
+    infos = [
+        FamilyInfo(
+            **{
+                **entry,
+                **{name: tuple(entry[name]) for name in listed},
+                "training_timesteps": training_timesteps(entry.get("training_timesteps")),
+            }
+        )
+        for entry in entries
+    ]
     return {info.name: info for info in infos}
 
 

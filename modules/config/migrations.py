@@ -6,11 +6,26 @@ from collections.abc import Callable, Mapping
 from modules.config.errors import ConfigError
 from modules.config.show_value import show_value
 
-CURRENT_VERSION = 1
+CURRENT_VERSION = 2
 
 Migration = Callable[[dict], dict]
 
-MIGRATIONS: dict[int, Migration] = {}
+
+def _keep_timesteps(values: dict) -> dict:
+    """To version 2, in which the experts of a model have equal shares, and timesteps are by default as in its training.
+
+    Before, they were uniform by default. A file that doesn't name its family is for a preset, which names them, or for
+    the default family, to which both are the same.
+    """
+    diffusion = values.setdefault("diffusion", {})
+    if isinstance(diffusion, dict):  # anything else is refused when it is validated
+        diffusion.setdefault("expert_share", None)
+        if "family" in values:
+            diffusion.setdefault("timesteps", "uniform")
+    return values
+
+
+MIGRATIONS: dict[int, Migration] = {1: _keep_timesteps}
 """Version -> the function that converts values of this version to the next one."""
 
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from modules.config.ResolutionShift import ResolutionShift, ShiftLaw
 from modules.diffusion.timesteps import (
     InverseCdf,
-    ResolutionShift,
-    ShiftLaw,
     TimestepDistribution,
     beta,
     cosmap,
     logit_normal,
     mode,
+    parabola,
     sigmoid,
+    stretched_logit_normal,
 )
 
 if TYPE_CHECKING:
     from modules.config.DiffusionConfig import DiffusionConfig
+    from modules.config.TrainingTimesteps import TrainingTimesteps
 
 
 class NoisedFamily(Protocol):
@@ -30,27 +33,39 @@ class NoisedFamily(Protocol):
     def patch_size(self) -> int: ...
     @property
     def shift_law(self) -> ShiftLaw: ...
+    @property
+    def training_timesteps(self) -> TrainingTimesteps | None: ...
 
 
 def timestep_distribution(
     family: NoisedFamily, scheduler_config: Mapping[str, Any], settings: DiffusionConfig
 ) -> TimestepDistribution:
-    """The distribution that timesteps are drawn from. scheduler_config: of the base model; it has the default shift."""
-    if settings.timesteps == "family":
+    """The distribution of the timesteps in training. scheduler_config: of the base model; it has the sampling shift."""
+    low, high = settings.min_timestep / 1000, settings.max_timestep / 1000
+    if settings.timesteps == "trained" and (trained := family.training_timesteps) is not None:
+        return replace(_trained(trained), low=low, high=high, patch_size=family.patch_size)
+    if settings.timesteps in ("trained", "family"):
         inverse_cdf, shift = _own(family, scheduler_config)
     else:
         inverse_cdf = _inverse_cdf(settings)
         by_resolution = settings.shift_by == "resolution"
         factor = settings.shift if settings.shift_by == "factor" else 1.0
         shift = _resolution_shift(family, scheduler_config) if by_resolution else factor
-    low, high = settings.min_timestep / 1000, settings.max_timestep / 1000
     return TimestepDistribution(inverse_cdf, shift, low, high, family.patch_size)
+
+
+def _trained(trained: TrainingTimesteps) -> TimestepDistribution:
+    if trained.uniform_share:
+        stretched = stretched_logit_normal(trained.std, trained.uniform_share)
+        return TimestepDistribution(shift=trained.shift, shifted_inverse_cdf=stretched)
+    inverse_cdf = parabola(*trained.parabola) if trained.parabola else logit_normal(0.0, trained.std)
+    return TimestepDistribution(inverse_cdf, trained.shift)
 
 
 def _own(
     family: NoisedFamily, scheduler_config: Mapping[str, Any]
 ) -> tuple[InverseCdf | None, float | ResolutionShift]:
-    """The family's default: logit-normal with the sampling shift for flow models (Esser et al. 2024, section 3.1)."""
+    """Logit-normal with the sampling shift for flow models (Esser et al. 2024, section 3.1), uniform for others."""
     if family.objective == "ddpm":
         return None, 1.0
     if scheduler_config.get("use_dynamic_shifting", False):

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from modules.config.methods import methods_for
-from modules.diffusion.timesteps import ShiftLaw
+from modules.config.ResolutionShift import ShiftLaw
+from modules.config.TrainingTimesteps import TrainingTimesteps
 from modules.families.Codec import Codec
 from modules.families.inpainting import MaskResolution
 from modules.families.LayerNames import LayerNames
@@ -127,6 +128,9 @@ class Family:
     min_sample_steps: the fewest steps that the pipeline can sample in.
     patch_size: latent cells along each side of a token, for shifting timesteps by resolution.
     shift_law: how the shift of timesteps by resolution grows with the size of an image, as in ResolutionShift.
+    training_timesteps: what its makers or, where that isn't public, peers train it with; None for a logit-normal
+        distribution with the sampling shift, or a uniform one for "ddpm".
+    expert_boundary: of the published model, the normalized timestep between its experts, for the preview.
     partly_unused: components with weights that the forward pass does not use, so that they never get a gradient.
     frozen_layers: component -> layers that are never trained, because other programs' file formats can't hold them.
     further_classes: component -> classes, with their library, that its folders may name beside those of `published`.
@@ -211,6 +215,8 @@ class Family:
     min_sample_steps: int = 1
     patch_size: int = 2
     shift_law: ShiftLaw = "exponential"
+    training_timesteps: TrainingTimesteps | None = None
+    expert_boundary: float = 0.0
     partly_unused: tuple[str, ...] = ()
     frozen_layers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     further_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from modules.config.TrainingTimesteps import TrainingTimesteps
 from modules.families.checkpointing import checkpoint_each
 from modules.families.Family import DenoiserCall
 from modules.families.flux1 import FLUX1, FLUX1_MODEL
@@ -79,6 +80,8 @@ CHROMA = replace(
     ),
     inputs=_inputs,
     adapt=_adapt,
+    # lodestone-rock/flow: src/trainer/train_chroma.py, create_distribution
+    training_timesteps=TrainingTimesteps(parabola=(2.0, 7.7)),
     takes_guidance=False,
     lora_targets=_without_clip(FLUX1.lora_targets),
     lora_mlp=_without_clip(FLUX1.lora_mlp),

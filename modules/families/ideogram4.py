@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from modules.config.ResolutionShift import ResolutionShift
+from modules.config.TrainingTimesteps import TrainingTimesteps
 from modules.families.Family import DenoiserCall, Family
 from modules.families.LayerNames import LayerNames
 from modules.families.packing import token_positions
@@ -91,6 +93,8 @@ IDEOGRAM_4 = Family(
     pack=pack_cells,
     unpack=unpack_cells,
     patch_size=1,
+    # no training code is public; of its sampling, in diffusers' Ideogram4Pipeline: shifted by sqrt(pixels / 512 / 512)
+    training_timesteps=TrainingTimesteps(std=1.5, shift=ResolutionShift(0.0, 1.0, base_tokens=1024, law="root")),
     call_options={"guidance_schedule": None},  # which would exclude a guidance scale
     unused=("prompt_enhancer_head",),
     can_train_vae=True,

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from modules.config.ResolutionShift import ResolutionShift
+from modules.config.TrainingTimesteps import TrainingTimesteps
 from modules.families.Family import DenoiserCall
 from modules.families.ltx_video import LTX_VIDEO
 from modules.families.PublishedModel import GEMMA_3_12B, Component, PublishedModel
@@ -73,6 +75,8 @@ LTX_2 = replace(
     ),
     fps=_FPS,
     inputs=_inputs,
+    # Lightricks/LTX-2: packages/ltx-trainer/src/ltx_trainer/timestep_samplers.py, ShiftedLogitNormalTimestepSampler
+    training_timesteps=TrainingTimesteps(shift=ResolutionShift(0.95, 2.05, 1024, 4096), uniform_share=0.1),
     call_options={
         "frame_rate": _FPS,
         # no further predictions for guidance, for which 2.0 and 2.3 have different defaults

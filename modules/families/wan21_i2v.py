@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from modules.config.families import DENOISER_CONFIG
+from modules.config.TrainingTimesteps import TrainingTimesteps
 from modules.families.Family import DenoiserCall
 from modules.families.PublishedModel import Component
 from modules.families.wan21 import ATTENTION, WAN_21, WAN_21_MODEL
@@ -72,6 +73,9 @@ WAN_21_FLF2V = replace(
     accepts=lambda index: WAN_21.accepts(index) and _has_positions(index),
     takes_last_frame=True,
     needs_last_frame=True,
+    # The scheduler's shift of 16 is for sampling. Its makers have published no training code; kohya-ss/musubi-tuner:
+    # docs/wan.md trains all of Wan 2.1 with 3.
+    training_timesteps=TrainingTimesteps(shift=3.0),
     inputs=_inputs_with_last_frame,
     published=replace(
         WAN_21_MODEL,

@@ -79,6 +79,7 @@ WAN_22_A14B = replace(
     accepts=lambda index: bool(index.get("boundary_ratio")) and not index.get("expand_timesteps"),
     denoisers=("transformer", "transformer_2"),
     experts=_experts,
+    expert_boundary=0.875,  # Wan-Video/Wan2.2: wan/configs/wan_t2v_A14B.py
     lora_targets=dict.fromkeys(("transformer", "transformer_2"), ATTENTION),
     lora_mlp=dict.fromkeys(("transformer", "transformer_2"), MLP),
     lora_blocks=dict.fromkeys(("transformer", "transformer_2"), ("blocks",)),
@@ -93,6 +94,7 @@ WAN_22_I2V_A14B = replace(
     WAN_22_A14B,
     name="wan22_i2v_a14b",
     label="Wan 2.2 I2V A14B",
+    expert_boundary=0.9,  # Wan-Video/Wan2.2: wan/configs/wan_i2v_A14B.py
     pipeline="WanImageToVideoPipeline",
     image_pipeline="WanImageToVideoPipeline",
     unused=("image_encoder", "image_processor"),

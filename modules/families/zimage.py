@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from modules.config.TrainingTimesteps import TrainingTimesteps
 from modules.families.Family import DenoiserCall, Family
 from modules.families.LayerNames import DIFFUSERS_NAMES, LayerNames
 from modules.families.PublishedModel import KL_VAE_16, Component, PublishedModel
@@ -65,6 +66,9 @@ Z_IMAGE = Family(
     latent_bytes_per_pixel=16 * 4 / 8**2,
     caption_bytes=128 * 2560 * 4,  # for a caption of about 128 tokens
     typical_bytes=41e9,
+    # Its makers have published no training code, and its sampling shift is 6, Turbo's 3. Without a shift as in Nerogar/
+    # OneTrainer: training_presets/Z-Image and ostris/ai-toolkit, and found better in kohya-ss/musubi-tuner issue 908.
+    training_timesteps=TrainingTimesteps(),
     partly_unused=("text_encoder",),  # the denoiser uses the input of its last layer
     further_classes={"tokenizer": ("transformers.AutoTokenizer",)},
     published=PublishedModel(

@@ -281,7 +281,7 @@ def _noise_options(config: TrainConfig, base: BaseModel) -> dict[str, Any]:
     return {
         "diffusion": config.diffusion,
         "loss": config.loss,
-        "timesteps": _of_the_expert(
+        "timesteps": _of_the_experts(
             timestep_distribution(base.family, base.pipe.scheduler.config, config.diffusion), config, base
         ),
         "zero_unconditional": is_unconditional_zero(base.family, base.pipe),
@@ -289,13 +289,16 @@ def _noise_options(config: TrainConfig, base: BaseModel) -> dict[str, Any]:
     }
 
 
-def _of_the_expert(timesteps: TimestepDistribution, config: TrainConfig, base: BaseModel) -> TimestepDistribution:
-    """The distribution within the range of the expert that trains, if it is only one."""
+def _of_the_experts(timesteps: TimestepDistribution, config: TrainConfig, base: BaseModel) -> TimestepDistribution:
+    """The distribution within the range of the expert that trains, if it is only one, or divided among both."""
+    if base.family.experts is None:
+        return timesteps
+    ranges = base.family.experts(base.pipe.config)
     chosen = base.family.denoisers_of(config.denoiser.expert)
     if not facts_of(config).chooses_parts or len(chosen) == len(base.family.denoisers):
-        return timesteps
-    assert base.family.experts is not None  # else all denoisers are chosen
-    low, high = base.family.experts(base.pipe.config)[chosen[0]]
+        boundary = ranges[base.family.denoisers[0]][0] / 1000  # of the one for high noise
+        return replace(timesteps, boundary=boundary, share_above=config.diffusion.expert_share)
+    low, high = ranges[chosen[0]]
     # the upper border belongs to the other expert, also where float32 rounds up to it
     limits = max(timesteps.low, low / 1000), min(timesteps.high, high / 1000 - 1e-6)
     if limits[0] >= limits[1]:

@@ -15,6 +15,7 @@ import modules.config
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.describe import alternatives, is_visible, range_text, settings_by_path, value_at, walk_settings
 from modules.config.files import apply_overrides, config_from_values
+from modules.config.migrations import CURRENT_VERSION
 from modules.config.setting import STRICT, Int, section, setting
 from modules.config.TrainConfig import TrainConfig
 
@@ -52,7 +53,7 @@ def another_value(info) -> str:
     if info.type == "list":
         return "[{}]"
     if info.path == "config_version":
-        return "1"  # one value only
+        return str(CURRENT_VERSION)  # one value only
     if info.lt is not None and info.ge is None and info.gt is None:
         return "-0.5"
     low = info.ge if info.ge is not None else info.gt

@@ -323,7 +323,7 @@ def test_a_config_that_could_not_be_loaded_is_not_written(tmp_path):
 
 
 def test_reading_values_changes_nothing_but_adds_the_version(tmp_path):
-    assert load_values(write(tmp_path, "batch_size: zero\n")) == {"batch_size": "zero", "config_version": 1}
+    assert load_values(write(tmp_path, "batch_size: zero\n")) == {"batch_size": "zero", "config_version": 2}
 
 
 def test_overrides_set_values_and_leave_the_given_ones_alone():

@@ -3,7 +3,9 @@
 import pytest
 
 from modules.config.errors import ConfigError
+from modules.config.files import config_from_values
 from modules.config.migrations import CURRENT_VERSION, MIGRATIONS, migrate
+from modules.config.presets import load_preset, merge_values
 
 
 def rename_rate(values: dict) -> dict:
@@ -41,7 +43,7 @@ def test_a_missing_version_means_todays():
 def test_a_newer_version_is_refused():
     with pytest.raises(ConfigError) as caught:
         migrate({"config_version": 7})
-    assert str(caught.value) == "config_version 7 is newer than this Chorus understands (1): update Chorus."
+    assert str(caught.value) == "config_version 7 is newer than this Chorus understands (2): update Chorus."
 
 
 def test_an_older_version_without_a_step_is_refused():
@@ -64,3 +66,16 @@ def test_a_huge_version_is_refused(version):
 
 def test_every_older_version_has_its_step():
     assert sorted(MIGRATIONS) == list(range(1, CURRENT_VERSION))
+
+
+def test_files_of_version_1_keep_the_timesteps_that_they_meant():
+    frozen = {"config_version": 1, "family": "wan22_a14b", "diffusion": {"timesteps": "family", "shift": 2.0}}
+    kept = config_from_values(frozen).diffusion
+    assert (kept.timesteps, kept.shift, kept.expert_share) == ("family", 2.0, None)
+    assert config_from_values({"config_version": 1, "family": "zimage"}).diffusion.timesteps == "uniform"
+    new = config_from_values({"family": "wan22_a14b"}).diffusion
+    assert (new.timesteps, new.expert_share) == ("trained", 0.5)
+    over_preset = merge_values(load_preset("zimage-lora"), migrate({"config_version": 1, "epochs": 3}))
+    assert config_from_values(over_preset).diffusion.timesteps == "trained"
+    with pytest.raises(ConfigError, match="diffusion"):
+        config_from_values({"config_version": 1, "diffusion": 3})

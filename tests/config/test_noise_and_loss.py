@@ -113,3 +113,11 @@ def test_a_started_lora_beside_what_is_preserved_is_worth_a_warning():
         assert not blocking
         assert problems(path, **settings) == []
     assert problems(path, lora=start) == []
+
+
+def test_a_shift_that_the_timesteps_decide_themselves_is_worth_a_warning():
+    path, settings = "diffusion.shift_by", {"shift_by": "factor", "shift": 2.0}
+    ((message, blocking),) = problems(path, family="sd3", diffusion=settings)
+    assert not blocking
+    assert message.startswith("diffusion.shift_by factor has no effect with diffusion.timesteps trained")
+    assert problems(path, family="sd3", diffusion={**settings, "timesteps": "uniform"}) == []

@@ -9,12 +9,13 @@ import torch
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.DiffusionConfig import DiffusionConfig
 from modules.config.LossConfig import LossConfig
+from modules.config.ResolutionShift import ResolutionShift
 from modules.data.CaptionSource import CaptionSource
 from modules.data.epoch_plan import MicroBatch
 from modules.data.records import CachedRecords
 from modules.data.SampleSource import SampleSource
 from modules.data.TensorCache import TensorCache
-from modules.diffusion.timesteps import ResolutionShift, TimestepDistribution, logit_normal, resolution_shift, shifted
+from modules.diffusion.timesteps import TimestepDistribution, logit_normal, resolution_shift, shifted
 
 SAMPLES = ((0, 0), (1, 0), (2, 1))
 

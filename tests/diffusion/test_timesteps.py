@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from modules.config.DiffusionConfig import DiffusionConfig
+from modules.config.ResolutionShift import ResolutionShift
 from modules.diffusion.timestep_sampling import timestep_distribution
 from modules.diffusion.timesteps import (
-    ResolutionShift,
     TimestepDistribution,
     beta,
     cosmap,
@@ -150,7 +150,9 @@ def test_the_shift_by_the_root_of_the_resolution_is_that_of_diffusers_cogview4(t
 def test_the_shift_by_the_side_of_an_image_is_that_of_diffusers_qwen_image_layered(kind):
     """Its pipeline counts the tokens of the image alone: 40 x 40 of 640 x 640 pixels, whose root is 2.5 times 16."""
     scheduler = {"use_dynamic_shifting": True, "time_shift_type": kind, "base_shift": 0.9, "max_image_seq_len": 8192}
-    ours = timestep_distribution(FAMILIES["qwen_image_layered"], scheduler, DiffusionConfig(shift_by="resolution"))
+    ours = timestep_distribution(
+        FAMILIES["qwen_image_layered"], scheduler, DiffusionConfig(timesteps="uniform", shift_by="resolution")
+    )
     t = torch.tensor([0.01, 0.3, 0.99], dtype=torch.float64)
     expected = FlowMatchEulerDiscreteScheduler(**scheduler).time_shift(2.5, 1.0, t).numpy()
     found = [ours.at(value, (16, 5, 80, 80)) for value in t.tolist()]
@@ -182,12 +184,17 @@ def place(settings, family="sd3", scheduler=SD3_SCHEDULER, u=0.3):
     return timestep_distribution(FAMILIES[family], scheduler, DiffusionConfig(**settings)).at(u, LATENT)
 
 
-def test_settings_nobody_touched_train_every_timestep_alike():
-    for family in FAMILIES:
-        assert place({}, family) == 0.3
+def test_without_numbers_of_its_makers_a_family_trains_with_the_sampling_shift_bit_for_bit():
+    draws = np.random.default_rng(0).random(20).tolist()
+    dynamic = {"use_dynamic_shifting": True, "max_shift": 1.5}
+    for name, family in FAMILIES.items():
+        for scheduler in ({"shift": 5.0}, dynamic):
+            found = [[place({"timesteps": kind}, name, scheduler, u) for u in draws] for kind in ("trained", "family")]
+            assert (found[0] == found[1]) == (family.training_timesteps is None), name
+    assert [place({}, "sd15", u=u) for u in draws] == draws
 
 
-def test_the_models_own_timesteps_are_those_its_makers_trained():
+def test_the_sampling_shift_is_that_of_the_scheduler():
     normal = logit_normal(0, 1)(0.3)
     assert place({"timesteps": "family"}) == shifted(normal, 3.0)
     dynamic = {"use_dynamic_shifting": True, "max_shift": 1.5}
@@ -206,9 +213,10 @@ def test_the_models_own_timesteps_are_those_its_makers_trained():
         ({"timesteps": "beta", "beta_alpha": 3.0, "beta_beta": 0.5}, beta(3.0, 0.5)(0.3)),
         ({"timesteps": "mode", "mode_scale": -0.5}, mode(-0.5)(0.3)),
         ({"timesteps": "cosmap"}, cosmap(0.3)),
-        ({"shift_by": "factor", "shift": 2.0}, shifted(0.3, 2.0)),
-        ({"shift_by": "resolution"}, shifted(0.3, math.exp(1.15))),
-        ({"min_timestep": 200, "max_timestep": 700}, 0.2 + 0.5 * 0.3),
+        ({"timesteps": "uniform"}, 0.3),
+        ({"timesteps": "uniform", "shift_by": "factor", "shift": 2.0}, shifted(0.3, 2.0)),
+        ({"timesteps": "uniform", "shift_by": "resolution"}, shifted(0.3, math.exp(1.15))),
+        ({"timesteps": "uniform", "min_timestep": 200, "max_timestep": 700}, 0.2 + 0.5 * 0.3),
     ],
 )
 def test_every_setting_reaches_the_timesteps(settings, expected):

@@ -54,7 +54,7 @@ def test_the_options_change_the_preset_of_the_models_family(options, tmp_path):
     config = flow_config(parse_args(options(tmp_path)))
     assert (config.family, config.method, config.batch_size, config.epochs) == ("wan21", "lora", 4, 50)
     assert (config.optimizer.learning_rate, config.ema.enabled, config.data.resolution) == (1e-3, True, 32)
-    assert config.diffusion.timesteps == "family"  # of the preset
+    assert config.diffusion.timesteps == "trained"  # of the preset
     assert not config.enable_multi_gpu
 
 

@@ -80,6 +80,13 @@ def test_a_lora_of_one_expert_trains_on_its_timesteps_without_loading_the_other(
     assert files == [f"model{'' if expert == 'high' else '_transformer_2'}.safetensors"]
 
 
+def test_the_expert_for_high_noise_gets_its_share(make_config, tiny_model, train):
+    options = (f"model.base={tiny_model('wan22_a14b')}", "diffusion.expert_share=0.25", "max_steps=1")
+    timesteps = train(make_config(*RUN, *options)).prepared.source.timesteps
+    drawn = [timesteps.at((number + 0.5) / 100, (16, 1, 4, 4)) for number in range(100)]
+    assert sum(t >= 0.5 for t in drawn) == 25
+
+
 def test_one_expert_is_sampled_with_the_other_as_it_was(make_config, tiny_model, train):
     sample = {"prompt": "a cat", "width": 32, "height": 32, "steps": 2, "guidance": 2}
     samples = [f"sampling.samples.0.{key}={value}" for key, value in sample.items()]

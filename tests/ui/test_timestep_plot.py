@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from modules.config.DataConfig import DataConfig
 from modules.config.DiffusionConfig import DiffusionConfig
 from modules.config.LossConfig import LossConfig
 from modules.config.TrainConfig import TrainConfig
@@ -28,7 +29,7 @@ def test_uniform_timesteps_are_bars_of_one_height():
     bars = timestep_bars(TrainConfig(), None)
     assert bars.heights == (1.0,) * NUM_BARS
     assert bars.note == "Half of the samples have timesteps above 500."
-    half = drawn(replace(FLOW, diffusion=DiffusionConfig(min_timestep=500)))
+    half = drawn(replace(FLOW, diffusion=DiffusionConfig(timesteps="uniform", min_timestep=500)))
     assert set(half[: NUM_BARS // 2]) == {0.0}
     assert (half[NUM_BARS // 2 :] > 0.9).all()
 
@@ -50,6 +51,23 @@ def test_the_models_own_shift_is_that_of_its_folder(tmp_path):
     by_size = timestep_bars(config, {"use_dynamic_shifting": True})
     assert by_size.note.endswith("For images of 512 x 512 pixels.")
     assert read_schedule(str(tmp_path / "gone")) is None
+
+
+def test_timesteps_as_the_makers_train_need_no_folder_and_count_the_frames_of_a_clip():
+    assert timestep_bars(TrainConfig(family="zimage"), None).note == "Half of the samples have timesteps above 500."
+    clips = TrainConfig(family="ltx2", data=DataConfig(frames=121, resolution=640))
+    note = timestep_bars(clips, None).note
+    assert note.endswith("For clips of 121 frames and 640 x 640 pixels.")
+    image = timestep_bars(replace(clips, data=DataConfig(resolution=640)), None).note
+    assert image.endswith("For images of 640 x 640 pixels.")
+    assert note.split()[7] > image.split()[7]  # more noise
+
+
+def test_experts_have_their_shares_in_the_plot():
+    config = TrainConfig(family="wan22_a14b")
+    assert timestep_bars(config, {"flow_shift": 3.0}).note == "Half of the samples have timesteps above 875."
+    by_timestep = replace(config, diffusion=DiffusionConfig(expert_share=None))
+    assert timestep_bars(by_timestep, {"flow_shift": 3.0}).note == "Half of the samples have timesteps above 750."
 
 
 @pytest.mark.parametrize("prediction_type", ["epsilon", "v_prediction"])

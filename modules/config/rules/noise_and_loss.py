@@ -19,6 +19,14 @@ def noise_problems(config: TrainConfig) -> Iterator[Problem]:
     if low >= high:
         message = f"diffusion.min_timestep {low}: must be below max_timestep ({high}); lower it or raise the other."
         yield Problem("diffusion.min_timestep", message)
+    shift_by, timesteps = config.diffusion.shift_by, config.diffusion.timesteps
+    if shift_by != "none" and timesteps in ("trained", "family"):
+        message = (
+            f"diffusion.shift_by {shift_by} has no effect with diffusion.timesteps {timesteps}, which decides the "
+            "shift itself; set timesteps to logit_normal or uniform, or shift_by to none."
+        )
+        remedy = set_to("diffusion.shift_by", "none", "No shift")
+        yield Problem("diffusion.shift_by", message, blocking=False, remedy=remedy)
     if config.diffusion.offset_noise_by_timestep:
         path, off = "diffusion.offset_noise_by_timestep", switch_off("diffusion.offset_noise_by_timestep")
         if config.family not in SNR_FAMILIES:

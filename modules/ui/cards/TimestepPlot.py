@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HEIGHT = 72  # unscaled pixels
 LOWEST = 0.01  # of the height, so that a rare timestep can be told from one that is never trained
-SETTINGS = ("diffusion.", "loss.", "model.", "data.resolution", "family", "method")
+SETTINGS = ("diffusion.", "loss.", "model.", "data.resolution", "data.frames", "denoiser.expert", "family", "method")
 
 
 class BarCanvas(CardCanvas):

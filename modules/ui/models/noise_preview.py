@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from modules.config.families import load_families
+from modules.config.families import FamilyInfo, load_families
 from modules.config.methods import facts_of
+from modules.config.ResolutionShift import ResolutionShift
 from modules.config.TrainConfig import TrainConfig
 from modules.diffusion.loss_weights import timestep_weight
 from modules.diffusion.timestep_sampling import timestep_distribution
-from modules.diffusion.timesteps import ResolutionShift
 
 NUM_BARS = 50
 NUM_DRAWS = 5000
@@ -49,16 +49,22 @@ def timestep_bars(config: TrainConfig, schedule: Schedule | None) -> Bars | None
         return None
     family = load_families()[config.family]
     distribution = timestep_distribution(family, schedule or {}, config.diffusion)
+    if family.experts and config.denoiser.expert == "both":
+        share = config.diffusion.expert_share
+        distribution = replace(distribution, boundary=family.expert_boundary, share_above=share)
     side = max(1, config.data.resolution // family.align) * distribution.patch_size
-    draws = [distribution.at((number + 0.5) / NUM_DRAWS, (1, side, side)) for number in range(NUM_DRAWS)]
+    frames = config.data.frames if family.frame_step else 1
+    shape = (1, (frames - 1) // (family.frame_step or 1) + 1, side, side)
+    draws = [distribution.at((number + 0.5) / NUM_DRAWS, shape) for number in range(NUM_DRAWS)]
     counts, _ = np.histogram(draws, bins=NUM_BARS, range=(0.0, 1.0))
     middle = round(1000 * float(np.median(draws)))
     notes = [f"Half of the samples have timesteps above {middle}."]
-    asks_base = config.diffusion.timesteps == "family" or config.diffusion.shift_by == "resolution"
+    asks_base = _asks_base(config, family)
     if schedule is None and asks_base and family.objective == "flow":
         notes.append("Without the base model's own shift, which only a diffusers folder tells before the start.")
     elif isinstance(distribution.shift, ResolutionShift):
-        notes.append(f"For images of {config.data.resolution} x {config.data.resolution} pixels.")
+        kind = f"clips of {frames} frames and" if frames > 1 else "images of"
+        notes.append(f"For {kind} {config.data.resolution} x {config.data.resolution} pixels.")
     return Bars(_to_one(counts), " ".join(notes))
 
 
@@ -77,6 +83,16 @@ def weight_bars(config: TrainConfig, schedule: Schedule | None) -> Bars | None:
     assert weights is not None  # only for constant ones
     ratio = float(weights.max() / max(float(weights.min()), 1e-12))
     return Bars(_to_one(weights), f"The largest weight is {ratio:,.3g} times the smallest.")
+
+
+def _asks_base(config: TrainConfig, family: FamilyInfo) -> bool:
+    """Whether the timesteps depend on the base model's scheduler."""
+    match config.diffusion.timesteps:
+        case "trained":
+            return family.training_timesteps is None
+        case "family":
+            return True
+    return config.diffusion.shift_by == "resolution"
 
 
 def _to_one(values: np.ndarray) -> tuple[float, ...]:
