@@ -149,6 +149,10 @@ def _videos(dataset: Dataset, unusable: dict[int, str]) -> Iterator[Finding]:
     if sideways:
         one, several = "video is stored sideways and trained upright", "videos are stored sideways and trained upright"
         yield finding_of("sideways", "note", one, several, sideways)
+    hdr = [path for path, found in traits.items() if found and found.is_hdr]
+    if hdr:
+        one, several = "HDR video is converted to SDR", "HDR videos are converted to SDR"
+        yield finding_of("hdr", "note", one, several, hdr)
 
 
 def _layers(dataset: Dataset, unusable: dict[int, str]) -> Iterator[Finding]:

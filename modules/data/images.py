@@ -168,9 +168,8 @@ def _loaded(
 ) -> Image.Image:
     """What `convert` makes of the decoded image, upright. at_least: as for `load_image`."""
     with _opened(path) as image:
-        orientation = (
-            None if isinstance(image, TiffImageFile) else _orientation(image)
-        )  # Pillow turns a TIFF when it loads it
+        is_turned = isinstance(image, TiffImageFile)  # by Pillow when it loads it
+        orientation = 1 if is_turned else _orientation(image)
         if at_least is not None:
             image.draft(None, (max(at_least),) * 2)  # of either orientation
         image.load()

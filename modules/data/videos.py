@@ -23,6 +23,7 @@ from PIL import Image
 
 from modules.config.regular_file import open_regular
 from modules.data.errors import ImageError
+from modules.data.hdr import Curve, to_sdr
 from modules.data.image_formats import EXTENSIONS as IMAGE_EXTENSIONS
 from modules.data.images import DAMAGE, load_image, read_size
 from modules.data.mask_names import is_mask
@@ -51,9 +52,9 @@ MISSING_SECONDS = 0.5
 _TAGGED_DURATION = re.compile(r"(\d+):(\d+):(\d+(?:\.\d+)?)")
 _PACKETS = 300  # enough to see a frame rate that changes
 
-# FFmpeg's AVCOL_..._BT709, AVCOL_RANGE_MPEG and AVCOL_SPC_UNSPECIFIED, and two of its AVCOL_TRC
-_BT709, _LIMITED_RANGE, _UNSPECIFIED = 1, 1, 2
-_HDR_CURVES = {16: "PQ", 18: "HLG"}
+# FFmpeg's AVCOL_..._BT709, AVCOL_RANGE_MPEG, AVCOL_SPC_UNSPECIFIED, AVCOL_SPC_BT2020_NCL, and two of its AVCOL_TRC
+_BT709, _LIMITED_RANGE, _UNSPECIFIED, _BT2020 = 1, 1, 2, 9
+_HDR_CURVES: dict[int, Curve] = {16: "PQ", 18: "HLG"}
 
 # What files begin with -> FFmpeg's name of their container format, or what they are called in messages
 _MARKS = {
@@ -131,7 +132,6 @@ def read_info(path: str, folder_fps: float | None = None) -> VideoInfo:
     with _opened(path) as (container, stream):
         stream.codec_context.thread_count = 1  # starting more takes ten times as long as the one frame
         frame = _first(container, stream)
-        _check_colors(frame)
         width, height = _square_size(frame, stream.sample_aspect_ratio)
         if _is_sideways(frame):
             width, height = height, width
@@ -142,7 +142,7 @@ def read_info(path: str, folder_fps: float | None = None) -> VideoInfo:
 
 
 def read_changes(path: str) -> list[str]:
-    """Names of what about a video file was once not heeded: "square" pixels, and "bt709" in HD without tags.
+    """Names of what about a video file was once not heeded: "square" pixels, "bt709" in HD without tags, and "hdr".
 
     Raises ImageError.
     """
@@ -150,15 +150,17 @@ def read_changes(path: str) -> list[str]:
         stream.codec_context.thread_count = 1
         frame = _first(container, stream)
         is_square = _square_size(frame, stream.sample_aspect_ratio) == (frame.width, frame.height)
-        found = {"square": not is_square, "bt709": _is_untagged_hd(frame)}
+        found = {"square": not is_square, "bt709": _is_untagged_hd(frame), "hdr": frame.color_trc in _HDR_CURVES}
         return [name for name, is_found in found.items() if is_found]
 
 
 class VideoTraits(NamedTuple):
-    """is_variable: whether the frame rate changes. is_sideways: whether frames are stored turned by 90 degrees."""
+    """is_variable: whether the frame rate changes. is_sideways: whether frames are stored turned by 90 degrees. is_hdr:
+    whether its colors are converted to SDR."""
 
     is_variable: bool
     is_sideways: bool
+    is_hdr: bool
 
 
 def read_traits(path: str) -> VideoTraits:
@@ -171,7 +173,8 @@ def read_traits(path: str) -> VideoTraits:
         # times are rounded to the time base, so that steps of a constant rate may differ by one
         is_variable = bool(steps) and max(steps) - min(steps) > max(2, 0.1 * max(steps))
         container.seek(0)
-        return VideoTraits(is_variable, _is_sideways(_first(container, stream)))
+        frame = _first(container, stream)
+        return VideoTraits(is_variable, _is_sideways(frame), frame.color_trc in _HDR_CURVES)
 
 
 def info_or_reason(path: str, folder_fps: float | None = None) -> VideoInfo | str:
@@ -351,10 +354,7 @@ def _is_sideways(frame: VideoFrame) -> bool:
 
 def _upright(frame: VideoFrame, stream: VideoStream) -> Image.Image:
     """A frame as a player shows it. Decoding applies neither the rotation of phones nor the shape of pixels."""
-    _check_colors(frame)
-    if _is_untagged_hd(frame):
-        frame.colorspace = _BT709
-    array = frame.to_ndarray(format="rgb24")
+    array = _colors(frame)
     size = _square_size(frame, stream.sample_aspect_ratio)
     if size != (frame.width, frame.height):
         array = np.asarray(Image.fromarray(array).resize(size, Image.Resampling.LANCZOS))
@@ -383,7 +383,12 @@ def _is_untagged_hd(frame: VideoFrame) -> bool:
     return is_yuv and frame.colorspace == _UNSPECIFIED and (frame.width >= 1280 or frame.height > 576)
 
 
-def _check_colors(frame: VideoFrame) -> None:
-    """Raises ValueError for HDR, whose colors would be washed out in place of those that a player makes of them."""
+def _colors(frame: VideoFrame) -> np.ndarray:
+    """The pixels of a frame as uint8[H, W, 3]."""
     if curve := _HDR_CURVES.get(frame.color_trc):
-        raise ValueError(f"it is an HDR video ({curve}); convert it to SDR")
+        if frame.colorspace == _UNSPECIFIED:
+            frame.colorspace = _BT2020
+        return to_sdr(frame.to_ndarray(format="rgb48le"), curve, frame.color_primaries)
+    if _is_untagged_hd(frame):
+        frame.colorspace = _BT709
+    return frame.to_ndarray(format="rgb24")

@@ -85,7 +85,7 @@ def _add_image(path: Path, step: int, writer: SummaryWriter) -> None:
     from PIL import Image
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-    with Image.open(path) as picture:
+    with Image.open(path, formats=("PNG",)) as picture:
         width, height = picture.size
     image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=path.read_bytes())
     value = Summary.Value(tag=f"samples/{path.stem}", image=image)

@@ -76,7 +76,7 @@ def _by_prompt(folder: Path) -> dict[str, list[Image.Image]]:
     """The images of a round by prompt, in the order in which they were generated."""
     images: dict[str, list[Image.Image]] = {}
     for path in sorted(folder.glob("*.png")):
-        with Image.open(path) as image:
+        with Image.open(path, formats=("PNG",)) as image:
             image.load()
         images.setdefault(image.text["prompt"], []).append(image)
     return images

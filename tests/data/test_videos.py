@@ -10,7 +10,16 @@ from PIL import Image
 
 from modules.data import videos
 from modules.data.errors import ImageError
-from modules.data.videos import frame_path, info_or_reason, load_still, read_frames, read_info, to_mp4
+from modules.data.videos import (
+    frame_path,
+    info_or_reason,
+    load_still,
+    read_changes,
+    read_frames,
+    read_info,
+    read_traits,
+    to_mp4,
+)
 from tests.support.videos import gray_frames, number_of, turn_sideways, write_video
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -136,12 +145,25 @@ def test_pixels_that_are_not_square_become_square():
     assert frame.size == load_still(path, seconds=0.5).size == (128, 64)
 
 
-@pytest.mark.parametrize(("curve", "name"), [(16, "PQ"), (18, "HLG")])
-def test_hdr_is_refused_by_its_name(tmp_path, curve, name):
-    path = flat_video(tmp_path / "a.mp4", (64, 64), {"color_trc": curve})
-    assert info_or_reason(path) == f"it is an HDR video ({name}); convert it to SDR"
-    with pytest.raises(ImageError, match="HDR"):
-        load_still(path)
+HDR = {"color_primaries": 9, "colorspace": 9}
+
+
+@pytest.mark.parametrize(("curve", "gray"), [(16, 112), (18, 127)], ids=["PQ", "HLG"])
+def test_hdr_becomes_sdr(tmp_path, curve, gray):
+    path = flat_video(tmp_path / "a.mp4", (64, 64), {**HDR, "color_trc": curve}, "BT2020", (gray,) * 3)
+    sdr_of_50_nits = 136  # where 203 are white; 8-bit video has few steps for that much light
+    assert np.abs(np.array(load_still(path).getpixel((8, 8))) - sdr_of_50_nits).max() <= 8
+    assert read_info(path)[:2] == (64, 64)
+    assert read_changes(path) == ["hdr"]
+    assert read_traits(path).is_hdr
+
+
+def test_colors_of_hdr_keep_their_hue_in_the_primaries_of_sdr(tmp_path):
+    path = flat_video(tmp_path / "a.mp4", (64, 64), {**HDR, "color_trc": 16}, "BT2020", (110, 80, 70))
+    red, green, blue = load_still(path).getpixel((8, 8))
+    washed_out = 110 - 70
+    assert red > green > blue
+    assert red - blue > 2 * washed_out
 
 
 def test_a_video_is_read_by_its_content_whatever_it_is_called(tmp_path):

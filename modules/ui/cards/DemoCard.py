@@ -77,6 +77,6 @@ def read_images() -> list[Image.Image]:
     paths = sorted(FOLDER.glob("*.png"))
     images = []
     for path in paths[:: max(1, len(paths) // NUM_IMAGES)][:NUM_IMAGES]:
-        with Image.open(path) as image:
+        with Image.open(path, formats=("PNG",)) as image:
             images.append(image.convert("RGB"))
     return images
