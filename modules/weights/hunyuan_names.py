@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from modules.weights.name_rules import by_rules
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -93,12 +95,12 @@ def hunyuan_converter(class_name: str) -> Callable[..., dict[str, Tensor]]:
         width = config["num_attention_heads"] * config["attention_head_dim"]
         converted = {}
         for name, tensor in checkpoint.items():
-            tencents = _renamed(name, _OF_COMFY)
+            tencents = by_rules(name, _OF_COMFY)
             for part, value in _parts(tencents, tensor, width).items():
                 if part.startswith("final_layer.adaLN_modulation."):
                     shift, scale = value.chunk(2)
                     value = torch.cat([scale, shift])  # the order of diffusers' AdaLayerNormContinuous
-                converted[_renamed(part, _OF_TENCENT).format(time=TIME_EMBEDDINGS[class_name])] = value
+                converted[by_rules(part, _OF_TENCENT).format(time=TIME_EMBEDDINGS[class_name])] = value
         return converted
 
     return convert
@@ -115,9 +117,3 @@ def _parts(name: str, tensor: Tensor, width: int) -> dict[str, Tensor]:
         return {name.replace(".linear1.", f".linear1_{part}."): value for part, value in parts.items()}
     values = zip("qkv", tensor.chunk(3), strict=True)
     return {name.replace("_attn_qkv.", f"_attn_{part}."): value for part, value in values}
-
-
-def _renamed(name: str, rules: tuple[tuple[str, str], ...]) -> str:
-    for pattern, replacement in rules:
-        name = re.sub(pattern, replacement, name)
-    return name

@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 from modules.config.ModelConfig import DENOISER_SETTINGS
 from modules.weights.errors import WeightsError, loading_reason, refusing
+from modules.weights.file_kinds import kind_of
 from modules.weights.gguf_files import check_gguf, is_gguf, put_quantized, shape_of
 from modules.weights.load_component import load_component
-from modules.weights.part_files import denoiser_tensors
+from modules.weights.part_files import denoiser_tensors, vae_tensors
 from modules.weights.part_names import in_diffusers_names, surplus
-from modules.weights.safe import load_tensors, read_header
+from modules.weights.safe import read_header, tensor_shapes
 
 if TYPE_CHECKING:
     import torch
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
+    from torch import Tensor
 
     from modules.config.ModelConfig import ModelConfig
     from modules.families.Family import Family
     from modules.weights.libraries import Model
+
+_STATISTICS = (".running_mean", ".running_var")  # buffers that each file of a component with them has
 
 
 def own_parts(family: Family, config: ModelConfig) -> dict[str, Path]:
@@ -127,17 +131,20 @@ def _from_file(
     with init_empty_weights():  # buffers have values: some are in no file
         component = component_class.from_config(config)
     expected = component.state_dict().keys()
-    tensors = load_tensors(path) if is_vae else denoiser_tensors(path, dtype, expected)
+    tensors = vae_tensors(path) if is_vae else denoiser_tensors(path, dtype, expected)
     if not expected <= tensors.keys():
         tensors = in_diffusers_names(component_class, tensors, config, expected)
     if not is_vae and (name := surplus(tensors.keys(), expected)):
         raise ValueError(f"it has a {name}, and that of model.base has none")
+    if is_vae:
+        tensors = _like_linear(tensors, component.state_dict())
     for name, value in component.state_dict().items():
         if name in tensors and shape_of(tensors[name]) != value.shape:
             shapes = f"{shape_of(tensors[name])} and that of model.base {tuple(value.shape)}"
             raise ValueError(f"its {name} has the shape {shapes}")
     if is_gguf(path):
         put_quantized(component, tensors, dtype)
+    missing = next((name for name in expected if name.endswith(_STATISTICS) and name not in tensors), "")
     exact = set(component_class._keep_in_fp32_modules or ())  # as diffusers loads it from a folder
     weights = component.state_dict()
     for name in weights.keys() & tensors.keys():
@@ -145,10 +152,29 @@ def _from_file(
         own_dtype = dtype if exact.isdisjoint(name.split(".")) else torch.float32
         weights[name] = value.to(own_dtype) if value.is_floating_point() else value
     component.load_state_dict(weights, assign=True)
-    return component.eval(), next((name for name, value in component.state_dict().items() if value.is_meta), "")
+    return component.eval(), missing or next(
+        (name for name, value in component.state_dict().items() if value.is_meta), ""
+    )
+
+
+def _like_linear(tensors: dict[str, Tensor], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, those in the shapes of weights that differ only in axes of length 1: a convolution of 1 x 1 computes
+    what a linear layer does, and one over a single frame what one without frames does."""
+
+    def same(name: str, tensor: Tensor) -> bool:
+        sides = [[side for side in one.shape if side != 1] for one in (tensor, weights[name])]
+        return sides[0] == sides[1]
+
+    return {
+        name: tensor.reshape(weights[name].shape) if name in weights and same(name, tensor) else tensor
+        for name, tensor in tensors.items()
+    }
 
 
 def _error(setting: str, path: Path, component_class: type[Any], reason: str) -> WeightsError:
+    kind = "" if path.is_dir() or is_gguf(path) else kind_of(tensor_shapes(read_header(path)))
+    if kind:
+        reason = f"{reason}; by the names of its tensors, it is {kind}"
     return WeightsError(
         f"{setting} '{path}': can't be read as the {component_class.__name__} of model.base ({reason}); choose one "
         "that was made for this kind of model."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from modules.weights.gguf_files import gguf_tensors, is_gguf
 from modules.weights.part_names import prefix_of
 from modules.weights.safe import load_tensors, read_header, tensor_shapes
+from modules.weights.vae_names import PREFIXES as VAE_PREFIXES
 
 if TYPE_CHECKING:
     import torch
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
 _SCALES = (".scale_weight", ".weight_scale")  # of a float8 weight: ComfyUI's older and newer names
 _NOT_WEIGHTS = (*_SCALES, ".scale_input", ".input_scale", ".comfy_quant", "scaled_fp8")
 CHOOSE_FLOAT = "which can't be read; choose the file in bfloat16, float16 or float8"
+
+
+def vae_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of the VAE in a file, which may be that of a whole model, without prefix."""
+    names = tensor_shapes(read_header(path)).keys()
+    prefix = next((start for start in VAE_PREFIXES if any(name.startswith(start) for name in names)), "")
+    tensors = load_tensors(path, [name for name in names if name.startswith(prefix)])
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
 def denoiser_tensors(path: Path, dtype: torch.dtype, expected: Collection[str]) -> dict[str, Tensor]:

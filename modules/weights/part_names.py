@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from modules.weights.hunyuan_names import TIME_EMBEDDINGS, hunyuan_converter
+from modules.weights.vae_names import vae_converter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,6 +61,8 @@ def _converter(class_name: str) -> Callable[..., dict[str, Tensor]] | None:
 
     if class_name in TIME_EMBEDDINGS:
         return hunyuan_converter(class_name)
+    if convert := vae_converter(class_name):
+        return convert
     classes: Mapping[str, Any] = SINGLE_FILE_LOADABLE_CLASSES
     return classes[class_name]["checkpoint_mapping_fn"] if class_name in classes else None
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import diffusers
 import pytest
 import torch
 from accelerate import init_empty_weights
 
+from modules.weights.errors import WeightsError
 from modules.weights.own_parts import load_own_part
 from modules.weights.part_names import PREFIXES, in_diffusers_names
 from modules.weights.safe import load_tensors, save_tensors
@@ -196,3 +198,131 @@ def test_the_norms_of_flux_are_found_by_the_makers_name_and_by_comfyuis(norm):
     expected = model.state_dict()
     converted = in_diffusers_names(type(model), tensors, model.config, expected.keys())
     assert {name: value.shape for name, value in converted.items()} == {n: value.shape for n, value in expected.items()}
+
+
+# --- VAEs -------------------------------------------------------------------------------------------------------------
+
+
+def wan_names(tensors, config):
+    """Names as Wan's: of the levels as 2.2 has them, or all layers in a row as 2.1 does."""
+    per_level = config["num_res_blocks"] + 2
+
+    def number(found):
+        inner = found[3] or per_level - 1
+        return f"decoder.upsamples.{int(found[1]) * per_level + int(inner)}."
+
+    result = {}
+    for name, tensor in tensors.items():
+        name = name.replace("down_blocks.", "downsamples.").replace("mid_block.attentions.0", "middle.1")
+        name = name.replace("mid_block.resnets.0", "middle.0").replace("mid_block.resnets.1", "middle.2")
+        if config.get("is_residual"):
+            layers = config["num_res_blocks"]
+            name = re.sub(r"(downsamples\.\d+)\.resnets", r"\1.downsamples", name)
+            name = re.sub(r"(downsamples\.\d+)\.downsampler", rf"\1.downsamples.{layers}", name)
+            name = re.sub(r"up_blocks\.(\d+)\.resnets", r"upsamples.\1.upsamples", name)
+            name = re.sub(r"up_blocks\.(\d+)\.upsampler", rf"upsamples.\1.upsamples.{layers + 1}", name)
+        name = re.sub(r"decoder\.up_blocks\.(\d+)\.(resnets\.(\d+)|upsamplers\.0)\.", number, name)
+        for ours, theirs in {
+            "norm1": "residual.0", "conv1": "residual.2", "norm2": "residual.3", "conv2": "residual.6",
+            "conv_shortcut": "shortcut", "conv_in": "conv1", "norm_out": "head.0", "conv_out": "head.2",
+            "post_quant_conv": "conv2", "quant_conv": "conv1",
+        }.items():  # fmt: skip
+            name = re.sub(rf"\b{ours}\.", f"{theirs}.", name)
+        result[name] = tensor
+    return result
+
+
+def ldm_names(tensors, config):
+    """Names as those of latent diffusion, with 1 x 1 convolutions for the linear layers of attention."""
+    kind, last = config["_class_name"], len(config["block_out_channels"]) - 1
+    result = {}
+    for name, tensor in tensors.items():
+        if ".attentions." in name and tensor.dim() == 2:
+            tensor = tensor[..., None, None, None] if kind == "AutoencoderKLHunyuanVideo" else tensor[..., None, None]
+        if kind in ("AutoencoderKLFlux2", "AutoencoderKLHunyuanVideo"):
+            name = re.sub(r"up_blocks\.(\d+)", lambda found: f"up_blocks.{last - int(found[1])}", name)
+        name = re.sub(r"(down|up)_blocks\.(\d+)\.resnets\.(\d+)", r"\1.\2.block.\3", name)
+        name = re.sub(r"(down|up)_blocks\.(\d+)\.(down|up)samplers\.0", r"\1.\2.\1sample", name)
+        name = name.replace("mid_block.resnets.0", "mid.block_1").replace("mid_block.resnets.1", "mid.block_2")
+        name = name.replace("mid_block.attentions.0", "mid.attn_1").replace("group_norm", "norm")
+        name = name.replace("conv_norm_out", "norm_out").replace("conv_shortcut", "nin_shortcut")
+        name = re.sub(r"attn_1\.to_([qkv])\.", r"attn_1.\1.", name)
+        name = re.sub(r"attn_1\.(to_out\.0|proj)\.", "attn_1.proj_out.", name)
+        if kind == "AutoencoderKLFlux2":
+            name = re.sub("^quant_conv", "encoder.quant_conv", re.sub("^post_quant", "decoder.post_quant", name))
+        result[name] = tensor
+    return result
+
+
+WAN_LIKE = {"base_dim": 4, "z_dim": 4, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 2}
+BLOCKS = {"block_out_channels": (8, 8, 16, 16), "layers_per_block": 1, "latent_channels": 4}
+VAES = {
+    "Wan 2.1": ("AutoencoderKLWan", WAN_LIKE, wan_names),
+    "Wan 2.2": (
+        "AutoencoderKLWan",
+        WAN_LIKE | {"is_residual": True, "patch_size": 2, "in_channels": 12, "out_channels": 12},
+        wan_names,
+    ),
+    "Qwen-Image": ("AutoencoderKLQwenImage", WAN_LIKE, wan_names),
+    "FLUX.2": (
+        "AutoencoderKLFlux2",
+        BLOCKS
+        | {"norm_num_groups": 2, "down_block_types": ("DownEncoderBlock2D",) * 4}
+        | {"up_block_types": ("UpDecoderBlock2D",) * 4},
+        ldm_names,
+    ),
+    "HunyuanVideo": ("AutoencoderKLHunyuanVideo", BLOCKS | {"norm_num_groups": 4}, ldm_names),
+    "HunyuanVideo 1.5": ("AutoencoderKLHunyuanVideo15", BLOCKS | {"block_out_channels": (32,) * 5}, ldm_names),
+}
+
+
+def saved_vae(name, folder):
+    """The folder of a tiny VAE, and its weights in the names of its makers."""
+    kind, config, names = VAES[name]
+    torch.manual_seed(0)
+    vae = getattr(diffusers, kind)(**config)
+    for value in vae.state_dict().values():
+        if value.is_floating_point():
+            value.copy_(torch.randn_like(value).abs())
+    vae.save_pretrained(folder)
+    return names(vae.state_dict(), {**vae.config, "_class_name": kind}), vae.state_dict()
+
+
+@pytest.mark.parametrize("name", VAES)
+def test_the_vae_of_each_maker_gives_all_weights(name, tmp_path):
+    tensors, expected = saved_vae(name, tmp_path)
+    if name == "FLUX.2":
+        assert {"encoder.quant_conv.weight", "decoder.up.3.upsample.conv.weight"} <= tensors.keys()
+    assert tensors.keys() != expected.keys()
+    assert_equal(read(tmp_path, tensors, tmp_path / "vae.safetensors", "model.vae"), expected)
+
+
+def test_the_vae_of_hunyuan_image_gives_all_weights(tiny_model, tmp_path):
+    """diffusers numbers its layers through: four levels of 1 (encoder) and 2 layers, three of which resample."""
+    folder = tiny_model("hunyuan_image") / "vae"
+    expected = load_tensors(folder / WEIGHTS)
+    down = ["0.block.0", "0.downsample", "1.block.0", "1.downsample", "2.block.0", "2.downsample", "3.block.0"]
+    up = [f"{level}.{layer}" for level in range(4) for layer in ("block.0", "block.1", "upsample")][:-1]
+    tensors = {}
+    for name, tensor in ldm_names(
+        expected, {"_class_name": "AutoencoderKLHunyuanImage", "block_out_channels": ()}
+    ).items():
+        name = re.sub(r"down_blocks\.(\d+)", lambda found: f"down.{down[int(found[1])]}", name)
+        name = re.sub(r"up_blocks\.(\d+)", lambda found: f"up.{up[int(found[1])]}", name)
+        tensors[f"vae.{name}"] = tensor.unsqueeze(2) if name.endswith("attn_1.q.weight") else tensor
+    assert {"vae.encoder.down.3.block.0.conv1.weight", "vae.decoder.up.3.block.1.conv2.bias"} <= tensors.keys()
+    assert_equal(read(folder, tensors, tmp_path / "vae.safetensors", "model.vae"), expected)
+
+
+def test_a_vae_of_another_kind_is_refused_by_what_it_is(tmp_path):
+    flux, _ = saved_vae("FLUX.2", tmp_path / "flux")
+    wan, _ = saved_vae("Wan 2.2", tmp_path / "wan")
+    with pytest.raises(
+        WeightsError, match=r"AutoencoderKLFlux2 of model\.base .+ it is the VAE of Wan 2\.2 5B\); choose"
+    ):
+        read(tmp_path / "flux", wan, tmp_path / "wan.safetensors", "model.vae")
+    with pytest.raises(WeightsError, match=r"AutoencoderKLWan of model\.base .+ it is the VAE of FLUX\.2\); choose"):
+        read(tmp_path / "wan", flux, tmp_path / "flux.safetensors", "model.vae")
+    del flux["bn.running_var"]  # the scale of its latents
+    with pytest.raises(WeightsError, match=r"its weights lack bn\.running_var"):
+        read(tmp_path / "flux", flux, tmp_path / "file.safetensors", "model.vae")
