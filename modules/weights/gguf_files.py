@@ -29,8 +29,8 @@ def is_gguf(path: Path) -> bool:
     return path.suffix.lower() == SUFFIX
 
 
-def check_gguf(path: Path, setting: str) -> None:
-    """Checks the whole header of a file, without reading tensors.
+def check_gguf(path: Path, setting: str) -> list[str]:
+    """Checks the whole header of a file, without reading tensors. Returns their names.
 
     Raises WeightsError, starting with the setting, if the package is missing, or the file is damaged or has tensors in
     a format that can't be read.
@@ -43,15 +43,15 @@ def check_gguf(path: Path, setting: str) -> None:
         )
     try:
         with open_regular(path) as file:
-            _check_header(file, os.path.getsize(path))
+            return _check_header(file, os.path.getsize(path))
     except OSError as error:
         raise WeightsError(f"{setting} '{path}': can't be read ({error.strerror}); choose another file.") from error
     except ValueError as error:
         raise WeightsError(f"{setting} '{path}': can't be read as GGUF, {error}; download it again.") from error
 
 
-def _check_header(file: BinaryIO, size: int) -> None:
-    """Raises ValueError if a header is not what the format says, or leads out of the file."""
+def _check_header(file: BinaryIO, size: int) -> list[str]:
+    """The names of the tensors. Raises ValueError if a header is not what the format says, or leads out of the file."""
     magic, version, num_tensors, num_values = struct.unpack("<4sIQQ", _read(file, 24))
     if magic != b"GGUF" or version not in (2, 3):
         raise ValueError("it is of another format or version")
@@ -75,6 +75,7 @@ def _check_header(file: BinaryIO, size: int) -> None:
         position = offset + num_bytes
     if len({name for _, _, name in tensors}) < num_tensors:
         raise ValueError("a name occurs twice in its header")
+    return [name for _, _, name in tensors]
 
 
 def _tensor(file: BinaryIO, size: int) -> tuple[int, int, str]:

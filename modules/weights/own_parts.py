@@ -14,7 +14,7 @@ from modules.weights.file_kinds import kind_of
 from modules.weights.gguf_files import check_gguf, is_gguf, put_quantized, shape_of
 from modules.weights.load_component import load_component
 from modules.weights.part_files import denoiser_tensors, vae_tensors
-from modules.weights.part_names import in_diffusers_names, surplus
+from modules.weights.part_names import INSIDE, in_diffusers_names, prefix_of, surplus
 from modules.weights.safe import read_header, tensor_shapes
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ _STATISTICS = (".running_mean", ".running_var")  # buffers that each file of a c
 def own_parts(family: Family, config: ModelConfig) -> dict[str, Path]:
     """Component -> the file, or the folder with a config.json, that it is read from instead of the base model.
 
+    A denoiser's file can have the weights of a connector of the text encoder, too.
     Raises WeightsError, starting with the setting, if there is none, or the header of a file is damaged.
     """
     parts = {}
@@ -41,11 +42,25 @@ def own_parts(family: Family, config: ModelConfig) -> dict[str, Path]:
     for component, (setting, file) in zip(family.denoisers, files.items(), strict=True):
         if file:
             parts[component] = _denoiser_path(file, setting)
+            parts |= dict.fromkeys(_connectors_in(family, parts[component], setting), parts[component])
     return parts
+
+
+def _connectors_in(family: Family, path: Path, setting: str) -> list[str]:
+    published = family.published.connectors if family.published else ()
+    starts = [INSIDE.get(one.class_name.rpartition(".")[2], "") for one in published]
+    if not any(starts):
+        return []
+    names = check_gguf(path, setting) if is_gguf(path) else tensor_shapes(read_header(path)).keys()
+    prefix = prefix_of(names, ())
+    found = [bool(start) and any(name.startswith(prefix + start) for name in names) for start in starts]
+    return [component for component, is_in in zip(family.text.connectors, found, strict=True) if is_in]
 
 
 def setting_of(family: Family, component: str) -> str:
     """The setting that names the file of an own part."""
+    if component in family.text.connectors:
+        return DENOISER_SETTINGS[0]
     return dict(zip(family.denoisers, DENOISER_SETTINGS, strict=False)).get(component, "model.vae")
 
 
@@ -130,8 +145,8 @@ def _from_file(
     config = component_class.load_config(config_folder)
     with init_empty_weights():  # buffers have values: some are in no file
         component = component_class.from_config(config)
-    expected = component.state_dict().keys()
-    tensors = vae_tensors(path) if is_vae else denoiser_tensors(path, dtype, expected)
+    expected, inside = component.state_dict().keys(), INSIDE.get(component_class.__name__, "")
+    tensors = vae_tensors(path) if is_vae else denoiser_tensors(path, dtype, expected, inside)
     if not expected <= tensors.keys():
         tensors = in_diffusers_names(component_class, tensors, config, expected)
     if not is_vae and (name := surplus(tensors.keys(), expected)):

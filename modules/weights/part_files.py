@@ -28,19 +28,19 @@ def vae_tensors(path: Path) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
-def denoiser_tensors(path: Path, dtype: torch.dtype, expected: Collection[str]) -> dict[str, Tensor]:
+def denoiser_tensors(path: Path, dtype: torch.dtype, expected: Collection[str], inside: str = "") -> dict[str, Tensor]:
     """The tensors of the denoiser in a file, without prefix; float8 weights that have scales are multiplied by them.
 
     dtype: of these products; other tensors are as in the file, which may be GGUF. expected: the names of its weights in
-    diffusers.
+    diffusers. inside: for a component that is in the file, too, what its names have behind the prefix.
     Raises ValueError for weights that are quantized in another way.
     """
     if is_gguf(path):
         found = gguf_tensors(path)
-        prefix = prefix_of(found, expected)
+        prefix = prefix_of(found, expected) + inside
         return {name.removeprefix(prefix): tensor for name, tensor in found.items() if name.startswith(prefix)}
     names = tensor_shapes(read_header(path)).keys()
-    prefix = prefix_of(names, expected)
+    prefix = prefix_of(names, expected) + inside
     own = [name for name in names if name.startswith(prefix)]
     tensors = {name.removeprefix(prefix): tensor for name, tensor in load_tensors(path, own).items()}
     weights = {name: tensor for name, tensor in tensors.items() if not name.endswith(_NOT_WEIGHTS)}

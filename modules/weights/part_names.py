@@ -16,6 +16,8 @@ UNET_PREFIX = "model.diffusion_model."
 # Before the names of a denoiser, the longest first: in whole models and ComfyUI's own files, in what ComfyUI saves of
 # HunyuanVideo, in trainers' and LoRA tools' exports, in AuraFlow's, in NVIDIA's.
 PREFIXES = (UNET_PREFIX, "diffusion_model.", "transformer.", "model.model.", "model.", "net.")
+# Component beside the denoiser -> where its weights are in a denoiser's file, behind the prefix.
+INSIDE = {"AnimaTextConditioner": "llm_adapter."}
 # Names that the converters of diffusers 0.42 leave as they are: the positions of Wan 2.1 FLF2V's two images.
 _LEFT_OUT = {"img_emb.emb_pos": "condition_embedder.image_embedder.pos_embed"}
 # ComfyUI has called the scales of FLUX's norms so since 2026; diffusers' converters know the makers' name only.

@@ -114,6 +114,31 @@ def test_a_file_takes_the_place_of_either_expert(given, tiny_model, tmp_path):
     assert f"model.{setting} '{file}': can't be read as the WanTransfo" in refusal(folder, "wan22_a14b", **files)
 
 
+@pytest.mark.parametrize("prefix", ["net.", "diffusion_model."])
+def test_the_text_conditioner_in_animas_file_is_used_with_its_transformer(prefix, tiny_model, tmp_path):
+    folder, file = tiny_model("anima"), tmp_path / "anima.safetensors"
+    expected = {name: load_tensors(folder / name / WEIGHTS) for name in ("transformer", "text_conditioner")}
+    changed = {part: {name: tensor + 1 for name, tensor in old.items()} for part, old in expected.items()}
+    tensors = {f"{prefix}{name}": tensor for name, tensor in changed["transformer"].items()}
+    save_tensors(file, tensors)
+    plain = open_base(folder, "anima", denoiser=str(file))
+    plain.require("text_conditioner")  # of the folder, as the file has none
+    assert_weights(plain.module("text_conditioner"), folder / "text_conditioner")
+    tensors |= {f"{prefix}llm_adapter.{name}": tensor for name, tensor in changed["text_conditioner"].items()}
+    save_tensors(file, tensors)
+    base = open_base(folder, "anima", denoiser=str(file))
+    base.require(*changed)
+    pipe = load_pipeline(str(folder), {}, torch.device("cpu"), dtype="float32", denoiser=str(file))
+    for part, weights in changed.items():
+        for module in (base.module(part), getattr(pipe, part)):
+            assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())
+    assert base.component_files("text_conditioner") == [file]  # texts are cached anew
+    save_tensors(file, {name: value for name, value in tensors.items() if not name.endswith("adapter.norm.weight")})
+    assert f"model.denoiser '{file}': can't be read as the AnimaTextConditioner of" in refusal(
+        folder, "anima", part="text_conditioner", denoiser=str(file)
+    )
+
+
 def test_latents_are_cached_by_the_vae_that_made_them_and_text_as_ever(tiny_sd15, other):
     plain, changed = open_base(tiny_sd15), open_base(tiny_sd15, vae=str(other))
     assert changed.component_files("vae") == sorted((other / "vae").iterdir())
@@ -134,9 +159,9 @@ def test_samples_of_the_command_line_are_made_with_the_other_vae(tiny_sd15, othe
 # --- what can't be used -----------------------------------------------------------------------------------------------
 
 
-def refusal(base, family="sd15", **settings) -> str:
+def refusal(base, family="sd15", part="vae", **settings) -> str:
     with pytest.raises(WeightsError) as caught:
-        open_base(base, family, **settings).require("vae", *FAMILIES[family].denoisers)
+        open_base(base, family, **settings).require(part, *FAMILIES[family].denoisers)
     return str(caught.value)
 
 
