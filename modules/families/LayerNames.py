@@ -27,3 +27,5 @@ class LayerNames:
 # as ComfyUI reads them for models that it names as diffusers does
 DIFFUSERS_NAMES = LayerNames("diffusion_model.")
 DIFFUSERS_NAMES_WITHOUT_ALPHA = LayerNames("diffusion_model.", folds_alpha=True)
+# as ComfyUI reads diffusers' own files, of which it does not find the alpha
+DIFFUSERS_FILE_WITHOUT_ALPHA = LayerNames("transformer.", folds_alpha=True)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from modules.families.Family import Family
+from modules.families.LayerNames import DIFFUSERS_FILE_WITHOUT_ALPHA
 from modules.families.PublishedModel import KL_VAE, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
@@ -63,6 +64,7 @@ AURAFLOW = Family(
         )
     },
     lora_blocks={"transformer": ("joint_transformer_blocks", "single_transformer_blocks")},
+    layer_names={"transformer": DIFFUSERS_FILE_WITHOUT_ALPHA},
     latent_bytes_per_pixel=4 * 4 / 8**2,
     caption_bytes=256 * (2048 * 4 + 8),
     typical_bytes=32.6e9,

@@ -14,6 +14,7 @@ from modules.config.TrainingTimesteps import TrainingTimesteps
 from modules.families.checkpointing import checkpoint_each
 from modules.families.Family import DenoiserCall
 from modules.families.flux1 import FLUX1, FLUX1_MODEL
+from modules.families.LayerNames import DIFFUSERS_FILE_WITHOUT_ALPHA
 from modules.families.packing import token_positions
 from modules.families.PublishedModel import T5_XXL, Component
 from modules.families.TextEncoding import TextEncoding
@@ -95,6 +96,7 @@ CHROMA = replace(
         text={"prompt_embeds": (512, 4096), "prompt_attention_mask": (512,)},
     ),
     kohya_prefixes={},
+    layer_names={"transformer": DIFFUSERS_FILE_WITHOUT_ALPHA},
     embedding_keys={"text_encoder": "t5xxl"},
     remarks="""A de-distilled FLUX.1 schnell. diffusers 0.42 does not mask the padding of its texts ([issue
     13619](https://github.com/huggingface/diffusers/issues/13619)). Chorus does, in training and sampling, so its

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from modules.families.Family import DenoiserCall, Family
+from modules.families.LayerNames import DIFFUSERS_FILE_WITHOUT_ALPHA
 from modules.families.patched_vae import patch_2x2, patched_codec, unpatch_2x2
 from modules.families.PublishedModel import Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
@@ -50,6 +51,7 @@ ERNIE_IMAGE = Family(
     lora_targets={"transformer": tuple(f"self_attention.{name}" for name in ("to_q", "to_k", "to_v", "to_out.0"))},
     lora_mlp={"transformer": ("mlp.gate_proj", "mlp.up_proj", "mlp.linear_fc2")},
     lora_blocks={"transformer": ("layers",)},
+    layer_names={"transformer": DIFFUSERS_FILE_WITHOUT_ALPHA},
     latent_bytes_per_pixel=128 * 4 / 16**2,
     caption_bytes=128 * 3072 * 4,  # for a caption of about 128 tokens
     typical_bytes=47.9e9,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from modules.config.errors import UserError
 from modules.families import expert_routing
 from modules.families.Family import DenoiserCall, Family
+from modules.families.LayerNames import DIFFUSERS_FILE_WITHOUT_ALPHA
 from modules.families.PublishedModel import CLIP_G, CLIP_L_PROJECTED, KL_VAE_16, T5_XXL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
@@ -90,6 +91,7 @@ HIDREAM = Family(
     lora_targets={"transformer": tuple(f"attn1.{name}{end}" for name in _ATTENTION for end in ("", "_t"))},
     lora_mlp={"transformer": tuple(f"{part}.w{number}" for part in ("ff_t", "shared_experts") for number in (1, 2, 3))},
     lora_blocks={"transformer": ("double_stream_blocks", "single_stream_blocks")},
+    layer_names={"transformer": DIFFUSERS_FILE_WITHOUT_ALPHA},
     latent_bytes_per_pixel=16 * 4 / 8**2,
     caption_bytes=((1 + _STATES) * _NUM_TOKENS * 4096 + 2048) * 4,
     typical_bytes=123e9,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from modules.families.Codec import Codec
 from modules.families.Family import DenoiserCall, Family
+from modules.families.LayerNames import DIFFUSERS_FILE_WITHOUT_ALPHA
 from modules.families.PublishedModel import CLIP_L, KL_VAE_16, QWEN_2_5_VL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
@@ -82,6 +83,7 @@ KANDINSKY5_IMAGE = Family(
     },
     lora_mlp={"transformer": ("feed_forward.in_layer", "feed_forward.out_layer")},
     lora_blocks={"transformer": ("text_transformer_blocks", "visual_transformer_blocks")},
+    layer_names={"transformer": DIFFUSERS_FILE_WITHOUT_ALPHA},
     unquantized={"transformer": ("text_modulation", "visual_modulation")},
     latent_bytes_per_pixel=16 * 4 / 8**2,
     caption_bytes=(128 * 3584 + 768) * 4,  # for a caption of about 128 tokens

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from modules.families.Family import DenoiserCall, Family
-from modules.families.LayerNames import LayerNames
+from modules.families.LayerNames import DIFFUSERS_FILE_WITHOUT_ALPHA, LayerNames
 from modules.families.packing import token_positions
 from modules.families.PublishedModel import QWEN_3_VL_4B, Component, PublishedModel
 from modules.families.qwen_image import QWEN_CODEC, pack_frame, unpack_frame
@@ -69,6 +69,7 @@ KREA_2 = Family(
     lora_mlp={"transformer": ("ff.gate", "ff.up", "ff.down")},
     lora_blocks={"transformer": ("transformer_blocks",)},
     original_names=_ORIGINAL_NAMES,
+    layer_names={"transformer": DIFFUSERS_FILE_WITHOUT_ALPHA},
     latent_bytes_per_pixel=16 * 4 / 8**2,
     caption_bytes=512 * (12 * 2560 * 4 + 1),
     typical_bytes=69e9,
