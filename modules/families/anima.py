@@ -113,4 +113,6 @@ ANIMA = Family(
         side=1024,
     ),
     layer_names={"transformer": _NAMES},
+    remarks="""Its license excludes commercial use of the model and of what is trained from it, LoRAs included, but not
+    of its images.""",
 )

@@ -105,5 +105,6 @@ BRIA_FIBO = Family(
         text={"prompt_embeds": (1000, 2 * _WIDTH), "hidden_states": (1000, _STATES, _WIDTH)},
         side=1024,
     ),
-    remarks="""Trained on long captions in JSON: write captions and prompts like them.""",
+    remarks="""Trained on long captions in JSON: write captions and prompts like them. The model asks to
+    accept its license on its page first.""",
 )

@@ -38,5 +38,6 @@ FLUX2_KLEIN = replace(
         text={"prompt_embeds": (512, 12288)},
     ),
     distilled={"FLUX.2 klein 4B, 9B": "FLUX.2-klein-base-4B, FLUX.2-klein-base-9B"},
-    remarks="",
+    remarks="""`FLUX.2-klein-base-9B` asks to accept its license, which excludes commercial use, on its page first;
+    `FLUX.2-klein-base-4B` is under Apache 2.0.""",
 )

@@ -37,4 +37,5 @@ FLUX2_KLEIN_KV = replace(
     output=lambda call, output: output,  # without the references already
     read_when_built=("transformer",),  # the pipeline changes how its attention layers compute
     distilled={"FLUX.2 klein KV": "no base is published: train for few steps"},
+    remarks="It asks to accept its license, which excludes commercial use, on its page first.",
 )

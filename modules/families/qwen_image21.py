@@ -107,7 +107,8 @@ QWEN_IMAGE_21 = Family(
         text={"prompt_embeds": (_NUM_TOKENS, 4096)},
         side=1024,
     ),
-    remarks="""The text encoder sees references, too, at a megapixel. Captions, and the empty one for caption dropout,
-    are cached for each image, in about 9 MB for each image that it sees, and it can't be trained. Samples, as images
-    with transparency, come from the steps in the model's configuration, if it lists any, instead of `steps`.""",
+    remarks="""Distilled to be sampled without guidance, though not in fewer steps: train it as it is. The text encoder
+    sees references, too, at a megapixel. Captions, and the empty one for caption dropout, are cached for each image, in
+    about 9 MB for each image that it sees, and it can't be trained. Samples, as images with transparency, come from the
+    steps in the model's configuration, if it lists any, instead of `steps`.""",
 )
