@@ -274,7 +274,7 @@ def scan(
                 continue
             found, skipped = _find_images(concept, f"concepts.{number}", is_wanted, outputs, videos)
             unreadable += skipped.folders
-            unread.append(skipped.unread)
+            unread += skipped.unread, _unread_beside(concept, outputs)
             num_masks += skipped.num_masks
             run_images |= skipped.run_images  # the maximum, if several concepts use the same folder
             num_before = len(paths)
@@ -444,12 +444,29 @@ def _image_file(root: str, path: str, concept: ConceptConfig, table: Table | Non
     )
 
 
+def _own_folders(concept: ConceptConfig) -> list[str]:
+    """The folders of masks, references and layers, as they are set."""
+    return [folder for folder in (concept.mask_folder, concept.reference_folder, concept.layer_folder) if folder]
+
+
 def _folders_apart(concept: ConceptConfig, root: str) -> tuple[str, ...]:
     """The folders below `root` whose images belong to others: masks, references and layers."""
-    chosen = concept.mask_folder, concept.reference_folder, concept.layer_folder
-    folders = (_with_slash(folder) for folder in chosen if folder)
     start = _with_slash(root)
+    folders = map(_with_slash, _own_folders(concept))
     return tuple(folder for folder in folders if folder.startswith(start) and folder != start)
+
+
+def _unread_beside(concept: ConceptConfig, outputs: Outputs) -> dict[Unread, list[str]]:
+    """What looks like masks, references or layers but is not read, as in Dataset."""
+    unread: dict[Unread, list[str]] = {}
+    for folder in _own_folders(concept):
+        root = os.path.expanduser(folder)
+        walked = walk(root, concept.include_subfolders, [], outputs) if os.path.isdir(root) else ()
+        for below, names, _, run, _ in walked:
+            for name in names:
+                if not run and (kind := kind_of(name, videos=True)):
+                    unread.setdefault(kind, []).append(os.path.join(root, below, name))
+    return unread
 
 
 def _with_slash(folder: str) -> str:

@@ -37,6 +37,7 @@ from modules.families.registry import FAMILIES
 from modules.trainer.sampling import with_prompts
 from modules.weights.BaseModel import BaseModel
 from modules.weights.inspect import BaseInfo
+from tests.support.icc import SPACES, rgb_profile, stored_as
 
 SIZES = ((32, 32), (48, 32), (32, 48))
 ONE, MANY = FAMILIES["flux1_kontext"], FAMILIES["flux2_klein"]
@@ -73,6 +74,16 @@ def test_references_are_named_like_their_image_or_numbered(picture_folder, tmp_p
     (first,), several = (list(paths.split("\n")) for paths in of_captions(dataset, captions(dataset), MANY)[0].values())
     assert [Path(path).name for path in (first, *several)] == ["000.jpg", "001_0.webp", "001_2.png", "001_10.png"]
     assert describe_references(dataset) == "2 of 3 images have reference images"
+
+
+def test_a_reference_is_read_in_srgb(picture_folder, tmp_path):
+    folder, path = picture_folder(SIZES[:1]), tmp_path / "references" / "000.png"
+    write(path, color=stored_as((200, 60, 40), SPACES["Display P3"]))
+    with Image.open(path) as image:
+        image.save(path, icc_profile=rgb_profile(SPACES["Display P3"]))
+    dataset, buckets = prepare(folder, path.parent)
+    (reference,) = load_references(dataset, buckets, 0, MANY)
+    assert np.abs((reference[:, 8, 8] + 1) * 127.5 - (200, 60, 40)).max() <= 3
 
 
 def test_a_file_with_the_name_of_an_image_is_no_numbered_reference_of_another(tmp_path):

@@ -77,6 +77,17 @@ def test_a_folder_of_what_is_not_read_says_so(tmp_path):
         scan([ConceptConfig(path=str(tmp_path))])
 
 
+@pytest.mark.parametrize("setting", ["mask_folder", "reference_folder", "layer_folder"])
+@pytest.mark.parametrize("inside", [True, False])
+def test_masks_references_and_layers_that_are_not_read_are_named_too(picture_folder, tmp_path, setting, inside):
+    folder = picture_folder(((64, 64),))
+    others = (folder if inside else tmp_path) / "others"
+    others.mkdir()
+    (others / "000.heic").write_bytes(b"")
+    (found,) = scan([ConceptConfig(path=str(folder), **{setting: str(others)})]).unread.values()
+    assert found == [str(others / "000.heic")]
+
+
 def test_what_the_patterns_leave_out_is_not_named(folder):
     assert set(scan([ConceptConfig(path=str(folder), include="*.png")]).unread) == {FOLDERS}
 
