@@ -35,6 +35,8 @@ from modules.session.byte_sizes import spoken_bytes
 from modules.session.RunFolder import RunFolder
 from modules.weights.inspect import BaseInfo, check_base
 from modules.weights.model_files import check_format
+from modules.weights.own_parts import replaced_parts
+from modules.weights.stated_prediction import stated_prediction
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -57,7 +59,7 @@ def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] =
     if problem := check_batch(config.batch_size, config.batch_size_mode, num_ranks, accumulation):
         raise ConfigError(problem.message)
     family = FAMILIES[config.family]
-    base = check_base(config.model.base, family)
+    base = check_base(config.model.base, family, replaced=replaced_parts(family, config.model))
     check_format(family, config.output)
     dataset, buckets = prepare_data(config, family)
     uses_captions = facts_of(config).uses_captions
@@ -68,6 +70,7 @@ def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] =
     num_texts = count_texts(config, dataset, texts) if uses_captions else None
     lines = [
         ("Model", f"{config.model.base} ({base.detail})"),
+        *_prediction_lines(config, family, base),
         ("Method", facts_of(config).label),
         *_image_lines(dataset, buckets),
         *_caption_lines(num_texts),
@@ -77,6 +80,11 @@ def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] =
         *_warning_lines(config, dataset, empty),
     ]
     return "\n".join(visible_line(f"{label + ':':<15}{text}") for label, text in lines)
+
+
+def _prediction_lines(config: TrainConfig, family: Family, base: BaseInfo) -> Iterator[tuple[str, str]]:
+    if facts_of(config).uses_denoiser and (text := stated_prediction(config.model, family, base)):
+        yield "Predicts", text
 
 
 def _image_lines(dataset: Dataset, buckets: Buckets) -> Iterator[tuple[str, str]]:

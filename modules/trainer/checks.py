@@ -28,7 +28,8 @@ from modules.weights.clip_layers import check_clip_skips
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import BaseInfo, check_base, check_config_folder
 from modules.weights.model_files import check_format
-from modules.weights.own_parts import own_parts
+from modules.weights.own_parts import own_parts, replaced_parts
+from modules.weights.single_file_parts import check_single_file
 from modules.weights.training_adapter import read_training_adapter
 
 if TYPE_CHECKING:
@@ -62,12 +63,13 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
     if not resume:
         check_batch_divides(config, num_ranks)
     family = FAMILIES[config.family]
-    base = check_base(config.model.base, family)
+    base = check_base(config.model.base, family, replaced=replaced_parts(family, config.model))
     check_format(family, config.output)
     check_sizes(config, family)
     check_sample_references(config.sampling, family)
     if base.kind == "single_file":
         check_config_folder(config.model, family)
+        check_single_file(config.model, family)
     _check_clip_skips(config, family, base)
     own_parts(family, config.model)
     if config.model.training_adapter and facts_of(config).uses_denoiser:

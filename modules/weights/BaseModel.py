@@ -27,12 +27,20 @@ from modules.weights.hub_models import download_folder
 from modules.weights.inspect import check_base, check_config_folder, check_fits, component_error, inspect_base
 from modules.weights.libraries import import_pipeline
 from modules.weights.load_component import is_of_transformers, load_component
-from modules.weights.own_parts import load_own_part, own_parts, put_own_parts, setting_of
+from modules.weights.own_parts import (
+    load_own_part,
+    own_parts,
+    put_own_parts,
+    replaced_parts,
+    setting_of,
+    vae_of_single_file,
+)
 from modules.weights.prequantized import load_prequantized, stored_quantization
 from modules.weights.processors import check_tokenizer, without_videos
 from modules.weights.quantization import quantization_of, quantize_layers
 from modules.weights.safe import read_header, tensor_shapes
-from modules.weights.schedulers import adapted_scheduler, scheduler_by_marks
+from modules.weights.schedulers import adapted_scheduler, scheduler_by_files
+from modules.weights.single_file_parts import check_single_file, has_vae
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +80,7 @@ class BaseModel:
         device: torch.device,
         loading_turn: Callable[[], AbstractContextManager] = contextlib.nullcontext,
     ):
-        info = check_base(config.base, family)
+        info = check_base(config.base, family, replaced=replaced_parts(family, config))
         self.family = family
         self.config = config
         self.device = device
@@ -110,7 +118,8 @@ class BaseModel:
             self._components = dict.fromkeys((*parts, *family.unused))
             self._check_arguments(options)
             if "scheduler" in self._classes:  # else the pipeline makes its own
-                self._components["scheduler"] = adapted_scheduler(self._load_component("scheduler"), family, config)
+                scheduler = scheduler_by_files(self._load_component("scheduler"), family, config)
+                self._components["scheduler"] = adapted_scheduler(scheduler, family, config)
             self.pipe = self._new_pipe()
             if version := family.unsupported and family.unsupported(self._denoiser_config):
                 raise WeightsError(
@@ -400,6 +409,7 @@ class BaseModel:
 
     def _load_single_file(self):
         check_config_folder(self.config, self.family)
+        check_single_file(self.config, self.family)
         folder = self.config.config_folder
         options = {"config": os.path.expanduser(folder)} if folder else {}
         names = tensor_shapes(read_header(self.path))
@@ -407,18 +417,24 @@ class BaseModel:
             part for part, start in self.family.optional.items() if not any(name.startswith(start) for name in names)
         ]
         unused = dict.fromkeys((*self.family.unused, *lacking))
+        own, vae = dict(self._own_parts), {}
         with refusing(partial(self._unreadable_file, "check both" if options else DESCRIBE)):
+            if not has_vae(names):
+                vae = {
+                    self.family.vae: vae_of_single_file(self.family, self.config, own.pop(self.family.vae), self.dtype)
+                }
             pipe = cast("type[SingleFilePipeline]", self._pipeline_class).from_single_file(
-                str(self.path), torch_dtype=self.dtype, local_files_only=bool(options), **options, **unused
+                str(self.path), torch_dtype=self.dtype, local_files_only=bool(options), **options, **unused, **vae
             )
-        put_own_parts(pipe, self.family, self._own_parts)
+        put_own_parts(pipe, self.family, own)
         for name, component in pipe.components.items():
             if hasattr(component, "parameters") and any(param.is_meta for param in component.parameters()):
                 raise self._single_file_error(f"tensors of its {name} are missing", CHOOSE_COMPLETE)
             if hasattr(component, "tie_weights"):
                 component.tie_weights()  # diffusers loads the tied vocabulary of T5 as two tensors
             self._frozen(component)
-        pipe.scheduler = adapted_scheduler(scheduler_by_marks(pipe.scheduler, names), self.family, self.config)
+        scheduler = scheduler_by_files(pipe.scheduler, self.family, self.config)
+        pipe.scheduler = adapted_scheduler(scheduler, self.family, self.config)
         pipe.set_progress_bar_config(disable=True)
         return pipe
 

@@ -31,6 +31,18 @@ def check_on_hub(name: str, family: Family) -> None:
     check_fits(name, BaseInfo("hub", pipeline, 0, describe_index(model.index), model.index), family)
 
 
+def published_config(file: Path, component: str) -> Path:
+    """The folder with the config.json of a component of the published model that a single file is of, by diffusers.
+
+    It is downloaded. Raises OSError if that fails.
+    """
+    from diffusers.loaders.single_file_utils import fetch_diffusers_config, load_single_file_checkpoint
+    from huggingface_hub import hf_hub_download
+
+    kind = fetch_diffusers_config(load_single_file_checkpoint(str(file)))
+    return Path(hf_hub_download(kind["pretrained_model_name_or_path"], f"{component}/config.json")).parent
+
+
 def download_folder(name: str, setting: str = "model.base") -> Path:
     """The folder of a model in the Hub's cache; what is missing there is downloaded.
 

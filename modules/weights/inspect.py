@@ -78,15 +78,16 @@ def inspect_base(base: str) -> BaseInfo:
     raise WeightsError(f"'{base}': no such folder or file; {CHOOSE}.")
 
 
-def check_base(base: str, family: Family, setting: str = "model.base") -> BaseInfo:
+def check_base(base: str, family: Family, setting: str = "model.base", replaced: Collection[str] = ()) -> BaseInfo:
     """Raises WeightsError, starting with `setting`, if the family can't train the base model. Returns what it is.
 
+    replaced: as from `replaced_parts`.
     A model on the Hub is accepted unchecked: `hub_models.check_on_hub` asks the Hub, `check_fits` suits its files.
     """
     try:
         info = inspect_base(base)
         if info.kind == "folder":
-            check_parts(Path(os.path.expanduser(base)), family.unused)
+            check_parts(Path(os.path.expanduser(base)), family.unused, replaced)
     except WeightsError as error:
         raise WeightsError(f"{setting} {error}") from error
     if info.kind != "hub":
@@ -152,27 +153,29 @@ def _is_present(value: object) -> bool:
     return names_component(value) and value != [None, None]
 
 
-def check_parts(path: Path, unused: Collection[str] = ()) -> None:
+def check_parts(path: Path, unused: Collection[str] = (), replaced: Collection[str] = ()) -> None:
     """Checks that the weights of all components are complete and safe to load, before minutes are spent on loading.
 
-    path: a diffusers folder. unused: components to skip. Raises WeightsError, starting with the path.
+    path: a diffusers folder. unused: components to skip. replaced: those whose weights come from elsewhere, so that
+    only their configs are checked. Raises WeightsError, starting with the path.
     """
     for name, value in _index_of(path).items():
         if _is_present(value) and name not in unused:
-            _check_part(path, name)
+            _check_part(path, name, name not in replaced)
 
 
-def _check_part(path: Path, name: str) -> None:
+def _check_part(path: Path, name: str, with_weights: bool) -> None:
     """Raises WeightsError for a component's folder with files that can't be used. path: of the model."""
     if not (path / name).is_dir():
         raise WeightsError(f"'{path}': lacks the folder '{name}' named in model_index.json; download it again.")
     for file in sorted((path / name).iterdir()):
         if file.exists() and not (file.is_file() or file.is_dir()):  # a pipe: who opens it, waits for ever
             raise WeightsError(f"'{file}': is not a file; download the model again.")
-    for file in sorted((path / name).glob("*.safetensors")):
-        read_header(file)
-    for file in _pickles(path / name):
-        check_pickle(file)
+    if with_weights:
+        for file in sorted((path / name).glob("*.safetensors")):
+            read_header(file)
+        for file in _pickles(path / name):
+            check_pickle(file)
     for file in sorted((path / name).glob("*.json")):
         try:
             if file.name in CONFIGS:
@@ -271,7 +274,8 @@ def _guess_unet(shapes: Shapes) -> tuple[str, str]:
     """(pipeline, detail) of a Stable Diffusion U-Net, from its input channels and the width of its text."""
     in_channels = shapes["model.diffusion_model.input_blocks.0.0.weight"][1]
     text_width = next((shape[-1] for name, shape in shapes.items() if name.endswith("attn2.to_k.weight")), None)
-    if any(name.startswith("conditioner.embedders.1.") for name in shapes) or text_width == 2048:
+    of_sdxl = ("conditioner.embedders.1.", "conditioner.embedders.0.transformer.")  # the refiner's has another layout
+    if any(name.startswith(of_sdxl) for name in shapes) or text_width == 2048:
         pipeline = "StableDiffusionXLInpaintPipeline" if in_channels == 9 else "StableDiffusionXLPipeline"
     elif any(name.startswith("conditioner.embedders.0.") for name in shapes) or text_width == 1280:
         pipeline = "StableDiffusionXLImg2ImgPipeline"

@@ -24,8 +24,9 @@ from modules.weights.inspect import BaseInfo, check_parts, component_error, insp
 from modules.weights.libraries import import_diffusers, import_pipeline
 from modules.weights.load_component import load_component
 from modules.weights.lora_files import load_lora
-from modules.weights.own_parts import own_parts, put_own_parts
+from modules.weights.own_parts import load_own_part, own_parts, replaced_parts, setting_of
 from modules.weights.processors import CHOOSING, check_tokenizer, load_processors
+from modules.weights.schedulers import scheduler_by_files
 
 if TYPE_CHECKING:
     import torch
@@ -65,9 +66,8 @@ def load_pipeline(
     Raises WeightsError if the base model, a LoRA or an embedding is missing, damaged or does not fit.
     """
     info = inspect_base(base)
-    pipe = _single_file(base, info, config_folder) if info.kind == "single_file" else _folder(base, info)
-    if vae or denoiser or denoiser_2:
-        _put_parts(pipe, base, ModelConfig(vae=vae, denoiser=denoiser, denoiser_2=denoiser_2))
+    model = ModelConfig(base=base, config_folder=config_folder, vae=vae, denoiser=denoiser, denoiser_2=denoiser_2)
+    pipe = _single_file(info, model) if info.kind == "single_file" else _folder(info, model)
     pipe.set_progress_bar_config(disable=True)
     if getattr(pipe, "safety_checker", None) is not None:
         pipe.safety_checker = None  # it would silently return black images
@@ -92,17 +92,6 @@ def load_pipeline(
     return pipe.to(device, _torch_dtype(dtype, device))
 
 
-def _put_parts(pipe: DiffusionPipeline, base: str, parts: ModelConfig) -> None:
-    family = family_of_pipeline(pipe)
-    if family is None:
-        raise WeightsError(f"base {base!r}: is of no known family, so that it can't get another VAE or denoiser.")
-    if parts.denoiser_2 and len(family.denoisers) == 1:
-        raise WeightsError(f"model.denoiser_2 {parts.denoiser_2!r}: {family.label} has one denoiser; leave it out.")
-    put_own_parts(pipe, family, own_parts(family, parts))
-    if parts.denoiser or parts.denoiser_2:
-        adapt_denoisers(pipe)
-
-
 def _adapters(pipe: DiffusionPipeline) -> set[str]:
     return {name for names in pipe.get_list_adapters().values() for name in names}
 
@@ -115,20 +104,36 @@ def _torch_dtype(name: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if device.type == "cuda" and supports_bf16(device) else torch.float32
 
 
-def _single_file(base: str, info: BaseInfo, config_folder: str) -> DiffusionPipeline:
+def _single_file(info: BaseInfo, model: ModelConfig) -> DiffusionPipeline:
     import torch
 
     family = family_of(info.index)
     if family is None:
-        raise WeightsError(f"base {base!r}: is {info.detail}, which can't be read from a single file; use a folder.")
-    return BaseModel(family, ModelConfig(base=base, config_folder=config_folder), torch.device("cpu")).pipe
+        raise WeightsError(
+            f"base {model.base!r}: is {info.detail}, which can't be read from a single file; use a folder."
+        )
+    _check_own_parts(model, family)
+    return BaseModel(family, model, torch.device("cpu")).pipe
 
 
-def _folder(base: str, info: BaseInfo) -> DiffusionPipeline:
-    path = Path(base).expanduser()
+def _check_own_parts(model: ModelConfig, family: Family | None) -> None:
+    """Raises WeightsError for parts that the pipeline can't be given."""
+    if family is None:
+        if model.vae or model.denoiser or model.denoiser_2:
+            raise WeightsError(
+                f"base {model.base!r}: is of no known family, so that it can't get another VAE or denoiser."
+            )
+    elif model.denoiser_2 and len(family.denoisers) == 1:
+        raise WeightsError(f"model.denoiser_2 {model.denoiser_2!r}: {family.label} has one denoiser; leave it out.")
+
+
+def _folder(info: BaseInfo, model: ModelConfig) -> DiffusionPipeline:
+    base, path = model.base, Path(model.base).expanduser()
+    family = family_of(info.index) if info.kind == "folder" else None
     if info.kind == "folder":
+        replaced = replaced_parts(family, model) if family else ()
         try:
-            check_parts(path)
+            check_parts(path, replaced=replaced)
         except WeightsError as error:
             raise WeightsError(f"base {error}") from error
     else:
@@ -137,13 +142,15 @@ def _folder(base: str, info: BaseInfo) -> DiffusionPipeline:
     family = family_of(index)
     pipeline_class = import_pipeline(family.pipeline) if family else _other_pipeline(base, index["_class_name"])
     _check_classes(base, pipeline_class, index, family)
+    _check_own_parts(model, family)
     with refusing(partial(_error, base)):
         # diffusers must be told which components the model lacks, such as the T5 of an SD 3
         absent = {name: None for name, value in index.items() if isinstance(value, list) and value == [None, None]}
         own = load_processors(path, index)
         chosen = {name: part for name, part in own.items() if index[name][1] in CHOOSING}
         given = {**absent, **own, **dict.fromkeys(chosen)}  # diffusers knows no part by the name of such a class
-        given |= _variants(pipeline_class, path, index, family)
+        given |= _own_parts(pipeline_class, path, index, family, model)
+        given |= _variants(pipeline_class, path, {name: index[name] for name in index.keys() - given.keys()}, family)
         pipe = pipeline_class.from_pretrained(path, trust_remote_code=False, **given)
         if chosen:
             options = {name: pipe.config[name] for name in pipeline_class._get_signature_keys(pipeline_class)[1]}
@@ -153,7 +160,26 @@ def _folder(base: str, info: BaseInfo) -> DiffusionPipeline:
             if hasattr(part, "parameters") and any(param.is_meta for param in part.parameters()):
                 raise component_error(f"base {base!r}", name, "tensors are missing from its files")
         adapt_denoisers(pipe)
+        if family:
+            pipe.scheduler = scheduler_by_files(pipe.scheduler, family, model)
         return pipe
+
+
+def _own_parts(
+    pipeline_class: type[DiffusionPipeline],
+    path: Path,
+    index: Mapping[str, Any],
+    family: Family | None,
+    model: ModelConfig,
+) -> dict[str, Any]:
+    """The parts that the settings put in place of the base's, whose weights may therefore be missing."""
+    import torch
+
+    loaded = {}
+    for name, own in own_parts(family, model).items() if family else ():
+        kind = component_class(pipeline_class, name, tuple(index[name]), family)
+        loaded[name] = load_own_part(kind, own, path / name, torch.float32, setting_of(family, name))
+    return loaded
 
 
 def _variants(

@@ -12,6 +12,8 @@ from modules.config.ModelConfig import DENOISER_SETTINGS
 from modules.weights.errors import WeightsError, loading_reason, refusing
 from modules.weights.file_kinds import kind_of
 from modules.weights.gguf_files import check_gguf, is_gguf, put_quantized, shape_of
+from modules.weights.hub_models import published_config
+from modules.weights.libraries import import_diffusers
 from modules.weights.load_component import load_component
 from modules.weights.part_files import denoiser_tensors, vae_tensors
 from modules.weights.part_names import INSIDE, in_diffusers_names, prefix_of, surplus
@@ -55,6 +57,13 @@ def _connectors_in(family: Family, path: Path, setting: str) -> list[str]:
     prefix = prefix_of(names, ())
     found = [bool(start) and any(name.startswith(prefix + start) for name in names) for start in starts]
     return [component for component, is_in in zip(family.text.connectors, found, strict=True) if is_in]
+
+
+def replaced_parts(family: Family, config: ModelConfig) -> set[str]:
+    """The components that settings name a file for, so that the base model needs their configs only."""
+    files = config.denoiser_files(family.denoisers).values()
+    parts = {component for component, file in zip(family.denoisers, files, strict=True) if file}
+    return parts | {family.vae} if config.vae else parts
 
 
 def setting_of(family: Family, component: str) -> str:
@@ -108,6 +117,20 @@ def put_own_parts(pipe: DiffusionPipeline, family: Family, parts: Mapping[str, P
         with tempfile.TemporaryDirectory() as folder:
             own.save_config(folder)
             setattr(pipe, name, load_own_part(type(own), path, Path(folder), own.dtype, setting_of(family, name)))
+
+
+def vae_of_single_file(family: Family, config: ModelConfig, path: Path, dtype: torch.dtype) -> Model:
+    """The VAE of model.vae for a single file that has none of which it could have the architecture.
+
+    path: of model.vae, as from `own_parts`. Raises WeightsError, and OSError if its config can't be downloaded.
+    """
+    assert family.published is not None  # as of all families that are read from single files
+    vae_class = getattr(import_diffusers(), family.published.vae.class_name.rpartition(".")[2])
+    if config.config_folder:
+        config_folder = Path(os.path.expanduser(config.config_folder)) / family.vae
+    else:
+        config_folder = path if path.is_dir() else published_config(Path(os.path.expanduser(config.base)), family.vae)
+    return load_own_part(vae_class, path, config_folder, dtype, "model.vae")
 
 
 def load_own_part(

@@ -1,14 +1,14 @@
-"""The noise schedule of a base model, as its settings or the marks of a single file change it."""
+"""The noise schedule of a base model, as its settings or a single file change it."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from modules.weights.errors import WeightsError
 from modules.weights.libraries import import_diffusers
-from modules.weights.single_file import V_PREDICTION_MARK, ZERO_SNR_MARK
+from modules.weights.safe import read_header
+from modules.weights.stated_prediction import changes_by_file, files_with_denoiser
 
 if TYPE_CHECKING:
     from modules.config.ModelConfig import ModelConfig
@@ -24,14 +24,13 @@ def adapted_scheduler(scheduler, family: Family, config: ModelConfig):
     return _with_zero_terminal_snr(scheduler) if config.zero_terminal_snr else scheduler
 
 
-def scheduler_by_marks(scheduler, names: Collection[str]):
-    """The scheduler of a single file, changed as the marks among its tensor names say."""
-    marks: dict[str, dict[str, Any]] = {
-        V_PREDICTION_MARK: {"prediction_type": "v_prediction"},
-        # trailing: sampling must start at the last timestep, which is pure noise
-        ZERO_SNR_MARK: {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"},
-    }
-    changes = {name: value for mark, values in marks.items() if mark in names for name, value in values.items()}
+def scheduler_by_files(scheduler, family: Family, config: ModelConfig):
+    """The scheduler, changed as the single files that the denoiser comes from say."""
+    if family.objective != "ddpm":
+        return scheduler
+    changes: dict[str, Any] = {}
+    for _, path in files_with_denoiser(config):
+        changes |= changes_by_file(read_header(path))
     return type(scheduler).from_config(scheduler.config, **changes) if changes else scheduler
 
 

@@ -50,6 +50,12 @@ def test_the_method_is_called_as_in_the_window(values):
     assert text_of(values, "Method") == "LoRA"
 
 
+def test_what_is_predicted_is_told(values):
+    assert text_of(values, "Predicts") == "epsilon, by its scheduler"
+    vae = {label for label, _ in lines_of({**values, "method": "vae"})}
+    assert "Predicts" not in vae
+
+
 def test_captions_that_are_missing_empty_or_not_read_are_told(values):
     folder = Path(values["concepts"][0]["path"])
     (folder / "000.txt").write_text("")

@@ -253,8 +253,8 @@ def test_a_configuration_folder_that_is_none_is_named(single_file, tmp_path):
 @pytest.mark.parametrize(
     ("prefix", "part"),
     [
-        ("first_stage_model.", "AutoencoderKL"),
-        ("cond_stage_model.", "CLIPTextModel"),
+        ("first_stage_model.", "has no VAE; set model.vae to that of a Stable Diffusion 1.x / 2.x model"),
+        ("cond_stage_model.", "has no text_encoder, which Stable Diffusion 1.x / 2.x needs"),
         ("cond_stage_model.transformer.text_model.encoder.layers.1.", "text_encoder"),
         ("first_stage_model.decoder.mid.", "tensors are missing"),
         ("model.diffusion_model.middle_block.", "tensors are missing"),

@@ -139,6 +139,36 @@ def test_the_text_conditioner_in_animas_file_is_used_with_its_transformer(prefix
     )
 
 
+@pytest.mark.parametrize("left", ["nothing", "a pickle that runs code"])
+def test_of_a_part_that_is_replaced_the_base_needs_no_more_than_its_config(left, tiny_sd15, other, tmp_path):
+    slim = shutil.copytree(tiny_sd15, tmp_path / "slim")
+    for part in ("unet", "vae"):
+        (slim / part / WEIGHTS).unlink()
+        if left != "nothing":
+            torch.save({"x": shutil.rmtree}, slim / part / "diffusion_pytorch_model.bin")
+    files = {
+        "denoiser": file_of(other, "unet", "diffusers", tmp_path),
+        "vae": file_of(other, "vae", "diffusers", tmp_path),
+    }
+    settings = {setting: str(file) for setting, file in files.items()}
+    base = open_base(slim, **settings)
+    base.require("vae", "unet", "text_encoder")
+    pipe = load_pipeline(str(slim), {}, torch.device("cpu"), dtype="float32", **settings)
+    for part in ("vae", "unet"):
+        assert_weights(base.module(part), other / part)
+        assert_weights(getattr(pipe, part), other / part)
+
+
+def test_one_expert_alone_that_is_replaced_needs_no_weights(tiny_model, tmp_path):
+    slim = shutil.copytree(tiny_model("wan22_a14b"), tmp_path / "slim")
+    file = shutil.move(slim / "transformer_2" / WEIGHTS, tmp_path / "low.safetensors")
+    options = ["--base", str(slim), "--denoiser-2", str(file), "--prompt", "a", "--steps", "1", "--frames", "1"]
+    sizes = ["--width", "32", "--height", "32", "--out", str(tmp_path / "out")]
+    assert sample.main([*options, *sizes]) == 0
+    with pytest.raises(WeightsError, match=r"its transformer_2 can't be loaded \(Error no file named"):
+        open_base(slim, "wan22_a14b", denoiser=str(file)).require("transformer_2")
+
+
 def test_latents_are_cached_by_the_vae_that_made_them_and_text_as_ever(tiny_sd15, other):
     plain, changed = open_base(tiny_sd15), open_base(tiny_sd15, vae=str(other))
     assert changed.component_files("vae") == sorted((other / "vae").iterdir())
