@@ -56,9 +56,9 @@ def _unread_files(dataset: Dataset) -> Iterator[Finding]:
             several = f"images have two caption files, of which those in {extension} are not read: keep one of each"
             yield finding_of("two_captions", "warning", one, several, files)
             continue
-        remedy = f"set concepts.{number}.caption_extension to {extension} to train with it"
-        one = f"image has no {own} file, but one in {extension}: {remedy}"
-        several = f"images have no {own} file, but one in {extension}: {remedy}"
+        remedy = f"set concepts.{number}.caption_extension to {extension}, or rename"
+        one = f"image has a {extension} file but no {own} file, which alone is read: {remedy} the file"
+        several = f"images have a {extension} file but no {own} file, which alone is read: {remedy} the files"
         yield finding_of("other_extension", "warning", one, several, files)
 
 

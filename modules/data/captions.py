@@ -156,17 +156,17 @@ def _paths_with(extension: str, image_path: str | os.PathLike[str]) -> tuple[str
     return tuple(dict.fromkeys(stem + case for case in cases))
 
 
-def unread_caption(image_path: str, concept: ConceptConfig, known: Set[str]) -> str:
-    """A caption file beside an image that is not read; "" if there is none.
+def captions_beside(image_path: str, concept: ConceptConfig, known: Set[str]) -> tuple[bool, str]:
+    """Whether an image has a caption file, and one that is not read; "" if there is none.
 
-    If the image has a caption file, only one whose extension differs from its own in case counts.
-    known: the paths of the files there are.
+    That is a second one whose extension differs in case, or, of an image without a caption file, one of another
+    extension. known: the paths of the files there are.
     """
     own = [path for path in caption_paths(image_path, concept) if path in known]
     if own:
-        return own[1] if len(own) > 1 else ""
-    others = (path for one in OTHER_EXTENSIONS for path in _paths_with(one, image_path))
-    return next((path for path in others if path in known), "")
+        return True, own[1] if len(own) > 1 else ""
+    others = (path for extension in OTHER_EXTENSIONS for path in _paths_with(extension, image_path))
+    return False, next((path for path in others if path in known), "")
 
 
 def caption_extension(concept: ConceptConfig) -> str:

@@ -23,13 +23,12 @@ from modules.data.caption_edits import as_trained
 from modules.data.caption_tables import read_table
 from modules.data.captions import (
     Table,
-    caption_paths,
+    captions_beside,
     describe_unreadable,
     edited_captions,
     has_fallback,
     lacks_text,
     own_captions,
-    unread_caption,
 )
 from modules.data.errors import CaptionError, DataError
 from modules.data.folder_walk import NO_OUTPUTS, Outputs, walk
@@ -227,7 +226,7 @@ def _with_shares(repeats: np.ndarray, concept_index: np.ndarray, shares: np.ndar
 
 @dataclass(frozen=True)
 class _ImageFile:
-    """An image file of a concept that was not opened yet. unread_caption: as from the function of this name."""
+    """An image file of a concept that was not opened yet. unread_caption: as from `captions_beside`."""
 
     path: str
     has_caption: bool
@@ -437,8 +436,7 @@ def _image_file(root: str, path: str, concept: ConceptConfig, table: Table | Non
     if table is not None:
         has_caption = path in table
     elif concept.captions == "txt":
-        has_caption = any(one in known for one in caption_paths(path, concept))
-        unread = unread_caption(path, concept, known)
+        has_caption, unread = captions_beside(path, concept, known)
     return _ImageFile(
         os.path.join(root, path), has_caption or has_fallback(concept), unread and os.path.join(root, unread)
     )

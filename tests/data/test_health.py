@@ -84,13 +84,13 @@ def test_caption_files_of_another_extension_are_named_with_the_setting_that_read
         (folder / f"00{number}.txt").rename(folder / f"00{number}{extension}")
     finding = found(check())["other_extension"]
     assert finding.message == (
-        f"3 images have no .txt file, but one in {extension}: set concepts.0.caption_extension to {extension} to train "
-        f"with it, such as {folder / f'000{extension}'}."
+        f"3 images have a {extension} file but no .txt file, which alone is read: set concepts.0.caption_extension to "
+        f"{extension}, or rename the files, such as {folder / f'000{extension}'}."
     )
     assert "other_extension" in found(check({"caption_fallback": "a cat"}))
     found_then = found(check({"caption_extension": extension}))
     assert found_then["missing_caption"].count == 2
-    assert found_then["other_extension"].message.startswith(f"2 images have no {extension} file, but one in .txt")
+    assert found_then["other_extension"].message.startswith(f"2 images have a .txt file but no {extension} file")
 
 
 def test_a_second_caption_file_that_differs_in_case_is_named(check, folder):

@@ -63,8 +63,8 @@ def test_captions_that_are_missing_empty_or_not_read_are_told(values):
     assert [text.strip() for label, text in lines_of(values) if label == "Warning"] == [
         f"1 image has no caption (trained without one), such as {folder / '001.png'}.",
         f"1 image has an empty caption (trained without one), such as {folder / '000.png'}.",
-        "1 image has no .txt file, but one in .caption: set concepts.0.caption_extension to .caption to train with it, "
-        f"such as {folder / '001.caption'}.",
+        "1 image has a .caption file but no .txt file, which alone is read: set concepts.0.caption_extension to "
+        f".caption, or rename the file, such as {folder / '001.caption'}.",
     ]
 
 
