@@ -23,6 +23,7 @@ class Change:
 
 
 NO_CHANGE = Change()
+MOST_SAMPLES = 100_000  # of a step on one GPU whose divisors are tried
 
 
 def mildest(axes: Sequence[Sequence[Change]], fits: Callable[[Mapping[str, Any]], bool]) -> list[Change] | None:
@@ -55,14 +56,17 @@ def quantizations(part: str, formats: Sequence[str]) -> list[Change]:
 def micro_batches(config: TrainConfig, num_ranks: int = 1) -> dict[int, Change]:
     """How a GPU can compute its part of a step: size of the micro-batches, the largest first -> the change for it.
 
-    num_ranks: over all machines. A step with a fused backward pass has one micro-batch.
+    num_ranks: over all machines. A step with a fused backward pass has one micro-batch. One of absurdly many samples
+    stays as it is.
     """
     batch, steps = config.batch_size, config.gradient_accumulation_steps
     is_global = config.batch_size_mode == "global"
     samples = max(1, batch // num_ranks) if is_global else batch * steps  # of a step on one GPU
     found: dict[int, Change] = {}
-    most = 1 if config.optimizer.fused_backward else samples
-    for count in (count for count in range(1, most + 1) if samples % count == 0):
+    counts = [steps] if samples > MOST_SAMPLES else [count for count in range(1, samples + 1) if samples % count == 0]
+    if config.optimizer.fused_backward:
+        counts = [1]
+    for count in (count for count in counts if samples % count == 0):
         size, values = samples // count, {}
         if not is_global and size != batch:
             values["batch_size"] = size

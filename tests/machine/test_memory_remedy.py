@@ -8,7 +8,7 @@ import pytest
 from modules.config.files import config_from_values
 from modules.config.presets import load_preset, merge_values
 from modules.config.problems import with_remedy
-from modules.machine.fitting import Change, mildest, values_of
+from modules.machine.fitting import NO_CHANGE, Change, micro_batches, mildest, values_of
 from modules.machine.memory_estimate import GIB, needed_bytes
 from modules.machine.memory_remedy import memory_remedy
 
@@ -29,6 +29,12 @@ COLOURS = [Change({"colour": colour}) for colour in (2, 1)]
 def test_the_first_axis_is_changed_last_and_no_more_than_needed(room, expected):
     chosen = mildest([SIZES, COLOURS], lambda values: values["size"] * values["colour"] <= room)
     assert (chosen and values_of(chosen)) == expected
+
+
+@pytest.mark.parametrize("mode", ["per_device", "global"])
+def test_a_batch_of_billions_of_samples_is_not_searched_for_divisors(mode):
+    config = config_from_values({"batch_size": 2**31 - 1, "batch_size_mode": mode})
+    assert micro_batches(config) == {2**31 - 1: NO_CHANGE}
 
 
 CHECKPOINTING = {"model.gradient_checkpointing": True}
