@@ -101,7 +101,7 @@ def family_of_lora(path: Path, named: str, known: Iterable[str]) -> Family:
     if named:
         check_family(file, FAMILIES[named])
     may_be = [name for name in found.exact if name in known]
-    name = named or found.best() or (may_be[0] if len(may_be) == 1 else "")
+    name = named or found.best()
     if not name:
         choices = ", ".join(may_be or known)
         raise WeightsError(f"'{path}': does not say which model it was made for; specify the family: {choices}.")
