@@ -22,6 +22,7 @@ from modules.config.regular_file import open_regular
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.buckets import crop_box, rotation_margins
 from modules.data.color_profiles import ColorState, conversion_of, converted
+from modules.data.embedded_profiles import add_profile
 from modules.data.errors import ImageError
 from modules.data.image_formats import HEAD_BYTES, formats_for, why_unknown
 from modules.data.orientation import SIDEWAYS, UPRIGHT, orientation_of
@@ -187,6 +188,7 @@ def _opened(path: str) -> Iterator[ImageFile]:
             head = file.read(HEAD_BYTES)
             file.seek(0)
             with Image.open(file, formats=formats_for(path, head)) as image:
+                add_profile(image, file)
                 yield image
     except UnidentifiedImageError as error:
         raise ImageError(path, why_unknown(head)) from error

@@ -42,6 +42,42 @@ def test_a_color_of_another_space_is_that_of_srgb(tmp_path, space, name):
     assert close(load_image(path).getpixel((8, 8)), RED, 3 if name in ("a.png", "a.tif") else 8)
 
 
+def jpeg_2000(path, image, profile):
+    """A JPEG 2000 file with a profile, which Pillow does not write: in place of the box that says sRGB."""
+    image.save(path, irreversible=False)
+    content = path.read_bytes()
+    header, colors = content.index(b"jp2h") - 4, content.index(b"colr") - 4
+    end = colors + int.from_bytes(content[colors : colors + 4], "big")
+    box = (11 + len(profile)).to_bytes(4, "big") + b"colr" + bytes([2, 0, 0]) + profile
+    length = int.from_bytes(content[header : header + 4], "big") + len(box) - (end - colors)
+    path.write_bytes(content[:header] + length.to_bytes(4, "big") + content[header + 4 : colors] + box + content[end:])
+    return str(path)
+
+
+def bitmap(path, image, profile):
+    """A BMP of version 5 with a profile behind its pixels; Pillow writes version 3."""
+    image.save(path)
+    content = path.read_bytes()
+    pixels = content[int.from_bytes(content[10:14], "little") :]
+    numbers = {0: 124, 112: 124 + len(pixels), 116: len(profile)}
+    header = bytearray(content[14:54] + bytes(84))
+    header[56:60] = b"DEBM"
+    for place, number in numbers.items():
+        header[place : place + 4] = number.to_bytes(4, "little")
+    start = (14 + 124).to_bytes(4, "little")
+    path.write_bytes(content[:10] + start + bytes(header) + pixels + profile)
+    return str(path)
+
+
+@pytest.mark.parametrize(("name", "write"), [("a.jp2", jpeg_2000), ("a.bmp", bitmap)])
+def test_a_profile_that_pillow_does_not_read_is_found(tmp_path, name, write):
+    image = Image.new("RGB", (16, 16), stored_as(RED, SPACES["ProPhoto"]))
+    assert close(load_image(write(tmp_path / name, image, rgb_profile(SPACES["ProPhoto"]))).getpixel((8, 8)), RED)
+    plain = tmp_path / f"plain_{name}"
+    image.save(plain)
+    assert color_conversion(str(plain)) == "srgb"
+
+
 @pytest.mark.parametrize("mode", ["L", "LA", "I;16"])
 def test_gray_with_a_gamma_of_its_own_is_that_of_srgb(tmp_path, mode):
     image = Image.fromarray(np.full((4, 4), 50 * 257, np.uint16)) if mode == "I;16" else Image.new("L", (4, 4), 50)
