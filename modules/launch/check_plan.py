@@ -14,6 +14,7 @@ from modules.session.RunFolder import RunFolder
 from modules.session.writable import check_writable
 from modules.trainer.checks import check_start
 from modules.weights.hub_models import check_on_hub
+from modules.weights.own_parts import replaced_parts
 
 
 def check_plan(plan: LaunchPlan) -> list[str]:
@@ -37,7 +38,8 @@ def check_plan(plan: LaunchPlan) -> list[str]:
         folder.refuse_earlier_run()
     base, warnings = check_start(config, plan.world_size, plan.resume)
     if base.kind == "hub":
-        check_on_hub(config.model.base, FAMILIES[config.family])
+        family = FAMILIES[config.family]
+        check_on_hub(config.model.base, family, replaced_parts(family, config.model))
     if isinstance(plan, JoinPlan):
         return warnings
     facts = StartFacts(plan.machine, base_bytes=base.size_bytes or None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,22 +73,32 @@ def split_name(name: str) -> tuple[str, str | None]:
     return match["repo"], match["revision"]
 
 
-def folder_on_disk(name: str) -> Path | None:
+def folder_on_disk(name: str, replaced: Collection[str] = ()) -> Path | None:
     """The folder of a model in the Hub's cache if it is there completely, without asking the Hub; else None.
 
-    Raises UserError if the name is none of a model on the Hub.
+    replaced: as in `needed_files`. Raises UserError if the name is none of a model on the Hub.
     """
+    folder = _cached_folder(name)
+    if folder is None:
+        return None
+    index = read_index(folder)
+    parts = [name for name, value in index.items() if isinstance(value, list) and value and value[0] is not None]
+    return folder if all(is_complete(folder / part, part not in replaced) for part in parts) else None
+
+
+def known_index(name: str) -> dict[str, Any]:
+    """The index of a model: that in the Hub's cache if there is one, else the Hub's. Raises UserError."""
+    folder = _cached_folder(name)
+    return read_index(folder) if folder else dict(read_model(name).index)
+
+
+def _cached_folder(name: str) -> Path | None:
+    """The folder in the Hub's cache that has the index of a model."""
     from huggingface_hub import try_to_load_from_cache
 
     repo, revision = split_name(name)
-    cached = (try_to_load_from_cache(repo, name, revision=revision) for name in INDEXES)
-    found = next((path for path in cached if isinstance(path, str)), None)
-    if found is None:
-        return None
-    folder = Path(found).parent
-    index = read_index(folder)
-    parts = [name for name, value in index.items() if isinstance(value, list) and value and value[0] is not None]
-    return folder if all(_is_complete(folder / part) for part in parts) else None
+    cached = (try_to_load_from_cache(repo, index, revision=revision) for index in INDEXES)
+    return next((Path(path).parent for path in cached if isinstance(path, str)), None)
 
 
 def find_models(text: str) -> list[FoundModel]:
@@ -105,10 +115,10 @@ def find_models(text: str) -> list[FoundModel]:
         raise UserError(f"The Hub can't be searched: {hub_problem(_expected(error))}.") from error
 
 
-def read_model(name: str) -> HubModel:
+def read_model(name: str, replaced: Collection[str] = ()) -> HubModel:
     """What the Hub says of a model, or what is known of one that is on this machine completely if it can't be asked.
 
-    Raises UserError if neither is known.
+    replaced: as in `needed_files`. Raises UserError if neither is known.
     """
     from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 
@@ -126,16 +136,19 @@ def read_model(name: str) -> HubModel:
         raise
     except Exception as error:
         problem = _cannot_fetch(name, _expected(error))
-        if (folder := folder_on_disk(name)) is not None:
-            return _model_in(folder, name)
+        if (folder := folder_on_disk(name, replaced)) is not None:
+            return _model_in(folder, name, replaced)
         raise UserError(problem) from error
-    needed = {path: sizes[path] for path in needed_files(sizes, index)}
+    needed = {path: sizes[path] for path in needed_files(sizes, index, replaced)}
     missing = (path for path in needed if not isinstance(try_to_load_from_cache(repo, path, revision=commit), str))
     return HubModel(name, commit, _license(info.tags), bool(info.gated), index, needed, tuple(missing))
 
 
-def needed_files(paths: Iterable[str], index: Mapping[str, Any]) -> list[str]:
-    """The files of a diffusers repository that are loaded: one copy of each component's weights, and its configs."""
+def needed_files(paths: Iterable[str], index: Mapping[str, Any], replaced: Collection[str] = ()) -> list[str]:
+    """The files of a diffusers repository that are loaded: one copy of each component's weights, and its configs.
+
+    replaced: components of which only the configs are needed, because their weights come from elsewhere.
+    """
     paths = list(paths)
     folders = {name for name, value in index.items() if isinstance(value, list) and value and value[0] is not None}
     needed = [path for path in paths if path in INDEXES]
@@ -143,7 +156,7 @@ def needed_files(paths: Iterable[str], index: Mapping[str, Any]) -> list[str]:
         names = [
             name for path in paths if path.startswith(f"{folder}/") and "/" not in (name := path[len(folder) + 1 :])
         ]
-        weights = loaded_weights(names)
+        weights = [] if folder in replaced else loaded_weights(names)
         others = (name for name in names if not (WEIGHT_INDEX.fullmatch(name) or name.endswith(WEIGHT_SUFFIXES)))
         needed += [f"{folder}/{name}" for name in (*weights, *others)]
     return sorted(needed)
@@ -233,10 +246,10 @@ _PROBLEMS = {
 }
 
 
-def _model_in(folder: Path, name: str) -> HubModel:
+def _model_in(folder: Path, name: str, replaced: Collection[str]) -> HubModel:
     paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     index = read_index(folder)
-    sizes = {path: paths[path].stat().st_size for path in needed_files(paths, index)}
+    sizes = {path: paths[path].stat().st_size for path in needed_files(paths, index, replaced)}
     return HubModel(name, folder.name, "", False, index, sizes)
 
 
@@ -250,9 +263,11 @@ def read_index(folder: Path) -> dict[str, Any]:
     return {**index, DENOISER_CONFIG: read_json(config)} if config.is_file() else index
 
 
-def _is_complete(part: Path) -> bool:
+def is_complete(part: Path, with_weights: bool = True) -> bool:
     """Whether a component's folder has all shards of its weights, if it has weights, which a config.json says."""
     names = {path.name for path in part.iterdir()} if part.is_dir() else set()
+    if not with_weights:
+        return bool(names)
     shards = [set(shards_in(part / name)) for name in names if INDEX.fullmatch(name)]
     if shards:
         return any(one <= names for one in shards)

@@ -317,7 +317,8 @@ class BaseModel:
     def _local_folder(self) -> Path:
         """The folder of the base model; a Hub id is downloaded to the Hub's cache."""
         path = Path(os.path.expanduser(self.config.base))
-        return path if path.is_dir() else download_folder(self.config.base)
+        replaced = replaced_parts(self.family, self.config)
+        return path if path.is_dir() else download_folder(self.config.base, replaced=replaced)
 
     def _load_component(self, name: str):
         component_class = self._component_class(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,12 @@ if TYPE_CHECKING:
     from modules.families.Family import Family
 
 
-def check_on_hub(name: str, family: Family) -> None:
+def check_on_hub(name: str, family: Family, replaced: Collection[str] = ()) -> None:
     """Raises WeightsError if a model is neither on this machine nor available, or if the family can't train it.
 
-    It takes one answer of the Hub, before anything large is downloaded.
+    It takes one answer of the Hub, before anything large is downloaded. replaced: as in `needed_files`.
     """
-    if folder_on_disk(name) is not None:
+    if folder_on_disk(name, replaced) is not None:
         return
     try:
         model = read_model(name)
@@ -43,13 +44,13 @@ def published_config(file: Path, component: str) -> Path:
     return Path(hf_hub_download(kind["pretrained_model_name_or_path"], f"{component}/config.json")).parent
 
 
-def download_folder(name: str, setting: str = "model.base") -> Path:
+def download_folder(name: str, setting: str = "model.base", replaced: Collection[str] = ()) -> Path:
     """The folder of a model in the Hub's cache; what is missing there is downloaded.
 
-    Raises WeightsError, starting with `setting`, if that fails.
+    replaced: as in `needed_files`. Raises WeightsError, starting with `setting`, if that fails.
     """
     try:
-        model = read_model(name)
+        model = read_model(name, replaced)
         if not model.index:
             raise UserError(f"{name!r} is not in diffusers' format: download its single file and use that.")
         return download_model(model)

@@ -7,12 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from modules.config.errors import UserError
 from modules.config.model_index import names_component
 from modules.config.ModelConfig import ModelConfig
 from modules.distributed.usable_gpus import supports_bf16
 from modules.families.long_prompts import extend_prompts
 from modules.families.registry import adapt_denoisers, family_of, family_of_pipeline
-from modules.machine.hub import folder_on_disk, read_index
+from modules.machine.hub import folder_on_disk, known_index, read_index
 from modules.machine.weight_files import loaded_variant
 from modules.weights.BaseModel import BaseModel
 from modules.weights.clip_layers import check_layers
@@ -129,15 +130,14 @@ def _check_own_parts(model: ModelConfig, family: Family | None) -> None:
 
 def _folder(info: BaseInfo, model: ModelConfig) -> DiffusionPipeline:
     base, path = model.base, Path(model.base).expanduser()
-    family = family_of(info.index) if info.kind == "folder" else None
+    replaced = _replaced(info, model)
     if info.kind == "folder":
-        replaced = replaced_parts(family, model) if family else ()
         try:
             check_parts(path, replaced=replaced)
         except WeightsError as error:
             raise WeightsError(f"base {error}") from error
     else:
-        path = folder_on_disk(base) or download_folder(base, "base")
+        path = folder_on_disk(base, replaced) or download_folder(base, "base", replaced)
     index = read_index(path)
     family = family_of(index)
     pipeline_class = import_pipeline(family.pipeline) if family else _other_pipeline(base, index["_class_name"])
@@ -198,6 +198,16 @@ def _variants(
             if missing:
                 raise ValueError(f"the weights of its {name} lack {missing}")
     return loaded
+
+
+def _replaced(info: BaseInfo, model: ModelConfig) -> set[str]:
+    if not (model.vae or model.denoiser or model.denoiser_2):
+        return set()
+    try:
+        family = family_of(info.index or known_index(model.base))
+    except UserError as error:
+        raise WeightsError(f"base {error}") from error
+    return replaced_parts(family, model) if family else set()
 
 
 def _other_pipeline(base: str, name: str) -> type[DiffusionPipeline]:

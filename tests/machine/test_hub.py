@@ -23,6 +23,7 @@ from modules.machine.hub import download_model, find_models, folder_on_disk, mod
 from modules.weights.BaseModel import BaseModel
 from modules.weights.errors import WeightsError
 from modules.weights.hub_models import check_on_hub, download_folder
+from modules.weights.load_pipeline import load_pipeline
 from tests.support.hub_server import COMMIT, HubServer
 from tests.support.variants import rename_weights
 from tests.support.waiting import PATIENCE_SECONDS
@@ -143,6 +144,26 @@ def test_a_model_whose_weights_are_all_of_a_variant_is_downloaded_and_used(hub, 
     base = BaseModel(FAMILIES["sd15"], ModelConfig(base="somebody/half"), torch.device("cpu"))
     base.require("unet", "vae", "text_encoder")
     assert folder_on_disk("somebody/half") == base.path
+
+
+def test_the_weights_of_a_part_that_is_replaced_are_not_downloaded(hub, monkeypatch, tmp_path, tiny_sd15):
+    files = {"denoiser": tmp_path / "unet.safetensors", "vae": tmp_path / "vae.safetensors"}
+    shutil.copy(tiny_sd15 / UNET, files["denoiser"])
+    shutil.copy(tiny_sd15 / "vae" / "diffusion_pytorch_model.safetensors", files["vae"])
+    parts = {name: str(file) for name, file in files.items()}
+    check_on_hub(TINY, FAMILIES["sd15"], {"unet", "vae"})
+    pipe = load_pipeline(TINY, {}, torch.device("cpu"), **parts)
+    base = BaseModel(FAMILIES["sd15"], ModelConfig(base=TINY, **parts), torch.device("cpu"))
+    base.require("unet", "vae", "text_encoder")
+    assert pipe.unet.config.cross_attention_dim == base.module("unet").config.cross_attention_dim
+    weights = [name for name in hub.asked if name.endswith(".safetensors")]
+    assert not any(name.startswith(("unet/", "vae/")) for name in weights)
+    assert {"unet/config.json", "vae/config.json", "text_encoder/model.safetensors"} <= {*hub.asked}
+    assert folder_on_disk(TINY) is None
+    go_offline(monkeypatch)
+    load_pipeline(TINY, {}, torch.device("cpu"), **parts)
+    with pytest.raises(WeightsError, match=r"^base .*the Hub can't be reached"):
+        load_pipeline(TINY, {}, torch.device("cpu"))
 
 
 def test_an_interrupted_download_is_continued(hub):
