@@ -7,6 +7,8 @@ from collections.abc import Collection
 
 # The first pattern that a name has tells the kind.
 _KINDS = (
+    (r"\.(qweight|wscales)$", "a model quantized by SVDQuant (Nunchaku)"),
+    (r"\.quant_state\.bitsandbytes__(nf4|fp4)$", "a model quantized by bitsandbytes"),
     (r"lora_(A|B|up|down)\b|\.hada_w|\.lokr_w", "a LoRA"),
     (r"model\.diffusion_model\.input_blocks\.", "a whole Stable Diffusion checkpoint"),
     (r"taesd_decoder\.", "TAESD, a preview decoder"),

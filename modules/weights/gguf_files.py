@@ -22,6 +22,7 @@ _MAX_DIMS = 5  # the format has 4, but published files of video models have conv
 # Sizes of the values in the metadata, by the number of their type; strings and lists are read by their length.
 _VALUE_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _STRING, _LIST = 8, 9
+_ORIGINAL_SHAPE = "comfy.gguf.orig_shape."  # before the name of a tensor
 _PLAIN = ("F32", "F16")  # that torch has, too
 
 
@@ -135,10 +136,36 @@ def quantized_types() -> list[str]:
 
 def gguf_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a checked file by name. Quantized ones are of diffusers' class GGUFParameter, which keeps their
-    format through the slicing and joining of its converters."""
+    format through the slicing and joining of its converters.
+
+    Raises ValueError for a shape in the metadata that is not one of the tensor's values.
+    """
     from diffusers.models.model_loading_utils import load_gguf_checkpoint
 
-    return load_gguf_checkpoint(str(path))
+    tensors: dict[str, Tensor] = load_gguf_checkpoint(str(path))
+    for name, shape in _original_shapes(path).items():
+        if name not in tensors:
+            continue
+        tensor = tensors[name]
+        if math.prod(shape) != math.prod(shape_of(tensor)):
+            raise ValueError(f"its {name} has {math.prod(shape_of(tensor))} values, which the shape {shape} has not")
+        if format_of(tensor):
+            tensor.quant_shape = shape  # type: ignore[attr-defined] # the blocks stay as they are, row after row
+        else:
+            tensors[name] = tensor.reshape(shape)
+    return tensors
+
+
+def _original_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of the weights of U-Nets that city96's converter has stored in rows of 256, as its metadata say."""
+    from gguf import GGUFReader
+
+    fields = GGUFReader(path).fields
+    return {
+        name.removeprefix(_ORIGINAL_SHAPE): tuple(int(field.parts[place][0]) for place in field.data)
+        for name, field in fields.items()
+        if name.startswith(_ORIGINAL_SHAPE)
+    }
 
 
 def format_of(tensor: Tensor) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from modules.weights.gguf_files import gguf_tensors, is_gguf
 from modules.weights.part_names import prefix_of
-from modules.weights.safe import load_tensors, read_header, tensor_shapes
+from modules.weights.safe import METADATA, load_tensors, read_header, tensor_shapes
 from modules.weights.vae_names import PREFIXES as VAE_PREFIXES
 
 if TYPE_CHECKING:
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _SCALES = (".scale_weight", ".weight_scale")  # of a float8 weight: ComfyUI's older and newer names
-_NOT_WEIGHTS = (*_SCALES, ".scale_input", ".input_scale", ".comfy_quant", "scaled_fp8")
-CHOOSE_FLOAT = "which can't be read; choose the file in bfloat16, float16 or float8"
+_QUANT = ".comfy_quant"  # how ComfyUI has quantized a layer, as JSON in bytes
+_QUANT_METADATA = "_quantization_metadata"  # the same for all layers, in the metadata of a file
+_NOT_WEIGHTS = (*_SCALES, ".scale_input", ".input_scale", _QUANT, "scaled_fp8")
+_FORMATS = ("float8_e4m3fn", "float8_e5m2", "int8_tensorwise")
+CHOOSE_FLOAT = "which can't be read; choose the file in bfloat16, float16, float8 or int8_tensorwise"
 
 
 def vae_tensors(path: Path) -> dict[str, Tensor]:
@@ -29,7 +33,7 @@ def vae_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def denoiser_tensors(path: Path, dtype: torch.dtype, expected: Collection[str], inside: str = "") -> dict[str, Tensor]:
-    """The tensors of the denoiser in a file, without prefix; float8 weights that have scales are multiplied by them.
+    """The tensors of the denoiser in a file, without prefix; float8 and int8 weights are multiplied by their scales.
 
     dtype: of these products; other tensors are as in the file, which may be GGUF. expected: the names of its weights in
     diffusers. inside: for a component that is in the file, too, what its names have behind the prefix.
@@ -39,28 +43,71 @@ def denoiser_tensors(path: Path, dtype: torch.dtype, expected: Collection[str], 
         found = gguf_tensors(path)
         prefix = prefix_of(found, expected) + inside
         return {name.removeprefix(prefix): tensor for name, tensor in found.items() if name.startswith(prefix)}
-    names = tensor_shapes(read_header(path)).keys()
+    header = read_header(path)
+    names = tensor_shapes(header).keys()
     prefix = prefix_of(names, expected) + inside
     own = [name for name in names if name.startswith(prefix)]
     tensors = {name.removeprefix(prefix): tensor for name, tensor in load_tensors(path, own).items()}
     weights = {name: tensor for name, tensor in tensors.items() if not name.endswith(_NOT_WEIGHTS)}
+    stored = _quantized_layers(header[METADATA], prefix)
     for name in weights:
         layer = name.removesuffix(".weight")
         scale = next((tensors[layer + ending] for ending in _SCALES if layer + ending in tensors), None)
-        if layer != name and scale is not None:
-            weights[name] = _scaled(name, weights[name], scale).to(dtype)
+        how = _json(bytes(tensors[layer + _QUANT].tolist())) if layer + _QUANT in tensors else stored.get(layer, {})
+        if layer != name and (scale is not None or how):
+            weights[name] = _dequantized(name, weights[name], scale, how).to(dtype)
     for name, tensor in weights.items():
         if name.endswith(".weight") and not tensor.is_floating_point():
             raise ValueError(f"its {name} is quantized to {_called(tensor)}, {CHOOSE_FLOAT}")
     return weights
 
 
-def _scaled(name: str, weight: Tensor, scale: Tensor) -> Tensor:
-    # a scale of the whole matrix, or of each row
-    if weight.dtype.itemsize != 1 or not weight.is_floating_point() or scale.numel() not in (1, len(weight)):
-        described = f"{_called(weight)} with scales of the shape {tuple(scale.shape)}"
-        raise ValueError(f"its {name} is quantized to {described}, {CHOOSE_FLOAT}")
-    return weight.float() * scale.float().reshape(-1, *[1] * (weight.dim() - 1))
+def _quantized_layers(metadata: Mapping[str, str], prefix: str) -> dict[str, dict[str, Any]]:
+    """Layer, without prefix -> how it is quantized, as the metadata of a file say."""
+    layers = _json(metadata.get(_QUANT_METADATA, "{}")).get("layers", {})
+    named = layers.items() if isinstance(layers, dict) else ()
+    return {name.removeprefix(prefix): how for name, how in named if isinstance(how, dict)}
+
+
+def _json(text: str | bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ValueError("what it says of its quantization is not JSON") from error
+    return value if isinstance(value, dict) else {}
+
+
+def _dequantized(name: str, weight: Tensor, scale: Tensor | None, how: Mapping[str, Any]) -> Tensor:
+    """The values of a weight with a scale of the whole matrix, or of each row. how: as ComfyUI describes it."""
+    import torch
+
+    scales = "without scales" if scale is None else f"with scales of the shape {tuple(scale.shape)}"
+    called = how.get("format", _called(weight))
+    is_float8 = weight.dtype.itemsize == 1 and weight.is_floating_point()
+    known = (is_float8 or weight.dtype == torch.int8) and how.get("format", _FORMATS[0]) in _FORMATS
+    if not known or scale is None or scale.numel() not in (1, len(weight)):
+        raise ValueError(f"its {name} is quantized to {called} {scales}, {CHOOSE_FLOAT}")
+    values = weight.float() * scale.float().reshape(-1, *[1] * (weight.dim() - 1))
+    if not how.get("convrot"):
+        return values
+    size = how.get("convrot_groupsize", 256)
+    if weight.dim() != 2 or size not in (4, 16, 64, 256, 1024) or weight.shape[1] % size:
+        raise ValueError(f"its {name} is quantized to {called} and rotated in groups of {size}, {CHOOSE_FLOAT}")
+    return (values.reshape(len(values), -1, size) @ _rotation(size)).reshape(weight.shape)
+
+
+def _rotation(size: int) -> Tensor:
+    """The matrix by which ComfyUI's "convrot" turns the inputs of a weight: [size, size], a power of 4.
+
+    A regular Hadamard matrix, symmetric and orthogonal, so that it also turns them back.
+    """
+    import torch
+
+    least = torch.ones(4, 4) - 2 * torch.eye(4).flip(0)
+    turned = least
+    while len(turned) < size:
+        turned = torch.kron(turned, least)
+    return turned / size**0.5
 
 
 def _called(tensor: Tensor) -> str:

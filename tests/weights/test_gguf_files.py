@@ -6,7 +6,8 @@ import struct
 
 import pytest
 import torch
-from diffusers import SD3Transformer2DModel, WanTransformer3DModel
+from diffusers import SD3Transformer2DModel, UNet2DConditionModel, WanTransformer3DModel
+from diffusers.models.model_loading_utils import load_gguf_checkpoint
 
 from modules.config.ModelConfig import ModelConfig
 from modules.families.registry import FAMILIES
@@ -17,6 +18,7 @@ from modules.weights.mmdit_names import mmdit_tensors
 from modules.weights.own_parts import own_parts
 from modules.weights.QuantizedLinear import QuantizedLinear
 from modules.weights.safe import save_tensors
+from modules.weights.single_file import unet_to_single_file
 from tests.support.gguf_file import write_gguf
 
 pytest.importorskip("gguf", reason="an optional package")
@@ -42,6 +44,28 @@ def test_joined_layers_under_the_names_of_the_original_are_read_as_they_are_mean
     read, expected = weights
     assert read.keys() == expected.keys()
     assert all(torch.equal(value, expected[name]) for name, value in read.items())
+
+
+@pytest.mark.parametrize("layout", ["original", "diffusers"])
+def test_the_convolutions_of_unets_get_their_shapes_back(layout, tiny_sd15, tmp_path):
+    unet = UNet2DConditionModel.from_pretrained(tiny_sd15, subfolder="unet")
+    tensors = unet.state_dict()
+    if layout == "original":
+        prefixed = unet_to_single_file(tensors, unet.config)
+        tensors = {name.removeprefix("model.diffusion_model."): value for name, value in prefixed.items()}
+    meant = write_gguf(tmp_path / "model.gguf", tensors, "Q8_0", in_rows=True)
+    stored = load_gguf_checkpoint(str(tmp_path / "model.gguf"))
+    assert any(value.dim() == 4 and stored[name].dim() == 2 for name, value in tensors.items())
+    save_tensors(tmp_path / "meant.safetensors", meant)
+    weights = []
+    for file in ("model.gguf", "meant.safetensors"):
+        config = ModelConfig(base=str(tiny_sd15), denoiser=str(tmp_path / file))
+        base = BaseModel(FAMILIES["sd15"], config, torch.device("cpu"))
+        base.require("unet")
+        weights.append(plain_weights(base.module("unet")))
+    read, expected = weights
+    assert read.keys() == expected.keys()
+    assert [name for name, value in read.items() if not torch.equal(value, expected[name])] == []
 
 
 def plain_weights(module):

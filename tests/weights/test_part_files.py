@@ -126,6 +126,59 @@ def test_float8_weights_are_multiplied_by_their_scales(scale, marks, tiny_model,
         assert (value - exact[name]).norm() <= 0.04 * exact[name].norm(), name  # three bits behind the point
 
 
+H4 = torch.tensor([[1.0, 1, 1, -1], [1, 1, -1, 1], [1, -1, 1, 1], [-1, 1, 1, 1]])  # Comfy's own, of size 4
+
+
+@pytest.mark.parametrize(
+    ("place", "turned", "rows"),
+    [("tensors", 0, True), ("tensors", 0, False), ("tensors", 4, True), ("metadata", 16, True)],
+)
+def test_int8_weights_of_comfyui_are_scaled_and_turned_back(place, turned, rows, tiny_model, tmp_path):
+    folder = tiny_model("qwen_image")
+    exact, tensors, layers = weights_of(folder), {}, {}
+    for name, tensor in exact.items():
+        tensors[PREFIX + name] = tensor
+        if tensor.dim() == 2 and "blocks." in name:
+            layer, how = PREFIX + name.removesuffix(".weight"), {"format": "int8_tensorwise"}
+            if turned:
+                how |= {"convrot": True, "convrot_groupsize": turned}
+                matrix = (H4 if turned == 4 else torch.kron(H4, H4)) / turned**0.5
+                tensor = (tensor.reshape(len(tensor), -1, turned) @ matrix.T).reshape(tensor.shape)
+            scale = (tensor.abs().amax(1, keepdim=True) if rows else tensor.abs().max()) / 127
+            tensors[PREFIX + name] = (tensor / scale).round().to(torch.int8)
+            tensors[f"{layer}.weight_scale"], layers[layer] = scale, how
+    metadata = {"_quantization_metadata": json.dumps({"layers": layers})} if place == "metadata" else {}
+    if place == "tensors":
+        texts = {f"{layer}.comfy_quant": json.dumps(how).encode() for layer, how in layers.items()}
+        tensors |= {name: torch.tensor(list(text), dtype=torch.uint8) for name, text in texts.items()}
+    save_tensors(tmp_path / "file.safetensors", tensors, metadata)
+    for name, value in open_base(folder, "qwen_image", tmp_path / "file.safetensors").state_dict().items():
+        assert (value - exact[name]).norm() <= 0.02 * exact[name].norm(), name
+
+
+@pytest.mark.parametrize(
+    ("how", "dtype", "reason"),
+    [
+        ({"format": "nvfp4"}, torch.uint8, "is quantized to nvfp4 with scales of the shape (), which can't be read"),
+        ({"format": "int8_blockwise"}, torch.int8, "is quantized to int8_blockwise with scales of the shape (), "),
+        (
+            {"format": "int8_tensorwise", "convrot": True, "convrot_groupsize": 8},
+            torch.int8,
+            "is quantized to int8_tensorwise and rotated in groups of 8, which can't be read; choose the file in ",
+        ),
+    ],
+)
+def test_other_formats_of_comfyui_are_refused_by_name(how, dtype, reason, tiny_model, tmp_path):
+    folder = tiny_model("qwen_image")
+    tensors = weights_of(folder)
+    layer = "transformer_blocks.0.attn.to_q"
+    tensors[f"{layer}.weight"] = tensors[f"{layer}.weight"].to(dtype)
+    tensors[f"{layer}.weight_scale"] = torch.ones(())
+    tensors[f"{layer}.comfy_quant"] = torch.tensor(list(json.dumps(how).encode()), dtype=torch.uint8)
+    save_tensors(tmp_path / "file.safetensors", tensors)
+    assert f"(its {layer}.weight {reason}" in refusal(folder, "qwen_image", tmp_path / "file.safetensors")
+
+
 def test_what_can_not_be_read_is_refused_in_one_sentence(tiny_model, tmp_path):
     file = tmp_path / "file.safetensors"
     dev, schnell, cogview = (tiny_model(name) for name in ("flux1", "flux1 schnell", "cogview4"))
