@@ -256,6 +256,7 @@ def base_values() -> dict[str, Any]:
             "frames": NUM_FRAMES,
             "caption_dropout": 0.1,
         },
+        "diffusion": {"timesteps": "uniform"},
         "optimizer": {"learning_rate": 1.5e-3},
         "schedule": {"name": "cosine", "warmup": 0.05},
         "ema": {"enabled": True, "decay": 0.995},

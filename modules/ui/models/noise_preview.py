@@ -33,8 +33,17 @@ class Bars:
 
 
 def read_schedule(base: str) -> Schedule | None:
-    """The scheduler's settings of a diffusers folder; None if they can't be known. Call it in a thread."""
-    path = Path(os.path.expanduser(base)) / "scheduler" / "scheduler_config.json"
+    """The scheduler's settings of a diffusers folder; None if they can't be known. Call it in a thread.
+
+    They include the `boundary_ratio` of model_index.json: the normalized timestep between two experts.
+    """
+    folder = Path(os.path.expanduser(base))
+    schedule = _read_json(folder / "scheduler" / "scheduler_config.json")
+    boundary = (_read_json(folder / "model_index.json") or {}).get("boundary_ratio")
+    return {**schedule, "boundary_ratio": boundary} if schedule and isinstance(boundary, float) else schedule
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
     try:
         with path.open("rb") as file:
             found = json.loads(file.read(MAX_CONFIG_BYTES))
@@ -49,9 +58,10 @@ def timestep_bars(config: TrainConfig, schedule: Schedule | None) -> Bars | None
         return None
     family = load_families()[config.family]
     distribution = timestep_distribution(family, schedule or {}, config.diffusion)
-    if family.experts and config.denoiser.expert == "both":
-        share = config.diffusion.expert_share
-        distribution = replace(distribution, boundary=family.expert_boundary, share_above=share)
+    has_both = family.experts and config.denoiser.expert == "both"
+    boundary = (schedule or {}).get("boundary_ratio", family.expert_boundary)
+    if has_both:
+        distribution = replace(distribution, boundary=boundary, share_above=config.diffusion.expert_share)
     side = max(1, config.data.resolution // family.align) * distribution.patch_size
     frames = config.data.frames if family.frame_step else 1
     shape = (1, (frames - 1) // (family.frame_step or 1) + 1, side, side)
@@ -59,8 +69,10 @@ def timestep_bars(config: TrainConfig, schedule: Schedule | None) -> Bars | None
     counts, _ = np.histogram(draws, bins=NUM_BARS, range=(0.0, 1.0))
     middle = round(1000 * float(np.median(draws)))
     notes = [f"Half of the samples have timesteps above {middle}."]
-    asks_base = _asks_base(config, family)
-    if schedule is None and asks_base and family.objective == "flow":
+    if has_both:
+        share = sum(t >= boundary for t in draws) / NUM_DRAWS
+        notes.append(f"The expert for high noise has those from {1000 * boundary:g} on, {100 * share:.0f} %.")
+    if schedule is None and _asks_base(config, family) and family.objective == "flow":
         notes.append("Without the base model's own shift, which only a diffusers folder tells before the start.")
     elif isinstance(distribution.shift, ResolutionShift):
         kind = f"clips of {frames} frames and" if frames > 1 else "images of"
