@@ -82,12 +82,19 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
 
 
 def check_precision(model: ModelConfig, device: torch.device) -> None:
-    """Raises ConfigError if the device does not support model.mixed_precision."""
+    """Raises ConfigError if the device does not support model.mixed_precision, alone or with model.weight_dtype."""
     if model.mixed_precision == "bf16" and not supports_bf16(device):
         import torch
 
         name = torch.cuda.get_device_name(device)
         raise ConfigError(f"model.mixed_precision 'bf16': {name} can't compute in bf16; use fp16.")
+    of_weights = {"bfloat16": "bf16", "float16": "fp16"}.get(model.weight_dtype)
+    if device.type == "cpu" and of_weights and model.mixed_precision not in ("no", of_weights):
+        # autocast on a CPU leaves normalization in the dtype of its input, whose weights then have another one
+        raise ConfigError(
+            f"model.mixed_precision {model.mixed_precision!r} with weight_dtype {model.weight_dtype}: a CPU can't "
+            f"combine them; set model.mixed_precision to {of_weights}, or model.weight_dtype to float32."
+        )
 
 
 def check_batch_divides(config: TrainConfig, num_ranks: int) -> None:

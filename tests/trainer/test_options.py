@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from modules.config.errors import UserError
+from modules.config.errors import ConfigError, UserError
 from modules.weights.safe import load_tensors
 
 RATES = {"prodigy": 1.0}
@@ -276,6 +276,15 @@ def test_pixel_methods_are_validated_too(make_config, train, validation):
     ((_, _, loss, ema_loss),) = trainer.callbacks.validations
     assert loss > 0
     assert ema_loss is None
+
+
+@pytest.mark.parametrize(("weights", "mixed", "own"), [("bfloat16", "fp16", "bf16"), ("float16", "bf16", "fp16")])
+def test_two_kinds_of_half_precision_are_refused_on_a_cpu(make_config, start, weights, mixed, own):
+    message = (
+        rf"model\.mixed_precision '{mixed}' with weight_dtype {weights}: .* set model.mixed_precision to {own}, or"
+    )
+    with pytest.raises(ConfigError, match=message):
+        start(make_config(f"model.weight_dtype={weights}", f"model.mixed_precision={mixed}"))
 
 
 def test_captions_that_are_missing_empty_or_not_read_are_told_at_the_start(make_config, start):
