@@ -15,15 +15,19 @@ elif __name__ == "__mp_main__":  # in a rank that this script has spawned
 
     end_with_parent()
 
-from modules.config.describe import settings_by_path
-from modules.config.errors import UserError
-from modules.config.files import apply_overrides, config_from_values, load_values
+from modules.config.describe import settings_by_path, value_at
+from modules.config.errors import ConfigError, UserError
+from modules.config.files import apply_overrides, config_from_values, load_config, load_values
 from modules.config.installation import command_name
 from modules.config.presets import load_preset, merge_values
 from modules.config.TrainConfig import TrainConfig
 from modules.session.out_of_memory import SYSTEM_ADVICE, is_out_of_system_memory
 from modules.session.printing import print_text
+from modules.session.RunFolder import RunFolder
 from scripts.terminal import escape_unprintable, show
+
+CHOSEN_ANEW = ("diffusion.timesteps", "diffusion.expert_share", "optimizer.learning_rate")
+"""The settings for which a later version of Chorus may have another default, or another value in its presets."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -86,12 +90,28 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def read_config(args: argparse.Namespace) -> TrainConfig:
-    """Preset, then file, then the options for several GPUs, then --set; later ones win."""
+    """Preset, then file, then the options for several GPUs, then --set; later ones win.
+
+    A run that is resumed keeps its own CHOSEN_ANEW, unless a person has set them.
+    """
     values = load_preset(args.preset) if args.preset else {}
     if args.config:
         values = merge_values(values, load_values(args.config))
     source = args.config or f"preset {args.preset}"
-    return config_from_values(apply_overrides(values, [*rank_overrides(args), *args.set]), source=source)
+    config = config_from_values(apply_overrides(values, [*rank_overrides(args), *args.set]), source=source)
+    return _as_begun(config, given_settings(args)) if args.resume else config
+
+
+def _as_begun(config: TrainConfig, given: set[str]) -> TrainConfig:
+    try:
+        begun = load_config(RunFolder(config.workspace_dir).config_path)
+    except ConfigError:  # of no run yet, or lost: the settings of the command are written there
+        return config
+    for path in CHOSEN_ANEW:
+        if path not in given:
+            section, name = path.split(".")
+            setattr(getattr(config, section), name, value_at(begun, path))
+    return config
 
 
 def given_settings(args: argparse.Namespace) -> set[str]:

@@ -422,3 +422,20 @@ def test_without_settings_the_usage_is_shown():
     with pytest.raises(SystemExit) as end:
         train.main([])
     assert end.value.code == 2
+
+
+def test_a_resumed_run_keeps_the_timesteps_and_rate_it_began_with_where_a_preset_has_new_ones(tmp_path):
+    begun = {"config_version": 1, "family": "zimage", "diffusion": {"timesteps": "family"}}
+    begun["optimizer"] = {"learning_rate": 0.0003}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(begun))
+    command = ["--preset", "zimage-lora", "--set", f"workspace_dir={tmp_path}"]
+
+    def chosen(*more: str) -> tuple:
+        config = train.read_config(train.parse([*command, *more]))
+        return config.diffusion.timesteps, config.diffusion.expert_share, config.optimizer.learning_rate
+
+    assert chosen() == ("trained", 0.5, 0.0001)
+    assert chosen("--resume") == ("family", None, 0.0003)
+    assert chosen("--resume", "--set", "diffusion.timesteps=uniform") == ("uniform", None, 0.0003)
+    (tmp_path / "config.yaml").unlink()
+    assert chosen("--resume") == ("trained", 0.5, 0.0001)
