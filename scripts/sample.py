@@ -102,7 +102,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--base", required=True, metavar="DIR", help="diffusers folder, Hub id or single file")
     parser.add_argument("--config", default="", metavar="DIR", help="diffusers folder, for a single file")
-    parser.add_argument("--vae", default="", metavar="PATH", help="VAE in place of the base's: a folder or file")
+    parser.add_argument(
+        "--vae", default="", metavar="PATH", help="VAE in place of the base's: folder, file or Hub name"
+    )
     parser.add_argument("--denoiser", default="", metavar="FILE", help="transformer or U-Net in place of the base's")
     parser.add_argument("--denoiser-2", default="", metavar="FILE", help="expert for low noise in place of the base's")
     parser.add_argument(

@@ -49,9 +49,9 @@ class ModelConfig:
         "",
         label="Other VAE",
         also_called="vae, vae_override",
-        help="A VAE in place of the base model's, as a folder or a .safetensors file, such as one that draws "
-        "faces better. It "
-        "has to be of the same kind. A whole model is saved with it; generate images of a LoRA with the same one.",
+        help="A VAE in place of the base model's, as a folder, a .safetensors file or a name on the Hugging Face Hub, "
+        "such as madebyollin/sdxl-vae-fp16-fix. It has to be of the same kind. A whole model is saved with it; "
+        "generate images of a LoRA with the same one.",
         group="model",
         format="file_or_folder",
         empty_means="that of the base model",
@@ -65,7 +65,8 @@ class ModelConfig:
         label="Other denoiser",
         also_called="transformer_model, unet_path, dit, transformer override, gguf",
         help="A .safetensors or .gguf file with the transformer or U-Net alone, as ComfyUI loads it, in place of the "
-        "base model's; the rest comes from the base model. For a model with two experts, this is the high-noise one. A "
+        "base model's; the rest comes from the base model. On the Hugging Face Hub: NAMESPACE/MODEL/FILE. For a model "
+        "with two experts, this is the high-noise one. A "
         "GGUF file stays quantized, for LoRAs and embeddings. Generate images of a LoRA with the same one.",
         group="model",
         format="file",

@@ -33,6 +33,7 @@ from modules.families.registry import FAMILIES
 from modules.session.backups import state_to_resume
 from modules.session.byte_sizes import spoken_bytes
 from modules.session.RunFolder import RunFolder
+from modules.weights.hub_parts import with_parts_on_disk
 from modules.weights.inspect import BaseInfo, check_base
 from modules.weights.model_files import check_format
 from modules.weights.own_parts import replaced_parts
@@ -83,7 +84,7 @@ def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] =
 
 
 def _prediction_lines(config: TrainConfig, family: Family, base: BaseInfo) -> Iterator[tuple[str, str]]:
-    if facts_of(config).uses_denoiser and (text := stated_prediction(config.model, family, base)):
+    if facts_of(config).uses_denoiser and (text := stated_prediction(with_parts_on_disk(config.model), family, base)):
         yield "Predicts", text
 
 

@@ -112,7 +112,7 @@ def find_models(text: str) -> list[FoundModel]:
         found = HfApi().list_models(filter="diffusers", search=text, sort="downloads", limit=FOUND_LIMIT)
         return [FoundModel(one.id, _license(one.tags), bool(one.gated), one.downloads or 0) for one in found]
     except Exception as error:
-        raise UserError(f"The Hub can't be searched: {hub_problem(_expected(error))}.") from error
+        raise UserError(f"The Hub can't be searched: {hub_problem(expected_error(error))}.") from error
 
 
 def read_model(name: str, replaced: Collection[str] = ()) -> HubModel:
@@ -135,7 +135,7 @@ def read_model(name: str, replaced: Collection[str] = ()) -> HubModel:
     except ModelFileError:
         raise
     except Exception as error:
-        problem = _cannot_fetch(name, _expected(error))
+        problem = _cannot_fetch(name, expected_error(error))
         if (folder := folder_on_disk(name, replaced)) is not None:
             return _model_in(folder, name, replaced)
         raise UserError(problem) from error
@@ -186,7 +186,7 @@ def download_model(model: HubModel, report: Callable[[int, int], None] = lambda 
         # By its revision, not by the commit, so that the cache knows what the revision meant when it is read offline.
         path = snapshot_download(repo, revision=revision, allow_patterns=list(model.sizes))
     except Exception as error:
-        raise UserError(_cannot_fetch(model.name, _expected(error))) from error
+        raise UserError(_cannot_fetch(model.name, expected_error(error))) from error
     finally:
         ended.set()
         watcher.join()
@@ -293,7 +293,7 @@ def _cannot_fetch(name: str, error: BaseException) -> str:
     return f"{name!r} can't be fetched from the Hub: {hub_problem(error)}."
 
 
-def _expected(error: Exception) -> Exception:
+def expected_error(error: Exception) -> Exception:
     """The error, if it is one of the network, the Hub or the disk; any other is a bug, and is raised."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if isinstance(error, OSError | ValueError) or kinds & {"HfHubHTTPError", "TransportError", "HTTPError"}:

@@ -26,6 +26,7 @@ from modules.trainer.compiling import check_compiler
 from modules.trainer.packages import check_packages, check_quantization_packages
 from modules.weights.clip_layers import check_clip_skips
 from modules.weights.errors import WeightsError
+from modules.weights.hub_parts import with_parts_on_disk
 from modules.weights.inspect import BaseInfo, check_base, check_config_folder
 from modules.weights.model_files import check_format
 from modules.weights.own_parts import own_parts, replaced_parts
@@ -71,7 +72,7 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
         check_config_folder(config.model, family)
         check_single_file(config.model, family)
     _check_clip_skips(config, family, base)
-    own_parts(family, config.model)
+    own_parts(family, with_parts_on_disk(config.model))
     if config.model.training_adapter and facts_of(config).uses_denoiser:
         read_training_adapter(config.model.training_adapter, family, warnings.append)
     _check_scheduler(config, family, base)

@@ -24,6 +24,7 @@ from modules.weights.device_memory import free_memory
 from modules.weights.errors import WeightsError, loading_reason, refusing
 from modules.weights.gguf_files import is_gguf
 from modules.weights.hub_models import download_folder
+from modules.weights.hub_parts import with_downloaded_parts
 from modules.weights.inspect import check_base, check_config_folder, check_fits, component_error, inspect_base
 from modules.weights.libraries import import_pipeline
 from modules.weights.load_component import is_of_transformers, load_component
@@ -33,7 +34,7 @@ from modules.weights.own_parts import (
     put_own_parts,
     replaced_parts,
     setting_of,
-    vae_of_single_file,
+    take_vae,
 )
 from modules.weights.prequantized import load_prequantized, stored_quantization
 from modules.weights.processors import check_tokenizer, without_videos
@@ -80,6 +81,7 @@ class BaseModel:
         device: torch.device,
         loading_turn: Callable[[], AbstractContextManager] = contextlib.nullcontext,
     ):
+        config = with_downloaded_parts(config)
         info = check_base(config.base, family, replaced=replaced_parts(family, config))
         self.family = family
         self.config = config
@@ -317,8 +319,9 @@ class BaseModel:
     def _local_folder(self) -> Path:
         """The folder of the base model; a Hub id is downloaded to the Hub's cache."""
         path = Path(os.path.expanduser(self.config.base))
-        replaced = replaced_parts(self.family, self.config)
-        return path if path.is_dir() else download_folder(self.config.base, replaced=replaced)
+        if path.is_dir():
+            return path
+        return download_folder(self.config.base, replaced=replaced_parts(self.family, self.config))
 
     def _load_component(self, name: str):
         component_class = self._component_class(name)
@@ -418,12 +421,9 @@ class BaseModel:
             part for part, start in self.family.optional.items() if not any(name.startswith(start) for name in names)
         ]
         unused = dict.fromkeys((*self.family.unused, *lacking))
-        own, vae = dict(self._own_parts), {}
+        own = dict(self._own_parts)
         with refusing(partial(self._unreadable_file, "check both" if options else DESCRIBE)):
-            if not has_vae(names):
-                vae = {
-                    self.family.vae: vae_of_single_file(self.family, self.config, own.pop(self.family.vae), self.dtype)
-                }
+            vae = {} if has_vae(names) else take_vae(own, self.family, self.config, self.dtype)
             pipe = cast("type[SingleFilePipeline]", self._pipeline_class).from_single_file(
                 str(self.path), torch_dtype=self.dtype, local_files_only=bool(options), **options, **unused, **vae
             )

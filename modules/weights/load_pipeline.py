@@ -21,6 +21,7 @@ from modules.weights.component_classes import NO_PAIR, component_class, componen
 from modules.weights.embedding_files import add_embedding
 from modules.weights.errors import WeightsError, loading_reason, refusing
 from modules.weights.hub_models import download_folder
+from modules.weights.hub_parts import with_downloaded_parts
 from modules.weights.inspect import BaseInfo, check_parts, component_error, inspect_base
 from modules.weights.libraries import import_diffusers, import_pipeline
 from modules.weights.load_component import load_component
@@ -68,6 +69,7 @@ def load_pipeline(
     """
     info = inspect_base(base)
     model = ModelConfig(base=base, config_folder=config_folder, vae=vae, denoiser=denoiser, denoiser_2=denoiser_2)
+    model = with_downloaded_parts(model)
     pipe = _single_file(info, model) if info.kind == "single_file" else _folder(info, model)
     pipe.set_progress_bar_config(disable=True)
     if getattr(pipe, "safety_checker", None) is not None:
@@ -175,8 +177,10 @@ def _own_parts(
     """The parts that the settings put in place of the base's, whose weights may therefore be missing."""
     import torch
 
-    loaded = {}
-    for name, own in own_parts(family, model).items() if family else ():
+    loaded: dict[str, Any] = {}
+    if family is None:
+        return loaded
+    for name, own in own_parts(family, model).items():
         kind = component_class(pipeline_class, name, tuple(index[name]), family)
         loaded[name] = load_own_part(kind, own, path / name, torch.float32, setting_of(family, name))
     return loaded

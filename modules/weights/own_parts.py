@@ -119,18 +119,19 @@ def put_own_parts(pipe: DiffusionPipeline, family: Family, parts: Mapping[str, P
             setattr(pipe, name, load_own_part(type(own), path, Path(folder), own.dtype, setting_of(family, name)))
 
 
-def vae_of_single_file(family: Family, config: ModelConfig, path: Path, dtype: torch.dtype) -> Model:
-    """The VAE of model.vae for a single file that has none of which it could have the architecture.
+def take_vae(parts: dict[str, Path], family: Family, config: ModelConfig, dtype: torch.dtype) -> dict[str, Model]:
+    """The VAE of model.vae by its component's name, for a single file that has none to take the architecture from.
 
-    path: of model.vae, as from `own_parts`. Raises WeightsError, and OSError if its config can't be downloaded.
+    parts: as from `own_parts`; the VAE is removed. Raises WeightsError, and OSError if its config can't be downloaded.
     """
+    path = parts.pop(family.vae)
     assert family.published is not None  # as of all families that are read from single files
     vae_class = getattr(import_diffusers(), family.published.vae.class_name.rpartition(".")[2])
     if config.config_folder:
         config_folder = Path(os.path.expanduser(config.config_folder)) / family.vae
     else:
         config_folder = path if path.is_dir() else published_config(Path(os.path.expanduser(config.base)), family.vae)
-    return load_own_part(vae_class, path, config_folder, dtype, "model.vae")
+    return {family.vae: load_own_part(vae_class, path, config_folder, dtype, "model.vae")}
 
 
 def load_own_part(
