@@ -172,11 +172,20 @@ class RunFolder:
         existing = next(folder for folder in [self.path, *self.path.parents] if folder.exists())
         return shutil.disk_usage(existing).free
 
+    def look_for_run(self) -> None:
+        """Raise FileNotFoundError if the folder was deleted or its disk unmounted since `create`.
+
+        Writers call it so that they make nothing anew at the mount point, where the disk would hide it later.
+        """
+        self.events_dir.stat()
+
     def write_exit(self, status: str, **details: Any) -> None:
         """Record how the run ended: `status`, the time and `details` (plain data; NaN becomes null).
 
         Details from `note_end` are added. On a full disk the record uses the space that `clear_exit` has reserved.
+        Raises OSError.
         """
+        self.look_for_run()
         record = {"status": status, "time": time.time(), **to_plain(details)}
         note = self._read_note()
         if texts := [part["text"] for part in (record, note) if part.get("text")]:
@@ -198,6 +207,7 @@ class RunFolder:
         try:
             self._write_reserve(note, RESERVE_BYTES)
         except FileNotFoundError:  # no space is reserved for a trainer that is used on its own
+            self.look_for_run()
             write_json(self.reserve_path, note)
 
     def read_exit(self) -> dict[str, Any] | None:

@@ -36,7 +36,7 @@ class FallbackSaver:
 
     def __init__(self, folder: RunFolder, output: OutputConfig, callbacks: TrainCallbacks):
         self._folder = folder
-        self._fallback = FallbackFolders(folder.path.name, output.fallback_dir)
+        self._fallback = FallbackFolders(folder.path, output.fallback_dir)
         self._wait_seconds = 60 * output.wait_minutes
         self._callbacks = callbacks
         self._misplaced: list[FinalSave] = []  # not at their destination

@@ -138,7 +138,7 @@ class GenericTrainer:
         self._prepared, self._loop = run, self._make_loop(run)
         in_parts = self.runtime.shards or self._loop.optimizer.divided is not None
         if in_parts and is_shared(self.runtime, self.run_folder.path):
-            fallback = FallbackFolders(self.run_folder.path.name, self.config.output.fallback_dir)
+            fallback = FallbackFolders(self.run_folder.path, self.config.output.fallback_dir)
             self.backups.ranks = BackupRanks(self.runtime, [self.backups.folder, *fallback.parents()])
         if run.backup:
             self._loop.load_state(run.backup.tensors, run.backup.data)
@@ -264,7 +264,13 @@ class GenericTrainer:
         """Generates the configured sample images with the current weights, split over the ranks."""
         run = self.prepared
         samples = SampleRound(
-            run.sampling, run.sample_prompts, self.runtime, self.callbacks, self.commands, clip_fps(self.config)
+            run.sampling,
+            run.sample_prompts,
+            self.runtime,
+            self.callbacks,
+            self.commands,
+            clip_fps(self.config),
+            self.run_folder,
         )
         samples.make(self.run_folder.samples_dir / f"step-{self.step:09d}", self.step, self._weights_to_sample())
 

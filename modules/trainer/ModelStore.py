@@ -35,6 +35,7 @@ class ModelStore:
         keep: int | None = None,
     ):
         self.folder = run_folder.models_dir
+        self._run_folder = run_folder
         self._record = ModelRecord(run_folder.model_record_path, self.folder)
         self._keep = keep
         self._on_saved = on_saved
@@ -106,6 +107,10 @@ class ModelStore:
         """Calls `save`, which writes a model into `folder`, a fallback folder perhaps, and returns what it wrote."""
         if folder != self.folder:
             return _attempt(partial(save, name), folder)
+        try:
+            self._run_folder.look_for_run()
+        except OSError as error:
+            return [], error
         with contextlib.suppress(OSError):  # without a record, the model is merely not replaced later
             self._record.claim(name, step, kind)
         folders = [path for path in self._record.files(name) if path.is_dir()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from modules.config.SamplingConfig import SamplingConfig
+    from modules.session.RunFolder import RunFolder
     from modules.session.TrainCallbacks import TrainCallbacks
     from modules.session.TrainCommands import TrainCommands
     from modules.trainer.SampleLayers import SampleLayers
@@ -33,7 +34,7 @@ Requests = dict[int | None, ImageRequest]  # by number over all ranks, in order;
 class SampleRound:
     """Generates the configured samples, split over the ranks. A stop request on any rank ends the round.
 
-    fps: of videos.
+    fps: of videos. run_folder: of the training that the samples belong to, if any; once it is gone, none are written.
     """
 
     settings: SamplingConfig
@@ -42,6 +43,8 @@ class SampleRound:
     callbacks: TrainCallbacks
     commands: TrainCommands
     fps: float = 16.0
+    run_folder: RunFolder | None = None
+    _obstacles: set[str] = field(default_factory=set, init=False)  # why files could not be written, each told once
 
     def make(self, folder: Path, step: int, weights: AbstractContextManager) -> None:
         """Generates the images inside the context `weights`. step: passed to the callbacks.
@@ -63,7 +66,7 @@ class SampleRound:
                     "Not enough memory for the samples: lower sampling.batch_size, or their width and height."
                 )
         self.runtime.barrier("sampling")
-        if requests and self.runtime.is_main:
+        if requests and self.runtime.is_main and (not self._obstacles or folder.is_dir()):
             self.callbacks.on_samples(folder, step)
 
     def encode_prompts(self) -> None:
@@ -117,9 +120,13 @@ class SampleRound:
     ) -> None:
         path = folder / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
         try:
+            if self.run_folder is not None:
+                self.run_folder.look_for_run()
             save_sample(path, sample, request, self.fps)
         except OSError as error:
-            self.callbacks.on_warning(f"A sample could not be written to {path} ({error.strerror or error}).")
+            if (obstacle := error.strerror or str(error)) not in self._obstacles:
+                self._obstacles.add(obstacle)
+                self.callbacks.on_warning(f"Samples could not be written to {folder} ({obstacle}).")
         else:
             self.callbacks.on_sample(path, request.prompt, step)
 

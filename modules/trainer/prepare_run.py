@@ -48,6 +48,7 @@ from modules.trainer.attach_method import (
 from modules.trainer.attention_cases import attention_cases
 from modules.trainer.checks import check_batch_divides, check_precision, check_start
 from modules.trainer.compiling import check_compiler
+from modules.trainer.FallbackFolders import FallbackFolders
 from modules.trainer.PreparedRun import PreparedRun
 from modules.trainer.rank_checks import check_same, check_shared_folder, settings_digest, weights_digest
 from modules.trainer.resuming import check_resumed_batch, newest_backup
@@ -215,7 +216,13 @@ def _find_backup(start: _Start, run_folder: RunFolder, backups: BackupStore, res
         return None
     backup = newest_backup(backups, start.runtime)
     if backup is None:
-        start.progress.warn(f"There is no backup in {run_folder.backup_dir}: training starts at step 0.")
+        text = f"There is no backup in {run_folder.backup_dir}: training starts at step 0."
+        if elsewhere := FallbackFolders(run_folder.path, start.config.output.fallback_dir).newest_backup():
+            text += (
+                f" One of step {elsewhere.step} is in {elsewhere.path}: to continue from it, stop this run, move it to "
+            )
+            text += f"{run_folder.backup_dir} and resume."
+        start.progress.warn(text)
         check_batch_divides(start.config, start.runtime.world_size)
     return backup
 

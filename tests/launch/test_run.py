@@ -354,6 +354,35 @@ def test_a_second_interrupt_during_the_waiting_ends_at_once_and_what_was_saved_i
     assert (code, ended["status"], len(ended["elsewhere"])) == (130, "stopped", 2)
 
 
+@posix_only
+def test_where_the_run_folder_was_nothing_is_made_anew_and_a_resume_names_the_backup(
+    make_config, in_step, tmp_path, capfd
+):
+    """An empty folder is what is left where a disk was unmounted."""
+    samples = ("sampling.at_end=true", "sampling.samples.0.prompt=a cat", "sampling.samples.0.steps=1")
+    settings = ("output.wait_minutes=0", f"output.fallback_dir={tmp_path / 'spare'}", "output.every=2")
+    config = make_config(*samples, *settings, "output.unit=steps")
+    run = Path(config.workspace_dir)
+
+    def unmount(loop) -> None:
+        if loop.step == 1:
+            run.rename(tmp_path / "disk")
+            run.mkdir()
+
+    in_step(unmount)
+    assert train_here(config) == 0
+    assert not list(run.iterdir())
+    (spare,) = (tmp_path / "spare").iterdir()
+    assert sorted(path.name for path in spare.iterdir()) == ["model.safetensors", "step-000000004"]
+    said = capfd.readouterr().err
+    assert said.count("Samples could not be written") == 1
+    assert f"The model is in {spare / 'model.safetensors'}" in said
+    train_here(config, resume=True)
+    assert f"There is no backup in {run / 'backup'}: training starts at step 0. One of step 4 is in {spare}" in (
+        capfd.readouterr().err
+    )
+
+
 def test_a_run_that_can_be_backed_up_nowhere_on_its_way_ends_and_keeps_its_last_state_elsewhere(make_config, tmp_path):
     settings = ("backup.every=1", "backup.unit=steps", "max_steps=9", f"output.fallback_dir={tmp_path / 'spare'}")
     config = make_config(*settings)

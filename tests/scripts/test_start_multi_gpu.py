@@ -312,7 +312,7 @@ def test_a_preset_that_does_not_fit_the_gpus_says_why(start, tmp_path):
 
 
 def earlier_run(folder: Path, with_backup: bool) -> None:
-    (folder / "models").mkdir(parents=True)
+    RunFolder(folder).create()
     (folder / "models" / "model.safetensors").touch()
     if with_backup:
         write_backup(folder / "backup", 120)

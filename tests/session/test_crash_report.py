@@ -32,6 +32,7 @@ def test_a_mistake_in_the_settings_is_changed_before_the_run_starts_again(folder
 
 
 def test_the_report_says_what_to_do(folder):
+    folder.create()
     write_backup(folder.backup_dir, 40)
     folder.write_exit("failed", rank=0, kind="killed", text="Rank 0 was killed")
     assert "then resume from the backup of step 40." in crash_report(folder.path)
