@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.clips import clip_fps
 from modules.config.methods import facts_of
+from modules.config.ModelConfig import ModelConfig
 from modules.data.concepts import caption_prompts, captions
 from modules.data.prepare import prepare_data
 from modules.data.references import of_captions
@@ -53,8 +54,7 @@ def sample_model(
     facts = facts_of(config)
     family = FAMILIES[config.family].with_text_settings(config.model)
     has_own_weights = facts.trains_weights
-    # what a run saves has these parts already
-    saved = replace(config.model, base=str(model[0]), vae="", denoiser="") if has_own_weights else config.model
+    saved = as_saved(config.model, model[0]) if has_own_weights else config.model
     base = BaseModel(family, saved, device)
     base.num_swapped = num_swapped_blocks(config, device, 1)
     prompts = SamplePrompts(base)
@@ -77,6 +77,11 @@ def sample_model(
     for name in family.denoisers if base.num_swapped else ():
         base.swap_blocks(name)
     samples.make(folder, step, _in_precision(base, config))
+
+
+def as_saved(model: ModelConfig, path: Path) -> ModelConfig:
+    """The settings of the whole model that a run has saved, which has the parts that it was given in it."""
+    return replace(model, base=str(path), vae="", denoiser="", denoiser_2="")
 
 
 def with_captions(config: TrainConfig, sampling: SamplingConfig) -> SamplingConfig:
