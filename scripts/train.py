@@ -7,9 +7,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 if __name__ == "__main__":  # before the imports that take long
+    from modules.session.signals import remember_early_signals
     from scripts.terminal import prepare_terminal
 
     prepare_terminal()
+    remember_early_signals()
 elif __name__ == "__mp_main__":  # in a rank that this script has spawned
     from modules.launch.parent_watch import end_with_parent
 
@@ -24,6 +26,7 @@ from modules.config.TrainConfig import TrainConfig
 from modules.session.out_of_memory import SYSTEM_ADVICE, is_out_of_system_memory
 from modules.session.printing import print_text
 from modules.session.RunFolder import RunFolder
+from modules.session.signals import forget_early_signals
 from scripts.terminal import escape_unprintable, show
 
 CHOSEN_ANEW = ("diffusion.timesteps", "diffusion.expert_share", "optimizer.learning_rate")
@@ -36,6 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         config = read_config(args)
         if args.dry_run:
+            forget_early_signals()
             from modules.data.run_summary import summarize
             from modules.launch.check_plan import check_plan
             from modules.launch.plan import plan_launch

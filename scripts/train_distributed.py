@@ -1,6 +1,7 @@
 """Trains by torchrun's agent on this machine's GPUs: scripts/train_distributed.sh [NUM_GPUS|all] CONFIG [options]."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from modules.machine.Machine import Machine, read_machine
 from modules.session.atomic import make_temporary_folder
 from modules.session.printing import print_text
 from modules.session.RunFolder import RunFolder
-from modules.session.signals import HANGUP_SIGNALS, stop_signals
+from modules.session.signals import stop_signals
+from modules.session.slurm import requeue_signals
 from scripts import train
 
 USAGE = """usage: train_distributed.sh [NUM_GPUS|all] CONFIG [options of scripts/train.py]
@@ -99,8 +101,10 @@ def log_dir(folder: RunFolder) -> list[str]:
 def signals() -> list[str]:
     """Options of torchrun for how it ends the ranks: with time to save, and under nohup not with the terminal."""
     options = [f"--shutdown-timeout={SAVE_SECONDS}"]
-    if not set(HANGUP_SIGNALS) <= set(stop_signals()):
-        options.append("--signals-to-handle=SIGTERM,SIGINT,SIGQUIT")  # by default SIGHUP as well, whatever nohup says
+    if hasattr(signal, "SIGQUIT"):  # not on Windows
+        # by default SIGHUP, whatever nohup says, and no notice of a batch system
+        handled = (signal.SIGQUIT, *(number for number in stop_signals() if number not in requeue_signals()))
+        options.append(f"--signals-to-handle={','.join(signal.Signals(number).name for number in handled)}")
     return options
 
 

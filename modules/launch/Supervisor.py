@@ -19,7 +19,15 @@ from modules.session.backups import stopped_at_once
 from modules.session.FolderCommands import send_command
 from modules.session.run_token import TOKEN_VARIABLE
 from modules.session.RunFolder import RunFolder
-from modules.session.signals import HANGUP_SIGNALS, STOP_SIGNALS, signals_answered, signals_blocked, stop_signals
+from modules.session.signals import (
+    HANGUP_SIGNALS,
+    NOTICE_SIGNALS,
+    STOP_SIGNALS,
+    signals_answered,
+    signals_blocked,
+    stop_message,
+    stop_signals,
+)
 from modules.session.slurm import REQUEUE_SIGNALS, REQUEUED, requeue_signals
 from modules.session.TrainCallbacks import TrainCallbacks
 
@@ -97,12 +105,16 @@ class Supervisor:
 
     def _run_ranks(self, attempt: int) -> Outcome | None:
         """How the run ended; None if it is to be restarted."""
+        if self._stops and self._has_all:
+            outcome = self._stopped_before_training()
+            self._tell(outcome)
+            return outcome
         launcher = self._make_launcher(attempt, self._resume)
         server = LifelineServer()
         watch = RankWatch(server, range(self._first_rank, self._first_rank + launcher.num_ranks))
         ranks = _Ranks(launcher, server, watch)
         try:
-            with signals_blocked((*HANGUP_SIGNALS, *requeue_signals())):  # handled by this process, not by the ranks
+            with signals_blocked((*HANGUP_SIGNALS, *NOTICE_SIGNALS)):  # handled by this process, not by the ranks
                 launcher.start({**server.variables(), ATTEMPT_VARIABLE: str(attempt), **self._token})
             outcome = self._watch(ranks)
             if isinstance(outcome, Failure):
@@ -255,9 +267,9 @@ class Supervisor:
             )
         else:
             self._callbacks.on_status(
-                "The terminal was closed: stopping after this step"
-                if self._stops[0] in HANGUP_SIGNALS
-                else "Stopping after this step; press Ctrl-C again to stop at once without saving"
+                "Stopping after this step; press Ctrl-C again to stop at once without saving"
+                if self._stops[0] in STOP_SIGNALS
+                else stop_message(self._stops[0])
             )
 
     def _pass_on_requeue(self, ranks: _Ranks) -> None:

@@ -13,7 +13,7 @@ from modules.launch.accelerate import apply_accelerate_options
 from modules.launch.lifeline import LIFELINE_VARIABLE
 from modules.machine.backend import Backend, choose_backend
 from modules.machine.run_shape import RunShape, run_shape, uses_torchrun
-from modules.session.signals import HANGUP_SIGNALS, STOP_SIGNALS
+from modules.session.signals import HANGUP_SIGNALS, NOTICE_SIGNALS, STOP_SIGNALS
 from modules.session.slurm import requeue_signals, was_requeued
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def plan_launch(
     supervise: bool = False,
     given: Collection[str] | None = None,
     arguments: Sequence[str] = (),
-    stop_signals: Signals = (*STOP_SIGNALS, *HANGUP_SIGNALS),
+    stop_signals: Signals = (*STOP_SIGNALS, *HANGUP_SIGNALS, *NOTICE_SIGNALS),
 ) -> LaunchPlan:
     """Decide how this process starts the run.
 
@@ -162,11 +162,13 @@ def plan_launch(
         resume = resume or was_requeued(environ) or (environment is not None and environment.attempt > 0)
     if environment is not None and environment.world_size > 1:
         is_supervised = LIFELINE_VARIABLE in environ
+        if environment.has_store:
+            # torchrun forwards SIGHUP and kills its ranks 30 s later, even when started with nohup
+            stop_signals = (*STOP_SIGNALS, *HANGUP_SIGNALS, *(() if requeue_signals(environ) else NOTICE_SIGNALS))
         return JoinPlan(
             config=_with_found_ranks(config, environment),
             resume=resume,
-            # torchrun forwards SIGHUP and kills its ranks 30 s later, even when started with nohup
-            stop_signals=(*STOP_SIGNALS, *HANGUP_SIGNALS) if environment.has_store else stop_signals,
+            stop_signals=stop_signals,
             # any other launcher, even inside a SLURM job, would itself be ended by that signal
             requeue_signals=requeue_signals(environ) if is_supervised or environment.name == "slurm" else (),
             notes=tuple(notes),

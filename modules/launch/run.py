@@ -29,8 +29,8 @@ from modules.session.OtherRankCallbacks import OtherRankCallbacks
 from modules.session.out_of_memory import ADVICE, memory_advice
 from modules.session.printing import print_line, print_text
 from modules.session.RunFolder import RunFolder
-from modules.session.signals import HANGUP_SIGNALS, signals_answered, signals_remembered, stop_signals
-from modules.session.slurm import REQUEUE_SIGNALS, REQUEUED, requeue, requeue_signals
+from modules.session.signals import signals_answered, signals_remembered, stop_message, stop_signals
+from modules.session.slurm import REQUEUED, requeue, requeue_signals
 from modules.session.TerminalCallbacks import TerminalCallbacks
 from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
@@ -80,6 +80,8 @@ def run_training(plan: HerePlan) -> int:
     config, folder = plan.config, RunFolder(plan.config.workspace_dir)
 
     def make_trainer(callbacks: TrainCallbacks, commands: TrainCommands) -> GenericTrainer:
+        if commands.stopping:  # the imports below take long
+            raise StopRequested
         from modules.trainer.GenericTrainer import GenericTrainer
 
         return GenericTrainer(config, callbacks, commands, resume=plan.resume)
@@ -133,7 +135,7 @@ def train_rank(
     started: Unix time at which the run was started; older commands are ignored. tensorboard: whether rank 0 writes it.
     tells_failure: whether to print a
     failure here. signals: the first one stops after the step, backs up and saves; a second SIGINT ends at once; one of
-    REQUEUE_SIGNALS only backs up, because the job continues later. keeps_awake: whether this process, rather than one
+    `requeue_signals` only backs up, because the job continues later. keeps_awake: whether this process, rather than one
     above it, keeps the machine from going to sleep. node: number of the node if this is the first of its `node_ranks`
     ranks, whose start and end it prints; 0 for the others, and on node 0, where rank 0 prints everything.
     """
@@ -237,7 +239,7 @@ def stop_on(signals: tuple[int, ...], commands: TrainCommands, callbacks: TrainC
     """Within the block, the first of `signals` requests a stop; a second Ctrl-C ends at once."""
 
     def stop(number, frame) -> None:
-        if number in REQUEUE_SIGNALS:
+        if number in requeue_signals():
             if not commands.requeues:  # it may arrive twice, from SLURM and from the process above
                 tell("The job's time is nearly over: backing up after this step")
             commands.requeue()
@@ -246,10 +248,8 @@ def stop_on(signals: tuple[int, ...], commands: TrainCommands, callbacks: TrainC
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             tell("Stopping after this step; press Ctrl-C again to stop at once without saving")
-        elif number in HANGUP_SIGNALS:
-            tell("The terminal was closed: stopping after this step")
         else:
-            tell("Stopping after this step")
+            tell(stop_message(number))
 
     with _status_from_handlers(callbacks) as tell, signals_answered(dict.fromkeys(signals, stop)):
         yield

@@ -20,7 +20,7 @@ from modules.launch.supervise import supervise_training
 from modules.machine.Machine import read_machine
 from modules.machine.node_check import refused_together
 from modules.session.printing import print_line
-from modules.session.signals import stop_signals
+from modules.session.signals import forget_early_signals, stop_signals
 from modules.session.standard_streams import outlast_readers
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def start_training(
     # before CUDA is initialized: device_indexes refer to the GPUs as machine/devices.py lists them
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     environment = None if supervise else find_environment()
+    if environment is not None and environment.world_size > 1:
+        forget_early_signals()  # its launcher must be able to end it while it waits for the other ranks
     with _refused_once(config, environment):
         plan = plan_launch(
             config,

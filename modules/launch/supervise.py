@@ -232,9 +232,11 @@ def _callbacks(folder: RunFolder, stack: contextlib.ExitStack) -> TrainCallbacks
 
 def _check_gloo(config: TrainConfig) -> None:
     """Raises UserError if gloo does not work on this machine, before ranks are started in vain."""
+    if sys.platform != "win32":
+        return
     from modules.distributed.setup_distributed import gloo_problem
 
-    if sys.platform == "win32" and (problem := gloo_problem()):
+    if problem := gloo_problem():
         raise UserError(f"distributed_backend {config.distributed_backend}: {problem}; switch enable_multi_gpu off.")
 
 

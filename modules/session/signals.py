@@ -15,6 +15,9 @@ STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SI
 # The terminal was closed. Both the shell and the kernel send it, and systemd sends it after SIGTERM, so it counts once
 # and never as the second signal that ends a run at once. None on Windows.
 HANGUP_SIGNALS = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()
+# By which batch systems announce that they will end a job: Grid Engine and LSF, before the kill and at a limit of CPU
+# time. One announcement may be several signals, so they count once, as a hangup does. None on Windows.
+NOTICE_SIGNALS = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2", "SIGXCPU") if hasattr(signal, name))
 
 
 class EarlySignal:
@@ -31,8 +34,38 @@ class EarlySignal:
 
 
 def stop_signals() -> tuple[int, ...]:
-    """The signals that ask this process to stop, without HANGUP_SIGNALS if it was started with nohup."""
-    return (*STOP_SIGNALS, *(number for number in HANGUP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN))
+    """The signals that ask this process to stop, without those that it was started to ignore, as nohup does SIGHUP."""
+    optional = (*HANGUP_SIGNALS, *NOTICE_SIGNALS)
+    return (*STOP_SIGNALS, *(number for number in optional if signal.getsignal(number) != signal.SIG_IGN))
+
+
+def stop_message(number: int) -> str:
+    """What to tell the user when this signal has asked for a stop."""
+    if number in HANGUP_SIGNALS:
+        return "The terminal was closed: stopping after this step"
+    if number in NOTICE_SIGNALS:
+        return f"Received {signal.Signals(number).name}: stopping after this step"
+    return "Stopping after this step"
+
+
+def remember_early_signals() -> None:
+    """Keep a stop that is asked for while a script imports its libraries for `signals_answered`.
+
+    Not Ctrl-C, which ends the script at once. Signals that are blocked stay so: those of a rank wait for it.
+    """
+    for number in stop_signals():
+        if number != signal.SIGINT:
+            signal.signal(number, EarlySignal())
+
+
+def forget_early_signals() -> None:
+    """Undo `remember_early_signals`: signals end this process again, which ends now if one has come."""
+    for number in stop_signals():
+        handler = signal.getsignal(number)
+        if isinstance(handler, EarlySignal):
+            signal.signal(number, signal.SIG_DFL)
+            if handler.has_come:
+                signal.raise_signal(number)
 
 
 def remember_signals(numbers: Collection[int]) -> None:

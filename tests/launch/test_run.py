@@ -113,16 +113,25 @@ def toy_run(tmp_path):
 
 
 @posix_only
-def test_a_closed_terminal_is_one_stop_however_often_it_is_told(toy_run, capfd):
-    """Shell, kernel and systemd may all send SIGHUP; systemd also sends SIGTERM."""
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        ("SIGHUP", "The terminal was closed: stopping after this step"),
+        ("SIGUSR1", "Received SIGUSR1: stopping after this step"),
+        ("SIGXCPU", "Received SIGXCPU: stopping after this step"),
+    ],
+)
+def test_a_closed_terminal_and_a_notice_are_one_stop_however_often_they_are_told(first, said, toy_run, capfd):
+    """Shell, kernel and systemd may all send SIGHUP; systemd also sends SIGTERM. LSF sends SIGXCPU, then SIGTERM."""
+    number = getattr(signal, first)
 
     def close() -> None:
-        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
-            signal.raise_signal(number)
+        for one in (number, signal.SIGTERM, number):
+            signal.raise_signal(one)
 
-    outcome = toy_run(close, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-    assert (outcome.status, outcome.at_once) == ("stopped", False)
-    assert "The terminal was closed: stopping after this step" in capfd.readouterr().err
+    outcome = toy_run(close, stop_signals())
+    assert (outcome.status, outcome.at_once, outcome.requeues) == ("stopped", False, False)
+    assert said in capfd.readouterr().err
 
 
 @posix_only

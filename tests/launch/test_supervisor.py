@@ -321,21 +321,29 @@ def test_ranks_of_other_nodes_are_asked_to_stop_also_while_they_import(folder, c
     assert callbacks.statuses[0].startswith("Stopping after this step")
 
 
-def test_a_closed_terminal_is_one_stop_and_reaches_no_rank(folder, callbacks, supervise):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("SIGHUP", "The terminal was closed: stopping after this step"),
+        ("SIGUSR2", "Received SIGUSR2: stopping after this step"),
+    ],
+)
+def test_a_closed_terminal_or_a_notice_is_one_stop_and_reaches_no_rank(name, said, folder, callbacks, supervise):
     """Shell, kernel and systemd may all send SIGHUP to every process, and systemd also sends SIGTERM."""
+    number = getattr(signal, name)
 
     def close():
         wait_for_ranks(folder)
         for pid in (*pids(folder), os.getpid()):
-            os.kill(pid, signal.SIGHUP)
+            os.kill(pid, number)
         wait_until(lambda: callbacks.statuses)
-        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), number)
         os.kill(os.getpid(), signal.SIGTERM)
 
     with meanwhile(close):
         actions = ["work_until_stopped"]
         assert supervise(actions, actions, launcher=ToyLauncher, max_restarts=1) == STOPPED
-    assert callbacks.statuses == ["The terminal was closed: stopping after this step"]
+    assert callbacks.statuses == [said]
     assert folder.read_exit()["status"] == "stopped"
 
 

@@ -95,13 +95,16 @@ def test_torchrun_waits_until_the_ranks_have_saved(start):
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows has no SIGHUP")
 @pytest.mark.parametrize("by_nohup", [False, True])
-def test_under_nohup_torchrun_is_not_to_answer_a_closed_terminal(by_nohup, start):
+def test_torchrun_answers_all_that_asks_for_a_stop_but_under_nohup_no_closed_terminal(by_nohup, start):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN if by_nohup else signal.SIG_DFL)
     try:
         _, command, _ = start("all.yaml")
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert ("--signals-to-handle=SIGTERM,SIGINT,SIGQUIT" in command) is by_nohup
+    (option,) = [part for part in command if part.startswith("--signals-to-handle=")]
+    handled = set(option.partition("=")[2].split(","))
+    always = {"SIGINT", "SIGTERM", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU"}
+    assert handled == always | (set() if by_nohup else {"SIGHUP"})
 
 
 def test_without_a_gpu_ranks_on_the_cpu_train_and_it_says_so(start):

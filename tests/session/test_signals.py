@@ -11,6 +11,7 @@ import threading
 import pytest
 
 from modules.session.signals import (
+    NOTICE_SIGNALS,
     EarlySignal,
     remember_signals,
     signals_answered,
@@ -34,7 +35,7 @@ def same_handlers():
 def test_a_closed_terminal_asks_for_a_stop_unless_the_process_was_started_to_outlive_it():
     assert signal.SIGHUP in stop_signals()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as in a process started by nohup
-    assert stop_signals() == (signal.SIGINT, signal.SIGTERM)
+    assert stop_signals() == (signal.SIGINT, signal.SIGTERM, *NOTICE_SIGNALS)
 
 
 def test_a_signal_that_comes_early_is_answered_as_soon_as_somebody_can():
