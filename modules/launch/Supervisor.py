@@ -139,7 +139,7 @@ class Supervisor:
             if failure is not None and self._stops and failure.rank not in ranks.server.ranks:
                 # whatever ended it (perhaps the same signal, sent to all processes): it had nothing to save yet
                 return self._stopped_before_training()
-            if self._stops and self._has_all and not any(state.has_begun for state in ranks.server.ranks.values()):
+            if self._stops and self._has_all and not ranks.have_begun():
                 return self._stopped_before_training()  # ranks that import would answer only after a minute
             if failure is not None:
                 return failure
@@ -303,6 +303,12 @@ class _Ranks:
     launcher: Launcher
     server: LifelineServer
     watch: RankWatch
+
+    def have_begun(self) -> bool:
+        """Whether any rank has sent a heartbeat, even if that is not read yet."""
+        for _ in range(3):  # its connection, its greeting and the heartbeat
+            self.server.poll(0)
+        return any(state.has_begun for state in self.server.ranks.values())
 
     def wait(self, seconds: float) -> bool:
         """Wait for all to end; returns whether they did within `seconds`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
+import math
 import os
 import secrets
 import selectors
@@ -197,7 +198,8 @@ class Lifeline(Heartbeat):
         self._sending = threading.Lock()
         self._is_over = False
         limit = self._limit(None)
-        self._sent_phase, self._sent_limit, self._sent_at = self._phase, limit, time.monotonic()
+        self._sent_phase, self._sent_limit = self._phase, limit
+        self._sent_at = -math.inf  # the first beat is sent at once, as it says that the rank has begun
         self._step_beats = 0
         self._socket = socket.create_connection((host, int(port)), timeout=_SEND_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

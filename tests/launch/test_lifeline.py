@@ -120,7 +120,8 @@ def test_beats_that_say_nothing_new_are_limited(server, connect, monkeypatch):
     monkeypatch.setattr(module, "_BEAT_SECONDS", 1e9)
     for _ in range(1000):
         line.beat()
-    assert sent == []
+    assert len(sent) == 1  # the first one says that the rank has begun
+    sent.clear()
     monkeypatch.setattr(module, "_BEAT_SECONDS", 0)
     line.beat()
     assert len(sent) == 1

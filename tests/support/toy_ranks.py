@@ -54,6 +54,7 @@ def toy_rank(rank: int, variables: dict[str, str], scenario: dict[str, Any]) -> 
 def _meet(line: Lifeline, folder: RunFolder, rank: int, scenario: dict[str, Any]) -> None:
     """Waits for all ranks, so that what they do does not depend on who has started first."""
     attempt = os.environ["CHORUS_ATTEMPT"]
+    line.beat()  # first, as who sees the file takes the rank for one that has begun
     write_text(folder.path / f"pid-{attempt}-{rank}", str(os.getpid()))
     paths = [folder.path / f"pid-{attempt}-{other}" for other in scenario if other.isdigit()]
 
