@@ -218,8 +218,8 @@ def test_only_a_model_of_layers_is_asked_for_a_number_of_them(app, tmp_path):
     assert card._read_wish(card._wish).layers == 30
     for name, text, problem in (
         ("layers", "51", "Layers '51' must be a whole number, 1 to 50."),
-        ("steps", "0", "Steps '0' must be a whole number, at least 1."),
-        ("guidance", "nan", "CFG 'nan' must be a number, at least 0."),
+        ("steps", "0", "Steps '0' must be a whole number, 1 to 10000."),
+        ("guidance", "nan", "CFG 'nan' must be a number, 0 to 1000."),
     ):
         value = card.entries[name].get()
         card.entries[name].delete(0, "end")

@@ -132,7 +132,8 @@ def test_settings_for_a_folder_of_other_machines_are_written_here(open_window, a
     window.commands.copy()
     wait_for(app, lambda: told)
     assert (tmp_path / "run.yaml").exists()
-    assert f"Copy {tmp_path / 'run.yaml'} to /nowhere here/run.yaml on every machine." in told[0]
+    settings, token = tmp_path / "run.yaml", tmp_path / "run.yaml.token"
+    assert f"Copy {settings} to /nowhere here/run.yaml on every machine, and {token} to /nowhere here/" in told[0]
 
 
 def test_a_file_that_was_named_is_not_overwritten(open_window, app, wait_for, tmp_path, monkeypatch):
