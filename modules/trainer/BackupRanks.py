@@ -92,8 +92,9 @@ class BackupRanks:
 
     def _where(self, folder: Path) -> list[Any]:
         """The number of a place, and the names of the folders that lead from there to `folder`."""
-        # the last one: a fallback folder may be below the folder of backups
-        number = max(number for number, place in enumerate(self._places) if folder.is_relative_to(place))
+        # the innermost one: the run folder may be in the temporary folder, and a fallback folder in the run folder
+        around = [number for number, place in enumerate(self._places) if folder.is_relative_to(place)]
+        number = max(around, key=lambda number: len(self._places[number].parts))
         return [number, list(folder.relative_to(self._places[number]).parts)]
 
     def _folder(self, where: Any) -> Path:

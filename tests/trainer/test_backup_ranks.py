@@ -212,3 +212,15 @@ def test_a_process_killed_while_ranks_write_leaves_only_complete_backups(tmp_pat
         backup = BackupStore(tmp_path, 2, print, pytest.fail).newest()
         whole = tensors_of(0, 1, backup.data["step"], rows=300)["model"]["weight"]
         assert torch.equal(value(backup.tensors["model"]["weight"]), whole)
+
+
+def test_a_request_names_the_innermost_place_around_its_folder(tmp_path):
+    """The run folder may be below the temporary folder, and a fallback folder below the folder of backups."""
+    backups, inner = tmp_path / "run" / "backup", tmp_path / "run" / "backup" / "fallback"
+    ranks = BackupRanks(None, [backups, inner, tmp_path])
+    for number, folder, names in (
+        (0, backups / "step-1.tmp-x", ["step-1.tmp-x"]),
+        (1, inner / "chorus-run" / "step-1.tmp-x", ["chorus-run", "step-1.tmp-x"]),
+        (2, tmp_path / "chorus-run" / "step-1.tmp-x", ["chorus-run", "step-1.tmp-x"]),
+    ):
+        assert ranks._where(folder) == [number, names]

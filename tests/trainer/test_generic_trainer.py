@@ -253,7 +253,7 @@ def test_old_backups_are_removed_and_models_are_kept(make_config, train):
         )
     )  # fmt: skip
     assert [path.name for path in trainer.backups.paths()] == ["step-000000008", "step-000000006"]
-    assert [step for _, step in trainer.callbacks.backups] == [2, 4, 6, 8, 8]
+    assert [step for _, step in trainer.callbacks.backups] == [2, 4, 6, 8]
     assert sorted(path.name for path in trainer.run_folder.models_dir.iterdir()) == [
         "model-step000003.safetensors", "model-step000006.safetensors", "model.safetensors",
     ]  # fmt: skip

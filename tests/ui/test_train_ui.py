@@ -408,6 +408,7 @@ def test_settings_that_change_during_a_run_say_once_that_they_count_for_the_next
 @pytest.mark.parametrize(("status", "first"), [("finished", "New folder"), ("stopped", "Resume"), ("failed", "Resume")])
 def test_resuming_is_the_first_answer_unless_the_run_has_finished(app, monkeypatch, tmp_path, status, first):
     folder = RunFolder(tmp_path / "run")
+    folder.create()
     (folder.models_dir / "model").mkdir(parents=True)
     folder.write_exit(status)
     app.settings.set("workspace_dir", str(folder.path))
