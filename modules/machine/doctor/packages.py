@@ -15,6 +15,7 @@ from modules.config.optimizers import OPTIMIZERS
 from modules.machine.doctor.CheckResult import CheckResult, State
 
 REQUIREMENT = re.compile(r'([\w.-]+)==([^\s;]+)(?:\s*;\s*python_version\s*(>=|<)\s*"(\d+)\.(\d+)")?')
+_OF_EXTRA = re.compile(r";.*\bextra\s*==")  # the mark of a requirement that only an optional feature has
 
 
 def _without_optimizers(package: str) -> str:
@@ -96,9 +97,9 @@ def oldest_python() -> tuple[int, int]:
 
 
 def _requirements() -> list[str]:
-    """The lines of requirements.txt, which pip keeps as metadata of the installed package."""
+    """The lines of requirements.txt, which pip keeps as metadata of the installed package, beside optional ones."""
     if IS_INSTALLED:
-        return importlib.metadata.requires(PACKAGE) or []
+        return [line for line in importlib.metadata.requires(PACKAGE) or [] if not _OF_EXTRA.search(line)]
     return (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
 
 
