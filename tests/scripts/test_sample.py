@@ -163,7 +163,7 @@ def test_a_missing_config_folder_is_told_by_the_name_of_the_option(tiny_sd15, tm
         (lambda folder: (folder / "model.safetensors").write_bytes(b"no tensors"), "is not a safetensors file"),
         (lambda folder: cut(folder / "model.safetensors"), "is a damaged safetensors file"),
         (lambda folder: edit(folder / "config.json", hidden_size=64), "shapes of its tensors differ from its config"),
-        (lambda folder: (folder / "config.json").write_text("{"), "can't be loaded"),
+        (lambda folder: (folder / "config.json").write_text("{"), "is not readable JSON"),
     ],
 )
 def test_a_base_with_a_broken_text_encoder_is_one_sentence(damage, reason, tiny_sd15, tmp_path, capsys):
