@@ -41,7 +41,7 @@ SETTINGS = (bool, int, float, str, list, tuple)  # of a pipeline, beside its com
 
 
 def load_pipeline(
-    base: str,
+    base: str | Path,
     loras: Mapping[str, float],
     device: torch.device,
     config_folder: str = "",
@@ -67,6 +67,7 @@ def load_pipeline(
     warn, note: as in `load_lora`.
     Raises WeightsError if the base model, a LoRA or an embedding is missing, damaged or does not fit.
     """
+    base = str(base)
     info = inspect_base(base)
     model = ModelConfig(base=base, config_folder=config_folder, vae=vae, denoiser=denoiser, denoiser_2=denoiser_2)
     model = with_downloaded_parts(model)
