@@ -109,7 +109,7 @@ class BackupStore:
             self.folder,
             num_bytes,
             write=partial(self._attempt, tensors, data),
-            tell=lambda path: self._tell(path, data["step"]),
+            tell=lambda path: self._tell_final(path, data["step"]),
             fails_run=fails_run,
             is_resumed_from=True,
         )
@@ -179,7 +179,8 @@ class BackupStore:
     def _write(self, tensors: dict[str, dict[str, Tensor]], data: dict[str, Any]) -> None:
         paths, error = self._attempt(tensors, data, self.folder)
         for path in paths:
-            self._tell(path, data["step"])
+            self._told = path
+            self._on_done(path, data["step"])
         if error is not None:
             self._failures += 1
             reason = error.strerror if isinstance(error, OSError) else None
@@ -187,8 +188,8 @@ class BackupStore:
         if self.ranks is not None:
             self.ranks.finish()
 
-    def _tell(self, path: Path, step: int) -> None:
-        """Once of each: the final backup may be of a step that has one already, which is not written again."""
+    def _tell_final(self, path: Path, step: int) -> None:
+        """Only if it is another one than the last: a step that has a backup already gets no second one."""
         if path != self._told:
             self._told = path
             self._on_done(path, step)
