@@ -7,10 +7,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 if __name__ == "__main__":  # before the imports that take long
-    from modules.session.signals import remember_early_signals
     from scripts.terminal import prepare_terminal
 
     prepare_terminal()
+    from modules.session.signals import remember_early_signals
+
     remember_early_signals()
 elif __name__ == "__mp_main__":  # in a rank that this script has spawned
     from modules.launch.parent_watch import end_with_parent
