@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import builtins
 import errno
 import os
 import shutil
@@ -17,6 +16,7 @@ import torch
 
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.ModelConfig import ModelConfig
+from modules.config.regular_file import open_regular
 from modules.data.buckets import assign_buckets
 from modules.data.concepts import captions, scan
 from modules.data.DatasetEncoder import DatasetEncoder
@@ -193,16 +193,16 @@ def test_where_not_everyone_encodes_the_first_rank_of_the_node_does(cache, encod
 def test_each_file_is_read_by_one_rank_of_those_that_share_a_disk(
     num_nodes, cache, picture_folder, tmp_path, monkeypatch
 ):
-    read, true_open = Counter(), builtins.open
+    read = Counter()
 
-    def watched(path, mode="r", *args, **kwargs):
-        if mode == "rb" and str(path).endswith((".png", "diffusion_pytorch_model.safetensors")):
+    def watched(path):
+        if str(path).endswith((".png", "diffusion_pytorch_model.safetensors")):
             read[str(path)] += 1
-        return true_open(path, mode, *args, **kwargs)
+        return open_regular(path)
 
     folder = picture_folder(SIZES)
     # the libraries and the decoder read files too: what is counted is what hashing reads
-    monkeypatch.setattr("modules.data.FileHashes.open", watched, raising=False)
+    monkeypatch.setattr("modules.data.FileHashes.open_regular", watched)
     cache(ThreadRanks(4, num_nodes), folder, cache_dirs=[tmp_path / f"node-{node}" for node in range(num_nodes)])
     assert len(read) == NUM_PICTURES + 1
     assert set(read.values()) == {num_nodes}
