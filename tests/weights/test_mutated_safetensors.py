@@ -10,9 +10,12 @@ import torch
 from modules.families.registry import FAMILIES
 from modules.weights.embedding_files import bundled_words
 from modules.weights.errors import WeightsError
-from modules.weights.inspect import inspect_base, lora_family
-from modules.weights.lora_layers import ADAPTER_METADATA, read_layers
+from modules.weights.inspect import inspect_base
+from modules.weights.lora_family import candidates
+from modules.weights.lora_layers import ADAPTER_METADATA
 from modules.weights.lora_math import resized
+from modules.weights.lora_reading import read_layers
+from modules.weights.LoraSource import LoraSource
 from modules.weights.lycoris_files import read_lycoris
 from modules.weights.safe import load_tensors, save_tensors
 from tests.support.mutations import bounded, cases, mutated_bytes, mutated_values, refused_with
@@ -22,7 +25,7 @@ SD15 = FAMILIES["sd15"]
 ODD_NAMES = ("\ud800", "NAME\udfff", "", "x" * 5000, "\x1b[31mNAME", "a\nb", "ü.NAME", "NAME.alpha", "unet.NAME")
 READERS = {
     "tensors": load_tensors,
-    "family": lora_family,
+    "family": lambda path: candidates(LoraSource(path)),
     "base": lambda path: inspect_base(str(path)),
     "words": lambda path: bundled_words(path, SD15),
     "lycoris": lambda path: read_lycoris(path, SD15),
