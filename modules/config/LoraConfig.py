@@ -277,6 +277,11 @@ class LoraConfig:
         return self.adapter in ("loha", "lokr", "oft", "ia3")
 
     @property
+    def has_greatest_rank(self) -> bool:
+        """Whether a rank above a layer's width is of no use; LoKr then learns whole matrices."""
+        return self.adapter == "loha" or not self.is_lycoris
+
+    @property
     def composes_weights(self) -> bool:
         """Whether the adapters are LoHas or LoKrs, which compute the change of each whole weight."""
         return self.adapter in ("loha", "lokr")

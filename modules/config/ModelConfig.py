@@ -50,7 +50,7 @@ class ModelConfig:
         label="Other VAE",
         also_called="vae, vae_override",
         help="A VAE in place of the base model's, as a folder, a .safetensors file or a name on the Hugging Face Hub, "
-        "such as madebyollin/sdxl-vae-fp16-fix. It has to be of the same kind. A whole model is saved with it; "
+        "NAMESPACE/MODEL. It has to be of the same kind. A whole model is saved with it; "
         "generate images of a LoRA with the same one.",
         group="model",
         format="file_or_folder",

@@ -140,6 +140,7 @@ class Family:
     unsupported: config of the first denoiser -> the name of its version, if it is one that can't be trained, else "".
     matches_lora: whether tensor names and shapes of a LoRA file are of this family, by further marks than the names and
         widths of its published model's layers.
+    file_mark: a pattern that only tensor names of its denoiser have, in its makers' files; "" where none is known.
     takes_loras_of: the family whose LoRA files also fit this one, because both have the same layers; "" for none.
     published: the model that the memory estimate is for; None if its architecture is unknown.
     can_train_vae: whether the method "vae" can train its VAE, which has to encode to a distribution.
@@ -223,6 +224,7 @@ class Family:
     accepts: Callable[[Mapping[str, Any]], bool] = lambda index: True
     unsupported: Callable[[Mapping[str, Any]], str] | None = None
     matches_lora: Callable[[Mapping[str, tuple[int, ...]]], bool] = lambda shapes: False
+    file_mark: str = ""
     takes_loras_of: str = ""
     published: PublishedModel | None = None
     can_train_vae: bool = False

@@ -69,6 +69,7 @@ ANIMA = Family(
     label="Anima",
     pipeline="AnimaPipeline",
     other_pipelines=("AnimaModularPipeline",),
+    file_mark=r"\bllm_adapter\.",
     denoisers=("transformer",),
     text=TextEncoding(
         outputs=("prompt_embeds",),

@@ -34,6 +34,7 @@ AURAFLOW = Family(
     name="auraflow",
     label="AuraFlow",
     pipeline="AuraFlowPipeline",
+    file_mark=r"\bdouble_layers\.\d+\.modX\.",
     denoisers=("transformer",),
     text=TextEncoding(
         outputs=("prompt_embeds", "prompt_attention_mask", None, None),

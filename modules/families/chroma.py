@@ -73,6 +73,7 @@ CHROMA = replace(
     name="chroma",
     label="Chroma",
     pipeline="ChromaPipeline",
+    file_mark=r"distilled_guidance_layer\.",
     text=TextEncoding(
         outputs=("prompt_embeds", None, "prompt_attention_mask", None, None, None),
         encoders=("text_encoder",),

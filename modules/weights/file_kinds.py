@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from modules.families.registry import FAMILIES
+
 # The first pattern that a name has tells the kind.
-_KINDS = (
+_FORMATS = (
     (r"\.(qweight|wscales)$", "a model quantized by SVDQuant (Nunchaku)"),
     (r"\.quant_state\.bitsandbytes__(nf4|fp4)$", "a model quantized by bitsandbytes"),
     (r"lora_(A|B|up|down)\b|\.hada_w|\.lokr_w", "a LoRA"),
+)
+_PARTS = (  # after what families declare for themselves
     (r"model\.diffusion_model\.input_blocks\.", "a whole Stable Diffusion checkpoint"),
     (r"taesd_decoder\.", "TAESD, a preview decoder"),
     (r"decoder\.upsamples\.\d+\.upsamples\.", "the VAE of Wan 2.2 5B"),
@@ -19,8 +23,6 @@ _KINDS = (
     (r"decoder\.mid\.block_1\.norm1\.gamma$", "the VAE of HunyuanVideo 1.5"),
     (r"decoder\.mid\.block_1\.conv1\.conv\.weight$", "the VAE of HunyuanVideo"),
     (r"decoder\.mid\.block_1\.norm1\.weight$", "a VAE like that of Stable Diffusion or FLUX.1"),
-    (r"\bllm_adapter\.", "the transformer of Anima"),
-    (r"distilled_guidance_layer\.", "the transformer of Chroma"),
     (r"\bdouble_stream_modulation_img\.", "the transformer of FLUX.2"),
     (r"\b(vision_in|cond_type_embedding)\.", "the transformer of HunyuanVideo 1.5"),
     (r"\bbyt5_in\.", "the transformer of HunyuanImage"),
@@ -28,7 +30,6 @@ _KINDS = (
     (r"double_blocks\.\d+\.img_attn\.", "the transformer of FLUX.1"),
     (r"\bjoint_blocks\.\d+\.x_block\.", "the transformer of Stable Diffusion 3"),
     (r"\btransformer_blocks\.\d+\.img_mlp\.", "the transformer of Qwen-Image"),
-    (r"\bdouble_layers\.\d+\.modX\.", "the transformer of AuraFlow"),
     (r"\bblocks\.\d+\.self_attn\.norm_q\.", "the transformer of Wan"),
     (r"\binput_blocks\.\d+\.", "the U-Net of Stable Diffusion"),
     (r"\blayers\.\d+\.(self_attn|mlp)\.", "a language model, such as a text encoder"),
@@ -39,4 +40,6 @@ _KINDS = (
 
 def kind_of(names: Collection[str]) -> str:
     """What these tensors are, such as "the VAE of FLUX.2"; "" for names that are not known."""
-    return next((kind for pattern, kind in _KINDS if any(re.search(pattern, name) for name in names)), "")
+    marks = ((family.file_mark, f"the transformer of {family.label}") for family in FAMILIES.values())
+    kinds = (*_FORMATS, *((mark, kind) for mark, kind in marks if mark), *_PARTS)
+    return next((kind for pattern, kind in kinds if any(re.search(pattern, name) for name in names)), "")

@@ -55,12 +55,9 @@ def adapter_problems(config: TrainConfig) -> Iterator[Problem]:
 
 
 def _rank_problems(config: TrainConfig) -> Iterator[Problem]:
-    """Ranks above the width of layers, which learn nothing more: a whole matrix has no higher rank.
-
-    Of LoKr, such a rank is the usual way to ask for whole matrices.
-    """
+    """Ranks above the width of layers, which learn nothing more: a whole matrix has no higher rank."""
     memory = load_families()[config.family].memory
-    if config.lora.adapter not in ("lora", "loha") or memory is None:
+    if not config.lora.has_greatest_rank or memory is None:
         return
     widest = math.isqrt(memory["matrix"])  # no side of a matrix, as the shorter one, is longer than this
     for name in ("rank", "conv_rank"):
