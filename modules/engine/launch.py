@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import secrets
 import signal
@@ -21,7 +22,7 @@ from modules.engine.arguments import Backend, check_backend, check_count, check_
 from modules.engine.RankContext import RankContext, enter_rank, rank_context
 from modules.engine.worker import distributed_train_worker
 from modules.launch.launchers import SpawnLauncher
-from modules.launch.lifeline import Lifeline
+from modules.launch.lifeline import UNGUARDED_EXIT_CODE, Lifeline
 from modules.launch.rank import end_process
 from modules.launch.run import Outcome, failure_outcome, stop_on
 from modules.launch.stacks import dump_stacks_on_request
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from modules.launch.RankWatch import Failure
 
 FIRST_PORT = 12355
-RESULT_NAME = "result"
+PROGRAM_NAME, RESULT_NAME = "program", "result"  # function with arguments, and what it has returned, in the run folder
 
 
 def launch_distributed_training(
@@ -70,6 +71,8 @@ def launch_distributed_training(
 
     Raises UserError, with a one-sentence message, if something can't be sent or if the ranks have failed.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # this rank is still importing the program
+        os._exit(UNGUARDED_EXIT_CODE)
     check_backend(backend)
     check_function("train_fn", train_fn)
     environment = find_environment()
@@ -82,7 +85,9 @@ def launch_distributed_training(
     path = Path(tempfile.mkdtemp(prefix="chorus-launch-"))
     code = FAILED
     try:
-        code = _supervise(RunFolder(path), num_ranks, backend, _packed(train_fn, kwargs))
+        # by a file: through the pipe to a rank that is still importing, they would hold up those after it
+        (path / PROGRAM_NAME).write_bytes(_packed(train_fn, kwargs))
+        code = _supervise(RunFolder(path), num_ranks, backend)
         if code == FAILED:
             record = RunFolder(path).read_exit()
             assert record is not None  # a supervisor that returns has written it
@@ -106,7 +111,7 @@ def _train_here(train_fn: Callable[..., Any], kwargs: dict) -> Any:
         enter_rank(outer)
 
 
-def _supervise(folder: RunFolder, num_ranks: int, backend: Backend | None, packed: bytes) -> int:
+def _supervise(folder: RunFolder, num_ranks: int, backend: Backend | None) -> int:
     """Runs the ranks and returns the exit code of Supervisor."""
     folder.create()
     started, callbacks = time.time(), TerminalCallbacks(sys.stderr)
@@ -121,7 +126,8 @@ def _supervise(folder: RunFolder, num_ranks: int, backend: Backend | None, packe
                 )
             port, claim = claimed
             claims.enter_context(claim)
-            arguments = (str(folder.path), started, num_ranks, port, secrets.token_hex(8), backend, packed)
+            start_method = multiprocessing.get_start_method(allow_none=True)
+            arguments = (str(folder.path), started, num_ranks, port, secrets.token_hex(8), backend, start_method)
             return SpawnLauncher(run_rank, arguments, num_ranks)
 
         def train_alone(failure: Failure) -> bool:
@@ -142,16 +148,18 @@ def run_rank(
     port: int,
     run_id: str,
     backend: Backend | None,
-    packed: bytes,
+    start_method: str | None,
 ) -> None:
     """The main function of each rank that `launch_distributed_training` starts.
 
-    variables: environment variables from the supervisor. started: Unix time of the launch. packed: function and
-    arguments.
+    variables: environment variables from the supervisor. started: Unix time of the launch. start_method: that of
+    the program's own processes; None: the platform's.
     """
     for number in (*STOP_SIGNALS, *HANGUP_SIGNALS):  # they may reach every process, but the supervisor handles them
         signal.signal(number, signal.SIG_IGN)
     outlast_readers()
+    # a spawned process would spawn its own, such as the workers of data loaders, which then import everything again
+    multiprocessing.set_start_method(start_method or multiprocessing.get_all_start_methods()[0], force=True)
     attempt = int(variables[ATTEMPT_VARIABLE])
     os.environ.update(variables)
     os.environ.update(spawn_variables(local_rank, num_ranks, port, run_id, attempt=attempt))
@@ -163,7 +171,7 @@ def run_rank(
     context = RankContext(lifeline, commands)
     enter_rank(context)
     try:
-        train_fn, kwargs = _unpacked(packed)
+        train_fn, kwargs = _unpacked((folder.path / PROGRAM_NAME).read_bytes())
         with stop_on((signal.SIGTERM,), commands, callbacks):
             result = _train_as(local_rank, num_ranks, backend, train_fn, kwargs)
         if local_rank == 0:

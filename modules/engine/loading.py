@@ -20,6 +20,7 @@ from modules.config.errors import UserError
 from modules.data.draws import torch_seed
 from modules.distributed.Runtime import Runtime
 from modules.engine.EpochPlan import Epoch, EpochPlan, Key, PrivateRandomState, seed_generators, seeded
+from modules.engine.sent_by_value import SentFunction, by_value, from_value
 
 
 @dataclass(frozen=True)
@@ -208,16 +209,20 @@ def _rebuilt(loader: DataLoader, dataset: Dataset, **changes: Any) -> DataLoader
     """A loader over `dataset` with the options of `loader` and the given changes."""
     options = {
         "num_workers": loader.num_workers,
-        "collate_fn": loader.collate_fn,
+        "collate_fn": _sent(loader.collate_fn),
         "pin_memory": loader.pin_memory,
         "timeout": loader.timeout,
-        "worker_init_fn": loader.worker_init_fn,
+        "worker_init_fn": _sent(loader.worker_init_fn),
         "multiprocessing_context": loader.multiprocessing_context,
         "prefetch_factor": loader.prefetch_factor,
         "persistent_workers": loader.persistent_workers,
         "generator": torch.Generator(),  # the default would draw from the program's global generator
     }
     return DataLoader(dataset, **(options | changes))
+
+
+def _sent(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    return None if function is None else SentFunction(function)
 
 
 def _identity(batch: Any) -> Any:
@@ -261,6 +266,9 @@ class _SeededDataset(Dataset):
         self._dataset = dataset
         self._seed = seed
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _seeded_dataset, (by_value(self._dataset), self._seed)
+
     def __getitem__(self, key: Key) -> Any:
         return self._make([key], lambda: self._dataset[key.index])
 
@@ -280,6 +288,10 @@ class _SeededDataset(Dataset):
             return make()
 
 
+def _seeded_dataset(dataset: bytes, seed: int) -> _SeededDataset:
+    return _SeededDataset(from_value(dataset), seed)
+
+
 class _ShardedStream(IterableDataset):
     """The batches of one rank, as (batch, whether it is only padding)."""
 
@@ -291,6 +303,9 @@ class _ShardedStream(IterableDataset):
         self._drop_last = loader.drop_last
         self._rank, self._world_size = rank, world_size
         self._seed = seed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _sharded_stream, (by_value(vars(self)),)
 
     def __iter__(self) -> Iterator[tuple[Any, bool]]:
         worker, epoch = get_worker_info(), int(self.epoch)
@@ -307,6 +322,12 @@ class _ShardedStream(IterableDataset):
                 return
             first, end = (len(group) * rank // self._world_size for rank in (self._rank, self._rank + 1))
             yield self._collate(group[first:end] or group[:1]), first == end
+
+
+def _sharded_stream(state: bytes) -> _ShardedStream:
+    stream = _ShardedStream.__new__(_ShardedStream)
+    vars(stream).update(from_value(state))
+    return stream
 
 
 def _first(samples: list[Any]) -> Any:

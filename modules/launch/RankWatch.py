@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from modules.launch.lifeline import LOST_EXIT_CODE, LifelineServer, RankError, RankState
+from modules.launch.lifeline import LOST_EXIT_CODE, UNGUARDED_EXIT_CODE, LifelineServer, RankError, RankState
 from modules.session.out_of_memory import ADVICE
 
 SETTLE_SECONDS = 1.0  # from the first sign of trouble to the verdict: a symptom may be seen before its cause
@@ -17,6 +17,10 @@ START_SECONDS = 600.0  # for a rank to connect: importing libraries from a netwo
 SUSPENDED_SECONDS = 5.0  # after a gap this long the watcher itself was suspended, and perhaps its ranks with it
 TRACEBACK_LINES = 20
 LOOK_SECONDS = 0.1
+_UNGUARDED = (
+    "Each rank imports the program, which would launch ranks again: call launch_distributed_training below "
+    '`if __name__ == "__main__":`.'
+)
 CLOSE_SECONDS = 1.0  # ranks that fall silent within this time: their order says little about the cause
 
 
@@ -219,6 +223,8 @@ def _exited(rank: int, state: RankState | None, seen_at: float, code: int | None
     if code < 0:
         name = signal_name(-code)
         return Failure(rank, "killed", _killed_text(rank, name), gone_at, signal=name, exit_code=code, phase=phase)
+    if code == UNGUARDED_EXIT_CODE:
+        return Failure(rank, "user_error", _UNGUARDED, gone_at, exit_code=code, phase=phase)
     if code == 0:
         text = f"Rank {rank} ended before the training was finished."
     else:

@@ -26,6 +26,7 @@ from modules.session.printing import print_line
 
 LIFELINE_VARIABLE = "CHORUS_LIFELINE"  # "host:port:token"
 LOST_EXIT_CODE = 76  # of a rank whose watcher is gone or ended it; 75 is taken: it requeues a job of SLURM
+UNGUARDED_EXIT_CODE = 77  # of a rank that, while it imports the program, would launch ranks itself
 
 _BEAT_SECONDS = 0.2  # between heartbeats
 _SEND_SECONDS = 5.0  # a watcher that has not emptied a full buffer for this long counts as gone

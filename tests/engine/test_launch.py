@@ -109,6 +109,33 @@ def test_the_first_ctrl_c_stops_after_the_step_with_a_checkpoint_to_resume_from(
     assert resumed["train_loss"][:-1] == stopped["train_loss"]
 
 
+def test_workers_load_what_only_the_program_itself_defines(tmp_path):
+    found = launched("workers", tmp_path, 2)
+    assert found["own"] == found["spawn"] == found["none"]
+
+
+# Its data are more than a pipe holds.
+UNGUARDED = """
+from modules.trainer import launch_distributed_training
+
+def train(rank, world_size, numbers):
+    return len(numbers)
+
+launch_distributed_training(train, world_size=2, numbers=list(range(100_000)))
+"""
+
+
+def test_a_launch_without_a_main_guard_ends_with_one_sentence(tmp_path):
+    (tmp_path / "program.py").write_text(UNGUARDED)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(tmp_path / "program.py")]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    assert ran.returncode == 1
+    sentence = 'call launch_distributed_training below `if __name__ == "__main__":`'
+    assert sentence in ran.stderr.splitlines()[-1]
+    assert "bootstrapping" not in ran.stderr
+
+
 def test_if_ranks_can_not_join_one_process_trains_alone(tmp_path):
     assert launched("alone", tmp_path, 2) == {"ran": [0, 1]}
     assert "One process trains alone instead" in (tmp_path / "alone.txt").read_text()

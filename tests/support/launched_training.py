@@ -160,6 +160,45 @@ def failing(folder: Path, ranks: int) -> dict[str, str]:
     return said
 
 
+class Doubled(Augmented):
+    """A dataset of the program's own, which no other process can import."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, target = super().__getitem__(index)
+        return 2 * inputs, target
+
+
+def workers(folder: Path, ranks: int) -> dict[str, Any]:
+    """The same training with the samples loaded in this process, in forked and in spawned workers."""
+    offset = 1.0
+
+    def train(rank: int, world_size: int) -> dict[str, Any]:
+        found = {}
+        for name, options in {
+            "none": {},
+            "own": {"num_workers": 2},
+            "spawn": {"num_workers": 1, "multiprocessing_context": "spawn"},
+        }.items():
+            started: Any = (lambda worker: torch.manual_seed(worker)) if options else None
+            several = world_size > 1
+            engine = TrainingEngine(small_net(), distributed=several, output_dir=folder, experiment_name=name)
+            loader: Any = DataLoader(
+                Doubled(),
+                batch_size=24 // world_size,
+                collate_fn=lambda samples: (
+                    torch.stack([inputs for inputs, _ in samples]) + offset,
+                    torch.stack([target for _, target in samples]),
+                ),
+                worker_init_fn=started,
+                **options,
+            )
+            criterion = nn.CrossEntropyLoss()
+            found[name] = engine.train(loader, optimizer=adamw(engine), criterion=criterion, num_epochs=1)["train_loss"]
+        return found
+
+    return launch_distributed_training(train, world_size=ranks)
+
+
 def long(folder: Path, ranks: int) -> dict[str, Any]:
     """A training to be stopped; it prints its current step."""
     options = worker(folder, "long", ranks)
