@@ -14,7 +14,7 @@ from modules.session.RunFolder import RunFolder
 from modules.session.writable import check_writable
 from modules.trainer.checks import check_start
 from modules.weights.hub_models import check_on_hub
-from modules.weights.hub_parts import check_parts_on_hub
+from modules.weights.hub_parts import check_parts_on_hub, with_parts_on_disk
 from modules.weights.own_parts import replaced_parts
 
 
@@ -40,7 +40,7 @@ def check_plan(plan: LaunchPlan) -> list[str]:
     base, warnings = check_start(config, plan.world_size, plan.resume)
     if base.kind == "hub":
         family = FAMILIES[config.family]
-        check_on_hub(config.model.base, family, replaced_parts(family, config.model))
+        check_on_hub(config.model.base, family, replaced_parts(family, with_parts_on_disk(config.model)))
     check_parts_on_hub(config.model)
     if isinstance(plan, JoinPlan):
         return warnings

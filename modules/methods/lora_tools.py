@@ -70,7 +70,7 @@ def merge_into_model(
             f"'{target}': a single file has no place for the word {bundled_names(words)[0]!r}; name a folder."
         )
     name = dtype or (usual_dtype(base) if info.kind != "hub" else "float32")
-    pipe = load_pipeline(base, loras, torch.device("cpu"), config_folder, dtype=name, note=note)
+    pipe = load_pipeline(base, loras, torch.device("cpu"), config_folder, dtype=name, note=note, with_unused=True)
     _merge(pipe)
     if to_file:
         assert family is not None  # checked above

@@ -13,7 +13,7 @@ from modules.config.ModelConfig import ModelConfig
 from modules.distributed.usable_gpus import supports_bf16
 from modules.families.long_prompts import extend_prompts
 from modules.families.registry import adapt_denoisers, family_of, family_of_pipeline
-from modules.machine.hub import folder_on_disk, known_index, read_index
+from modules.machine.hub import folder_on_disk, is_complete, known_index, read_index
 from modules.machine.weight_files import loaded_variant
 from modules.weights.BaseModel import BaseModel
 from modules.weights.clip_layers import check_layers
@@ -55,6 +55,7 @@ def load_pipeline(
     denoiser_2: str = "",
     warn: Callable[[str], None] | None = None,
     note: Callable[[str], None] | None = None,
+    with_unused: bool = False,
 ) -> DiffusionPipeline:
     """The pipeline of a diffusers folder, Hub id or single file, with all `loras`, on `device`.
 
@@ -65,13 +66,14 @@ def load_pipeline(
     text_chunks, word_weights, clip_skips: as in ModelConfig, for models that have them; the images are then requested
         with the least of the skips. vae, denoiser, denoiser_2: as there.
     warn, note: as in `load_lora`.
+    with_unused: also of a Hub id, download the components that neither training nor sampling uses, for saving them.
     Raises WeightsError if the base model, a LoRA or an embedding is missing, damaged or does not fit.
     """
     base = str(base)
     info = inspect_base(base)
     model = ModelConfig(base=base, config_folder=config_folder, vae=vae, denoiser=denoiser, denoiser_2=denoiser_2)
     model = with_downloaded_parts(model)
-    pipe = _single_file(info, model) if info.kind == "single_file" else _folder(info, model)
+    pipe = _single_file(info, model) if info.kind == "single_file" else _folder(info, model, with_unused)
     pipe.set_progress_bar_config(disable=True)
     if getattr(pipe, "safety_checker", None) is not None:
         pipe.safety_checker = None  # it would silently return black images
@@ -131,12 +133,12 @@ def _check_own_parts(model: ModelConfig, family: Family | None) -> None:
         raise WeightsError(f"model.denoiser_2 {model.denoiser_2!r}: {family.label} has one denoiser; leave it out.")
 
 
-def _folder(info: BaseInfo, model: ModelConfig) -> DiffusionPipeline:
+def _folder(info: BaseInfo, model: ModelConfig, with_unused: bool) -> DiffusionPipeline:
     base, path = model.base, Path(model.base).expanduser()
-    replaced = _replaced(info, model)
+    replaced = _replaced(info, model, with_unused or info.kind == "folder")
     if info.kind == "folder":
         try:
-            check_parts(path, replaced=replaced)
+            check_parts(path, _lacking(path, info.index), replaced)
         except WeightsError as error:
             raise WeightsError(f"base {error}") from error
     else:
@@ -149,7 +151,8 @@ def _folder(info: BaseInfo, model: ModelConfig) -> DiffusionPipeline:
     with refusing(partial(_error, base)):
         # diffusers must be told which components the model lacks, such as the T5 of an SD 3
         absent = {name: None for name, value in index.items() if isinstance(value, list) and value == [None, None]}
-        own = load_processors(path, index)
+        absent |= dict.fromkeys(_lacking(path, index))
+        own = load_processors(path, {name: value for name, value in index.items() if name not in absent})
         chosen = {name: part for name, part in own.items() if index[name][1] in CHOOSING}
         given = {**absent, **own, **dict.fromkeys(chosen)}  # diffusers knows no part by the name of such a class
         given |= _own_parts(pipeline_class, path, index, family, model)
@@ -205,14 +208,21 @@ def _variants(
     return loaded
 
 
-def _replaced(info: BaseInfo, model: ModelConfig) -> set[str]:
-    if not (model.vae or model.denoiser or model.denoiser_2):
-        return set()
+def _lacking(path: Path, index: Mapping[str, Any]) -> list[str]:
+    """The parts that a folder does without, because neither training nor sampling uses them."""
+    family = family_of(index)
+    unused = family.unused if family else ()
+    return [name for name in unused if names_component(index.get(name)) and not is_complete(path / name)]
+
+
+def _replaced(info: BaseInfo, model: ModelConfig, with_unused: bool) -> set[str]:
     try:
         family = family_of(info.index or known_index(model.base))
     except UserError as error:
         raise WeightsError(f"base {error}") from error
-    return replaced_parts(family, model) if family else set()
+    if family is None:
+        return set()
+    return replaced_parts(family, model) - ({*family.unused} if with_unused else set())
 
 
 def _other_pipeline(base: str, name: str) -> type[DiffusionPipeline]:

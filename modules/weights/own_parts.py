@@ -53,16 +53,28 @@ def _connectors_in(family: Family, path: Path, setting: str) -> list[str]:
     starts = [INSIDE.get(one.class_name.rpartition(".")[2], "") for one in published]
     if not any(starts):
         return []
-    names = check_gguf(path, setting) if is_gguf(path) else tensor_shapes(read_header(path)).keys()
+    if is_gguf(path):
+        names = check_gguf(path, setting)
+    else:
+        _check_header(path, setting)
+        names = tensor_shapes(read_header(path)).keys()
     prefix = prefix_of(names, ())
     found = [bool(start) and any(name.startswith(prefix + start) for name in names) for start in starts]
     return [component for component, is_in in zip(family.text.connectors, found, strict=True) if is_in]
 
 
 def replaced_parts(family: Family, config: ModelConfig) -> set[str]:
-    """The components that settings name a file for, so that the base model needs their configs only."""
-    files = config.denoiser_files(family.denoisers).values()
-    parts = {component for component, file in zip(family.denoisers, files, strict=True) if file}
+    """The components of which only the configs are needed: settings name a file for the weights, or nothing uses them.
+
+    Raises WeightsError, starting with the setting, if the header of a file is damaged.
+    """
+    parts = {*family.unused}
+    files = config.denoiser_files(family.denoisers)
+    for component, (setting, file) in zip(family.denoisers, files.items(), strict=True):
+        if file:
+            parts.add(component)
+        if (path := Path(os.path.expanduser(file))).is_file():  # else on the Hub, or refused by `own_parts`
+            parts.update(_connectors_in(family, path, setting))
     return parts | {family.vae} if config.vae else parts
 
 

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,7 +22,7 @@ class HubServer:
     models: name -> folder; they have the branch "main" and the tag "v1". gated: names that are refused. token: what
     the last request brought. broken: paths in a repository whose connection breaks off half way, the next times that
     they are asked for -> how often. failing: those that are refused without a reason. asked: paths of files that were
-    sent, in order.
+    sent, in order. sent_bytes: how much of each.
     """
 
     def __init__(self, models: dict[str, Path]):
@@ -31,6 +32,7 @@ class HubServer:
         self.broken: dict[str, int] = {}
         self.failing: set[str] = set()
         self.asked: list[str] = []
+        self.sent_bytes: Counter[str] = Counter()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
 
@@ -118,10 +120,14 @@ class HubServer:
         self.asked.append(name)
         if self.broken.get(name, 0) > 0:
             self.broken[name] -= 1
-            request.wfile.write(content[start : start + (len(content) - start) // 2])
+            self._send(request, name, content[start : start + (len(content) - start) // 2])
             request.close_connection = True
             return
-        request.wfile.write(content[start:])
+        self._send(request, name, content[start:])
+
+    def _send(self, request: BaseHTTPRequestHandler, name: str, content: bytes) -> None:
+        self.sent_bytes[name] += len(content)
+        request.wfile.write(content)
 
 
 def size_of(path: Path) -> int:
