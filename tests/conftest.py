@@ -24,6 +24,7 @@ import pytest
 
 from tests.support import tiny_models
 from tests.support.network_namespaces import Host, NamespacesNotAllowed, make_two_hosts
+from tests.support.pictures import PICTURE_SIZES, Sizes, write_layers, write_pictures
 from tests.support.RankPool import RankPool
 from tests.support.small_inputs import shrink_inputs
 
@@ -34,7 +35,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda number, frame: None)
 
-PICTURE_SIZES = ((32, 32), (32, 32), (48, 32), (32, 48))
 TESTS = Path(__file__).parent
 # A quarter of a minute and more each, the longest first: of several workers, none shall begin one when others are done.
 LONG_FILES = (
@@ -200,17 +200,8 @@ def picture_folder(tmp_path) -> Callable[..., Path]:
     `001.png` ...; captions: one per picture, None for a default one, or "" to write no caption file at all.
     """
 
-    def make(
-        sizes: Sequence[tuple[int, int]] = PICTURE_SIZES, captions: Sequence[str] | None = None, name: str = "pictures"
-    ) -> Path:
-        folder = tmp_path / name
-        folder.mkdir(parents=True)
-        for index, size in enumerate(sizes):
-            _draw(index, size).save(folder / f"{index:03d}.png")
-            caption = f"a photo of a cat, number {index}" if captions is None else captions[index]
-            if caption:
-                (folder / f"{index:03d}.txt").write_text(caption, encoding="utf-8")
-        return folder
+    def make(sizes: Sizes = PICTURE_SIZES, captions: Sequence[str] | None = None, name: str = "pictures") -> Path:
+        return write_pictures(tmp_path / name, sizes, captions)
 
     return make
 
@@ -222,32 +213,7 @@ def layer_folder(tmp_path) -> Callable[..., Path]:
     layer_folder(pictures, counts=(2,)): the numbers of layers of the pictures, repeated; the lowest one is opaque.
     """
 
-    from PIL import Image
-
     def make(pictures: Path, counts: Sequence[int] = (2,)) -> Path:
-        folder = tmp_path / "layers"
-        folder.mkdir()
-        for index, picture in enumerate(sorted(Path(pictures).glob("*.png"))):
-            with Image.open(picture) as whole:
-                width, height = whole.size
-            for number in range(counts[index % len(counts)]):
-                layer = _draw(index + 10 * number, (width, height)).convert("RGBA")
-                if number:
-                    layer.putalpha(Image.linear_gradient("L").resize((width, height)))
-                layer.save(folder / f"{picture.stem}_{number}.png")
-        return folder
+        return write_layers(tmp_path / "layers", pictures, counts)
 
     return make
-
-
-def _draw(index: int, size: tuple[int, int]):
-    """A slope in red and green with a blue of its own: no two pictures, and no two corners of one, are alike."""
-    import numpy as np
-    from PIL import Image
-
-    width, height = size
-    pixels_HWC = np.zeros((height, width, 3), dtype=np.uint8)
-    pixels_HWC[..., 0] = np.linspace(0, 255, width, dtype=np.uint8)
-    pixels_HWC[..., 1] = np.linspace(0, 255, height, dtype=np.uint8)[:, None]
-    pixels_HWC[..., 2] = (index * 53) % 256
-    return Image.fromarray(pixels_HWC)

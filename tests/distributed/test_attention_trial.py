@@ -15,6 +15,8 @@ from modules.distributed.attention_backends import LABELS, choose_attention, try
 from modules.distributed.attention_trial import AttentionCase, Trial, try_attention
 from modules.distributed.gradient_layouts import attend_with_matched_gradient, match_gradient_layouts
 from modules.distributed.Runtime import Runtime
+from scripts.gpu import attention
+from scripts.gpu.cases import NotHere
 
 CPU = torch.device("cpu")
 CASES = [AttentionCase(33, 33, 16), AttentionCase(33, 33, 16, masked=True), AttentionCase(31, 20, 16)]
@@ -164,25 +166,14 @@ def test_nothing_is_tried_where_no_half_precision_is_used(choose):
 
 # --- on a GPU ---------------------------------------------------------------------------------------------------------
 
-# Of tiny models, SDXL with its texts, and FLUX.1 from 512x512 to 1024x1024: with last tiles of many sizes.
-LENGTHS = [(31, 31), (64, 64), (72, 45), (100, 77), (192, 192), (320, 320), (1088, 1088), (1536, 1536), (1808, 1808)]
-LENGTHS += [(4032, 77), (4096, 77), (4096, 4096), (4464, 4464), (4544, 4544), (4608, 4608)]
-
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("width", [16, 64, 128])
 @pytest.mark.parametrize("backend", LABELS)
 def test_what_runs_use_is_right_on_this_gpu_for_the_lengths_of_buckets(backend, width):
     """cuDNN's attention with matched gradients, as runs have it. Freed memory holds NaN, so that reading it shows."""
-    device = torch.device("cuda", 0)
-    cases = [AttentionCase(*pair, width, masked) for pair in LENGTHS for masked in (False, True)]
-    match_gradient_layouts(backend is SDPBackend.CUDNN_ATTENTION)
-    num_tried = 0
-    for case in cases:
-        freed = [torch.full((2**size,), torch.nan, device=device) for size in range(6, 25) for _ in range(4)]
-        del freed
-        trial = try_backend(backend, [case], device, torch.bfloat16)
-        assert not trial.fault
-        num_tried += trial.num_tried
-    if not num_tried:
-        pytest.skip(f"this GPU has no {LABELS[backend]}")
+    try:
+        found = attention.tried(backend.name, width, "cuda:0", is_matched=backend is SDPBackend.CUDNN_ATTENTION)
+    except NotHere as reason:
+        pytest.skip(str(reason))
+    assert not found["fault"]

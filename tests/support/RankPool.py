@@ -44,11 +44,13 @@ class Rank(NamedTuple):
 class RankPool:
     """`world_size` gloo ranks on this machine, started when first needed.
 
+    device: on which all of them compute; gloo's ranks may share a GPU.
     After a failure they are ended, since one may be stuck, and the next scenario gets new ones.
     """
 
-    def __init__(self, world_size: int, folder: Path):
+    def __init__(self, world_size: int, folder: Path, device: str = "cpu"):
         self.world_size = world_size
+        self._device = device
         self._folder = folder
         self._ranks: list[Rank] = []
         self._starts = 0
@@ -86,13 +88,23 @@ class RankPool:
         self._starts += 1
         for rank in range(self.world_size):
             # the environment of this test instead of that of the test which started the fork server
-            variables = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+            variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+            variables |= {"CUDA_VISIBLE_DEVICES": ""} if self._device == "cpu" else {}
             variables |= spawn_variables(rank, self.world_size, port, f"pool-{self._starts}")
             ours, theirs = multiprocessing.Pipe()
-            process = start_forked(serve, theirs, variables, self._log(rank))
+            process = self._start_rank(theirs, variables, self._log(rank))
             theirs.close()
             self._ranks.append(Rank(process, ours))
         self._answers("The start", START_SECONDS)
+
+    def _start_rank(self, connection: Connection, variables: dict[str, str], log: Path) -> BaseProcess:
+        arguments = (connection, variables, log, self._device)
+        if self._device == "cpu":
+            return start_forked(serve, *arguments)
+        # what was forked after `import diffusers`, which asks CUDA for devices, can't use CUDA
+        process = multiprocessing.get_context("spawn").Process(target=serve, args=arguments, daemon=True)
+        process.start()
+        return process
 
     def _answers(self, name: str, seconds: float) -> list[Any]:
         """The next result of each rank."""
@@ -136,7 +148,7 @@ def run_alone(scenario: Callable[..., Any], **arguments: Any) -> Any:
     return scenario(lambda **settings: Runtime(torch.device("cpu")), **json.loads(json.dumps(arguments)))
 
 
-def serve(connection: Connection, variables: dict[str, str], log: Path) -> None:
+def serve(connection: Connection, variables: dict[str, str], log: Path, device: str) -> None:
     """The main function of a rank: joins the others and runs scenarios until the connection is closed."""
     os.environ.update(variables)
     with log.open("wb") as file:
@@ -149,7 +161,7 @@ def serve(connection: Connection, variables: dict[str, str], log: Path) -> None:
         except EOFError:
             return
         faulthandler.dump_traceback_later(task["seconds"], exit=True)
-        _answer(connection, partial(_run, number, task))
+        _answer(connection, partial(_run, number, task, device))
         faulthandler.cancel_dump_traceback_later()
 
 
@@ -168,14 +180,14 @@ def _join() -> None:
     setup_distributed(TrainConfig(distributed_backend="gloo"))
 
 
-def _run(number: int, task: dict[str, Any]) -> Any:
+def _run(number: int, task: dict[str, Any], device: str) -> Any:
     module, name = task["scenario"].split(":")
     with ExitStack() as runtimes:
         scenario = getattr(importlib.import_module(module), name)
-        return scenario(_runtime_maker(number, runtimes), **task["arguments"])
+        return scenario(_runtime_maker(number, runtimes, device), **task["arguments"])
 
 
-def _runtime_maker(number: int, runtimes: ExitStack) -> MakeRuntime:
+def _runtime_maker(number: int, runtimes: ExitStack, device: str) -> MakeRuntime:
     """Creates a runtime with its own keys in the store; successful scenarios close it."""
     import torch
 
@@ -192,7 +204,7 @@ def _runtime_maker(number: int, runtimes: ExitStack) -> MakeRuntime:
         runtime_class = DataParallelRuntime if strategy == "ddp" else ShardedRuntime
         store = run_store().within(f"scenario-{number}-{made}")
         settings = DataParallelSettings(**settings)
-        runtime = runtime_class(torch.device("cpu"), find_environment(), store, settings)
+        runtime = runtime_class(torch.device(device), find_environment(), store, settings)
         runtimes.push(lambda kind, error, trace: None if error else runtime.close())
         return runtime
 

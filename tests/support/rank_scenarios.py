@@ -163,7 +163,7 @@ def outcome(trainer: WatchedTrainer) -> dict[str, Any]:
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
     """A digest of all bits of the values."""
-    octets = (tensor.reshape(-1).view(torch.uint8).numpy() for tensor in copied(tensors).values())
+    octets = (tensor.reshape(-1).view(torch.uint8).cpu().numpy() for tensor in copied(tensors).values())
     return hashlib.sha256(b"".join(one.tobytes() for one in octets)).hexdigest()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fractions import Fraction
 from pathlib import Path
 
-import av
 import numpy as np
 from PIL import Image
 
@@ -28,6 +27,8 @@ def number_of(frame: Image.Image) -> int:
 
 def write_video(path: Path, count: int, fps: int = 16, size: tuple[int, int] = (64, 48), times=None) -> Path:
     """times: of each frame, in milliseconds, for a variable rate; the container follows from the extension."""
+    import av  # here, because tests that need no video also run where it is not installed
+
     path.parent.mkdir(exist_ok=True)
     codec = {".webm": "libvpx-vp9", ".avi": "mpeg4"}.get(path.suffix, "libx264")
     with av.open(str(path), "w") as container:
@@ -48,6 +49,8 @@ def write_video(path: Path, count: int, fps: int = 16, size: tuple[int, int] = (
 
 def turn_sideways(path: Path, turned: Path) -> Path:
     """A copy of an MP4 as phones store it: players turn its frames clockwise."""
+    import av
+
     with av.open(str(path)) as source, av.open(str(turned), "w") as target:
         stream = target.add_stream_from_template(source.streams.video[0])
         for packet in source.demux(video=0):

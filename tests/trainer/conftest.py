@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from modules.config.families import load_families
 from modules.config.files import apply_overrides, config_from_values, save_config
 from modules.config.TrainConfig import TrainConfig
 from modules.session.TrainCommands import TrainCommands
+from tests.support import small_runs
 from tests.support.Recorder import Recorder
-from tests.support.videos import write_video
-
-# Eleven images in three buckets: with a batch size of 4, an epoch has steps of 4, 4 and 3, one with mixed shapes.
-SIZES = ((32, 32),) * 5 + ((48, 32),) * 3 + ((32, 48),) * 3
+from tests.support.small_runs import SIZES, small_run
 
 # Steps of 8 and 3 of `SIZES`, of mixed shapes; with four ranks one has no samples in the second.
 RANKS_RUN = (
@@ -39,48 +36,16 @@ def make_config(tmp_path, tiny_sd15, picture_folder) -> Callable[..., TrainConfi
     def make(*overrides: str) -> TrainConfig:
         if not folders:
             folders.append(picture_folder(SIZES))
-        values = {
-            "family": "sd15",
-            "workspace_dir": str(tmp_path / "run"),
-            "cache_dir": str(tmp_path / "cache"),
-            "model": {"base": str(tiny_sd15)},
-            "concepts": [{"path": str(folders[0])}],
-            "data": {"resolution": 32, "bucket_step": 8},
-            "lora": {"rank": 4, "alpha": 4.0},
-            "optimizer": {"learning_rate": 1e-3},
-            "output": {"format": "diffusers"},
-            "epochs": 100,
-            "max_steps": 4,
-            "tensorboard": False,
-        }
+        values = small_run(tmp_path, tiny_sd15, folders[0])
         return config_from_values(apply_overrides(values, overrides))
 
     return make
 
 
 @pytest.fixture
-def family_data(picture_folder, layer_folder, tmp_path) -> Callable[[str], dict[str, object]]:
-    """Returns a function that makes what a family trains on beside images: videos, layers or references.
-
-    It returns their settings, {path: value}; empty if the family needs none of them.
-    """
-
-    def make(name: str) -> dict[str, object]:
-        family = load_families()[name]
-        if family.needs_first_frame:
-            frames = family.frame_step + 1
-            video = write_video(tmp_path / "videos" / "000.mp4", frames, size=(48, 32))
-            video.with_suffix(".txt").write_text("a video of a cat, number 0", encoding="utf-8")
-            return {"concepts.0.path": video.parent, "data.frames": frames}
-        if family.layered:
-            images = picture_folder(name="whole")
-            return {"concepts.0.path": images, "concepts.0.layer_folder": layer_folder(images)}
-        if family.needs_references:
-            after, before = picture_folder(name="after"), picture_folder(name="before")
-            return {"concepts.0.path": after, "concepts.0.reference_folder": before}
-        return {}
-
-    return make
+def family_data(tmp_path) -> Callable[[str], dict[str, object]]:
+    """Returns a function that makes what a family trains on beside images, and returns its settings."""
+    return lambda name: small_runs.family_data(name, tmp_path)
 
 
 @pytest.fixture

@@ -1,0 +1,61 @@
+"""The parts of gpu_tests.py, on the CPU where they need no CUDA, and what they must not need."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from modules.config.families import load_families
+from scripts.gpu.families import train_family
+
+ROOT = Path(__file__).resolve().parents[2]
+OPTIONAL = {"av", "bitsandbytes", "customtkinter", "gguf", "hypothesis", "lycoris", "pexpect", "PIL.ImageTk", "tkinter"}
+WITHOUT_ADAPTERS = "hunyuan_dit"
+
+
+def files_that_run_on_gpus() -> set[Path]:
+    """The parts, and the marked tests with the conftests that pytest imports for them."""
+    marked = [path for path in (ROOT / "tests").rglob("test_*.py") if "pytest.mark.gpu" in path.read_text("utf-8")]
+    folders = {folder for path in marked for folder in path.parents if folder.is_relative_to(ROOT / "tests")}
+    conftests = [folder / "conftest.py" for folder in folders if (folder / "conftest.py").is_file()]
+    return {*marked, *conftests, *(ROOT / "scripts" / "gpu").glob("*.py")} - {Path(__file__)}
+
+
+def imported_at_the_top(path: Path) -> Iterator[str]:
+    """The modules that importing a file imports, and "module.name" of what is imported from them."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_what_runs_on_gpus_imports_no_optional_package_at_its_top():
+    """So that it also runs on a machine that has little more than PyTorch."""
+    unseen, seen, found = list(files_that_run_on_gpus()), set(), set()
+    while unseen:
+        path = unseen.pop()
+        seen.add(path)
+        for name in imported_at_the_top(path):
+            if name in OPTIONAL or name.partition(".")[0] in OPTIONAL:
+                found.add((path.relative_to(ROOT).as_posix(), name))
+            file = ROOT / f"{name.replace('.', '/')}.py"
+            if file.is_file() and file not in seen:
+                unseen.append(file)
+    assert len(seen) > 100  # it has followed the imports of Chorus
+    assert found == set()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == WITHOUT_ADAPTERS else pytest.mark.proof) for name in load_families()],
+)
+def test_every_family_has_the_settings_that_its_run_needs(name):
+    found = train_family(name, "cpu")
+    assert found["problems"] == []
+    assert all(math.isfinite(loss) for loss in found["losses"])
