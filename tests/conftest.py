@@ -17,17 +17,20 @@ import contextlib
 import functools
 import gc
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.support import tiny_models
+from tests.support.hidden_gpus import hide_gpus
 from tests.support.network_namespaces import Host, NamespacesNotAllowed, make_two_hosts
 from tests.support.pictures import PICTURE_SIZES, Sizes, write_layers, write_pictures
 from tests.support.RankPool import RankPool
 from tests.support.small_inputs import shrink_inputs
 
+hide_gpus(sys.argv[1:], os.environ)  # none of the imports above asks CUDA for its devices, those of tests may
 # A shell that starts the tests in the background has them ignore Ctrl-C, and all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

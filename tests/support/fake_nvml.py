@@ -1,13 +1,15 @@
-"""A stand-in for the module pynvml, with any GPUs: `monkeypatch.setitem(sys.modules, "pynvml", eight_gpus())`."""
+"""A stand-in for the module pynvml, with any GPUs: `put_gpus(monkeypatch, eight_gpus())`."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pynvml as real
+import pytest
 
 GIB = 2**30
 
@@ -202,6 +204,12 @@ class FakeNvml(ModuleType):
             if gpu is handle:
                 return index
         raise real.NVMLError(real.NVML_ERROR_INVALID_ARGUMENT)
+
+
+def put_gpus(monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml) -> None:
+    """Puts the GPUs of `nvml` in place of the machine's, and hides none of them."""
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
 def eight_gpus(**options: Any) -> FakeNvml:

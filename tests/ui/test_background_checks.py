@@ -1,7 +1,6 @@
 """The background checks of devices and base model, whichever tab is shown."""
 
 import socket
-import sys
 
 import pytest
 from PIL import Image
@@ -12,7 +11,7 @@ from modules.session.RunLock import RunLock
 from modules.ui.models.BackgroundChecks import first_free_port
 from modules.ui.models.picture_count import count_key, count_pictures
 from modules.ui.widgets.form import find_field
-from tests.support.fake_nvml import eight_gpus
+from tests.support.fake_nvml import eight_gpus, put_gpus
 from tests.support.ports import free_port
 
 
@@ -30,7 +29,7 @@ def test_a_backend_that_this_machine_has_not_is_warned_of_on_any_tab(app, wait_f
 
 
 def test_a_device_that_is_not_there_is_refused_on_any_tab(make_app, wait_for, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", eight_gpus())
+    put_gpus(monkeypatch, eight_gpus())
     app = make_app()
     app.settings.set("device_indexes", "0, 9")
     wait_for(app, lambda: blocked(app, "device_indexes"))

@@ -38,7 +38,7 @@ from modules.ui.models.picture_count import count_key, count_pictures
 from modules.ui.widgets.form import find_field
 from modules.ui.window_system import wheel_events
 from modules.ui.windows.HealthWindow import HealthWindow
-from tests.support.fake_nvml import eight_gpus
+from tests.support.fake_nvml import eight_gpus, put_gpus
 from tests.support.videos import number_of, write_video
 from tests.support.waiting import wait_until
 
@@ -706,7 +706,7 @@ def test_the_check_counts_all_gpus_where_none_is_named(app, tab, monkeypatch):
             self.run, self.cancel = lambda: DataReport(True, 0, ()), lambda: None
 
     monkeypatch.setattr("modules.ui.windows.HealthWindow.DataCheck", Check)
-    monkeypatch.setitem(sys.modules, "pynvml", eight_gpus())
+    put_gpus(monkeypatch, eight_gpus())
     app.devices.take_machine(read_machine())
     app.settings.set("enable_multi_gpu", True)
     tab.check_data()

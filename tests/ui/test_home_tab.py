@@ -1,6 +1,5 @@
 """The start page: the demo, one's own images, and what was used last."""
 
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +17,7 @@ from modules.ui.tabs.HomeTab import HomeTab
 from modules.ui.widgets.dialogs import set_size
 from modules.ui.windows import RunSummaryWindow as summary_module
 from tests.support.backup_files import write_backup
-from tests.support.fake_nvml import FakeGpu, FakeNvml
+from tests.support.fake_nvml import FakeGpu, FakeNvml, put_gpus
 from tests.ui.test_quick_start import make_run
 
 
@@ -105,7 +104,7 @@ def test_nothing_is_started_or_changed_during_a_run(make_home, started):
 
 
 def test_own_images_are_trained_from_nothing_with_four_choices(make_home, wait_for, started, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([FakeGpu("RTX 4090", f"GPU-{number}") for number in (0, 1)]))
+    put_gpus(monkeypatch, FakeNvml([FakeGpu("RTX 4090", f"GPU-{number}") for number in (0, 1)]))
     home = make_home()
     app, own = home.app, home.own
     wait_for(app, lambda: app.devices.gpus and own.gpus.cget("values") == ["All 2", "One"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import tkinter
 from collections.abc import Iterator
 from itertools import combinations
@@ -20,6 +19,7 @@ from modules.ui.widgets.Notices import Notices
 from modules.ui.windows.CrashReportWindow import CrashReportWindow
 from modules.ui.windows.MultiNodeWindow import MultiNodeWindow
 from tests.support import shown_run
+from tests.support.fake_nvml import put_gpus
 
 SLACK = 3  # pixels allowed for rounding
 TEXTS = (ctk.CTkLabel, ctk.CTkButton, ctk.CTkSwitch, ctk.CTkCheckBox, ctk.CTkSegmentedButton)
@@ -104,7 +104,7 @@ def workspace(tmp_path_factory):
 @pytest.fixture
 def open_at(make_app, workspace, tmp_path, monkeypatch, wait_for):
     """`open_at(scale)`: a window of minimum size with a fake run on eight GPUs, a problem and changed settings."""
-    monkeypatch.setitem(sys.modules, "pynvml", shown_run.busy_gpus())
+    put_gpus(monkeypatch, shown_run.busy_gpus())
     monkeypatch.chdir(workspace)
 
     def make(scale):

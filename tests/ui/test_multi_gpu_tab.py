@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 
 import customtkinter as ctk
 import pytest
@@ -20,7 +19,7 @@ from modules.ui.models.CommunicationTest import CommunicationTest, Measured
 from modules.ui.models.launch_files import write_settings
 from modules.ui.models.RunState import RankRow, RunState
 from modules.ui.widgets.form import find_field
-from tests.support.fake_nvml import GIB, eight_gpus
+from tests.support.fake_nvml import GIB, eight_gpus, put_gpus
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def nvml(monkeypatch):
     fake = eight_gpus()
     for gpu in fake.gpus:
         gpu.used_bytes = GIB // 2
-    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    put_gpus(monkeypatch, fake)
     return fake
 
 

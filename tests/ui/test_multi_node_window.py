@@ -6,7 +6,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import threading
 from dataclasses import replace
 
@@ -16,7 +15,7 @@ from modules.config.errors import UserError
 from modules.machine.node_check import check_nodes
 from modules.ui.widgets import dialogs
 from modules.ui.windows.MultiNodeWindow import MultiNodeWindow
-from tests.support.fake_nvml import eight_gpus
+from tests.support.fake_nvml import eight_gpus, put_gpus
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -29,7 +28,7 @@ def port():
 @pytest.fixture(autouse=True)
 def gpus(monkeypatch):
     """Eight GPUs, installed before the window opens and queries them."""
-    monkeypatch.setitem(sys.modules, "pynvml", eight_gpus())
+    put_gpus(monkeypatch, eight_gpus())
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The check before a start: what the window adds to it, and cancelling it."""
 
-import sys
 import threading
 from types import SimpleNamespace
 
@@ -12,7 +11,7 @@ from modules.ui import RunControl as run_control
 from modules.ui.models.measured_speed import speed_key
 from modules.ui.windows import RunSummaryWindow as summary_module
 from tests.support.backup_files import state_of, write_backup
-from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml
+from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml, put_gpus
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def summaries(monkeypatch):
 def test_the_summary_says_which_gpu_has_too_little_free_memory_at_this_moment(app, wait_for, summaries, monkeypatch):
     gpu = FakeGpu("NVIDIA A100", "GPU-0", memory_bytes=24 * GIB)
     wait_for(app, lambda: app.devices.machine is not None)
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([gpu]))
+    put_gpus(monkeypatch, FakeNvml([gpu]))
     app.devices.take_machine(read_machine())
     monkeypatch.setattr(run_control, "run_check", lambda check: "Steps:         5")
     app.bottom_bar.check.invoke()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 
 from modules.ui.models.concept_preview import ConceptPictures
 from modules.ui.widgets.form import find_field
-from tests.support.fake_nvml import eight_gpus
+from tests.support.fake_nvml import eight_gpus, put_gpus
 from tests.support.LateCallbacks import LateCallbacks
 from tests.support.seen_settings import seen_settings, settings_to_be_seen
 from tests.support.WindowActions import WindowActions
@@ -47,7 +46,7 @@ def test_whatever_a_person_does_the_window_shows_the_settings_as_they_are(make_a
     """
     seed, num_actions = int(os.environ.get("WINDOW_SEED", 9)), int(os.environ.get("WINDOW_ACTIONS", 100))
     chance = random.Random(seed)
-    monkeypatch.setitem(sys.modules, "pynvml", eight_gpus())
+    put_gpus(monkeypatch, eight_gpus())
     monkeypatch.setattr("modules.ui.models.BackgroundChecks.count_pictures", lambda config, is_wanted: (708, ()))
     for module in ("tabs.DatasetTab", "windows.ConceptWindow"):
         monkeypatch.setattr(f"modules.ui.{module}.find_pictures", lambda *which: ConceptPictures())

@@ -40,7 +40,7 @@ from modules.ui.windows.CrashReportWindow import CrashReportWindow
 from modules.ui.windows.ProblemsWindow import ProblemsWindow
 from modules.ui.windows.RunSummaryWindow import RunSummaryWindow
 from tests.support.backup_files import write_backup
-from tests.support.fake_nvml import FakeGpu, FakeNvml
+from tests.support.fake_nvml import FakeGpu, FakeNvml, put_gpus
 
 FORM_TABS = ("general", "model", "dataset", "training")
 
@@ -124,7 +124,7 @@ def test_a_searched_field_stays_in_sight_while_a_long_table_of_gpus_is_made(
     dialogs.set_size(app, "{}x{}".format(*MIN_SIZE), MIN_SIZE)
     wait_for(app, lambda: app.devices.machine is not None)
     gpus = [FakeGpu("NVIDIA A100", f"GPU-{number:08d}") for number in range(64)]
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(gpus))
+    put_gpus(monkeypatch, FakeNvml(gpus))
     machine = read_machine()
     if are_known:
         app.devices.take_machine(machine)
