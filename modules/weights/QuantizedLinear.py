@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from modules.weights.gguf_formats import dequantize_blocks
+
 BLOCK = 64  # weights that share a scale in nf4
 GGUF = "GGUF "  # before the name of one of its formats
 _INT8_MAX = 127
@@ -27,7 +29,8 @@ class QuantizedLinear(nn.Linear):
     weight: int8[out, in], also for the bits of float8; int8[out * in / 2, 1] for nf4, with two values per byte; the
         bytes in a GGUF file. No cast of the model changes it, and T5 does not cast the input of a layer to the dtype of
         its weight if that is int8.
-    scale: float32[out, 1]; for nf4 float32[blocks]; empty for GGUF, which has its scales among the bytes.
+    scale: float32[out, 1]; for nf4 float32[blocks]; for GGUF, which has its scales among the bytes, what `table_of`
+        gives for the format.
     compute_dtype: of the original weight. PEFT reads it to create adapters.
     """
 
@@ -124,8 +127,6 @@ def dequantize(weight: Tensor, scale: Tensor, quantization: str, shape: tuple[in
     if quantization == "nf4":
         return torch.ops.bitsandbytes.dequantize_4bit(weight.view(torch.uint8), scale, BLOCK, "nf4", shape, dtype)
     if quantization.startswith(GGUF):
-        from modules.weights.gguf_files import dequantize_gguf
-
-        return dequantize_gguf(weight, quantization.removeprefix(GGUF), shape, dtype)
+        return dequantize_blocks(weight, quantization.removeprefix(GGUF), scale).reshape(shape).to(dtype)
     values = weight if quantization == "int8" else weight.view(_FLOAT8)
     return values.to(dtype).mul_(scale)  # the cast is exact, and the product is computed in float32

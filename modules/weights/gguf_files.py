@@ -83,12 +83,14 @@ def _tensor(file: BinaryIO, size: int) -> tuple[int, int, str]:
     """(offset, bytes, name) of a tensor."""
     from gguf import GGML_QUANT_SIZES
 
+    from modules.weights.gguf_formats import GGUF_FORMATS
+
     name, (num_dims,) = _text(file, size), struct.unpack("<I", _read(file, 4))
     if num_dims > _MAX_DIMS:
         raise ValueError(f"its tensor '{name}' has {num_dims} dimensions")
     *shape, kind, offset = struct.unpack(f"<{num_dims}QIQ", _read(file, 8 * num_dims + 12))
     known = {number.value: (number.name, sizes) for number, sizes in GGML_QUANT_SIZES.items()}
-    if kind not in known or known[kind][0] not in (*_PLAIN, *quantized_types()):
+    if kind not in known or known[kind][0] not in (*_PLAIN, *GGUF_FORMATS):
         called = known[kind][0] if kind in known else f"the format {kind}"
         raise ValueError(f"its tensor '{name}' is in {called}, which can't be read")
     block, block_bytes = known[kind][1]
@@ -125,13 +127,6 @@ def _read(file: BinaryIO, count: int) -> bytes:
     if len(data) < count:
         raise ValueError("its header is cut off")
     return data
-
-
-def quantized_types() -> list[str]:
-    """The names of the formats that diffusers can dequantize."""
-    from diffusers.quantizers.gguf.utils import dequantize_functions
-
-    return [kind.name for kind in dequantize_functions]
 
 
 def gguf_tensors(path: Path) -> dict[str, Tensor]:
@@ -186,24 +181,20 @@ def bytes_of(tensor: Tensor) -> Tensor:
     return tensor.as_tensor().detach().contiguous().view(torch.int8)  # type: ignore[attr-defined]
 
 
-def dequantize_gguf(data: Tensor, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """The values of `data`, as from `bytes_of`, in the format `name`: computed in float32 and rounded once."""
-    import torch
-    from diffusers.quantizers.gguf.utils import dequantize_functions
-    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+def dequantize_gguf(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The values of a quantized tensor: computed in float32 and rounded once."""
+    from modules.weights.gguf_formats import dequantize_blocks, table_of
 
-    kind = GGMLQuantizationType[name]
-    block, block_bytes = GGML_QUANT_SIZES[kind]
-    blocks = data.view(torch.uint8).reshape(-1, block_bytes)
-    return dequantize_functions[kind](blocks, block, block_bytes, torch.float32).reshape(shape).to(dtype)
+    name = format_of(tensor)
+    return dequantize_blocks(bytes_of(tensor), name, table_of(name)).reshape(shape_of(tensor)).to(dtype)
 
 
 def put_quantized(component: nn.Module, tensors: dict[str, Any], dtype: torch.dtype) -> None:
     """Puts a QuantizedLinear in place of each linear layer whose weight is quantized, and takes its tensors out of
     `tensors`; dequantizes what else is quantized there."""
-    import torch
     from torch import nn
 
+    from modules.weights.gguf_formats import table_of
     from modules.weights.QuantizedLinear import GGUF, QuantizedLinear
 
     for name, value in list(tensors.items()):
@@ -212,13 +203,12 @@ def put_quantized(component: nn.Module, tensors: dict[str, Any], dtype: torch.dt
         layer_name, _, kind = name.rpartition(".")
         layer = component.get_submodule(layer_name)
         if type(layer) is not nn.Linear or kind != "weight" or called == "BF16":
-            tensors[name] = dequantize_gguf(bytes_of(value), called, shape_of(value), dtype)
+            tensors[name] = dequantize_gguf(value, dtype)
             continue
         bias = tensors.pop(f"{layer_name}.bias") if layer.bias is not None else None
         if format_of(bias):
-            bias = dequantize_gguf(bytes_of(bias), format_of(bias), shape_of(bias), dtype)
-        shape, nothing = (layer.out_features, layer.in_features), torch.empty(0)
-        data = bytes_of(tensors.pop(name))
+            bias = dequantize_gguf(bias, dtype)
+        shape, data = (layer.out_features, layer.in_features), bytes_of(tensors.pop(name))
         bias = None if bias is None else bias.to(dtype)
-        quantized = QuantizedLinear(shape, GGUF + called, data, nothing, bias, dtype)
+        quantized = QuantizedLinear(shape, GGUF + called, data, table_of(called), bias, dtype)
         component.set_submodule(layer_name, quantized)
