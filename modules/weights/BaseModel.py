@@ -93,6 +93,8 @@ class BaseModel:
         self.swaps: dict[str, BlockSwap] = {}  # of the denoisers whose blocks are swapped
         self._loading_turn = loading_turn
         self._own_parts = own_parts(family, config)
+        # those of which the file has a part only, so that the rest is the base's
+        self._added_to = self._own_parts.keys() - replaced_parts(family, config)
         self._pipeline_class = import_pipeline(family.pipeline)
         self.is_single_file = info.kind == "single_file"
         if self.is_single_file:
@@ -273,7 +275,7 @@ class BaseModel:
 
     def component_files(self, *names: str) -> list[Path]:
         """The files that determine what these components compute, sorted."""
-        others = [name for name in names if name not in self._own_parts]
+        others = [name for name in names if name not in self._own_parts or name in self._added_to]
         own = [self._own_parts[name] for name in names if name in self._own_parts]
         files = [file for path in own for file in (_files_below(path, [""]) if path.is_dir() else [path])]
         return sorted(files) + (self._base_files(others) if others or not names else [])

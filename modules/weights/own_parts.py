@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,8 @@ from modules.weights.gguf_files import check_gguf, is_gguf, put_quantized, shape
 from modules.weights.hub_models import published_config
 from modules.weights.libraries import import_diffusers
 from modules.weights.load_component import load_component
-from modules.weights.part_files import denoiser_tensors, vae_tensors
-from modules.weights.part_names import INSIDE, in_diffusers_names, prefix_of, surplus
+from modules.weights.part_files import denoiser_tensors, inner_tensors, vae_tensors
+from modules.weights.part_names import INSIDE, found_inside, in_diffusers_names, surplus
 from modules.weights.safe import read_header, tensor_shapes
 
 if TYPE_CHECKING:
@@ -44,23 +44,33 @@ def own_parts(family: Family, config: ModelConfig) -> dict[str, Path]:
     for component, (setting, file) in zip(family.denoisers, files.items(), strict=True):
         if file:
             parts[component] = _denoiser_path(file, setting)
-            parts |= dict.fromkeys(_connectors_in(family, parts[component], setting), parts[component])
+            parts |= dict.fromkeys(_inside(family, parts[component], setting), parts[component])
     return parts
 
 
-def _connectors_in(family: Family, path: Path, setting: str) -> list[str]:
+def _inside(family: Family, path: Path, setting: str) -> dict[str, bool]:
+    """Connector of the text encoder that is in a denoiser's file -> whether all of it is."""
     published = family.published.connectors if family.published else ()
-    starts = [INSIDE.get(one.class_name.rpartition(".")[2], "") for one in published]
-    if not any(starts):
-        return []
-    if is_gguf(path):
-        names = check_gguf(path, setting)
-    else:
+    kinds = {
+        component: kind
+        for component, one in zip(family.text.connectors, published, strict=False)
+        if (kind := one.class_name.rpartition(".")[2]) in INSIDE
+    }
+    if not kinds:
+        return {}
+    if not is_gguf(path):
         _check_header(path, setting)
-        names = tensor_shapes(read_header(path)).keys()
-    prefix = prefix_of(names, ())
-    found = [bool(start) and any(name.startswith(prefix + start) for name in names) for start in starts]
-    return [component for component, is_in in zip(family.text.connectors, found, strict=True) if is_in]
+    names = _names_in(path, setting)
+    return {component: _is_whole(names, kind) for component, kind in kinds.items() if found_inside(names, kind)}
+
+
+def _is_whole(names: Collection[str], kind: str) -> bool:
+    """Whether a denoiser's file has all of a component in INSIDE."""
+    return len(found_inside(names, kind)) == len(INSIDE[kind])
+
+
+def _names_in(path: Path, setting: str) -> Collection[str]:
+    return check_gguf(path, setting) if is_gguf(path) else tensor_shapes(read_header(path)).keys()
 
 
 def replaced_parts(family: Family, config: ModelConfig) -> set[str]:
@@ -74,7 +84,8 @@ def replaced_parts(family: Family, config: ModelConfig) -> set[str]:
         if file:
             parts.add(component)
         if (path := Path(os.path.expanduser(file))).is_file():  # else on the Hub, or refused by `own_parts`
-            parts.update(_connectors_in(family, path, setting))
+            inside = _inside(family, path, setting)
+            parts.update(component for component, is_whole in inside.items() if is_whole)
     return parts | {family.vae} if config.vae else parts
 
 
@@ -181,10 +192,16 @@ def _from_file(
     config = component_class.load_config(config_folder)
     with init_empty_weights():  # buffers have values: some are in no file
         component = component_class.from_config(config)
-    expected, inside = component.state_dict().keys(), INSIDE.get(component_class.__name__, "")
-    tensors = vae_tensors(path) if is_vae else denoiser_tensors(path, dtype, expected, inside)
-    if not expected <= tensors.keys():
-        tensors = in_diffusers_names(component_class, tensors, config, expected)
+    expected = component.state_dict().keys()
+    if component_class.__name__ in INSIDE:
+        tensors = inner_tensors(path, dtype, component_class.__name__)
+        if not _is_whole(_names_in(path, DENOISER_SETTINGS[0]), component_class.__name__):
+            own, _ = load_component(component_class, config_folder, "", dtype)
+            tensors = {**own.state_dict(), **tensors}
+    else:
+        tensors = vae_tensors(path) if is_vae else denoiser_tensors(path, dtype, expected)
+        if not expected <= tensors.keys():
+            tensors = in_diffusers_names(component_class, tensors, config, expected)
     if not is_vae and (name := surplus(tensors.keys(), expected)):
         raise ValueError(f"it has a {name}, and that of model.base has none")
     if is_vae:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.weights.gguf_files import gguf_tensors, is_gguf
-from modules.weights.part_names import prefix_of
+from modules.weights.part_names import found_inside, inner_name, prefix_of
 from modules.weights.safe import METADATA, load_tensors, read_header, tensor_shapes
 from modules.weights.vae_names import PREFIXES as VAE_PREFIXES
 
@@ -32,20 +32,44 @@ def vae_tensors(path: Path) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
-def denoiser_tensors(path: Path, dtype: torch.dtype, expected: Collection[str], inside: str = "") -> dict[str, Tensor]:
-    """The tensors of the denoiser in a file, without prefix; float8 and int8 weights are multiplied by their scales.
+def denoiser_tensors(path: Path, dtype: torch.dtype, expected: Collection[str]) -> dict[str, Tensor]:
+    """The tensors of the denoiser in a file, without prefix.
 
-    dtype: of these products; other tensors are as in the file, which may be GGUF. expected: the names of its weights in
-    diffusers. inside: for a component that is in the file, too, what its names have behind the prefix.
-    Raises ValueError for weights that are quantized in another way.
+    dtype: as in `float_tensors`, for a file that is not GGUF. expected: the names of its weights in diffusers.
+    Raises ValueError for weights that are quantized in a way that can't be read.
     """
     if is_gguf(path):
         found = gguf_tensors(path)
-        prefix = prefix_of(found, expected) + inside
-        return {name.removeprefix(prefix): tensor for name, tensor in found.items() if name.startswith(prefix)}
+        return _behind(prefix_of(found, expected), found)
+    return float_tensors(path, dtype, prefix_of(tensor_shapes(read_header(path)), expected))
+
+
+def inner_tensors(path: Path, dtype: torch.dtype, component: str) -> dict[str, Tensor]:
+    """The tensors of a component in INSIDE that are in a denoiser's file, in the names of diffusers.
+
+    component: the name of its class. dtype, raises: as in `denoiser_tensors`.
+    """
+    quantized = gguf_tensors(path) if is_gguf(path) else None
+    tensors = {}
+    for start in found_inside(quantized or tensor_shapes(read_header(path)), component):
+        found = float_tensors(path, dtype, start) if quantized is None else _behind(start, quantized)
+        inner = start.removeprefix(prefix_of([start], ()))
+        tensors |= {inner_name(inner + name, component): tensor for name, tensor in found.items()}
+    return tensors
+
+
+def _behind(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def float_tensors(path: Path, dtype: torch.dtype, prefix: str = "") -> dict[str, Tensor]:
+    """The tensors of a file whose names have a prefix, without it; float8 and int8 weights times their scales.
+
+    dtype: of these products; other tensors are as in the file. Raises ValueError for weights that are quantized in
+    another way.
+    """
     header = read_header(path)
     names = tensor_shapes(header).keys()
-    prefix = prefix_of(names, expected) + inside
     own = [name for name in names if name.startswith(prefix)]
     tensors = {name.removeprefix(prefix): tensor for name, tensor in load_tensors(path, own).items()}
     weights = {name: tensor for name, tensor in tensors.items() if not name.endswith(_NOT_WEIGHTS)}

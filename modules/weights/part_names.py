@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from modules.weights.hunyuan_names import TIME_EMBEDDINGS, hunyuan_converter
+from modules.weights.name_rules import Rules, by_rules
 from modules.weights.vae_names import vae_converter
 
 if TYPE_CHECKING:
@@ -16,8 +17,23 @@ UNET_PREFIX = "model.diffusion_model."
 # Before the names of a denoiser, the longest first: in whole models and ComfyUI's own files, in what ComfyUI saves of
 # HunyuanVideo, in trainers' and LoRA tools' exports, in AuraFlow's, in NVIDIA's.
 PREFIXES = (UNET_PREFIX, "diffusion_model.", "transformer.", "model.model.", "model.", "net.")
-# Component beside the denoiser -> where its weights are in a denoiser's file, behind the prefix.
-INSIDE = {"AnimaTextConditioner": "llm_adapter."}
+# Component beside the denoiser -> the starts of its names in a denoiser's file, behind the prefix or without it. Files
+# of the transformer alone may lack some of them.
+INSIDE = {
+    "AnimaTextConditioner": ("llm_adapter.",),
+    "LTX2TextConnectors": ("video_embeddings_connector.", "audio_embeddings_connector.", "text_embedding_projection."),
+}
+# The same names -> those of diffusers. Source: scripts/convert_ltx2_to_diffusers.py of diffusers.
+_INNER_NAMES: Mapping[str, Rules] = {
+    "AnimaTextConditioner": ((r"^llm_adapter\.", ""),),
+    "LTX2TextConnectors": (
+        (r"^text_embedding_projection\.aggregate_embed\.", "text_proj_in."),
+        (r"^text_embedding_projection\.(video|audio)_aggregate_embed\.", r"\1_text_proj_in."),
+        (r"^(video|audio)_embeddings_connector\.", r"\1_connector."),
+        (r"\.transformer_1d_blocks\.", ".transformer_blocks."),
+        (r"\.(q|k)_norm\.", r".norm_\1."),
+    ),
+}
 # Names that the converters of diffusers 0.42 leave as they are: the positions of Wan 2.1 FLF2V's two images.
 _LEFT_OUT = {"img_emb.emb_pos": "condition_embedder.image_embedder.pos_embed"}
 # ComfyUI has called the scales of FLUX's norms so since 2026; diffusers' converters know the makers' name only.
@@ -28,6 +44,18 @@ _RENAMED = {"FluxTransformer2DModel": _FLUX_NORMS, "ChromaTransformer2DModel": _
 def prefix_of(names: Collection[str], expected: Collection[str]) -> str:
     """What precedes the names of a denoiser in a file. expected: the names of its weights in diffusers."""
     return next((start for start in PREFIXES if _starts(names, start) and not _starts(expected, start)), "")
+
+
+def found_inside(names: Collection[str], component: str) -> list[str]:
+    """The starts of the names of a component in INSIDE, of those that are in a denoiser's file, with the prefix."""
+    prefix = prefix_of(names, ())
+    starts = (place + start for start in INSIDE.get(component, ()) for place in dict.fromkeys((prefix, "")))
+    return [start for start in starts if _starts(names, start)]
+
+
+def inner_name(name: str, component: str) -> str:
+    """The name in diffusers of a tensor of a component in INSIDE. name: without prefix."""
+    return by_rules(name, _INNER_NAMES[component])
 
 
 def _starts(names: Collection[str], start: str) -> bool:

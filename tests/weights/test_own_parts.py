@@ -13,7 +13,7 @@ from modules.families.registry import FAMILIES
 from modules.weights.BaseModel import BaseModel
 from modules.weights.errors import WeightsError
 from modules.weights.load_pipeline import load_pipeline
-from modules.weights.own_parts import own_parts
+from modules.weights.own_parts import own_parts, replaced_parts
 from modules.weights.safe import load_tensors, save_tensors
 from modules.weights.single_file import save_single_file, unet_to_single_file, vae_to_single_file
 from scripts import sample
@@ -137,6 +137,62 @@ def test_the_text_conditioner_in_animas_file_is_used_with_its_transformer(prefix
     assert f"model.denoiser '{file}': can't be read as the AnimaTextConditioner of" in refusal(
         folder, "anima", part="text_conditioner", denoiser=str(file)
     )
+
+
+# diffusers' names of the connectors of LTX-2 -> those of its makers, in this order
+CONNECTORS = {
+    "video_text_proj_in.": "text_embedding_projection.video_aggregate_embed.",
+    "audio_text_proj_in.": "text_embedding_projection.audio_aggregate_embed.",
+    "text_proj_in.": "text_embedding_projection.aggregate_embed.",
+    "video_connector.": "model.diffusion_model.video_embeddings_connector.",
+    "audio_connector.": "model.diffusion_model.audio_embeddings_connector.",
+    "transformer_blocks.": "transformer_1d_blocks.",
+    "norm_q.": "q_norm.",
+    "norm_k.": "k_norm.",
+}
+
+
+def with_connectors(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The tensors of a whole checkpoint of LTX-2, and those of its connectors in the names of diffusers."""
+    changed = {name: tensor + 1 for name, tensor in load_tensors(folder / "connectors" / WEIGHTS).items()}
+    transformer = original("ltx_video", load_tensors(folder / "transformer" / WEIGHTS))
+    tensors = {f"model.diffusion_model.{name}": tensor for name, tensor in transformer.items()}
+    for name, tensor in changed.items():
+        for ours, theirs in CONNECTORS.items():
+            name = name.replace(ours, theirs)
+        tensors[name] = tensor
+    assert sum("_embeddings_connector.transformer_1d_blocks.0.attn1.q_norm.weight" in name for name in tensors) == 2
+    return tensors, changed
+
+
+def test_the_text_connectors_in_a_checkpoint_of_ltx2_are_used_with_its_transformer(tiny_model, tmp_path):
+    folder, file = tiny_model("ltx2"), tmp_path / "ltx2.safetensors"
+    tensors, changed = with_connectors(folder)
+    save_tensors(file, tensors)
+    base = open_base(folder, "ltx2", denoiser=str(file))
+    base.require("connectors", "transformer")
+    pipe = load_pipeline(str(folder), {}, torch.device("cpu"), dtype="float32", denoiser=str(file))
+    for module in (base.module("connectors"), pipe.connectors):
+        assert all(torch.equal(value, changed[name]) for name, value in module.state_dict().items())
+    assert base.component_files("connectors") == [file]  # texts are cached anew
+    assert "connectors" in replaced_parts(FAMILIES["ltx2"], ModelConfig(denoiser=str(file)))
+    save_tensors(file, {name: value for name, value in tensors.items() if not name.endswith("blocks.0.ff.net.2.bias")})
+    assert f"model.denoiser '{file}': can't be read as the LTX2TextConnectors of" in refusal(
+        folder, "ltx2", part="connectors", denoiser=str(file)
+    )
+
+
+def test_what_a_file_of_ltx2s_transformer_lacks_of_its_connectors_is_that_of_the_base(tiny_model, tmp_path):
+    folder, file = tiny_model("ltx2"), tmp_path / "transformer_only.safetensors"
+    tensors, changed = with_connectors(folder)
+    save_tensors(file, {name: value for name, value in tensors.items() if name.startswith("model.diffusion_model.")})
+    base = open_base(folder, "ltx2", denoiser=str(file))
+    base.require("connectors")
+    kept = load_tensors(folder / "connectors" / WEIGHTS)
+    for name, value in base.module("connectors").state_dict().items():
+        assert torch.equal(value, kept[name] if name.startswith("text_proj_in.") else changed[name]), name
+    assert base.component_files("connectors") == [file, *sorted((folder / "connectors").iterdir())]
+    assert "connectors" not in replaced_parts(FAMILIES["ltx2"], ModelConfig(denoiser=str(file)))
 
 
 @pytest.mark.parametrize("left", ["nothing", "a pickle that runs code"])
