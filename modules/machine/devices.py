@@ -18,11 +18,14 @@ from modules.config.errors import UserError
 from modules.machine.memory_estimate import GIB
 
 if TYPE_CHECKING:
+    import torch
+
     from modules.config.TrainConfig import TrainConfig
 
 T = TypeVar("T")
 Link = Literal["nvlink", "pcie", "none", "unknown"]
 
+GPU_TYPE = "cuda"  # torch's name for them
 HIDES_ALL = ("", "-1")  # values of CUDA_VISIBLE_DEVICES
 NO_DRIVER = "no NVIDIA driver is installed"
 DEVICE_FILES = "/dev/nvidia[0-9]*"  # exist if Linux's driver has GPUs; a container has those that it may use
@@ -74,6 +77,11 @@ class GpuUsage:
 
 
 UNKNOWN_USAGE = GpuUsage(None, None, None)
+
+
+def is_gpu(device: torch.device) -> bool:
+    """Whether its work runs in the background: streams, events, pinned memory and a cache of free memory matter."""
+    return device.type == GPU_TYPE
 
 
 def list_gpus(env: Mapping[str, str] = os.environ) -> list[Gpu]:

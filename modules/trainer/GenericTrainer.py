@@ -23,6 +23,7 @@ from modules.config.counted import counted
 from modules.data.holdout import no_validation_warning
 from modules.data.prefetch import prefetch
 from modules.distributed.Runtime import Runtime, default_device
+from modules.machine.devices import is_gpu
 from modules.methods.registry import METHODS
 from modules.session.backups import resume_advice
 from modules.session.following import is_complete
@@ -405,7 +406,7 @@ class GenericTrainer:
     def _steps(self) -> Iterator[Step]:
         """This rank's part of every remaining step."""
         run, loop = self.prepared, self.loop
-        pin = self.runtime.device.type == "cuda"
+        pin = is_gpu(self.runtime.device)
         ranks = (self.runtime.rank, self.runtime.world_size)
         planned = run.plan.steps(loop.epoch, loop.step_in_epoch, *ranks, run.accumulation, self.runtime.shards)
         for step in islice(planned, loop.total_steps - loop.step):

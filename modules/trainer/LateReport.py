@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from modules.machine.devices import is_gpu
 from modules.trainer.Step import Step
 
 LOSS, COUNT, NOT_FINITE = 0, 1, 2  # positions in the totals of a step
@@ -60,7 +61,7 @@ class LateReport:
         self._names = names
         figures = torch.cat([totals, norm.to(totals.dtype).reshape(1)])
         self._event = None
-        if figures.is_cuda:
+        if is_gpu(figures.device):
             host = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
             self._figures = host.copy_(figures, non_blocking=True)
             self._event = torch.cuda.Event()

@@ -7,6 +7,7 @@ import time
 
 import torch
 
+from modules.machine.devices import is_gpu
 from modules.session.TrainCallbacks import TrainCallbacks
 
 
@@ -21,7 +22,7 @@ class MemoryReading:
     def read(self) -> tuple[int | None, int | None]:
         """Bytes in use on the device and the peak so far, at most a second old; None for the CPU."""
         now = time.monotonic()
-        if self._device.type == "cuda" and now - self._time >= 1:  # reading takes 0.1 ms, too long for short steps
+        if is_gpu(self._device) and now - self._time >= 1:  # reading takes 0.1 ms, too long for short steps
             self._time = now
             self._bytes = (torch.cuda.memory_allocated(self._device), torch.cuda.max_memory_allocated(self._device))
             if sys.platform == "win32" and not self._has_spilled:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from modules.machine.devices import is_gpu
 from modules.session.out_of_memory import is_out_of_memory, is_out_of_system_memory
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def fits_in_memory(run: Callable[[], None], device: torch.device) -> bool:
 
 def free_bytes(device: torch.device) -> int | None:
     """The memory that no process uses on a GPU; None for other devices."""
-    if device.type != "cuda":
+    if not is_gpu(device):
         return None
     import torch
 
@@ -35,7 +36,7 @@ def free_bytes(device: torch.device) -> int | None:
 
 def free_memory(device: torch.device) -> None:
     """Releases the memory that torch has cached on the device; can be called from any thread."""
-    if device.type != "cuda":
+    if not is_gpu(device):
         return
     import torch
 

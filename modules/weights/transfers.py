@@ -7,6 +7,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from modules.machine.devices import is_gpu
+
 
 class Transfers(Protocol):
     """start: begins to copy `source` to `target` once the work submitted so far, which may read `target`, is done.
@@ -64,4 +66,4 @@ class DirectTransfers:
 
 
 def transfers_to(device: torch.device) -> Transfers:
-    return CudaTransfers(device) if device.type == "cuda" else DirectTransfers()
+    return CudaTransfers(device) if is_gpu(device) else DirectTransfers()

@@ -12,34 +12,47 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.support.LateCopies import LateCopies
+
 
 class FakeCuda:
-    """Work of the computing stream is done at once. A copy is done when that stream waits for its event, after all that
-    were started before it; until then, its target holds NaN. It stays NaN if the source was freed meanwhile."""
+    """Work of the computing stream is done at once. A copy is done when that stream, or the host, waits for its event,
+    after all that were started before it; until then, its target holds NaN. See LateCopies."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
-        self.pinned: set[int] = set()
+        self._pinned: dict[int, StorageWeakRef] = {}  # by address
         self.kernels = 0  # launched by the computing stream
-        self.copies = 0
-        self.waiting: list[tuple[Tensor, Tensor, StorageWeakRef]] = []  # (target, values, source)
+        self.late = LateCopies()
+        self.streams: list[torch.device] = []  # whose they are
         self.compute = _Compute(self)
         self._empty = torch.empty
         monkeypatch.setattr(torch, "empty", self._pinned_empty)
-        monkeypatch.setattr(torch.cuda, "Stream", lambda device: _CopyStream(self))
+        monkeypatch.setattr(torch.cuda, "Stream", self._new_stream)
         monkeypatch.setattr(torch.cuda, "stream", self._on)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.compute)
+
+    @property
+    def copies(self) -> int:
+        """The number of copies so far."""
+        return self.late.num_started
 
     def counting_kernels(self) -> TorchDispatchMode:
         """A context in which the matrix products of the computing stream are counted."""
         return _Counted(self)
 
     def is_pinned(self, tensor: Tensor) -> bool:
-        return tensor.untyped_storage().data_ptr() in self.pinned
+        memory = self._pinned.get(tensor.untyped_storage().data_ptr())
+        return memory is not None and not memory.expired()  # else the address has got another use
+
+    def _new_stream(self, device: torch.device) -> _CopyStream:
+        self.streams.append(device)
+        return _CopyStream(self)
 
     def _pinned_empty(self, *args: Any, pin_memory: bool = False, **options: Any) -> Tensor:
         buffer = self._empty(*args, **options)
         if pin_memory:
-            self.pinned.add(buffer.untyped_storage().data_ptr())
+            storage = buffer.untyped_storage()
+            self._pinned[storage.data_ptr()] = StorageWeakRef(storage)
         return buffer
 
     @contextlib.contextmanager
@@ -62,17 +75,16 @@ class _CopyStream:
     def record_event(self) -> int:
         return self._cuda.copies
 
+    def synchronize(self) -> None:
+        self._cuda.late.finish(self._cuda.copies)
+
 
 class _Compute:
     def __init__(self, cuda: FakeCuda):
         self._cuda = cuda
 
     def wait_event(self, event: int) -> None:
-        waiting = self._cuda.waiting
-        while waiting and self._cuda.copies - len(waiting) < event:
-            target, values, source = waiting.pop(0)
-            if not source.expired():
-                target.copy_(values)
+        self._cuda.late.finish(event)
 
 
 class _Deferred(TorchDispatchMode):
@@ -87,10 +99,7 @@ class _Deferred(TorchDispatchMode):
         target, source, non_blocking = args
         assert non_blocking
         assert self._cuda.is_pinned(source) or self._cuda.is_pinned(target)
-        # not the source, which the code that copies it must keep
-        self._cuda.waiting.append((target, source.clone(), StorageWeakRef(source.untyped_storage())))
-        self._cuda.copies += 1
-        target.view(torch.uint8).fill_(255)  # NaN in all floating-point formats
+        self._cuda.late.start(target, source, from_device=not self._cuda.is_pinned(source))
         return target
 
 

@@ -4,7 +4,8 @@ What a GPU would refuse or wait for raises an AssertionError with the line of ou
 devices, one that does not take their dtypes, and inside of `no_waits` everything for which the host waits until the GPU
 has computed. Where a library's own code or a family waits, `waits_elsewhere` has its file instead. A copy to the CPU
 with `non_blocking` arrives when its event has been waited for, and is NaN until then; so does any copy on a stream of
-its own, if what it copies has not been freed meanwhile. scripts/simulated_gpu.py measures memory.
+its own, if what it copies has not been freed meanwhile. Code that asks `is_gpu` is told that it is one.
+scripts/simulated_gpu.py measures memory.
 
 A process must import this before its first backward pass, after which autograd knows no further device, and is then no
 longer as it was for other tests. So it runs in a process of its own, see tests/trainer/test_pretended_gpu.py.
@@ -14,10 +15,9 @@ from __future__ import annotations
 
 import functools
 import linecache
-import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,8 +27,10 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves, tree_map
 
+from modules.machine import devices
 from scripts import python_device
 from scripts.python_device import DeviceTensor, make_device
+from tests.support.LateCopies import LateCopies, spoil
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,12 +50,15 @@ _WAITING = {
 _INDEXING = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default}
 _TORCH = str(Path(torch.__file__).parent)
 _COPIES = {_aten.copy_.default, _aten._to_copy.default}
+# CUDA takes up to 64 KiB with the command, without waiting. Here all is tiny, so that a tiny limit finds a batch.
+_LEAST_BYTES_WAITED_FOR = 256
 
 _waits_forbidden = False  # of all threads: autograd has its own
 _step = 0  # the number of the last one
 waits_elsewhere: set[str] = set()  # files, as "diffusers/models/embeddings.py", that waited in `no_waits`
 _arriving: list[tuple[Tensor, Tensor]] = []  # (on the CPU, on the GPU) of copies that no event has been recorded after
-_pinned: set[int] = set()  # addresses of memory that the GPU can copy from and to by itself
+late_copies: list[LateCopies] = []  # those of each stream
+_pinned: dict[int, StorageWeakRef] = {}  # by its address: memory that the GPU can copy from and to by itself
 _launched = 0  # operations so far
 _copying: Stream | None = None  # the stream of a context, if there is one
 
@@ -73,8 +78,20 @@ class OnGpu(DeviceTensor):
     def run(cls, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         return _run(function, args, kwargs)
 
+    @property
+    def data(self) -> Tensor:
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        if isinstance(value, OnGpu):
+            DeviceTensor.data.__set__(self, value)
+        else:
+            _become(self, value)
+
 
 GPU = make_device("pretended", OnGpu)
+devices.GPU_TYPE = GPU.type
 
 
 @contextmanager
@@ -108,33 +125,27 @@ class Stream:
 
     def __init__(self, device: torch.device):
         self._waited_for = -1
-        self._started = 0
-        self._waiting: list[tuple[Tensor, Tensor, StorageWeakRef]] = []  # (target, values, what has them)
+        self._late = LateCopies()
+        late_copies.append(self._late)
 
     def wait_stream(self, computing: _ComputingStream) -> None:
         self._waited_for = _launched
 
     def record_event(self) -> Callable[[], None]:
-        number = self._started
+        return functools.partial(self._late.finish, self._late.num_started)
 
-        def arrive() -> None:
-            while self._waiting and self._started - len(self._waiting) < number:
-                target, values, source = self._waiting.pop(0)
-                if not source.expired():
-                    target.copy_(values)
-
-        return arrive
+    def synchronize(self) -> None:
+        if _waits_forbidden and _step > 1:  # the first one may make what the others use again
+            _refuse_to_wait("the copies of a stream")
+        self._late.finish(self._late.num_started)
 
     def copy(self, target: Tensor, source: Tensor, is_blocking: bool) -> None:
         if self._waited_for != _launched:
             raise AssertionError(f"A copy does not wait for what has been launched before{_line_of_ours()}")
         host = source if isinstance(target, OnGpu) else target
-        if is_blocking or host.untyped_storage().data_ptr() not in _pinned:
+        if is_blocking or not _is_pinned(host):
             _refuse_to_wait("a copy without non_blocking, or of memory that is not pinned")
-        target, source = _held((target, source))
-        self._waiting.append((target, source.clone(), StorageWeakRef(source.untyped_storage())))
-        self._started += 1
-        target.view(torch.uint8).fill_(255)  # NaN in all floating-point formats
+        self._late.start(*_held((target, source)), from_device=isinstance(source, OnGpu))
 
 
 class _ComputingStream:
@@ -166,11 +177,10 @@ def _run(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     to_host = (target is not None and not _is_gpu(target)) or (
         function is _aten.copy_.default and not isinstance(args[0], OnGpu)
     )
-    if to_host and function is _aten.copy_.default and _is_non_blocking(args, kwargs):
-        _arriving.append((args[0], args[1]))
-        return args[0].fill_(math.nan)
+    if to_host and function in _COPIES and isinstance(given[-1], OnGpu) and _is_non_blocking(args, kwargs):
+        return _copy_late(function, args, kwargs)
     if function not in _COPIES:
-        _check_devices(function, given)
+        _check_devices(function, args, kwargs)
     if _waits_forbidden and (reason := _why_it_waits(function, args, kwargs, to_host)):
         _refuse_to_wait(reason)
     if target is not None and not to_host:
@@ -192,6 +202,36 @@ def _run(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return result if to_host else tree_map(on_gpu, result)
 
 
+def _copy_late(function: Any, args: tuple, kwargs: dict[str, Any]) -> Tensor:
+    """A copy to the CPU, which arrives with the next event that is recorded."""
+    if function is _aten.copy_.default:
+        target, source = args[:2]
+        if _waits_forbidden and not _is_pinned(target):
+            _refuse_to_wait("a copy to memory that is not pinned")
+    else:  # torch copies to new memory that is pinned
+        source = args[0]
+        target = function(source.held, *args[1:], **kwargs)
+        _pin(target)
+    _arriving.append((target, source))
+    spoil(target)
+    return target
+
+
+def _become(tensor: Tensor, value: Tensor) -> None:
+    """Lets a parameter have its values elsewhere from now on, as torch does by itself for devices of its own."""
+    torch.utils.swap_tensors(tensor, torch.nn.Parameter(value.detach(), requires_grad=tensor.requires_grad))
+
+
+def _pin(tensor: Tensor) -> None:
+    storage = tensor.untyped_storage()
+    _pinned[storage.data_ptr()] = StorageWeakRef(storage)
+
+
+def _is_pinned(tensor: Tensor) -> bool:
+    memory = _pinned.get(tensor.untyped_storage().data_ptr())
+    return memory is not None and not memory.expired()  # else the address has got another use
+
+
 def _held(values: Any) -> Any:
     return tree_map(lambda value: value.held if isinstance(value, OnGpu) else value, values)
 
@@ -200,12 +240,24 @@ def _is_gpu(device: torch.device | str) -> bool:
     return torch.device(device).type == GPU.type
 
 
-def _check_devices(function: Any, given: list[Tensor]) -> None:
-    # CUDA takes a scalar from the CPU, and indexes by a tensor there, which it copies and so waits for
-    left = [value for value in given if not isinstance(value, OnGpu) and value.dim()]
+def _check_devices(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    # CUDA takes a scalar from the CPU, unless it is to hold the result, and indexes by a tensor there, which it copies
+    # and so waits for
+    parameters = function._schema.arguments
+    named = [*zip(parameters, args, strict=False), *((each, kwargs.get(each.name)) for each in parameters[len(args) :])]
+    left = [
+        value
+        for parameter, values in named
+        for value in tree_leaves(values)
+        if isinstance(value, Tensor) and not isinstance(value, OnGpu) and (value.dim() or _is_written(parameter))
+    ]
     if left and function not in _INDEXING:
         shapes = ", ".join(f"{value.dtype}{list(value.shape)}" for value in left)
         raise AssertionError(f"Left on the CPU: {shapes}, which meets the GPU in {function}{_line_of_ours()}")
+
+
+def _is_written(parameter: Any) -> bool:
+    return parameter.alias_info is not None and parameter.alias_info.is_write
 
 
 def _why_it_waits(function: Any, args: tuple, kwargs: dict[str, Any], to_host: bool) -> str:
@@ -223,12 +275,19 @@ def _why_it_waits(function: Any, args: tuple, kwargs: dict[str, Any], to_host: b
         return "repeat_interleave needs output_size, or it reads the size of its result"
     if function in _COPIES:
         source = args[1] if function is _aten.copy_.default else args[0]
-        is_blocking = not _is_non_blocking(args, kwargs)
-        if to_host and isinstance(source, OnGpu) and is_blocking:
-            return "a copy to the CPU"
-        if not to_host and not isinstance(source, OnGpu) and source.dim() and is_blocking:
-            return "a copy from the CPU without non_blocking"
+        return _why_a_copy_waits(source, to_host, not _is_non_blocking(args, kwargs))
     return ""
+
+
+def _why_a_copy_waits(source: Tensor, to_host: bool, is_blocking: bool) -> str:
+    if to_host:
+        return "a copy to the CPU" if isinstance(source, OnGpu) and is_blocking else ""
+    if isinstance(source, OnGpu):
+        return ""
+    if source.dim() and is_blocking:
+        return "a copy from the CPU without non_blocking"
+    is_large = source.nbytes > _LEAST_BYTES_WAITED_FOR
+    return "a copy of memory that is not pinned" if is_large and not _is_pinned(source) else ""
 
 
 def _is_non_blocking(args: tuple, kwargs: dict[str, Any]) -> bool:
@@ -281,13 +340,34 @@ def _in_any_memory(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def made(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Tensor:
         result = make(*args, **kwargs)
         if pin_memory:
-            _pinned.add(result.untyped_storage().data_ptr())
+            _pin(result)
         return result
 
     return made
 
 
+def _pin_memory(self: Tensor) -> Tensor:
+    copy = self.clone()
+    _pin(copy)
+    return copy
+
+
+_own_data = Tensor.data
+
+
+def _set_data(self: torch.nn.Parameter, value: Tensor) -> None:
+    if isinstance(value, OnGpu):
+        _become(self, value)
+    else:
+        _own_data.__set__(self, value)
+
+
 torch.empty = _in_any_memory(torch.empty)
+Tensor.pin_memory = _pin_memory
+torch.nn.Parameter.data = property(_own_data.__get__, _set_data)  # of those on the CPU
 _COMPUTING = _ComputingStream()
 torch.cuda.Event, torch.cuda.Stream, torch.cuda.stream = Event, Stream, _on
 torch.cuda.current_stream = lambda device=None: _COMPUTING
+torch.cuda.device = lambda device: nullcontext()
+torch.cuda.memory_allocated = torch.cuda.max_memory_allocated = lambda device=None: 0
+torch.cuda.mem_get_info = lambda device=None: (2**40, 2**40)  # bytes that are free, and all

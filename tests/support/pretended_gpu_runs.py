@@ -36,12 +36,12 @@ def run(_: Any, config: str, mistake: str = "", on_cpu: bool = False) -> dict[st
     settings = load_config(config)
     shrink_inputs(settings.family)
     pretended_gpu.waits_elsewhere.clear()
+    pretended_gpu.late_copies.clear()
     device = torch.device("cpu") if on_cpu else pretended_gpu.GPU
     trainer = GenericTrainer(settings, Recorder(), TrainCommands(), Runtime(device))
     error = ""
     with (
         mock.patch.object(TrainingLoop, "train_step", _unwaiting(TrainingLoop.train_step, pretended_gpu.no_waits)),
-        mock.patch("modules.methods.DenoisingLoss.transfers_to", CudaTransfers),
         mock.patch.object(ActivationOffload, "LEAST_BYTES", 1),
         MISTAKES[mistake]() if mistake else nullcontext(),
     ):
@@ -60,6 +60,8 @@ def run(_: Any, config: str, mistake: str = "", on_cpu: bool = False) -> dict[st
         "samples": len(recorder.samples),
         "warnings": recorder.warnings,
         "waits": sorted(pretended_gpu.waits_elsewhere),
+        "copies": sum(late.num_started for late in pretended_gpu.late_copies),
+        "lost_copies": sum(late.num_lost for late in pretended_gpu.late_copies),
     }
 
 

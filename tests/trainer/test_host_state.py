@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -14,45 +16,22 @@ from modules.trainer import HostState as host_state
 from modules.trainer import LoopOptimizer, optimizers
 from modules.trainer.optimizers import ParamGroup
 from modules.trainer.Step import Step
+from modules.weights.transfers import CudaTransfers
+from tests.support.FakeCuda import FakeCuda
 from tests.support.make_loop import make_loop
 from tests.support.Recorder import Recorder
 
 WIDTH = 64  # matrices of 64 x 64 are large enough for 8-bit state
 
 
-class LateTransfers:
-    """Copies when they are waited for, in order; until then, the target holds NaN."""
-
-    def __init__(self):
-        self.waiting: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.count = 0
-
-    def start(self, target, source):
-        target.view(torch.uint8).fill_(255)  # NaN
-        self.waiting.append((target, source))
-        self.count += 1
-        return self.count
-
-    def finish(self, copy):
-        while self.waiting and self.count - len(self.waiting) < copy:
-            target, source = self.waiting.pop(0)
-            target.copy_(source)
-
-    def synchronize(self):
-        self.finish(self.count)
-
-    def host_buffer(self, num_bytes):
-        return torch.empty(num_bytes, dtype=torch.uint8)
-
-
 @pytest.fixture
-def transfers(monkeypatch) -> LateTransfers:
-    late = LateTransfers()
-    monkeypatch.setattr(LoopOptimizer, "transfers_to", lambda device: late)
+def cuda(monkeypatch) -> FakeCuda:
+    cuda = FakeCuda(monkeypatch)
+    monkeypatch.setattr(LoopOptimizer, "transfers_to", CudaTransfers)
     for module in (host_state, optimizers):
         monkeypatch.setattr(module, "SMALLEST_IN_RAM", 2**11)  # small enough for 8-bit state, too
     monkeypatch.setattr(LoopOptimizer, "PART_ELEMENTS", WIDTH * WIDTH)  # several parts
-    return late
+    return cuda
 
 
 @pytest.fixture
@@ -63,9 +42,9 @@ def name(request) -> str:
     return request.param
 
 
-def loop_of(in_ram: bool, dtype=torch.float32, fused=False, **options):
+def loop_of(in_ram: bool, dtype=torch.float32, fused=False, widths=(WIDTH,) * 5, **options):
     torch.manual_seed(1)
-    layers = [layer for _ in range(4) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
+    layers = [layer for sizes in pairwise(widths) for layer in (nn.Linear(*sizes), nn.Tanh())]
     model = nn.Sequential(*layers).to(dtype)
     params = list(model.parameters())
     config = OptimizerConfig(
@@ -103,16 +82,17 @@ ALONE = optimizers_that(lambda facts: facts.steps_alone)
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("name", ALONE, indirect=True)
-def test_curve_weights_and_state_are_those_with_the_state_on_the_device(name, fused, transfers):
+def test_curve_weights_and_state_are_those_with_the_state_on_the_device(name, fused, cuda):
     moved, plain = loop_of(True, fused=fused, name=name), loop_of(False, fused=fused, name=name)
     moved.fit(steps(5))
     plain.fit(steps(5))
     assert moved.callbacks.losses == plain.callbacks.losses
     assert same_state(moved, plain)
-    assert (transfers.count > 20) == (name != "adafactor")  # whose state is small
+    assert (cuda.copies > 20) == (name != "adafactor")  # whose state is small
+    assert not cuda.late.num_lost
 
 
-def test_stochastic_rounding_draws_the_same_bits(transfers):
+def test_stochastic_rounding_draws_the_same_bits(cuda):
     options = {"dtype": torch.bfloat16, "name": "adamw", "stochastic_rounding": True}
     moved, plain = loop_of(True, **options), loop_of(False, **options)
     moved.fit(steps(4, torch.bfloat16))
@@ -122,7 +102,7 @@ def test_stochastic_rounding_draws_the_same_bits(transfers):
 
 
 @pytest.mark.parametrize(("before", "after"), [(True, True), (True, False), (False, True)])
-def test_a_run_resumes_exactly_wherever_the_state_is(before, after, transfers):
+def test_a_run_resumes_exactly_wherever_the_state_is(before, after, cuda):
     straight, first, resumed = loop_of(False, name="adamw"), loop_of(before, name="adamw"), loop_of(after, name="adamw")
     straight.fit(steps(5))
     first.fit(steps(3))
@@ -133,15 +113,24 @@ def test_a_run_resumes_exactly_wherever_the_state_is(before, after, transfers):
     assert same_state(resumed, straight)
 
 
-def test_a_missing_wait_is_noticed(transfers, monkeypatch):
+def test_a_missing_wait_is_noticed(cuda, monkeypatch):
     loop = loop_of(True, name="adamw")
     loop.fit(steps(1))
-    monkeypatch.setattr(transfers, "finish", lambda copy: None)
+    monkeypatch.setattr(CudaTransfers, "finish", lambda self, copy: None)
     loop.fit(steps(3, first=1))
     assert any(param.isnan().any() for param in loop.trainable.values())
 
 
-def test_the_device_has_room_for_two_parts(transfers):
+def test_room_on_the_device_that_grows_is_not_freed_while_it_is_copied_from(cuda):
+    widths = [WIDTH * number for number in (1, 1, 2, 3, 4)]  # each matrix is larger than the one before
+    moved, plain = loop_of(True, widths=widths, name="adamw"), loop_of(False, widths=widths, name="adamw")
+    moved.fit(steps(3))
+    plain.fit(steps(3))
+    assert same_state(moved, plain)
+    assert not cuda.late.num_lost
+
+
+def test_the_device_has_room_for_two_parts(cuda):
     loop = loop_of(True, name="adamw")
     loop.fit(steps(3))
     (state,) = [value for value in vars(loop.optimizer).values() if isinstance(value, host_state.HostState)]

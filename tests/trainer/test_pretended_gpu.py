@@ -104,6 +104,7 @@ def test_a_run_uses_the_gpu_as_it_should(family, overrides, known_waits, setting
     assert all(math.isfinite(loss) for loss in run["losses"])
     assert run["samples"] == 1
     assert not run["warnings"]
+    assert not run["lost_copies"]
     assert not [file for file in run["waits"] if not file.startswith((OF_PIPELINES, *known_waits))]
 
 

@@ -199,6 +199,14 @@ def test_nothing_is_read_before_its_event_nor_freed_while_it_is_copied(cuda):
     # in each step, every block's two views of one tensor and what all blocks share; those of the last block stay
     assert cuda.copies > 3 * 2 * NUM_BLOCKS
     assert same(seen, steps(Model()))
+    assert not cuda.late.num_lost
+
+
+def test_an_input_is_not_freed_while_it_is_copied_even_if_its_copy_is_needed_no_more(cuda):
+    model = Chain(ActivationOffload(CPU, CudaTransfers(CPU)).checkpoint, [])
+    model(values(1)).sum().backward()
+    assert cuda.copies == 2 * NUM_BLOCKS - 1  # the input of the last block never left
+    assert not cuda.late.num_lost
 
 
 @pytest.mark.parametrize("mistake", ["no event", "freed before its event"])

@@ -126,6 +126,7 @@ def test_no_weight_is_read_before_the_event_of_its_copy_nor_overwritten_while_it
     assert cuda.copies > 30
     assert cuda.kernels > 100
     assert same(seen, steps(Model(6)))
+    assert not cuda.late.num_lost
 
 
 def test_the_fake_notices_a_missing_event(cuda, monkeypatch):
