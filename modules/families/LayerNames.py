@@ -13,6 +13,7 @@ class LayerNames:
     names: path in diffusers -> name, both with {} for the number of the block; {} if all names are those of diffusers.
     fused: paths of layers -> the name of the one layer that they are in such a file, in the order of its outputs.
     also: further names that are read and never written -> the path, or the paths that such a layer is the fusion of.
+    swapped: paths of layers whose outputs are in two halves, of which the second comes first in such a file.
     folds_alpha: whether layers are called `lora_A` and `lora_B` and have no alpha, which is multiplied into the second.
     """
 
@@ -21,6 +22,7 @@ class LayerNames:
     names: Mapping[str, str] = field(default_factory=dict)
     fused: Mapping[tuple[str, ...], str] = field(default_factory=dict)
     also: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
+    swapped: tuple[str, ...] = ()
     folds_alpha: bool = False
 
 

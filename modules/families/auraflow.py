@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from modules.families.Family import Family
-from modules.families.LayerNames import DIFFUSERS_FILE_WITHOUT_ALPHA
+from modules.families.LayerNames import DIFFUSERS_FILE_WITHOUT_ALPHA, LayerNames
 from modules.families.PublishedModel import KL_VAE, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
@@ -29,6 +29,32 @@ def _select(pipe: Any, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     mask, embeds = outputs["prompt_attention_mask"], outputs["prompt_embeds"]
     return {"prompt_embeds": embeds, "prompt_attention_mask": mask.view(embeds.shape)[..., 0].contiguous()}
 
+
+_ATTENTION = ("to_q", "to_k", "to_v", "to_out.0")
+_CONTEXT = ("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out")
+_MLP = {"linear_1": "c_fc1", "linear_2": "c_fc2", "out_projection": "c_proj"}
+_JOINT = {
+    **{f"attn.{ours}": f"attn.w2{letter}" for ours, letter in zip(_ATTENTION, "qkvo", strict=True)},
+    **{f"attn.{ours}": f"attn.w1{letter}" for ours, letter in zip(_CONTEXT, "qkvo", strict=True)},
+    **{f"ff.{ours}": f"mlpX.{theirs}" for ours, theirs in _MLP.items()},
+    **{f"ff_context.{ours}": f"mlpC.{theirs}" for ours, theirs in _MLP.items()},
+    "norm1.linear": "modX.1",
+    "norm1_context.linear": "modC.1",
+}
+_SINGLE = {
+    **{f"attn.{ours}": f"attn.w1{letter}" for ours, letter in zip(_ATTENTION, "qkvo", strict=True)},
+    **{f"ff.{ours}": f"mlp.{theirs}" for ours, theirs in _MLP.items()},
+    "norm1.linear": "modCX.1",
+}
+_ORIGINAL_NAMES = LayerNames(
+    "diffusion_model.",
+    names={
+        **{f"joint_transformer_blocks.{{}}.{ours}": f"double_layers.{{}}.{theirs}" for ours, theirs in _JOINT.items()},
+        **{
+            f"single_transformer_blocks.{{}}.{ours}": f"single_layers.{{}}.{theirs}" for ours, theirs in _SINGLE.items()
+        },
+    },
+)
 
 AURAFLOW = Family(
     name="auraflow",
@@ -51,21 +77,11 @@ AURAFLOW = Family(
         "encoder_hidden_states": call.text["prompt_embeds"],
     },
     can_train_vae=True,
-    lora_targets={
-        "transformer": tuple(
-            f"attn.{name}"
-            for name in ("to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out")
-        )
-    },
-    lora_mlp={
-        "transformer": tuple(
-            f"{stream}.{layer}"
-            for stream in ("ff", "ff_context")
-            for layer in ("linear_1", "linear_2", "out_projection")
-        )
-    },
+    lora_targets={"transformer": tuple(f"attn.{name}" for name in (*_ATTENTION, *_CONTEXT))},
+    lora_mlp={"transformer": tuple(f"{stream}.{layer}" for stream in ("ff", "ff_context") for layer in _MLP)},
     lora_blocks={"transformer": ("joint_transformer_blocks", "single_transformer_blocks")},
     layer_names={"transformer": DIFFUSERS_FILE_WITHOUT_ALPHA},
+    original_names=_ORIGINAL_NAMES,
     latent_bytes_per_pixel=4 * 4 / 8**2,
     caption_bytes=256 * (2048 * 4 + 8),
     typical_bytes=32.6e9,

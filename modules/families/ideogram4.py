@@ -63,9 +63,13 @@ def _unpatch(patches_BCHW: Tensor) -> Tensor:
     return cells.permute(0, 3, 4, 1, 5, 2).reshape(batch, channels // 4, height * 2, width * 2)
 
 
-_ORIGINAL_NAMES = LayerNames(  # of its makers' model, which has fused projections
+_MLP = ("feed_forward.w1", "feed_forward.w2", "feed_forward.w3")
+_NAMES = LayerNames(  # of its makers' and ComfyUI's models, which has fused projections
     "diffusion_model.",
-    names={"layers.{}.attention.to_out.0": "layers.{}.attention.o"},
+    names={
+        "layers.{}.attention.to_out.0": "layers.{}.attention.o",
+        **{f"layers.{{}}.{name}": f"layers.{{}}.{name}" for name in (*_MLP, "adaln_modulation")},
+    },
     fused={tuple(f"layers.{{}}.attention.to_{name}" for name in "qkv"): "layers.{}.attention.qkv"},
 )
 
@@ -99,9 +103,9 @@ IDEOGRAM_4 = Family(
     unused=("prompt_enhancer_head",),
     can_train_vae=True,
     lora_targets={"transformer": tuple(f"attention.{name}" for name in ("to_q", "to_k", "to_v", "to_out.0"))},
-    lora_mlp={"transformer": tuple(f"feed_forward.{name}" for name in ("w1", "w2", "w3"))},
+    lora_mlp={"transformer": _MLP},
     lora_blocks={"transformer": ("layers",)},
-    original_names=_ORIGINAL_NAMES,
+    layer_names={"transformer": _NAMES},
     latent_bytes_per_pixel=128 * 4 / 16**2,
     caption_bytes=256 * 53248 * 4,  # for a caption of about 256 tokens
     typical_bytes=109e9,

@@ -11,7 +11,7 @@ from modules.families.PublishedModel import KL_VAE_16, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
 _BLOCKS = ("layers", "noise_refiner", "context_refiner")
-_ORIGINAL_NAMES = LayerNames(  # of its makers' and ComfyUI's models, which have fused projections
+_NAMES = LayerNames(  # of its makers' and ComfyUI's models, which have fused projections
     "diffusion_model.",
     names={
         f"{block}.{{}}.{ours}": f"{block}.{{}}.{theirs}"
@@ -23,6 +23,7 @@ _ORIGINAL_NAMES = LayerNames(  # of its makers' and ComfyUI's models, which have
         )
     },
     fused={tuple(f"{block}.{{}}.attn.to_{name}" for name in "qkv"): f"{block}.{{}}.attention.qkv" for block in _BLOCKS},
+    folds_alpha=True,  # diffusers would not read it
 )
 
 LUMINA_2 = Family(
@@ -52,7 +53,7 @@ LUMINA_2 = Family(
     lora_targets={"transformer": ("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0")},
     lora_mlp={"transformer": ("feed_forward.linear_1", "feed_forward.linear_2", "feed_forward.linear_3")},
     lora_blocks={"transformer": _BLOCKS},
-    original_names=_ORIGINAL_NAMES,
+    layer_names={"transformer": _NAMES},
     unchecked_blocks=("noise_refiner", "context_refiner"),
     latent_bytes_per_pixel=16 * 4 / 8**2,
     caption_bytes=256 * (2304 * 4 + 8),

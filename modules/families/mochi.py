@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from modules.families.Codec import Codec
 from modules.families.Family import DenoiserCall, Family
 from modules.families.frames import channel_stats, decode_frames, encode_frames, shape_by_ratios
+from modules.families.LayerNames import LayerNames
 from modules.families.PublishedModel import T5_XXL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
@@ -33,6 +34,33 @@ def _inputs(call: DenoiserCall) -> dict[str, Any]:
         "encoder_attention_mask": call.text["prompt_attention_mask"],
     }
 
+
+_BLOCK = "transformer_blocks.{}."
+_STREAMS = (("x", "to_{}", "to_out.0", "ff"), ("y", "add_{}_proj", "to_add_out", "ff_context"))
+_NAMES = LayerNames(  # of its makers' and ComfyUI's models, which have fused projections
+    "diffusion_model.",
+    names={
+        f"{_BLOCK}{ours}": f"blocks.{{}}.{theirs}"
+        for stream, _, out, mlp in _STREAMS
+        for ours, theirs in (
+            (f"attn1.{out}", f"attn.proj_{stream}"),
+            (f"{mlp}.net.0.proj", f"mlp_{stream}.w1"),
+            (f"{mlp}.net.2", f"mlp_{stream}.w2"),
+        )
+    }
+    | {
+        f"{_BLOCK}norm1.linear": "blocks.{}.mod_x",
+        f"{_BLOCK}norm1_context.linear": "blocks.{}.mod_y",
+        f"{_BLOCK}norm1_context.linear_1": "blocks.{}.mod_y",  # of the last block
+    },
+    fused={
+        tuple(f"{_BLOCK}attn1.{projection.format(letter)}" for letter in "qkv"): f"blocks.{{}}.attn.qkv_{stream}"
+        for stream, projection, _, _ in _STREAMS
+    },
+    also={"blocks.47.mod_y": f"{_BLOCK}norm1_context.linear_1".format(47)},
+    swapped=tuple(f"{_BLOCK}{mlp}.net.0.proj" for *_, mlp in _STREAMS),  # theirs has the half behind SiLU first
+    folds_alpha=True,
+)
 
 MOCHI = Family(
     name="mochi",
@@ -63,6 +91,7 @@ MOCHI = Family(
     },
     lora_mlp={"transformer": ("ff.net.0.proj", "ff.net.2", "ff_context.net.0.proj", "ff_context.net.2")},
     lora_blocks={"transformer": ("transformer_blocks",)},
+    layer_names={"transformer": _NAMES},
     latent_bytes_per_pixel=12 * 4 / 8**2,
     caption_bytes=_NUM_TOKENS * (4096 * 4 + 1),
     typical_bytes=61e9,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from modules.families.Codec import Posterior
 from modules.families.Family import DenoiserCall, Family
 from modules.families.frames import decode_frames, encode_frames
+from modules.families.LayerNames import DIFFUSERS_FILE_WITHOUT_ALPHA
 from modules.families.patched_vae import pack_cells, unpack_cells
 from modules.families.PublishedModel import QWEN_3_VL_8B, Component, PublishedModel
 from modules.families.qwen_image import QWEN_CODEC
@@ -97,6 +98,7 @@ QWEN_IMAGE_21 = Family(
     lora_targets={"transformer": tuple(f"attn.{name}" for name in ("to_q", "to_k", "to_v", "to_out.0"))},
     lora_mlp={"transformer": ("img_mlp.proj", "img_mlp.gate_layer", "img_mlp.out")},
     lora_blocks={"transformer": ("transformer_blocks",)},
+    layer_names={"transformer": DIFFUSERS_FILE_WITHOUT_ALPHA},
     latent_bytes_per_pixel=64 * 4 / 16**2,
     caption_bytes=_NUM_TOKENS * 4096 * 4,
     typical_bytes=64e9,

@@ -19,6 +19,8 @@ ENDINGS = {
     ".lora_B.weight": "up",
     ".lora_A.default.weight": "down",  # as PEFT names them in a model
     ".lora_B.default.weight": "up",
+    ".lora_A": "down",  # in the files of Mochi's makers, whose alphas ComfyUI takes to be the ranks
+    ".lora_B": "up",
     ".lora_down.weight": "down",
     ".lora_up.weight": "up",
     ".lora.down.weight": "down",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from modules.weights.errors import WeightsError
@@ -31,7 +32,11 @@ def foreign_tensors(layers: Mapping[str, LoraLayer], names: LayerNames) -> dict[
     import torch
 
     tensors: dict[str, Tensor] = {}
-    for name, parts in _grouped(layers, names).items():
+    own_order = {
+        path: with_swapped_halves(layer) if _split(path)[0] in names.swapped else layer
+        for path, layer in layers.items()
+    }
+    for name, parts in _grouped(own_order, names).items():
         if any(layer.magnitude is not None for layer in parts):
             raise WeightsError("ComfyUI's format of this family can't hold DoRA; choose the diffusers format.")
         if len(parts) > 1:
@@ -45,6 +50,17 @@ def foreign_tensors(layers: Mapping[str, LoraLayer], names: LayerNames) -> dict[
         tensors[f"{name}.lora_down.weight"], tensors[f"{name}.lora_up.weight"] = down, up
         tensors[f"{name}.alpha"] = torch.tensor(alpha)
     return tensors
+
+
+def with_swapped_halves(layer: LoraLayer) -> LoraLayer:
+    """The adapter of a layer whose outputs are in two halves, for one that has the second half first."""
+    import torch
+
+    up, magnitude = (
+        None if outputs is None else torch.cat(outputs.chunk(2)[::-1]) for outputs in (layer.up, layer.magnitude)
+    )
+    assert up is not None
+    return replace(layer, up=up, magnitude=magnitude)
 
 
 def single_name(names: LayerNames, path: str) -> str | None:

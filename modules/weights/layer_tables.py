@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
@@ -37,10 +37,12 @@ class Place:
     """The layers of a component that a layer of a file belongs to: several where the file's is their fusion.
 
     component: "" for one that the family does not adapt, such as a text encoder.
+    swaps_halves: whether the two halves of its outputs are in the other order in the file.
     """
 
     component: str
     paths: tuple[str, ...]
+    swaps_halves: bool = False
 
 
 def pattern_of(path: str) -> str:
@@ -68,8 +70,8 @@ class LayerTable:
         if name.startswith(_TEXT_PREFIXES):
             return Place("", (name,))
         for rest in _without_prefixes(path if is_denoiser else name):
-            if paths := self._paths(rest):
-                return Place(component if is_denoiser else self.family.denoisers[0], paths)
+            if place := self._named(rest):
+                return replace(place, component=component) if is_denoiser else place
         own = own or ((component, path) if is_denoiser else None)
         return Place(own[0], (own[1],)) if own and self._begins_alike(*own) else None
 
@@ -80,45 +82,48 @@ class LayerTable:
 
     def is_named(self, path: str) -> bool:
         """Whether programs name such a layer of a denoiser, also one that the published model lacks."""
-        return self._paths(path) == (path,)
+        place = self._named(path)
+        return place is not None and place.paths == (path,)
 
     def _begins_alike(self, component: str, path: str) -> bool:
         """Whether a path may be one of a model that differs from the published one."""
         known = self._shapes.get(self.family.denoisers[0] if component in self.family.denoisers else component)
         return not known or path.partition(".")[0] in {own.partition(".")[0] for own in known}
 
-    def _paths(self, name: str) -> tuple[str, ...] | None:
+    def _named(self, name: str) -> Place | None:
+        """The layer of the first denoiser that a name without prefixes means."""
         tokens = _parts(name)
-        for pattern, paths in self._names.get(_key(tokens), ()):
+        for pattern, place in self._names.get(_key(tokens), ()):
             numbers = _numbers(pattern, tokens)
             if numbers is not None:
-                return tuple(path.format(*numbers) for path in paths)
+                return replace(place, paths=tuple(path.format(*numbers) for path in place.paths))
         return None
 
     @cached_property
-    def _names(self) -> dict[tuple[str, ...], list[tuple[list[str], tuple[str, ...]]]]:
-        """Key of a name -> the ways of writing a layer that may be meant: (the name's parts, the patterns of paths)."""
-        names: dict[tuple[str, ...], list[tuple[list[str], tuple[str, ...]]]] = {}
-        for name, paths in self._each_name():
+    def _names(self) -> dict[tuple[str, ...], list[tuple[list[str], Place]]]:
+        """Key of a name -> the ways of writing a layer that may be meant: (the name's parts, the place by patterns)."""
+        names: dict[tuple[str, ...], list[tuple[list[str], Place]]] = {}
+        for name, place in self._each_name():
             for tokens in (_parts(name), _parts(name.replace(".", "_"))):
-                names.setdefault(_key(tokens), []).append((tokens, paths))
-        return names
+                names.setdefault(_key(tokens), []).append((tokens, place))
+        return {key: sorted(found, key=lambda of: of[0].count("{}")) for key, found in names.items()}
 
-    def _each_name(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+    def _each_name(self) -> Iterator[tuple[str, Place]]:
         """(name, the patterns of the layers that it stands for); diffusers' own names first."""
         first = self.family.denoisers[0]
         for path in self._shapes.get(first, {}):
-            yield path, (path,)
+            yield path, Place(first, (path,))
         names = self.family.original_names or self.family.layer_names.get(first)
         if names is None:
             return
         for ours, theirs in names.names.items():
-            yield ours, (ours,)  # also layers that the published model lacks and another of the same kind has
-            yield theirs, (ours,)
+            # also layers that the published model lacks and another of the same kind has
+            yield ours, Place(first, (ours,))
+            yield theirs, Place(first, (ours,), ours in names.swapped)
         for parts, theirs in names.fused.items():
-            yield theirs, parts
+            yield theirs, Place(first, parts)
         for theirs, paths in names.also.items():
-            yield theirs, (paths,) if isinstance(paths, str) else paths
+            yield theirs, Place(first, (paths,) if isinstance(paths, str) else paths, paths in names.swapped)
 
 
 def _parts(name: str) -> list[str]:

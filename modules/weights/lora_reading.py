@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from modules.weights.converted_loras import converted_layers, lost_tensors
 from modules.weights.errors import WeightsError
+from modules.weights.foreign_names import with_swapped_halves
 from modules.weights.layer_tables import LayerTable, Place, layer_table
 from modules.weights.libraries import import_pipeline
 from modules.weights.lora_layers import ADAPTER_METADATA, Layers, LoraLayer
@@ -154,7 +155,7 @@ def _layers_of(file: LoraSource, family: Family, name: str, place: Place) -> Ite
         raise WeightsError(f"'{file.path}': its settings of alpha are damaged; download or export it again.") from error
     whole = LoraLayer(down, up, alpha or float(len(down)), None if magnitude is None else magnitude.reshape(-1))
     if len(place.paths) == 1:
-        yield place.paths[0], whole
+        yield place.paths[0], with_swapped_halves(whole) if place.swaps_halves else whole
         return
     sizes = _outputs(file, layer_table(family), name, place, len(up))
     yield from zip(place.paths, _split(whole, sizes), strict=True)

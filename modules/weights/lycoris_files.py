@@ -230,10 +230,12 @@ def _place(path: str | Path, family: Family, name: str, layer: str) -> Place:
     place = layer_table(family).find(layer)
     if place is None or place.component not in family.lora_targets:
         raise _not_of_family(path, family, name)
-    if len(place.paths) > 1:
+    if len(place.paths) > 1 or place.swaps_halves:
+        kind = "one adapter for" if len(place.paths) > 1 else "an adapter with the halves of"
+        change = "divided" if len(place.paths) > 1 else "put in diffusers' order"
         raise WeightsError(
-            f"'{path}': its '{layer}' is one adapter for {', '.join(place.paths)}, which can't be divided; choose one "
-            "that was trained on diffusers' model."
+            f"'{path}': its '{layer}' is {kind} {', '.join(place.paths)}, which can't be {change}; choose one that was "
+            "trained on diffusers' model."
         )
     return place
 

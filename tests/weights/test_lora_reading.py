@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 from diffusers import DiffusionPipeline
+from diffusers.loaders import single_file_utils
 
 from modules.families.registry import FAMILIES
 from modules.weights.errors import WeightsError
@@ -87,6 +88,7 @@ FORMS = {
     "OneTrainer for ComfyUI": (original_layers, "diffusion_model.{}".format, AB, 1),
     "diffusion-pipe for HunyuanVideo": (original_layers, "transformer.{}".format, AB, 0),
     "the makers' own": (original_layers, "{}".format, AB, 0),
+    "the makers of Mochi": (original_layers, "{}".format, (".lora_A", ".lora_B"), 0),
     "fal": (original_layers, "base_model.model.{}".format, AB, 0),
     "ai-toolkit": (diffusers_layers, "diffusion_model.{}".format, AB, 0),
     "OneTrainer": (diffusers_layers, "transformer.{}".format, DOWN_UP, 1),
@@ -190,11 +192,47 @@ def test_a_lokr_is_saved_under_a_name_that_comfyui_knows_where_there_is_one(name
     assert set(read_lycoris(HeldFile(tensors), family)["transformer"]) == {path}
 
 
-def test_a_lokr_of_a_fused_layer_is_refused_because_it_cant_be_divided():
-    family = FAMILIES["zimage"]
-    tensors = {f"diffusion_model.layers.0.attention.qkv.{part}": torch.ones(2, 2) for part in ("lokr_w1", "lokr_w2")}
-    with pytest.raises(WeightsError, match=r"attention\.qkv' is one adapter for .*to_q, .*which can't be divided"):
-        read_lycoris(HeldFile(tensors), family)
+@pytest.mark.parametrize(
+    ("name", "layer", "reason"),
+    [
+        ("zimage", "layers.0.attention.qkv", r"one adapter for .*to_q, .*which can't be divided"),
+        ("mochi", "blocks.0.mlp_x.w1", r"an adapter with the halves of .*proj, which can't be put in diffusers' order"),
+    ],
+)
+def test_a_lokr_of_a_layer_that_is_another_in_diffusers_is_refused(name, layer, reason):
+    tensors = {f"diffusion_model.{layer}.{part}": torch.ones(2, 2) for part in ("lokr_w1", "lokr_w2")}
+    with pytest.raises(WeightsError, match=rf"{layer}' is {reason}"):
+        read_lycoris(HeldFile(tensors), FAMILIES[name])
+
+
+class Checkpoint(dict):
+    """Of a maker, with zeros for the tensors that it lacks."""
+
+    def pop(self, name, default=None):
+        return super().pop(name, torch.zeros(6, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks", "convert"),
+    [
+        ("mochi", (0, 47), single_file_utils.convert_mochi_transformer_checkpoint_to_diffusers),
+        ("auraflow", (0,), single_file_utils.convert_auraflow_transformer_checkpoint_to_diffusers),
+    ],
+)
+def test_the_makers_layers_are_changed_as_diffusers_converts_them(name, blocks, convert):
+    names, generator = FAMILIES[name].original_names or FAMILIES[name].layer_names["transformer"], torch.Generator()
+    lora, weights = {}, Checkpoint()
+    for layer in {*names.names.values(), *names.fused.values()}:
+        for block in blocks:
+            down, up = torch.randn(RANK, 4, generator=generator), torch.randn(12, RANK, generator=generator)
+            weights[f"{layer.format(block)}.weight"] = up @ down
+            lora |= {f"diffusion_model.{layer.format(block)}{end}": of for end, of in zip(AB, (down, up), strict=True)}
+    read = read_layers(HeldFile(lora), FAMILIES[name])["transformer"]
+    changed = {path.removesuffix(".weight"): of for path, of in convert(weights).items() if path.endswith(".weight")}
+    changed = {path: change for path, change in changed.items() if change.any()}
+    assert len(changed) >= len(blocks) * len(names.names)
+    for path, change in changed.items():
+        torch.testing.assert_close(read[path].up @ read[path].down, change)
 
 
 def test_fused_layers_change_a_model_as_their_parts_do(tiny_model, tmp_path):
