@@ -5,19 +5,22 @@
     resources/*   ->  chorus/resources/*    (RESOURCES)
 
 `from modules...` becomes `from chorus...`, and `from scripts...` becomes `from chorus.scripts...`. All else that
-depends on where Chorus is installed is in modules/config/installation.py. Setuptools loads this file by its path, so it
+depends on where Chorus is installed is in modules/config/installation.py. The package requires what requirements.txt
+pins, but of torch, which people often have, the range in pyproject.toml. Setuptools loads this file by its path, so it
 imports nothing of Chorus.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
+from setuptools.command.egg_info import egg_info
 from setuptools.errors import SetupError
 
 PACKAGE = "chorus"
@@ -60,6 +63,15 @@ class BuildPackage(build_py):
         return [str(Path(self.build_lib) / PACKAGE / name) for _, name in shipped_files(Path())]
 
 
+class WidenTorch(egg_info):
+    """Writes the package's metadata, with the range of torch."""
+
+    def run(self) -> None:
+        metadata = self.distribution.metadata
+        metadata.install_requires = [with_torch_range(line, Path()) for line in metadata.install_requires]
+        super().run()
+
+
 class RefuseEditable(editable_wheel):
     """`pip install -e`: the names of the imports can't differ from those in the files."""
 
@@ -77,6 +89,16 @@ def shipped_files(root: Path) -> Iterator[tuple[Path, str]]:
         paths = {path for pattern in patterns for path in (root / folder).glob(pattern)}
         for path in sorted(path for path in paths if path.is_file()):
             yield path, prefix + path.relative_to(root / folder).as_posix()
+
+
+def with_torch_range(requirement: str, root: Path) -> str:
+    """A requirement; that of torch with the range in `root`/pyproject.toml, which Pythons before 3.11 can't parse."""
+    if not re.match(r"torch\s*==", requirement):
+        return requirement
+    found = re.search(r'^torch = "(.+?)"', (root / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    if found is None:
+        raise SetupError("pyproject.toml: [tool.chorus] has no range of versions for torch.")
+    return f"torch{found[1]}"
 
 
 def renamed(source: str) -> str:

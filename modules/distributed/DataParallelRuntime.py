@@ -22,6 +22,7 @@ from modules.distributed.SharedBuffers import SharedBuffers
 from modules.distributed.store_semaphore import store_semaphore
 from modules.distributed.StoreExchange import StoreExchange
 from modules.distributed.synchronized_batch_norm import synchronized_batch_norm
+from modules.distributed.torch_versions import without_buffer_broadcasts
 from modules.machine.machine_memory import memory_bytes
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class DataParallelRuntime(Runtime):
             gradient_as_bucket_view=settings.gradient_as_bucket_view,
             find_unused_parameters=unused_parameters and not settings.static_graph,
             static_graph=settings.static_graph,
-            forward_sync_buffers=False,
+            **without_buffer_broadcasts(),
         )
         compress_gradients(wrapped, settings.reduce_precision)
         self._wrapped.append(wrapped)

@@ -46,7 +46,7 @@ def check_compiles(config: TrainConfig) -> None:
     if config.model.compile != "off" and facts_of(config).uses_denoiser:
         from modules.distributed.Runtime import default_device
 
-        check_compiler(default_device(config.device_indexes))
+        check_compiler(config.model, default_device(config.device_indexes))
 
 
 def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tuple[BaseInfo, list[str]]:

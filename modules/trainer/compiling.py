@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from modules.config.errors import UserError
+from modules.distributed.torch_versions import float8_compiler_problem
 
 if TYPE_CHECKING:
     import torch
     from diffusers.models.modeling_utils import ModelMixin
     from torch import nn
+
+    from modules.config.ModelConfig import ModelConfig
 
 # Per kind of block: one graph for each width, for trained and frozen weights, and for shapes that don't generalize.
 # Beyond its default limit of 8, torch falls back to eager mode with only a line in its log.
@@ -31,11 +34,13 @@ def compile_blocks(denoiser: nn.Module) -> None:
         denoiser.compile()
 
 
-def check_compiler(device: torch.device) -> None:
-    """Raises UserError if torch has no compiler: otherwise the first step would fail."""
-    reason = _missing_on_gpu() if device.type == "cuda" else _missing_on_cpu()
+def check_compiler(model: ModelConfig, device: torch.device) -> None:
+    """Raises UserError if torch can't compile the denoiser for `device`: otherwise the first step would fail."""
+    setting, reason = "model.compile 'blocks'", _missing_on_gpu() if device.type == "cuda" else _missing_on_cpu()
+    if not reason and model.denoiser_quantization == "float8":
+        setting, reason = f"{setting} with denoiser_quantization float8", float8_compiler_problem(device)
     if reason:
-        raise UserError(f"model.compile 'blocks': {reason}, or set model.compile to off.")
+        raise UserError(f"{setting}: {reason}, or set model.compile to off.")
 
 
 def _missing_on_gpu() -> str:

@@ -174,7 +174,7 @@ def _check_settings(start: _Start, resume: bool) -> BaseInfo:
         start.progress.warn(text)
     check_precision(config.model, device)
     if compiles(config):
-        check_compiler(device)
+        check_compiler(config.model, device)
     if start.runtime.world_size == 1:  # with several ranks, setup_distributed prints the devices
         start.callbacks.on_status(f"Training on {describe_device(device)}")
     return base_info

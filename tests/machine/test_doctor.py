@@ -35,7 +35,7 @@ from modules.machine.doctor.hardware import (
 )
 from modules.machine.doctor.network import check_clock, check_loopback, check_port
 from modules.machine.doctor.nodes import check_other_nodes
-from modules.machine.doctor.packages import EXTRAS, OPTIONAL, check_packages, check_python, read_pins
+from modules.machine.doctor.packages import EXTRAS, OPTIONAL, check_packages, check_python, read_pins, torch_range
 from modules.machine.doctor.report import as_values, can_train, result_lines, verdict
 from modules.machine.doctor.settings import check_settings
 from modules.machine.doctor.system import check_machine
@@ -104,7 +104,10 @@ def test_the_pins_are_those_of_requirements_txt_for_this_python():
     ("installed", "state", "detail"),
     [
         ({"torch": "2.13.0+cu130"}, "ok", None),
-        ({"torch": "2.12.1"}, "warning", "torch 2.12.1, tested with 2.13.0"),
+        ({"torch": "2.11.0+cu130"}, "ok", None),
+        ({"torch": "2.10.0"}, "warning", "torch 2.10.0, Chorus runs on 2.11 to 2.13"),
+        ({"torch": "2.14.0"}, "warning", "torch 2.14.0, Chorus runs on 2.11 to 2.13"),
+        ({"pydantic": "2.14.2"}, "warning", "pydantic 2.14.2, tested with 2.14.3"),
         ({"customtkinter": None}, "warning", "customtkinter is missing: there is no window"),
         ({"pydantic": None}, "fails", "pydantic is missing"),
     ],
@@ -115,6 +118,19 @@ def test_an_unmet_pin_is_named(installed, state, detail):
     assert result.state == state
     assert result.details == ((detail,) if detail else ())
     assert bool(result.remedy) == (state != "ok")
+
+
+def test_another_torch_of_the_range_is_named_without_a_warning():
+    result = check_packages({"torch": "2.13.0", "pydantic": "2"}, {"torch": "2.11.0+cu130", "pydantic": "2"}.get)
+    text = "all 2 as pinned in requirements.txt, but torch 2.11.0+cu130: Chorus runs on 2.11 to 2.13"
+    assert (result.state, result.text) == ("ok", text)
+
+
+def test_the_pinned_torch_is_in_the_range_that_the_pages_name():
+    (major, oldest), too_new = torch_range()
+    assert (major, oldest) <= tuple(map(int, read_pins()["torch"].split(".")[:2])) < too_new
+    for page in ("README.md", "docs/doctor.md"):
+        assert f"PyTorch {major}.{oldest} to {major}.{too_new[1] - 1}" in " ".join((ROOT / page).read_text().split())
 
 
 def test_optional_packages_that_change_a_training_are_named():

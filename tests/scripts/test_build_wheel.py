@@ -120,8 +120,14 @@ def test_the_demo_trains_with_files_in_the_current_folder(installed):
 def test_the_doctor_reads_the_requirements_of_the_package(installed):
     checks = json.loads(installed.run("chorus-doctor", "--quick", "--json"))["checks"]
     texts = {check["name"]: check["text"] for check in checks}
-    assert re.match(r"all \d\d as pinned", texts["packages"])
+    assert re.match(r"all \d\d as pinned in requirements.txt(;|$)", texts["packages"])
     assert "Chorus 0." in texts["machine"]
+
+
+def test_the_package_asks_for_the_range_of_torch_and_for_the_pins_of_all_else(installed):
+    (metadata,) = installed.packages.glob("chorus-*.dist-info/METADATA")
+    required = re.findall(r"^Requires-Dist: (?!.*extra ==)(.+)", metadata.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [each for each in required if "==" not in each] == ["torch<2.14,>=2.11"]
 
 
 def test_every_command_names_itself_in_its_help(installed):

@@ -51,19 +51,27 @@ def check_python(version: tuple[int, ...] = sys.version_info[:3], is_64_bit: boo
 def check_packages(
     pins: Mapping[str, str] | None = None, find_version: Callable[[str], str | None] | None = None
 ) -> CheckResult:
-    """pins: package -> version, by default from requirements.txt. find_version: returns an installed package's."""
+    """pins: package -> version, by default from requirements.txt. find_version: returns an installed package's.
+
+    Of torch, every version of `torch_range` will do.
+    """
     pins = read_pins() if pins is None else pins
     installed = {name: (find_version or installed_version)(name) for name in pins}
     missing = [name for name, version in installed.items() if version is None]
     # the part behind + is the build, such as cpu or cu130
     other = [name for name, version in installed.items() if version and version.split("+")[0] != pins[name]]
+    versions, note = _spoken(torch_range()), ""
+    if "torch" in other and _is_in_range(str(installed["torch"])):
+        other.remove("torch")
+        note = "" if pins["torch"] == versions else f", but torch {installed['torch']}: Chorus runs on {versions}"
     details = [f"{name} is missing" + (f": {OPTIONAL[name]}" if name in OPTIONAL else "") for name in missing]
-    details += [f"{name} {installed[name]}, tested with {pins[name]}" for name in other]
+    wanted = {name: f"tested with {pins[name]}" for name in other} | {"torch": f"Chorus runs on {versions}"}
+    details += [f"{name} {installed[name]}, {wanted[name]}" for name in other]
     extras = {name: version for name in EXTRAS if (version := (find_version or installed_version)(name))}
     values = {"installed": installed, "pinned": dict(pins), "extras": extras}
     if not details:
         beside = ", ".join(f"{name} {version}" for name, version in extras.items())
-        text = f"all {len(pins)} as pinned in requirements.txt" + (f"; also {beside}" if beside else "")
+        text = f"all {len(pins)} as pinned in requirements.txt{note}" + (f"; also {beside}" if beside else "")
         return CheckResult("packages", "ok", text, values=values)
     needed = [name for name in missing if name not in OPTIONAL]
     state: State = "fails" if needed else "warning"
@@ -73,8 +81,9 @@ def check_packages(
 
 
 def read_pins(python: Sequence[Any] = sys.version_info) -> dict:
-    """Package -> version, of the requirements of Chorus that apply to this Python."""
-    pins = {}
+    """Package -> version, of the requirements of Chorus that apply to this Python. An installed Chorus requires no
+    single version of torch, which then has the range."""
+    pins = {"torch": _spoken(torch_range())} if IS_INSTALLED else {}
     for line in _requirements():
         match = REQUIREMENT.match(line)
         if not match:  # a comment
@@ -94,6 +103,29 @@ def oldest_python() -> tuple[int, int]:
     found = re.search(r'^requires-python = ">=(\d+)\.(\d+)"', text, re.MULTILINE)
     assert found is not None, f"requires-python is not in {text}"
     return int(found[1]), int(found[2])
+
+
+def torch_range() -> tuple[tuple[int, int], tuple[int, int]]:
+    """The oldest version of torch that Chorus runs on, and the first that is too new for it, from pyproject.toml."""
+    if IS_INSTALLED:
+        text = "\n".join(_requirements())
+    else:
+        text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    line = re.search(r"^torch[ <>].*", text, re.MULTILINE)
+    bounds = [re.search(rf"{sign}(\d+)\.(\d+)", line[0]) for sign in (">=", "<")] if line else []
+    (oldest, too_new) = ((int(bound[1]), int(bound[2])) for bound in bounds if bound)
+    return oldest, too_new
+
+
+def _is_in_range(version: str) -> bool:
+    oldest, too_new = torch_range()
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return found is not None and oldest <= (int(found[1]), int(found[2])) < too_new
+
+
+def _spoken(versions: tuple[tuple[int, int], tuple[int, int]]) -> str:
+    (major, oldest), (_, too_new) = versions
+    return f"{major}.{oldest} to {major}.{too_new - 1}"
 
 
 def _requirements() -> list[str]:
