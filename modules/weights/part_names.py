@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from modules.weights.hunyuan_names import TIME_EMBEDDINGS, hunyuan_converter
+from modules.weights.double_stream_names import TIME_EMBEDDINGS, double_stream_converter
 from modules.weights.name_rules import Rules, by_rules
 from modules.weights.vae_names import vae_converter
 
@@ -36,9 +35,6 @@ _INNER_NAMES: Mapping[str, Rules] = {
 }
 # Names that the converters of diffusers 0.42 leave as they are: the positions of Wan 2.1 FLF2V's two images.
 _LEFT_OUT = {"img_emb.emb_pos": "condition_embedder.image_embedder.pos_embed"}
-# ComfyUI has called the scales of FLUX's norms so since 2026; diffusers' converters know the makers' name only.
-_FLUX_NORMS = (re.compile(r"\.(query|key)_norm\.weight$"), r".\1_norm.scale")
-_RENAMED = {"FluxTransformer2DModel": _FLUX_NORMS, "ChromaTransformer2DModel": _FLUX_NORMS}
 
 
 def prefix_of(names: Collection[str], expected: Collection[str]) -> str:
@@ -74,14 +70,14 @@ def in_diffusers_names(
         raise ValueError(f"this kind is read with diffusers' own names of tensors only, as {min(expected)}")
     if component_class.__name__ == "UNet2DConditionModel":
         tensors = {UNET_PREFIX + name: tensor for name, tensor in tensors.items()}  # by which its converter finds it
-    if component_class.__name__ in _RENAMED:
-        pattern, replacement = _RENAMED[component_class.__name__]
-        tensors = {pattern.sub(replacement, name): tensor for name, tensor in tensors.items()}
+    unknown = ValueError(f"its tensors are not named as those of this kind are, such as {min(expected)}")
     try:
         converted = convert(checkpoint=tensors, config=dict(config))
     # converters fail in many ways on what they don't know
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"its tensors are not named as those of this kind are, such as {min(expected)}") from error
+        raise unknown from error
+    if not set(converted).intersection(expected):
+        raise unknown
     return {_LEFT_OUT.get(name, name): tensor for name, tensor in converted.items() if tensor is not None}
 
 
@@ -90,7 +86,7 @@ def _converter(class_name: str) -> Callable[..., dict[str, Tensor]] | None:
     from diffusers.loaders.single_file_model import SINGLE_FILE_LOADABLE_CLASSES
 
     if class_name in TIME_EMBEDDINGS:
-        return hunyuan_converter(class_name)
+        return double_stream_converter(class_name)
     if convert := vae_converter(class_name):
         return convert
     classes: Mapping[str, Any] = SINGLE_FILE_LOADABLE_CLASSES

@@ -186,10 +186,11 @@ def test_what_can_not_be_read_is_refused_in_one_sentence(tiny_model, tmp_path):
     expected = "(it has a time_text_embed.guidance_embedder.linear_1.bias, and that of model.base has none)"
     assert expected in refusal(schnell, "flux1", file)
     save_tensors(file, weights_of(schnell))
+    assert "(its weights lack time_text_embed.guidance_embedder.linear_1.weight)" in refusal(dev, "flux1", file)
+    save_tensors(file, {"x.weight": torch.ones(2)})
     assert "(its tensors are not named as those of this kind are, such as context_embedder.bias)" in refusal(
         dev, "flux1", file
     )
-    save_tensors(file, {"x.weight": torch.ones(2)})
     assert "(this kind is read with diffusers' own names of tensors only, as " in refusal(cogview, "cogview4", file)
     packed = {name: tensor.to(torch.uint8) if tensor.dim() == 2 else tensor for name, tensor in weights_of(dev).items()}
     save_tensors(file, packed)

@@ -14,6 +14,7 @@ from modules.weights.errors import WeightsError
 from modules.weights.own_parts import load_own_part
 from modules.weights.part_names import PREFIXES, in_diffusers_names
 from modules.weights.safe import load_tensors, save_tensors
+from tests.support.makers_names import fused, of_flux, renamed
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 
@@ -28,24 +29,6 @@ def read(folder, tensors, file, setting="model.denoiser"):
 def assert_equal(got, expected):
     assert got.keys() == expected.keys()
     assert [name for name, tensor in expected.items() if not torch.equal(got[name], tensor)] == []
-
-
-def renamed(tensors, *replacements):
-    """The tensors after plain replacements in their names, one after another."""
-    result = {}
-    for name, tensor in tensors.items():
-        for old, new in replacements:
-            name = name.replace(old, new)
-        result[name] = tensor
-    return result
-
-
-def fused(tensors, parts, whole):
-    """The tensors with those called alike, but for `parts`, in one called `whole`."""
-    result = dict(tensors)
-    for name in [name for name in tensors if parts[0] in name]:
-        result[name.replace(parts[0], whole)] = torch.cat([result.pop(name.replace(parts[0], part)) for part in parts])
-    return result
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
@@ -160,6 +143,18 @@ def test_each_layout_of_hunyuans_transformers_gives_all_weights(family, tiny_mod
     assert "model.model.txt_in.t_embedder.in_layer.weight" in comfy
     later = {name.replace("_norm.scale", "_norm.weight"): tensor for name, tensor in comfy.items()}
     for number, tensors in enumerate((tencent, of_tencent(changed, separate=True), comfy, later)):
+        assert_equal(read(folder, tensors, tmp_path / f"{number}.safetensors"), changed)
+
+
+@pytest.mark.parametrize("family", ["flux1", "flux1 schnell", "chroma", "flux2_klein"])
+def test_a_transformer_of_flux_gives_all_weights_in_any_width(family, tiny_model, tmp_path):
+    folder = tiny_model(family) / "transformer"
+    changed = {name: tensor + torch.randn_like(tensor) for name, tensor in load_tensors(folder / WEIGHTS).items()}
+    makers = of_flux(changed)
+    assert {"single_blocks.0.linear1.weight", "double_blocks.0.txt_attn.qkv.weight"} <= makers.keys()
+    assert not any("transformer_blocks" in name or "embedder" in name or "proj_out" in name for name in makers)
+    later = {name.replace("_norm.scale", "_norm.weight"): tensor for name, tensor in makers.items()}
+    for number, tensors in enumerate((makers, later)):
         assert_equal(read(folder, tensors, tmp_path / f"{number}.safetensors"), changed)
 
 

@@ -1,8 +1,11 @@
-"""The names of Tencent's HunyuanVideo, HunyuanVideo 1.5 and HunyuanImage transformers, and ComfyUI's of the same.
+"""The names of transformers with blocks of two streams and of one, in files of their makers and of ComfyUI.
 
-Their layers are called alike, in files that have query, key and value in one tensor and in files that have three.
-diffusers' own converter knows the first of the models alone, in Tencent's names and in its published width.
-Source: the scripts convert_hunyuan_*_to_diffusers.py of diffusers, and `HunyuanVideo` in comfy/supported_models.py.
+These are FLUX.1, Chroma, HunyuanVideo, HunyuanVideo 1.5 and HunyuanImage. Their layers are called alike, in files that
+have query, key and value in one tensor and in files that have three. diffusers' own converters know FLUX.1, Chroma and
+HunyuanVideo, in their published widths and in the names of their makers.
+Source: the scripts convert_flux_to_diffusers.py and convert_hunyuan_*_to_diffusers.py of diffusers,
+`convert_chroma_transformer_checkpoint_to_diffusers` in its loaders/single_file_utils.py, and `Flux` and `HunyuanVideo`
+in comfy/supported_models.py.
 """
 
 from __future__ import annotations
@@ -18,11 +21,13 @@ if TYPE_CHECKING:
 
 # Transformer -> where it has the embeddings of the timestep.
 TIME_EMBEDDINGS = {
+    "FluxTransformer2DModel": "time_text_embed",
+    "ChromaTransformer2DModel": "",
     "HunyuanVideoTransformer3DModel": "time_text_embed",
     "HunyuanVideo15Transformer3DModel": "time_embed",
     "HunyuanImageTransformer2DModel": "time_guidance_embed",
 }
-# ComfyUI's names -> Tencent's.
+# ComfyUI's names, and those of FLUX.1 -> Tencent's.
 _OF_COMFY = (
     (r"^(txt_in\.t_embedder|time_in|time_r_in|guidance_in)\.in_layer\.", r"\1.mlp.0."),
     (r"^(txt_in\.t_embedder|time_in|time_r_in|guidance_in)\.out_layer\.", r"\1.mlp.2."),
@@ -40,6 +45,10 @@ _OF_COMFY = (
 # Tencent's names -> diffusers'. {time} stands for the entry in TIME_EMBEDDINGS.
 _OF_TENCENT = (
     (r"^img_in\.", "x_embedder."),
+    (r"^txt_in\.(weight|bias)$", r"context_embedder.\1"),
+    (r"^(distilled_guidance_layer\.layers\.\d+)\.in_layer\.", r"\1.linear_1."),
+    (r"^(distilled_guidance_layer\.layers\.\d+)\.out_layer\.", r"\1.linear_2."),
+    (r"^(distilled_guidance_layer\.norms\.\d+)\.scale$", r"\1.weight"),
     (r"^cond_type_embedding\.", "cond_type_embed."),
     (r"^time_in\.", "{time}.timestep_embedder."),
     (r"^time_r_in\.", "{time}.timestep_embedder_r."),
@@ -86,7 +95,7 @@ _OF_TENCENT = (
 _FUSED = re.compile(r"_attn_qkv\.|\.linear1\.")
 
 
-def hunyuan_converter(class_name: str) -> Callable[..., dict[str, Tensor]]:
+def double_stream_converter(class_name: str) -> Callable[..., dict[str, Tensor]]:
     """A converter, as diffusers has them for other models, for a class in TIME_EMBEDDINGS."""
 
     def convert(checkpoint: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
