@@ -85,7 +85,7 @@ class Batch:
         return Batch(**{**values, "cpu_u": self.host_u})
 
     def pinned(self) -> Batch:
-        """The batch in pinned memory, from which copies to a GPU are asynchronous."""
+        """The batch in pinned memory, from which copies to a GPU are asynchronous, as far as it can be pinned."""
         values = {field.name: _pin(getattr(self, field.name)) for field in fields(self)}
         return Batch(**values)
 
@@ -103,4 +103,9 @@ def _pin(value):
         return {name: _pin(item) for name, item in value.items()}
     if isinstance(value, list):
         return [_pin(item) for item in value]
-    return value.pin_memory() if hasattr(value, "pin_memory") else value
+    if not hasattr(value, "pin_memory"):
+        return value
+    from modules.weights.PinnedMemory import PINNED  # imports torch
+
+    pinned = PINNED.pinned(value.pin_memory, value.nbytes)
+    return value if pinned is None else pinned

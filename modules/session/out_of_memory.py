@@ -8,6 +8,7 @@ RuntimeError of torch's allocator for CPUs, or an OSError or ImportError of a fi
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Iterator
 
 from modules.config.errors import UserError
@@ -21,7 +22,10 @@ SYSTEM_ADVICE = (
     "The system's memory is full: close other programs, lower batch_size, data.resolution or lora.rank, use fewer "
     "ranks on this machine, or choose a smaller model."
 )
-ADVICE = (GPU_ADVICE, SYSTEM_ADVICE)
+PINNING_ADVICE = (
+    "The system refused to pin memory for batches: pass pin_memory=False to the DataLoader, or close other programs."
+)
+ADVICE = (GPU_ADVICE, SYSTEM_ADVICE, PINNING_ADVICE)
 
 _SIGNS_OF_SYSTEM = (
     "DefaultCPUAllocator",  # "can't allocate memory", on Windows "not enough memory"
@@ -63,8 +67,16 @@ def memory_advice(error: BaseException, has_gpu: bool) -> str | None:
     has_gpu: whether the training runs on a GPU: else it is the system's memory that torch found full.
     """
     if is_out_of_memory(error):
+        if _pins_memory(error):
+            return PINNING_ADVICE
         return GPU_ADVICE if has_gpu else SYSTEM_ADVICE
     return SYSTEM_ADVICE if is_out_of_system_memory(error) else None
+
+
+def _pins_memory(error: BaseException) -> bool:
+    """Whether a DataLoader raised the error while it pinned a batch, in its own thread or, without workers, in ours."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return "in pin memory thread" in str(error) or any(frame.f_code.co_name == "pin_memory" for frame in frames)
 
 
 @contextlib.contextmanager

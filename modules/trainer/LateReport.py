@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from modules.machine.devices import is_gpu
 from modules.trainer.Step import Step
+from modules.weights.PinnedMemory import PINNED
 
 LOSS, COUNT, NOT_FINITE = 0, 1, 2  # positions in the totals of a step
 COUNTED = "/count"  # ends the name of the sum by which that of a metric is divided
@@ -62,8 +64,9 @@ class LateReport:
         figures = torch.cat([totals, norm.to(totals.dtype).reshape(1)])
         self._event = None
         if is_gpu(figures.device):
-            host = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
-            self._figures = host.copy_(figures, non_blocking=True)
+            make = partial(torch.empty, figures.shape, dtype=figures.dtype)
+            host = PINNED.pinned(partial(make, pin_memory=True), figures.nbytes)
+            self._figures = (make() if host is None else host).copy_(figures, non_blocking=True)
             self._event = torch.cuda.Event()
             self._event.record(torch.cuda.current_stream(figures.device))
         else:

@@ -9,6 +9,7 @@ import torch
 
 from modules.machine.devices import is_gpu
 from modules.session.TrainCallbacks import TrainCallbacks
+from modules.weights.PinnedMemory import PINNED
 
 
 class MemoryReading:
@@ -18,9 +19,13 @@ class MemoryReading:
         self._bytes: tuple[int | None, int | None] = (None, None)
         self._time = float("-inf")
         self._has_spilled = False
+        self._told = ""
 
     def read(self) -> tuple[int | None, int | None]:
         """Bytes in use on the device and the peak so far, at most a second old; None for the CPU."""
+        if PINNED.warning and not self._told:
+            self._told = PINNED.warning
+            self._callbacks.on_warning(self._told)
         now = time.monotonic()
         if is_gpu(self._device) and now - self._time >= 1:  # reading takes 0.1 ms, too long for short steps
             self._time = now

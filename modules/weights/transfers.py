@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from modules.machine.devices import is_gpu
+from modules.weights.PinnedMemory import PINNED
 
 
 class Transfers(Protocol):
     """start: begins to copy `source` to `target` once the work submitted so far, which may read `target`, is done.
     finish: lets the work submitted from now on wait for a copy. synchronize: waits on the host for all copies.
-    host_buffer: uint8[num_bytes] to copy from or to."""
+    host_buffer: uint8[num_bytes] to copy from or to, best of 2^n bytes: see HostMemory."""
 
     def start(self, target: Tensor, source: Tensor) -> Any: ...
     def finish(self, copy: Any) -> None: ...
@@ -23,6 +24,8 @@ class Transfers(Protocol):
 
 class CudaTransfers:
     """Copies on a second stream, from or to pinned memory, so that they overlap with computation.
+
+    Copies from or to memory that could not be pinned wait on the host, in the same order.
 
     Neither stream waits on the host: the copy waits for an event of the computing stream and the reverse. Tensors on
     the device must live until their copy is done: the allocator is not told of their use by the second stream, as
@@ -46,7 +49,7 @@ class CudaTransfers:
         self._stream.synchronize()
 
     def host_buffer(self, num_bytes: int) -> Tensor:
-        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+        return PINNED.empty(num_bytes)
 
 
 class DirectTransfers:

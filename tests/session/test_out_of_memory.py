@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._utils import ExceptionWrapper
 
 from modules.config.errors import UserError
 from modules.session.out_of_memory import (
     GPU_ADVICE,
+    PINNING_ADVICE,
     SYSTEM_ADVICE,
     is_out_of_memory,
     is_out_of_system_memory,
@@ -66,3 +68,20 @@ def test_the_gpu_is_named_only_where_there_is_one():
     assert {memory_advice(error, has_gpu=False) for error in FULL} == {SYSTEM_ADVICE}
     others = [error for error in OTHER if not isinstance(error, MemoryError)]
     assert {memory_advice(error, has_gpu=True) for error in others} == {None}
+
+
+def test_a_loader_that_cannot_pin_its_batches_does_not_blame_the_gpu(monkeypatch):
+    def refuse(tensor, device=None):
+        raise RuntimeError("CUDA error: out of memory")
+
+    # on a machine without a GPU, a DataLoader pins nothing by itself
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda *args, **options: True)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", refuse)
+    loader = torch.utils.data.DataLoader(torch.ones(2), pin_memory=True)
+    with pytest.raises(RuntimeError, match="out of memory") as alone:
+        next(iter(loader))
+    with pytest.raises(RuntimeError, match="out of memory") as with_workers:  # as its thread passes the error on
+        ExceptionWrapper((alone.type, alone.value, None), where="in pin memory thread for device 0").reraise()
+    for caught in (alone, with_workers):
+        assert memory_advice(caught.value, has_gpu=True) == PINNING_ADVICE
+    assert "pin_memory=False" in PINNING_ADVICE

@@ -12,14 +12,23 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from modules.weights.PinnedMemory import PinnedMemory
 from tests.support.LateCopies import LateCopies
 
 
 class FakeCuda:
     """Work of the computing stream is done at once. A copy is done when that stream, or the host, waits for its event,
-    after all that were started before it; until then, its target holds NaN. See LateCopies."""
+    after all that were started before it; until then, its target holds NaN. See LateCopies.
+
+    pinned_bytes: pinned so far, as PyTorch does it: rounded up to powers of two. most_pinned: no more can be pinned,
+    and copies from and to other memory are allowed, and done at once; None: no limit.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.most_pinned: int | None = None
+        self.pinned_bytes = 0
+        self.memory = PinnedMemory()  # not that of the process of the tests
+        monkeypatch.setattr("modules.weights.transfers.PINNED", self.memory)
         self._pinned: dict[int, StorageWeakRef] = {}  # by address
         self.kernels = 0  # launched by the computing stream
         self.late = LateCopies()
@@ -51,6 +60,10 @@ class FakeCuda:
     def _pinned_empty(self, *args: Any, pin_memory: bool = False, **options: Any) -> Tensor:
         buffer = self._empty(*args, **options)
         if pin_memory:
+            num_bytes = 1 << (buffer.nbytes - 1).bit_length()
+            if self.most_pinned is not None and self.pinned_bytes + num_bytes > self.most_pinned:
+                raise RuntimeError("CUDA error: out of memory")
+            self.pinned_bytes += num_bytes
             storage = buffer.untyped_storage()
             self._pinned[storage.data_ptr()] = StorageWeakRef(storage)
         return buffer
@@ -98,7 +111,10 @@ class _Deferred(TorchDispatchMode):
         assert function is torch.ops.aten.copy_.default
         target, source, non_blocking = args
         assert non_blocking
-        assert self._cuda.is_pinned(source) or self._cuda.is_pinned(target)
+        if not (self._cuda.is_pinned(source) or self._cuda.is_pinned(target)):
+            assert self._cuda.most_pinned is not None
+            self._cuda.late.finish(self._cuda.copies)
+            return function(target, source)
         self._cuda.late.start(target, source, from_device=not self._cuda.is_pinned(source))
         return target
 
