@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from modules.trainer.optimizers import SMALLEST_IN_RAM
+from modules.weights.HostMemory import HostBuffer, HostMemory
 
 if TYPE_CHECKING:
     from modules.weights.transfers import Transfers
 
 PART_ELEMENTS = 2**24  # weights whose state is on the device together; a larger matrix alone
-ALIGNMENT = 512  # bytes between the starts of two tensors in a buffer, as of CUDA's allocator
 NUM_SLOTS = 2  # one for the parameters that are stepped, one for those whose state is copied meanwhile
 
 
@@ -26,14 +26,24 @@ class HostState:
     for two parts of the parameters: while one is stepped, the state of the next is copied there, and what was stepped
     is copied back.
 
-    parts: the parameters that are stepped together, which are always the same.
+    parts: the parameters that are stepped together, which are always the same. updates: whether the optimizer ever
+        steps a parameter, and gets state for it.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, parts: Sequence[list[nn.Parameter]], transfers: Transfers):
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parts: Sequence[list[nn.Parameter]],
+        transfers: Transfers,
+        updates: Callable[[Tensor], bool] = lambda param: True,
+    ):
         self._optimizer = optimizer
         self._parts = parts
         self._transfers = transfers
+        self._memory = HostMemory(transfers.host_buffer)
         self._homes: dict[int, _Home] = {}  # by the number of the part
+        self._weights = [sum(param.numel() for param in filter(updates, part)) for part in parts]  # of each part
+        self._homeless = dict(enumerate(self._weights))  # those of the parts that have had no home yet
         self._slots: list[Tensor | None] = [None] * NUM_SLOTS
         self._turn = 0
         self.adopt()
@@ -69,14 +79,14 @@ class HostState:
         home = self._homes.get(number)
         if home is None:
             return None
-        slot = self._slot(home.buffer)
-        copy = self._transfers.start(slot, home.buffer)
+        slot = self._slot(home.buffer.num_bytes)
+        copy = home.buffer.copy_to(slot, self._transfers)
         return _Fetched(copy, slot, home.show(self._optimizer, slot))
 
-    def _slot(self, buffer: Tensor) -> Tensor:
+    def _slot(self, size: int) -> Tensor:
         """The next slot in turn. Copies are made in order: those of the part that had it before are done by then."""
         self._turn = (self._turn + 1) % NUM_SLOTS
-        slot, size = self._slots[self._turn], buffer.numel()
+        slot = self._slots[self._turn]
         if slot is None or slot.numel() < size:
             self._transfers.synchronize()
             device = self._parts[0][0].device
@@ -90,7 +100,7 @@ class HostState:
             self._settle(number)
             return
         home = self._homes[number]
-        self._transfers.start(home.buffer, fetched.slot)
+        home.buffer.copy_from(fetched.slot, self._transfers)
         home.show(self._optimizer, home.buffer)
 
     def _settle(self, number: int) -> None:
@@ -98,11 +108,18 @@ class HostState:
         large = self._large_tensors(number)
         if not large:
             return
-        home = self._homes[number] = _Home.of(large, self._transfers)
+        self._homeless.pop(number, None)
+        self._homes.pop(number, None)  # its room is used again
+        home = self._homes[number] = _Home.of(large, self._memory, self._to_come(number, large.values()))
         for tensor, own in zip(home.tensors, large.values(), strict=True):
             self._transfers.start(tensor.view(home.buffer), own)
         self._transfers.synchronize()  # before the tensors that are copied are freed
         home.show(self._optimizer, home.buffer)
+
+    def _to_come(self, number: int, large: Iterable[Tensor]) -> int:
+        """Bytes of the state that is still to be created, if it is as large as that of this part, which is the last."""
+        num_bytes = sum(tensor.nbytes for tensor in large)
+        return num_bytes * sum(self._homeless.values()) // max(1, self._weights[number])
 
     def _large_tensors(self, number: int) -> dict[tuple[nn.Parameter, str], Tensor]:
         return {
@@ -135,29 +152,30 @@ class _StateTensor:
     start: int
     like: Tensor  # on the meta device
 
-    def view(self, buffer: Tensor) -> Tensor:
+    def view(self, buffer: Tensor | HostBuffer) -> Tensor:
         values = buffer[self.start : self.start + self.like.nbytes].view(self.like.dtype)
         return values.as_strided(self.like.shape, self.like.stride(), values.storage_offset())
 
 
 @dataclass
 class _Home:
-    """The state tensors of a part, in one buffer in system memory."""
+    """The state tensors of a part in system memory."""
 
     tensors: list[_StateTensor]
-    buffer: Tensor
+    buffer: HostBuffer
 
     @classmethod
-    def of(cls, large: dict[tuple[nn.Parameter, str], Tensor], transfers: Transfers) -> _Home:
-        """With room for `large`, which is not copied yet."""
-        tensors, size = [], 0
-        for (param, key), value in large.items():
-            # dense, in the layout of the value where it is dense itself
-            tensors.append(_StateTensor(param, key, size, torch.empty_like(value, device="meta")))
-            size += -(-value.nbytes // ALIGNMENT) * ALIGNMENT
-        return cls(tensors, transfers.host_buffer(size))
+    def of(cls, large: dict[tuple[nn.Parameter, str], Tensor], memory: HostMemory, to_come: int) -> _Home:
+        """With room for `large`, which is not copied yet. to_come: bytes of other state that is to follow."""
+        buffer = memory.tensors([value.nbytes for value in large.values()], to_come)
+        # dense, in the layout of the value where it is dense itself
+        tensors = [
+            _StateTensor(param, key, start, torch.empty_like(value, device="meta"))
+            for ((param, key), value), start in zip(large.items(), buffer.starts, strict=True)
+        ]
+        return cls(tensors, buffer)
 
-    def show(self, optimizer: torch.optim.Optimizer, buffer: Tensor) -> list[Tensor]:
+    def show(self, optimizer: torch.optim.Optimizer, buffer: Tensor | HostBuffer) -> list[Tensor]:
         """Lets the state of the optimizer be in `buffer`; returns its tensors."""
         views = [tensor.view(buffer) for tensor in self.tensors]
         for tensor, view in zip(self.tensors, views, strict=True):

@@ -132,9 +132,9 @@ class ScheduledOptimizer(LoopOptimizer):
         self._stops = {group.name: group.stops_after for group in groups if group.stops_after is not None}
         self._parts: list[Part] = []
         self._part_of: dict[Tensor, int] = {}
-        self._host = self._keep_state_in_ram(config) if config.state_in_ram else None
+        self._host = self._keep_state_in_ram(config, updates) if config.state_in_ram else None
 
-    def _keep_state_in_ram(self, config: OptimizerConfig) -> HostState:
+    def _keep_state_in_ram(self, config: OptimizerConfig, updates: Callable[[Tensor], bool]) -> HostState:
         most = 1 if config.fused_backward else PART_ELEMENTS  # a fused backward pass steps each parameter alone
         params = []
         for number, group in enumerate(self.torch.param_groups):
@@ -144,7 +144,7 @@ class ScheduledOptimizer(LoopOptimizer):
                 self._parts.append((number, range(first, first + len(part))))
                 params.append(part)
                 first += len(part)
-        return HostState(self.torch, params, transfers_to(params[0][0].device))
+        return HostState(self.torch, params, transfers_to(params[0][0].device), updates)
 
     def set_learning_rates(self, step: int) -> dict[str, float]:
         factor = schedule_factor(self._schedule, step, self._total_steps)

@@ -13,6 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from modules.weights.HostMemory import HostBuffer, HostMemory
 from modules.weights.transfers import Transfers
 
 LEAST_BYTES = 2**20  # smaller tensors stay on the device: there is little to gain
@@ -31,6 +32,7 @@ class ActivationOffload:
     def __init__(self, device: torch.device, transfers: Transfers):
         self._device = device
         self._transfers = transfers
+        self._memory = HostMemory(transfers.host_buffer)
         self._kept = WeakTensorKeyDictionary()  # an input, or what it is a view of -> its _Kept
         self._last: weakref.ref[_Call] | None = None  # weak: a graph may be dropped without a backward pass
         # copies that no computation waits for yet; until it does, the memory on the device must not be used again
@@ -60,8 +62,9 @@ class ActivationOffload:
             return _Saved(call, _Kept(tensor), tensor)
         kept = self._kept.get(root)
         if kept is None or kept.source_version != root._version:
-            kept = self._kept[root] = _Kept(root, self._transfers.host_buffer(root.nbytes))
-            self._leaving[kept] = self._transfers.start(kept.flat_host, _flat(root))
+            host = self._memory.split(root.nbytes)
+            kept = self._kept[root] = _Kept(root, host)
+            self._leaving[kept] = host.copy_from(_bytes(root.detach()), self._transfers)
         kept.num_uses += 1
         call.kept.append(kept)
         return _Saved(call, kept, tensor)
@@ -97,8 +100,9 @@ class ActivationOffload:
 
     def _bring(self, kept: _Kept) -> None:
         """Starts to copy an input back to the device."""
+        assert kept.host is not None  # else its values never leave
         kept.values = torch.empty_strided(kept.shape, kept.strides, dtype=kept.dtype, device=self._device)
-        self._coming[kept] = self._transfers.start(_flat(kept.values), kept.flat_host)
+        self._coming[kept] = kept.host.copy_to(_bytes(kept.values), self._transfers)
 
     def _arrive(self, kept: _Kept) -> None:
         self._transfers.finish(self._coming.pop(kept))
@@ -116,21 +120,16 @@ class _Call:
 
 
 class _Kept:
-    """A tensor for the backward pass. values: on the device, None while it is not there. host: bytes in system memory;
-    None for one that stays on the device."""
+    """A tensor for the backward pass. values: on the device, None while it is not there. host: in system memory; None
+    for one that stays on the device."""
 
-    def __init__(self, root: Tensor, host: Tensor | None = None):
+    def __init__(self, root: Tensor, host: HostBuffer | None = None):
         self.host = host
         self.values: Tensor | None = root.detach()  # not the tensor, whose graph may lead here
         self.version = self.source_version = root._version
         self.shape, self.strides, self.offset = root.shape, root.stride(), root.storage_offset()
         self.dtype = root.dtype
         self.num_uses = 0
-
-    @property
-    def flat_host(self) -> Tensor:
-        assert self.host is not None
-        return self.host.view(self.dtype)
 
     def check_unchanged(self) -> None:
         """Raises RuntimeError if the values were changed in place, as autograd does for tensors that it saves."""
@@ -157,6 +156,6 @@ class _Saved:
         return values.as_strided(self._shape, self._strides, values.storage_offset() + self._offset)
 
 
-def _flat(tensor: Tensor) -> Tensor:
-    """All elements of a dense tensor, in the order in which they are in memory."""
-    return tensor.as_strided((tensor.numel(),), (1,))
+def _bytes(tensor: Tensor) -> Tensor:
+    """Those of a dense tensor, in the order in which they are in memory."""
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from modules.weights.HostMemory import HostBuffer, HostMemory
 from modules.weights.transfers import Transfers
 
-ALIGNMENT = 512  # bytes between the starts of two weights, as of CUDA's allocator
 NUM_SLOTS = 2  # one for the block that runs, one for the block that is copied meanwhile
 
 
@@ -29,8 +29,14 @@ class BlockSwap:
 
     def __init__(self, blocks: Sequence[nn.Module], device: torch.device, transfers: Transfers):
         self._transfers = transfers
-        self._homes = [_Home.of(block, device, transfers) for block in blocks]
-        size = max(home.buffer.numel() for home in self._homes)
+        memory = HostMemory(transfers.host_buffer)
+        to_come = sum(map(_frozen_bytes, blocks))
+        self._homes = []
+        for block in blocks:
+            to_come -= _frozen_bytes(block)
+            self._homes.append(_Home.of(block, device, memory, to_come))
+        self.host_bytes = memory.num_bytes
+        size = max(home.buffer.num_bytes for home in self._homes)
         slots = [torch.empty(size, dtype=torch.uint8, device=device) for _ in range(min(NUM_SLOTS, len(blocks)))]
         self._free = slots
         self._slots: dict[int, Tensor] = {}  # block number -> its slot, the least recently used first
@@ -71,7 +77,7 @@ class BlockSwap:
             self._homes[oldest].leave()
         slot = self._slots[number] = self._free.pop()
         home = self._homes[number]
-        self._pending[number] = self._transfers.start(slot[: home.buffer.numel()], home.buffer)
+        self._pending[number] = home.buffer.copy_to(slot, self._transfers)
         home.enter(slot)
 
 
@@ -84,34 +90,39 @@ class _Weight:
     num_bytes: int
     stride: tuple[int, ...]
 
-    def view(self, buffer: Tensor) -> Tensor:
+    def view(self, buffer: Tensor | HostBuffer) -> Tensor:
         values = buffer[self.start : self.start + self.num_bytes].view(self.parameter.dtype)
         return values.as_strided(self.parameter.shape, self.stride, values.storage_offset())
 
 
 @dataclass
 class _Home:
-    """The frozen weights of a block, in one buffer in system memory."""
+    """The frozen weights of a block in system memory."""
 
     weights: list[_Weight]
-    buffer: Tensor
+    buffer: HostBuffer
 
     @classmethod
-    def of(cls, block: nn.Module, device: torch.device, transfers: Transfers) -> _Home:
-        """Moves the frozen weights of `block` to a buffer, and everything else in it to `device`."""
-        weights, size = [], 0
+    def of(cls, block: nn.Module, device: torch.device, memory: HostMemory, to_come: int) -> _Home:
+        """Moves the frozen weights of `block` to a buffer, and everything else in it to `device`.
+
+        to_come: bytes of the blocks that follow.
+        """
+        frozen = []
         for parameter in block.parameters():
             if parameter.requires_grad:
                 parameter.data = parameter.data.to(device)
-                continue
-            data = parameter.data = _dense(parameter.data)
-            weights.append(_Weight(parameter, size, data.nbytes, data.stride()))
-            size += -(-data.nbytes // ALIGNMENT) * ALIGNMENT
+            else:
+                parameter.data = _dense(parameter.data)
+                frozen.append(parameter)
         for buffer in block.buffers():
             buffer.data = buffer.data.to(device)
-        home = cls(weights, transfers.host_buffer(size))
+        room = memory.tensors([parameter.nbytes for parameter in frozen], to_come)
+        starts = room.starts[: len(frozen)]
+        weights = [_Weight(each, start, each.nbytes, each.stride()) for each, start in zip(frozen, starts, strict=True)]
+        home = cls(weights, room)
         for weight in weights:
-            weight.view(home.buffer).copy_(weight.parameter.data)
+            weight.view(room).copy_(weight.parameter.data)
         home.leave()
         return home
 
@@ -124,6 +135,10 @@ class _Home:
         for weight in self.weights:
             weight.parameter.data = weight.view(self.buffer)
             torch.autograd.graph.increment_version(weight.parameter)
+
+
+def _frozen_bytes(block: nn.Module) -> int:
+    return sum(parameter.nbytes for parameter in block.parameters() if not parameter.requires_grad)
 
 
 def _dense(values: Tensor) -> Tensor:

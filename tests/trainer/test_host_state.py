@@ -135,3 +135,21 @@ def test_the_device_has_room_for_two_parts(cuda):
     loop.fit(steps(3))
     (state,) = [value for value in vars(loop.optimizer).values() if isinstance(value, host_state.HostState)]
     assert [slot.numel() for slot in state._slots] == [2 * 4 * WIDTH * WIDTH] * 2
+
+
+@pytest.mark.parametrize("most_pinned", [None, 2**14])
+@pytest.mark.parametrize("name", ["adamw", "sgd"])  # the state of SGD is made before the first step
+def test_little_more_than_the_state_is_pinned_and_a_refusal_changes_no_result(name, most_pinned, cuda, monkeypatch):
+    monkeypatch.setattr("modules.weights.HostMemory.SLAB_BYTES", 2**14)
+    monkeypatch.setattr("modules.weights.HostMemory.LEAST_SLAB_BYTES", 2**10)
+    monkeypatch.setattr("modules.weights.HostMemory._TENSORS_PER_SLAB", 1)
+    cuda.most_pinned = most_pinned
+    moved, plain = loop_of(True, name=name), loop_of(False, name=name)
+    moved.fit(steps(4))
+    plain.fit(steps(4))
+    assert moved.callbacks.losses == plain.callbacks.losses
+    assert same_state(moved, plain)
+    state = (2 if name == "adamw" else 1) * 4 * 4 * WIDTH * WIDTH  # of four matrices
+    least, most = (state, 1.05 * state) if most_pinned is None else (most_pinned, most_pinned)
+    assert least <= cuda.memory.num_bytes <= most
+    assert bool(cuda.memory.warning) is (most_pinned is not None)

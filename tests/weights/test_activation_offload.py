@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from functools import partial
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from modules.weights import ActivationOffload as module
 from modules.weights.ActivationOffload import ActivationOffload
+from modules.weights.HostMemory import HostBuffer, HostMemory
 from modules.weights.transfers import CudaTransfers, DirectTransfers
 from tests.support.FakeCuda import FakeCuda
 
@@ -107,20 +109,31 @@ class Chain(nn.Module):
 class Noted(DirectTransfers):
     def __init__(self):
         self.lines: list[str] = []
-        self.hosts: list[StorageWeakRef] = []
+        self.slabs: set[int] = set()
 
     def start(self, target, source):
-        is_away = any(host.cdata == target.untyped_storage()._cdata for host in self.hosts)
-        self.lines.append("away" if is_away else "back")
+        self.lines.append("away" if target.untyped_storage().data_ptr() in self.slabs else "back")
         super().start(target, source)
 
     def host_buffer(self, num_bytes):
-        buffer = super().host_buffer(num_bytes)
-        self.hosts.append(StorageWeakRef(buffer.untyped_storage()))
+        slab = super().host_buffer(num_bytes)
+        self.slabs.add(slab.untyped_storage().data_ptr())
+        return slab
+
+
+@pytest.fixture
+def host_buffers(monkeypatch) -> weakref.WeakSet[HostBuffer]:
+    """Those in system memory that are in use."""
+    found: weakref.WeakSet[HostBuffer] = weakref.WeakSet()
+    own = HostMemory.split
+
+    def split(self, num_bytes):
+        buffer = own(self, num_bytes)
+        found.add(buffer)
         return buffer
 
-    def num_held(self) -> int:
-        return sum(not host.expired() for host in self.hosts)
+    monkeypatch.setattr(HostMemory, "split", split)
+    return found
 
 
 def test_inputs_leave_while_their_block_runs_and_come_back_one_block_ahead():
@@ -142,13 +155,12 @@ def test_no_more_than_three_inputs_are_on_the_device_at_once():
     assert kept.most >= NUM_BLOCKS
 
 
-def test_a_dropped_graph_frees_system_memory_and_a_backward_pass_that_ended_early_harms_no_later_one():
-    transfers = Noted()
-    offload = ActivationOffload(CPU, transfers)
+def test_a_dropped_graph_frees_system_memory_and_a_backward_pass_that_ended_early_harms_no_later_one(host_buffers):
+    offload = ActivationOffload(CPU, DirectTransfers())
     model, plain = Chain(offload.checkpoint, []), Chain(BY_TORCH, [])
     model(values(1))
     gc.collect()
-    assert transfers.num_held() <= 1  # of the last block
+    assert len(host_buffers) <= 1  # of the last block
     stopping = model.blocks[2].register_forward_pre_hook(stop_recomputation)
     with pytest.raises(MemoryError):
         model(values(1)).sum().backward()
@@ -207,6 +219,25 @@ def test_an_input_is_not_freed_while_it_is_copied_even_if_its_copy_is_needed_no_
     model(values(1)).sum().backward()
     assert cuda.copies == 2 * NUM_BLOCKS - 1  # the input of the last block never left
     assert not cuda.late.num_lost
+
+
+def test_little_more_is_pinned_than_the_inputs_take_at_once(cuda, monkeypatch, host_buffers):
+    monkeypatch.setattr("modules.weights.HostMemory.SPLIT_SLAB_BYTES", 2**10)
+    model, held = Model(ActivationOffload(CPU, CudaTransfers(CPU)).checkpoint), []
+    for block in model.blocks:
+        block.register_forward_hook(lambda *_: held.append(sum(buffer.num_bytes for buffer in host_buffers)))
+    with cuda.counting_kernels():
+        steps(model, 3)
+    assert max(held) <= cuda.pinned_bytes <= max(held) + 2**10
+
+
+def test_where_the_system_refuses_to_pin_memory_the_gradients_are_the_same(cuda):
+    cuda.most_pinned = 0
+    model = Model(ActivationOffload(CPU, CudaTransfers(CPU)).checkpoint)
+    with cuda.counting_kernels():
+        seen = steps(model)
+    assert same(seen, steps(Model()))
+    assert cuda.memory.warning
 
 
 @pytest.mark.parametrize("mistake", ["no event", "freed before its event"])

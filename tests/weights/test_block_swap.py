@@ -129,6 +129,28 @@ def test_no_weight_is_read_before_the_event_of_its_copy_nor_overwritten_while_it
     assert not cuda.late.num_lost
 
 
+def test_little_more_than_the_weights_is_pinned(cuda):
+    model = Model(1)
+    model.blocks = nn.ModuleList(Block(600) for _ in range(40))
+    weights = sum(param.nbytes for param in model.parameters() if not param.requires_grad)
+    swap = BlockSwap(list(model.blocks), CPU, CudaTransfers(CPU))
+    assert cuda.pinned_bytes == swap.host_bytes <= 1.05 * weights
+
+
+@pytest.mark.parametrize("most_pinned", [0, 2**12])
+def test_where_the_system_refuses_to_pin_memory_the_curve_is_the_same(most_pinned, cuda, monkeypatch):
+    monkeypatch.setattr("modules.weights.HostMemory.SLAB_BYTES", 2**12)
+    monkeypatch.setattr("modules.weights.HostMemory.LEAST_SLAB_BYTES", 2**9)
+    cuda.most_pinned = most_pinned
+    model = Model(6)
+    BlockSwap(list(model.blocks), CPU, CudaTransfers(CPU))
+    with cuda.counting_kernels():
+        seen = steps(model)
+    assert same(seen, steps(Model(6)))
+    assert cuda.memory.num_bytes == most_pinned
+    assert "refused to pin more than 0.0 GiB" in cuda.memory.warning
+
+
 def test_the_fake_notices_a_missing_event(cuda, monkeypatch):
     model = Model(3)
     BlockSwap(list(model.blocks), CPU, CudaTransfers(CPU))
