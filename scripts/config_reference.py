@@ -33,6 +33,7 @@ TYPE_WORDS = {
     "str": "text",
     "list[int]": "list of whole numbers",
     "list[float]": "list of numbers",
+    "list[str]": "list of texts",
     "list": "list",
 }
 INTRODUCTION = """\

@@ -55,6 +55,7 @@ def main(argv: list[str] | None = None) -> int:
             args.word_weights,
             args.clip_skip if len(args.clip_skip) > 1 else (),
             args.denoiser_2,
+            args.text_encoder,
             lambda text: print_text(text, sys.stderr),
         )
         references = tuple(file for path in args.reference for file in image_files(path))
@@ -77,6 +78,7 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         # the settings' names, as the options here are called
         text = str(error).replace("model.config_folder", "--config")
+        text = text.replace("model.text_encoders", "--text-encoder")
         for name in ("base", "vae", "denoiser_2", "denoiser"):
             text = text.replace(f"model.{name}", f"--{name.replace('_', '-')}")
         print_text(text, sys.stderr)
@@ -107,6 +109,13 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--denoiser", default="", metavar="FILE", help="transformer or U-Net in place of the base's")
     parser.add_argument("--denoiser-2", default="", metavar="FILE", help="expert for low noise in place of the base's")
+    parser.add_argument(
+        "--text-encoder",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="text encoder in place of one of the base's; may be repeated",
+    )
     parser.add_argument(
         "--lora",
         action="append",

@@ -92,6 +92,22 @@ class ModelConfig:
         importance="advanced",
         visible_when={"family": families_with(experts=True), "method": WITH_DENOISER},
     )
+    text_encoders: list[Str] = setting(
+        label="Other text encoders",
+        also_called="clip_l, clip_g, t5xxl, t5xxl_path, text_encoder_path, qwen_2.5_vl, umt5, gemma, mistral, clip",
+        help="A .safetensors file for each text encoder, as ComfyUI loads them, in place of the base model's; which "
+        "encoder a file has is told by its tensors, and those that are not given come from the base model. On the "
+        "Hugging Face Hub: NAMESPACE/MODEL/FILE. Generate images of a LoRA with the same ones.",
+        group="model",
+        default_factory=list,
+        format="file",
+        empty_means="those of the base model",
+        scope="machine",
+        kept_as="text encoders",
+        kept_while=("model.base",),
+        importance="advanced",
+        visible_when={"method": WITH_DENOISER},
+    )
     training_adapter: Str = setting(
         "",
         label="Training adapter",

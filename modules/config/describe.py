@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from modules.config.TrainConfig import TrainConfig
 
-SettingType = Literal["bool", "int", "float", "str", "choice", "list[int]", "list[float]", "list"]
+SettingType = Literal["bool", "int", "float", "str", "choice", "list[int]", "list[float]", "list[str]", "list"]
 NUMBER_LISTS: tuple[SettingType, ...] = ("list[int]", "list[float]")
+PLAIN_LISTS: tuple[SettingType, ...] = (*NUMBER_LISTS, "list[str]")  # whose entries are no sections
 AS_DECLARED = ("also_called", "format", "empty_means", "part_name", "scope", "kept_as", "kept_while", "in_crash_report")
 SCALAR_TYPES: dict[type, SettingType] = {bool: "bool", int: "int", float: "float", str: "str"}
 
@@ -179,6 +180,8 @@ def _type_name(annotation: Any, path: str) -> SettingType:
             return "list[int]"
         if entry is float:
             return "list[float]"
+        if entry is str:
+            return "list[str]"
     raise TypeError(f"setting {path} has the type {annotation}, which no form can show")
 
 

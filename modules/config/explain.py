@@ -29,6 +29,11 @@ FOREIGN_NAMES = {
     "lora_alpha": "lora.alpha",
     "network_dropout": "lora.dropout",
     "network_weights": "lora.start_from",
+    "clip_l": "model.text_encoders",
+    "clip_g": "model.text_encoders",
+    "t5xxl": "model.text_encoders",
+    "text_encoder1": "model.text_encoders",
+    "text_encoder2": "model.text_encoders",
     "network_module": "lora.adapter",
     "peft_type": "lora.adapter",
     "loraplus_lr_ratio": "lora.plus_ratio",
@@ -176,6 +181,7 @@ def _rule(path: str, info: SettingInfo | None) -> str:
         "list": "a list of sections",
         "list[int]": "a whole number" if is_entry else "a list of whole numbers",
         "list[float]": "a number" if is_entry else "a list of numbers",
+        "list[str]": "text" if is_entry else "a list of texts",
     }
     limits = range_text(info)
     rule = words[info.type] + (f", {limits}" if limits else "")
@@ -186,6 +192,8 @@ def _remedy(path: str, info: SettingInfo | None, problem: Mapping[str, Any]) -> 
     value = problem["input"]
     if info is None or generic_path(path) != info.path:
         return ""
+    if info.type == "list[str]" and isinstance(value, str):
+        return "; put it in brackets, [like this]"
     if problem["type"] == "string_type" and value is not None and not isinstance(value, (list, dict)):
         return "; put it in quotes"
     if info.path.endswith("resolution") and isinstance(value, str) and (side := square_side(value)):

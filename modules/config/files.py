@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from modules.config.atomic_file import write_bytes
 from modules.config.counted import counted
-from modules.config.describe import NUMBER_LISTS, settings_by_path
+from modules.config.describe import PLAIN_LISTS, settings_by_path
 from modules.config.errors import ConfigError
 from modules.config.explain import explain, explain_one, generic_path, section_paths, unknown_setting
 from modules.config.migrations import migrate
@@ -122,14 +122,17 @@ def _problem_with_path(path: str) -> str:
         return f"{path} is a section: set one of its settings, such as {example.replace('[]', '.0')}."
     info = known.get(generic) or known.get(generic.removesuffix("[]"))
     is_entry = info is not None and info.path != generic
-    if info is None or (is_entry and info.type not in NUMBER_LISTS):
+    if info is None or (is_entry and info.type not in PLAIN_LISTS):
         return unknown_setting(path)
     return ""
 
 
 def _read_override(path: str, text: str) -> Any:
-    info = settings_by_path().get(generic_path(path))
-    if info is not None and info.type in ("str", "choice"):
+    generic = generic_path(path)
+    info = settings_by_path().get(generic)
+    of_list = settings_by_path().get(generic.removesuffix("[]"))
+    is_text = info.type in ("str", "choice") if info else of_list is not None and of_list.type == "list[str]"
+    if is_text:
         return text
     try:
         return parse_yaml_value(text)

@@ -12,6 +12,8 @@ from modules.config.errors import UserError
 from modules.machine.hub import HUB_NAME, expected_error, hub_problem, is_complete
 from modules.machine.weight_files import loaded_weights
 
+# The settings in `model` that can name a part on the Hub, or a list of them -> whether it may be a folder.
+PARTS = {"vae": True, "denoiser": False, "denoiser_2": False, "text_encoders": False}
 WEIGHT_SUFFIXES = (".safetensors", ".gguf")
 _FILE = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>\w[\w.-]*))?/(?P<file>\w[\w ./+-]*)")
 CONFIG = "config.json"
@@ -76,8 +78,11 @@ class HubPart:
 
 def hub_part(name: str, takes_folder: bool) -> HubPart | None:
     """The part on the Hub that a setting names; None if it names a path. takes_folder: whether it may be a folder."""
-    if not name or os.path.exists(os.path.expanduser(name)):
-        return None
+    return None if not name or os.path.exists(os.path.expanduser(name)) else named_part(name, takes_folder)
+
+
+def named_part(name: str, takes_folder: bool) -> HubPart | None:
+    """The part on the Hub that a name means which is no path on this machine; None if it has not the form of one."""
     is_file = name.lower().endswith(WEIGHT_SUFFIXES)
     match = _FILE.fullmatch(name) if is_file else HUB_NAME.fullmatch(name) if takes_folder else None
     if match is None:

@@ -81,7 +81,7 @@ def sample_model(
 
 def as_saved(model: ModelConfig, path: Path) -> ModelConfig:
     """The settings of the whole model that a run has saved, which has the parts that it was given in it."""
-    return replace(model, base=str(path), vae="", denoiser="", denoiser_2="")
+    return replace(model, base=str(path), vae="", denoiser="", denoiser_2="", text_encoders=[])
 
 
 def with_captions(config: TrainConfig, sampling: SamplingConfig) -> SamplingConfig:

@@ -28,14 +28,7 @@ from modules.weights.hub_parts import with_downloaded_parts
 from modules.weights.inspect import check_base, check_config_folder, check_fits, component_error, inspect_base
 from modules.weights.libraries import import_pipeline
 from modules.weights.load_component import is_of_transformers, load_component
-from modules.weights.own_parts import (
-    load_own_part,
-    own_parts,
-    put_own_parts,
-    replaced_parts,
-    setting_of,
-    take_vae,
-)
+from modules.weights.own_parts import check_places, load_own_part, own_parts, put_own_parts, replaced_parts, take_vae
 from modules.weights.prequantized import load_prequantized, stored_quantization
 from modules.weights.processors import check_tokenizer, without_videos
 from modules.weights.quantization import quantization_of, quantize_layers
@@ -120,6 +113,7 @@ class BaseModel:
                 if name in options and name not in self._classes and not names_component(value)
             }
             self._components = dict.fromkeys((*parts, *family.unused))
+            check_places(family, self._own_parts, self._classes, config.base)
             self._check_arguments(options)
             if "scheduler" in self._classes:  # else the pipeline makes its own
                 scheduler = scheduler_by_files(self._load_component("scheduler"), family, config)
@@ -334,8 +328,8 @@ class BaseModel:
                 check_tokenizer(component)
                 return component
             if name in self._own_parts:
-                path, setting = self._own_parts[name], setting_of(self.family, name)
-                return self._ready(name, load_own_part(component_class, path, self.path / name, self.dtype, setting))
+                own = self._own_parts[name], self.path / name, self.dtype
+                return self._ready(name, load_own_part(self.family, name, component_class, *own))
             if stored_quantization(self.path / name) != "none":
                 return self._frozen(load_prequantized(component_class, self.path / name, self.dtype))
             component, missing = load_component(component_class, self.path, name, self.dtype)
@@ -429,7 +423,7 @@ class BaseModel:
             pipe = cast("type[SingleFilePipeline]", self._pipeline_class).from_single_file(
                 str(self.path), torch_dtype=self.dtype, local_files_only=bool(options), **options, **unused, **vae
             )
-        put_own_parts(pipe, self.family, own)
+        put_own_parts(pipe, self.family, own, self.config.base)
         for name, component in pipe.components.items():
             if hasattr(component, "parameters") and any(param.is_meta for param in component.parameters()):
                 raise self._single_file_error(f"tensors of its {name} are missing", CHOOSE_COMPLETE)

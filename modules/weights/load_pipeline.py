@@ -26,7 +26,7 @@ from modules.weights.inspect import BaseInfo, check_parts, component_error, insp
 from modules.weights.libraries import import_diffusers, import_pipeline
 from modules.weights.load_component import load_component
 from modules.weights.lora_files import load_lora
-from modules.weights.own_parts import load_own_part, own_parts, replaced_parts, setting_of
+from modules.weights.own_parts import check_places, load_own_part, own_parts, replaced_parts
 from modules.weights.processors import CHOOSING, check_tokenizer, load_processors
 from modules.weights.schedulers import scheduler_by_files
 
@@ -53,6 +53,7 @@ def load_pipeline(
     word_weights: bool = False,
     clip_skips: Sequence[int] = (),
     denoiser_2: str = "",
+    text_encoders: Sequence[str] = (),
     warn: Callable[[str], None] | None = None,
     note: Callable[[str], None] | None = None,
     with_unused: bool = False,
@@ -64,14 +65,16 @@ def load_pipeline(
     embeddings: embedding files, whose words prompts can then contain.
     dtype: the torch name of a dtype; "" for bfloat16 on GPUs that support it, else float32.
     text_chunks, word_weights, clip_skips: as in ModelConfig, for models that have them; the images are then requested
-        with the least of the skips. vae, denoiser, denoiser_2: as there.
+        with the least of the skips. vae, denoiser, denoiser_2, text_encoders: as
+        there.
     warn, note: as in `load_lora`.
     with_unused: also of a Hub id, download the components that neither training nor sampling uses, for saving them.
     Raises WeightsError if the base model, a LoRA or an embedding is missing, damaged or does not fit.
     """
     base = str(base)
     info = inspect_base(base)
-    model = ModelConfig(base=base, config_folder=config_folder, vae=vae, denoiser=denoiser, denoiser_2=denoiser_2)
+    parts: dict[str, Any] = {"vae": vae, "denoiser": denoiser, "denoiser_2": denoiser_2}
+    model = ModelConfig(base=base, config_folder=config_folder, text_encoders=[*text_encoders], **parts)
     model = with_downloaded_parts(model)
     pipe = _single_file(info, model) if info.kind == "single_file" else _folder(info, model, with_unused)
     pipe.set_progress_bar_config(disable=True)
@@ -125,12 +128,17 @@ def _single_file(info: BaseInfo, model: ModelConfig) -> DiffusionPipeline:
 def _check_own_parts(model: ModelConfig, family: Family | None) -> None:
     """Raises WeightsError for parts that the pipeline can't be given."""
     if family is None:
-        if model.vae or model.denoiser or model.denoiser_2:
+        if _has_own_parts(model):
             raise WeightsError(
-                f"base {model.base!r}: is of no known family, so that it can't get another VAE or denoiser."
+                f"base {model.base!r}: is of no known family, so that it can't get another VAE, denoiser or text "
+                "encoder."
             )
     elif model.denoiser_2 and len(family.denoisers) == 1:
         raise WeightsError(f"model.denoiser_2 {model.denoiser_2!r}: {family.label} has one denoiser; leave it out.")
+
+
+def _has_own_parts(model: ModelConfig) -> bool:
+    return bool(model.vae or model.denoiser or model.denoiser_2 or model.text_encoders)
 
 
 def _folder(info: BaseInfo, model: ModelConfig, with_unused: bool) -> DiffusionPipeline:
@@ -184,9 +192,11 @@ def _own_parts(
     loaded: dict[str, Any] = {}
     if family is None:
         return loaded
-    for name, own in own_parts(family, model).items():
+    parts = own_parts(family, model)
+    check_places(family, parts, [one for one, pair in index.items() if pair != [None, None]], model.base)
+    for name, own in parts.items():
         kind = component_class(pipeline_class, name, tuple(index[name]), family)
-        loaded[name] = load_own_part(kind, own, path / name, torch.float32, setting_of(family, name))
+        loaded[name] = load_own_part(family, name, kind, own, path / name, torch.float32)
     return loaded
 
 

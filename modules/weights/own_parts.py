@@ -1,4 +1,4 @@
-"""Parts that take the place of the base model's: a VAE, or a denoiser from a single file."""
+"""Parts that take the place of the base model's: a VAE, or a denoiser or text encoders from single files."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from modules.weights.errors import WeightsError, loading_reason, refusing
 from modules.weights.file_kinds import kind_of
 from modules.weights.gguf_files import check_gguf, is_gguf, put_quantized, shape_of
 from modules.weights.hub_models import published_config
+from modules.weights.hub_parts import with_parts_on_disk
 from modules.weights.libraries import import_diffusers
-from modules.weights.load_component import load_component
+from modules.weights.load_component import is_of_transformers, load_component
 from modules.weights.part_files import denoiser_tensors, inner_tensors, vae_tensors
 from modules.weights.part_names import INSIDE, found_inside, in_diffusers_names, surplus
 from modules.weights.safe import read_header, tensor_shapes
+from modules.weights.text_encoder_files import SETTING as ENCODERS_SETTING
+from modules.weights.text_encoder_files import encoder_files
+from modules.weights.text_encoder_loading import load_text_encoder
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +49,7 @@ def own_parts(family: Family, config: ModelConfig) -> dict[str, Path]:
         if file:
             parts[component] = _denoiser_path(file, setting)
             parts |= dict.fromkeys(_inside(family, parts[component], setting), parts[component])
-    return parts
+    return parts | encoder_files(family, config)
 
 
 def _inside(family: Family, path: Path, setting: str) -> dict[str, bool]:
@@ -76,9 +80,11 @@ def _names_in(path: Path, setting: str) -> Collection[str]:
 def replaced_parts(family: Family, config: ModelConfig) -> set[str]:
     """The components of which only the configs are needed: settings name a file for the weights, or nothing uses them.
 
-    Raises WeightsError, starting with the setting, if the header of a file is damaged.
+    Text encoders whose file is still to be downloaded are left out: it tells which of them it has.
+    Raises WeightsError, starting with the setting, if the header of a file is damaged, or a file of model.text_encoders
+    is no text encoder of the model.
     """
-    parts = {*family.unused}
+    parts = {*family.unused, *encoder_files(family, with_parts_on_disk(config))}
     files = config.denoiser_files(family.denoisers)
     for component, (setting, file) in zip(family.denoisers, files.items(), strict=True):
         if file:
@@ -91,6 +97,8 @@ def replaced_parts(family: Family, config: ModelConfig) -> set[str]:
 
 def setting_of(family: Family, component: str) -> str:
     """The setting that names the file of an own part."""
+    if component in family.text.encoders:
+        return ENCODERS_SETTING
     if component in family.text.connectors:
         return DENOISER_SETTINGS[0]
     return dict(zip(family.denoisers, DENOISER_SETTINGS, strict=False)).get(component, "model.vae")
@@ -133,13 +141,27 @@ def _check_header(path: Path, setting: str) -> None:
         raise WeightsError(f"{setting} {error}") from error
 
 
-def put_own_parts(pipe: DiffusionPipeline, family: Family, parts: Mapping[str, Path]) -> None:
-    """Puts parts, as from `own_parts`, in place of those of a loaded pipeline. Raises WeightsError."""
+def check_places(family: Family, parts: Mapping[str, Path], components: Collection[str], base: str) -> None:
+    """Raises WeightsError for the file of a text encoder that the base model goes without.
+
+    parts: as from `own_parts`. components: those that the base model has.
+    """
+    for name in family.text.encoders:
+        if name in parts and name not in components:
+            raise WeightsError(
+                f"{ENCODERS_SETTING} '{parts[name]}': is the {name} of {family.label}, and model.base {base!r} goes "
+                "without; leave it out, or choose a base model that has one."
+            )
+
+
+def put_own_parts(pipe: DiffusionPipeline, family: Family, parts: Mapping[str, Path], base: str) -> None:
+    """Puts parts, as from `own_parts`, in place of those of the loaded pipeline of model.base. Raises WeightsError."""
+    check_places(family, parts, [name for name, one in pipe.components.items() if one is not None], base)
     for name, path in parts.items():
         own = getattr(pipe, name)
         with tempfile.TemporaryDirectory() as folder:
-            own.save_config(folder)
-            setattr(pipe, name, load_own_part(type(own), path, Path(folder), own.dtype, setting_of(family, name)))
+            (own.config.save_pretrained if is_of_transformers(type(own)) else own.save_config)(folder)
+            setattr(pipe, name, load_own_part(family, name, type(own), path, Path(folder), own.dtype))
 
 
 def take_vae(parts: dict[str, Path], family: Family, config: ModelConfig, dtype: torch.dtype) -> dict[str, Model]:
@@ -154,20 +176,24 @@ def take_vae(parts: dict[str, Path], family: Family, config: ModelConfig, dtype:
         config_folder = Path(os.path.expanduser(config.config_folder)) / family.vae
     else:
         config_folder = path if path.is_dir() else published_config(Path(os.path.expanduser(config.base)), family.vae)
-    return {family.vae: load_own_part(vae_class, path, config_folder, dtype, "model.vae")}
+    return {family.vae: load_own_part(family, family.vae, vae_class, path, config_folder, dtype)}
 
 
 def load_own_part(
-    component_class: type[Any], path: Path, config_folder: Path, dtype: torch.dtype, setting: str
+    family: Family, name: str, component_class: type[Any], path: Path, config_folder: Path, dtype: torch.dtype
 ) -> Model:
     """A component from its own file or folder.
 
-    config_folder: of the base model's component, whose architecture a file must have, in diffusers' tensor names or in
-    those of the original, as far as diffusers knows them.
+    name: of the component. config_folder: of the base model's component, whose architecture a file must have, in the
+    tensor names of diffusers or transformers, or in those of the original, as far as they are known.
     Raises WeightsError, starting with the setting, if it can't be read or is of another kind.
     """
+    setting = setting_of(family, name)
     with refusing(lambda error: _error(setting, path, component_class, loading_reason(error))):
-        if path.is_dir():
+        if name in family.text.encoders:
+            sees_images = family.text.reference_size is not None
+            component, missing = load_text_encoder(component_class, path, config_folder, dtype, sees_images)
+        elif path.is_dir():
             component, missing = _from_folder(component_class, path, dtype)
         else:
             component, missing = _from_file(component_class, path, config_folder, dtype, setting == "model.vae")

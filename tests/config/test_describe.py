@@ -50,6 +50,8 @@ def another_value(info) -> str:
         return f"[{int(info.ge) + 3}, {int(info.ge) + 1}]"
     if info.type == "list[float]":
         return "[0.5, 1e-4]"
+    if info.type == "list[str]":
+        return "[a.safetensors, 'b, c.safetensors']"
     if info.type == "list":
         return "[{}]"
     if info.path == "config_version":

@@ -25,6 +25,7 @@ TEXTS = {
     "float": ("0.5", "1e-4", "2", "0", "x"),
     "list[int]": ("0", "1, 3", "512", "none"),
     "list[float]": ("0", "1e-4, 2e-5", "none"),
+    "list[str]": ("", "a.safetensors", "~/a.safetensors; b, c.safetensors"),
     "str": ("", "a b", "29500", "~/pictures"),
 }
 LISTS = {  # tab -> list of parts that is edited there, and a part

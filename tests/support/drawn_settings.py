@@ -57,10 +57,16 @@ def drawn_value(info: SettingInfo, rng: random.Random, paths: Sequence[str] = ("
     if info.type == "choice":
         return rng.choice(info.choices)
     if info.type == "str":
-        return rng.choice(paths) if info.format in ("file", "folder", "file_or_folder") else rng.choice(TEXTS)
+        return _text(info, rng, paths)
+    if info.type == "list[str]":
+        return [_text(info, rng, paths) for _ in range(rng.choice((0, 0, 1, 2)))]
     if info.type.startswith("list["):
         return [_number(info, rng, info.type == "list[int]") for _ in range(rng.choice((0, 1, 2, 3, 9)))]
     return _number(info, rng, info.type == "int")
+
+
+def _text(info: SettingInfo, rng: random.Random, paths: Sequence[str]) -> str:
+    return rng.choice(paths if info.format in ("file", "folder", "file_or_folder") else TEXTS)
 
 
 def _number(info: SettingInfo, rng: random.Random, whole: bool) -> float:

@@ -231,6 +231,18 @@ def test_a_setting_without_effect_and_a_folder_to_be_made_need_not_be_there(quic
     assert {one.path for one in app.problems.all() if "does not exist" in one.message} == {"model.vae"}
 
 
+def test_of_a_list_of_files_the_missing_one_is_told_and_a_name_on_the_hub_is_no_missing_file(
+    quick_app, tmp_path, wait_for
+):
+    app, gone = quick_app, tmp_path / "gone.safetensors"
+    encoders = ["somebody/model/t5xxl.safetensors", str(gone)]
+    app.settings.set_many({"method": "lora", "model.vae": "somebody/vae", "model.text_encoders": encoders})
+    wait_for(app, lambda: str(gone) in blocked(app, "model.text_encoders"))
+    assert {one.path for one in app.problems.all() if "does not exist" in one.message} == {"model.text_encoders"}
+    gone.write_bytes(b"")
+    wait_for(app, lambda: not blocked(app, "model.text_encoders"))
+
+
 def test_folders_are_not_read_again_while_nothing_happens_to_them(app, counts, wait_for):
     app.settings.set("concepts.0.repeats", 7)
     wait_for(app, lambda: app.devices.num_samples == 7)

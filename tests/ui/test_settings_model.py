@@ -107,6 +107,8 @@ def another_value(info, value):
         return next(choice for choice in info.choices if choice != value)
     if info.type in ("list[int]", "list[float]"):
         return [*value, 12 if info.le == 12 else 64]
+    if info.type == "list[str]":
+        return [*value, "a, b.safetensors"]
     if info.type == "str":
         return "12399" if info.path == "initial_port" else f"{value}x"
     if info.type == "int":

@@ -10,6 +10,7 @@ import pytest
 import torch
 from accelerate import init_empty_weights
 
+from modules.families.registry import FAMILIES
 from modules.weights.errors import WeightsError
 from modules.weights.own_parts import load_own_part
 from modules.weights.part_names import PREFIXES, in_diffusers_names
@@ -23,7 +24,8 @@ def read(folder, tensors, file, setting="model.denoiser"):
     """The weights that a part of the kind in `folder` has after it was read from a file with these tensors."""
     save_tensors(file, tensors)
     kind = json.loads((folder / "config.json").read_text())["_class_name"]
-    return load_own_part(getattr(diffusers, kind), file, folder, torch.float32, setting).state_dict()
+    name = "vae" if setting == "model.vae" else "unet"
+    return load_own_part(FAMILIES["sd15"], name, getattr(diffusers, kind), file, folder, torch.float32).state_dict()
 
 
 def assert_equal(got, expected):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from modules.config.describe import SettingInfo, settings_by_path
+from modules.machine.hub_parts import PARTS, named_part
 from modules.ui.models.Listeners import Listeners
 
 if TYPE_CHECKING:
@@ -53,21 +54,24 @@ class PlaceWatch:
     def errors(self) -> list[str]:
         """A sentence for each setting that matters and names something missing, which starts with the setting."""
         found = ((setting, path, self._error(setting)) for setting, path in self._places().items())
-        return [f"{setting} {path}: {error}" for setting, path, error in found if error]
+        return [f"{declared_at(setting)} {path}: {error}" for setting, path, error in found if error]
 
     def _error(self, setting: str) -> str:
         state = self.state(setting)
         if state not in ("missing", "file"):
             return ""
-        info = self._settings.info(setting)
+        info = self._settings.info(declared_at(setting))
         is_wrong = state == "missing" or info.format == "folder"
         if not is_wrong or info.path in EXAMINED_ELSEWHERE or not self._matters(setting):
+            return ""
+        if state == "missing" and _may_be_on_hub(info, self._places()[setting]):
             return ""
         remedy = "choose a folder of images." if info.path == "concepts[].path" else "choose another, or empty it."
         return f"{'does not exist' if state == 'missing' else 'is not a folder'}; {remedy}"
 
     def _matters(self, setting: str) -> bool:
         part = setting.split(".")
+        setting = declared_at(setting)
         is_off = part[0] == "concepts" and not self._settings.get(f"concepts.{part[1]}.enabled")
         return not is_off and self._settings.is_visible(setting)
 
@@ -84,9 +88,9 @@ class PlaceWatch:
                         yield setting, path
 
     def _in_parts(self, info: SettingInfo) -> list[str]:
-        """The paths of a setting: of a list's, one for each part."""
+        """The paths of a setting: of a list's, one for each part or file."""
         parts, of_list, name = info.path.partition("[]")
-        if not of_list:
+        if not of_list and info.type != "list[str]":
             return [info.path]
         return [f"{parts}.{number}{name}" for number in range(len(self._settings.get(parts)))]
 
@@ -96,13 +100,24 @@ class PlaceWatch:
     def _take(self, found: dict[tuple[str, str], State]) -> None:
         self._is_looking = False
         errors, before, self._states = self.errors(), self._states, found
-        changed = {key[0] for key, state in found.items() if state != before.get(key, state)}
+        changed = {declared_at(key[0]) for key, state in found.items() if state != before.get(key, state)}
         if changed or self.errors() != errors:
             self._listeners.tell(changed)
 
     def _fail(self, error: Exception) -> None:
         self._is_looking = False
         raise error
+
+
+def declared_at(setting: str) -> str:
+    """The path of a setting itself, if it is that of an entry in a list of files: "model.text_encoders.0"."""
+    whole, _, number = setting.rpartition(".")
+    return whole if number.isdecimal() else setting
+
+
+def _may_be_on_hub(info: SettingInfo, name: str) -> bool:
+    section, _, field = info.path.partition(".")
+    return section == "model" and field in PARTS and named_part(name, PARTS[field]) is not None
 
 
 def states_of(named: Mapping[str, str]) -> dict[tuple[str, str], State]:

@@ -108,6 +108,7 @@ def sample_options(
     own_parts = dict(zip(("--vae", "--denoiser", "--denoiser-2"), (config.model.vae, *files.values()), strict=False))
     if base == config.model.base:  # else it has them already
         options += [text for option, path in own_parts.items() if path for text in (option, path)]
+        options += [text for path in config.model.text_encoders for text in ("--text-encoder", path)]
     for path in model if trained else ():
         if facts.trains_words and is_word(path):
             options += ["--embedding", str(path)]

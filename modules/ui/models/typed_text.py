@@ -24,6 +24,8 @@ def read_text(info: SettingInfo, text: str) -> Any:
         return None
     if info.path == "device_indexes" and text.lower() == NO_GPU:
         raise ValueError("none is chosen: tick at least one, or leave the field empty for all")
+    if info.type == "list[str]":
+        return [entry.strip() for entry in text.split(";") if entry.strip()]
     if info.type in NUMBER_LISTS:
         read = _read_whole if info.type == "list[int]" else _read_number
         return [read(entry) for entry in re.split(r"[,;\s]+", text) if entry]

@@ -34,6 +34,7 @@ CARDS = (
             "model.vae",
             "model.denoiser",
             "model.denoiser_2",
+            "model.text_encoders",
             "model.training_adapter",
             "model.prediction_type",
             "model.zero_terminal_snr",

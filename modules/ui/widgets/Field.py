@@ -256,5 +256,6 @@ def value_text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, list):
-        return ", ".join(str(entry) for entry in value)
+        separator = "; " if any(isinstance(entry, str) for entry in value) else ", "  # a path may have a comma
+        return separator.join(str(entry) for entry in value)
     return str(value)

@@ -109,7 +109,8 @@ class EntryField(TypedField):
 
 
 class PathField(EntryField):
-    """An entry with a button that opens the system's dialog; two buttons if it may be a file or a folder."""
+    """An entry with a button that opens the system's dialog; two buttons if it may be a file or a folder. To a list of
+    files the dialog adds one."""
 
     is_wide = True
 
@@ -135,10 +136,11 @@ class PathField(EntryField):
 
     def _browse(self, file: bool = False) -> None:
         kind: Literal["file", "folder"] = "file" if file or self.info.format == "file" else "folder"
-        question = PathQuestion(kind, self.info.label, self.entry.get().strip())
+        is_list, text = self.info.type == "list[str]", self.entry.get().strip()
+        question = PathQuestion(kind, self.info.label, text.rpartition(";")[2].strip() if is_list else text)
         chosen = ask_path(self.app, question, parent=self.parent.winfo_toplevel())
         if chosen and self.editor.winfo_exists():
-            self.commit(chosen)
+            self.commit("; ".join(filter(None, (text.rstrip("; "), chosen))) if is_list else chosen)
             self.refresh()
 
 
