@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from modules.config.errors import UserError
 from modules.engine.arguments import check_function, check_metric_name, check_metrics
-from modules.engine.loading import batch_size_of
+from modules.engine.batches import num_samples
 from modules.engine.metrics import Metric, is_torchmetric, mean_to_sum, sum_and_count
 
 Criterion = Callable[[Any, Any], Tensor]
@@ -50,20 +50,21 @@ class Task:
                 "batch): pass exactly one of them."
             )
 
-    def run(self, model: nn.Module, batch: Any, measures: bool = True) -> BatchResult:
+    def run(self, model: nn.Module, batch: Any, planned: int | None = None, measures: bool = True) -> BatchResult:
         """The forward pass of a batch that is on the model's device. Nothing in it waits for the device.
 
+        planned: as in `num_samples`.
         measures: whether to compute `metrics`, and to update those that are torchmetrics objects.
         """
         if self.step_fn is not None:
-            return _step_result(self.step_fn(model, batch), batch)
+            return _step_result(self.step_fn(model, batch), batch, planned)
         assert self.criterion is not None  # one of the two is given
         inputs, target = _inputs_and_target(batch)
         output = model(inputs)
         loss = _mean_loss(self.criterion(output, target))
         with torch.no_grad():
             sums = dict(self._measure(output, target, loss.device)) if measures else {}
-        return BatchResult(loss, batch_size_of(batch), sums)
+        return BatchResult(loss, num_samples(batch, planned), sums)
 
     def _measure(self, output: Any, target: Any, device: torch.device) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
         for name, metric in self.metrics.items():
@@ -73,9 +74,9 @@ class Task:
                 yield name, sum_and_count(name, metric(output, target), device)
 
 
-def _step_result(result: Any, batch: Any) -> BatchResult:
+def _step_result(result: Any, batch: Any, planned: int | None) -> BatchResult:
     loss, samples, metrics = (*result, None, None)[:3] if isinstance(result, tuple) else (result, None, None)
-    loss, samples = _mean_loss(loss), batch_size_of(batch) if samples is None else int(samples)
+    loss, samples = _mean_loss(loss), num_samples(batch, planned) if samples is None else int(samples)
     if not samples:
         raise UserError("step_fn: the number of samples in this batch is unknown; return (loss, samples).")
     for name in metrics or {}:

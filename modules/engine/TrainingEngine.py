@@ -35,12 +35,13 @@ from modules.engine.arguments import (
     check_scheduler,
     check_state,
 )
+from modules.engine.batches import to_device
 from modules.engine.EngineCheckpoints import EngineCheckpoints
 from modules.engine.EngineOptimizer import EngineOptimizer
 from modules.engine.EpochTotals import EpochTotals
 from modules.engine.History import History
 from modules.engine.joining import introduce_ranks, join_ranks, make_runtime, precision_name
-from modules.engine.loading import LoadedStep, StepSource, step_source, to_device
+from modules.engine.loading import LoadedStep, StepSource, step_source
 from modules.engine.metrics import MeanFigures, Metric, is_torchmetric, mean_to_sum
 from modules.engine.predictions import gather_predictions
 from modules.engine.RankContext import rank_context
@@ -184,7 +185,8 @@ class TrainingEngine:
         criterion(output, target): returns the mean loss of a batch of (inputs, target).
         step_fn(model, batch): instead of a criterion, for all other batches. It returns the mean loss, or (loss,
             samples), or (loss, samples, metrics), where each metric is its mean over the batch or a pair (sum, count).
-            If it does not return the samples, they are the length of the batch's first tensor.
+            If it does not return the samples, they are those that the loader has put together; from other iterables
+            of batches, the length of the batch's first tensor.
         optimizer, scheduler: from torch, for the parameters of the model.
         scheduler_interval: whether the scheduler steps after every epoch or after every optimizer step.
             ReduceLROnPlateau gets the metric `monitor`.
@@ -278,7 +280,7 @@ class TrainingEngine:
         self.model.train()
         steps = _mark_last(source.steps(epoch, first))
         loop.fit(
-            Step(step.batches, epoch, first + number, is_last, step.padding)
+            Step(step.counted(), epoch, first + number, is_last, step.padding)
             for number, (step, is_last) in enumerate(steps)
         )
         if loop.epoch == epoch and not loop.stopped:
@@ -316,8 +318,9 @@ class TrainingEngine:
     def _step_function(self, task: Task, measures: bool) -> Callable[[nn.Module, Any], Any]:
         """The step function for the loop. measures: whether to compute metrics on the training data."""
 
-        def step(model: nn.Module, batch: Any) -> tuple[Tensor, int, dict[str, Tensor]]:
-            result = task.run(model, to_device(batch, self.device), measures)
+        def step(model: nn.Module, counted: tuple[Any, int | None]) -> tuple[Tensor, int, dict[str, Tensor]]:
+            batch, planned = counted
+            result = task.run(model, to_device(batch, self.device), planned, measures)
             if not result.loss.requires_grad:
                 raise UserError(
                     "The loss does not depend on the trainable parameters of the model: compute it from the model's "
@@ -364,7 +367,8 @@ class TrainingEngine:
                 if step.padding:
                     continue
                 self.runtime.heartbeat.beat()
-                result = task.run(self.model, to_device(step.batches[0], self.device))
+                ((batch, planned),) = step.counted()
+                result = task.run(self.model, to_device(batch, self.device), planned)
                 for name, pair in result.sums.items():
                     figures.add(name, *pair)
                 figures.add("loss", *mean_to_sum(result.loss, result.samples, self.device))

@@ -8,7 +8,7 @@ with `__getitems__`, and per worker for iterable datasets.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
@@ -25,10 +25,19 @@ from modules.engine.sent_by_value import SentFunction, by_value, from_value
 
 @dataclass(frozen=True)
 class LoadedStep:
-    """The batches of a rank in one optimizer step. padding: whether they only serve to take part in the collectives."""
+    """The batches of a rank in one optimizer step.
+
+    counts: the samples that were put together for each batch; empty if they are unknown.
+    padding: whether the batches only serve to take part in the collectives.
+    """
 
     batches: list[Any]
+    counts: list[int] = field(default_factory=list)
     padding: bool = False
+
+    def counted(self) -> list[tuple[Any, int | None]]:
+        """Each batch with its count; None if that is unknown."""
+        return list(zip(self.batches, self.counts or [None] * len(self.batches), strict=True))
 
 
 class StepSource(Protocol):
@@ -72,12 +81,14 @@ class MapDatasetSource:
         here, alone = (runtime.rank, runtime.world_size), (0, 1)
         self._plan = EpochPlan(loader, *(alone if is_split else here), accumulation, seed)
         self._keys = _EpochKeys(*(here if is_split else alone))
+        # otherwise each item of the dataset is a batch already
+        self._batches_samples = loader.batch_size is not None or loader.batch_sampler is not None
         self._loader = _rebuilt(
             loader,
             _SeededDataset(loader.dataset, seed),
             **(
                 {"batch_sampler": self._keys}
-                if loader.batch_size is not None or loader.batch_sampler is not None
+                if self._batches_samples
                 else {"batch_size": None, "sampler": _FlatKeys(self._keys)}
             ),
         )
@@ -92,7 +103,8 @@ class MapDatasetSource:
         batches = iter(self._loader)
         for number in range(first, len(planned)):
             step = planned[number]
-            yield LoadedStep(list(islice(batches, len(step.micro_batches))), step.padding)
+            counts = list(map(len, step.micro_batches)) if self._batches_samples else []
+            yield LoadedStep(list(islice(batches, len(step.micro_batches))), counts, step.padding)
 
     def num_steps(self) -> int | None:
         if self._num_steps is None:
@@ -109,6 +121,7 @@ class IterableDatasetSource:
     def __init__(self, loader: DataLoader, runtime: Runtime, accumulation: int, seed: int):
         self._stream = _ShardedStream(loader, runtime.rank, runtime.world_size, seed)
         self._loader = _rebuilt(loader, self._stream, batch_size=None, collate_fn=_identity)
+        self._batches_samples = loader.batch_size is not None
         self._accumulation = accumulation
         self._seed = seed
 
@@ -119,8 +132,9 @@ class IterableDatasetSource:
         for _ in range(first * self._accumulation):  # an iterable dataset can only be read from its start
             next(parts, None)
         while group := list(islice(parts, self._accumulation)):
-            own = [batch for batch, is_padding in group if not is_padding]
-            yield LoadedStep(own or [group[0][0]], padding=not own)
+            own = [(batch, count) for batch, count in group if count] or group[:1]
+            counts = [count for _, count in own] if self._batches_samples else []
+            yield LoadedStep([batch for batch, _ in own], counts, padding=not own[0][1])
 
     def num_steps(self) -> int | None:
         return None
@@ -147,7 +161,7 @@ class PreShardedSource:
             if number >= first:
                 yield step
         for _ in range(max(first, number + 1), count):
-            yield LoadedStep(step.batches[-1:], padding=True)
+            yield LoadedStep(step.batches[-1:], step.counts[-1:], padding=True)
 
     def num_steps(self) -> int:
         return -(-len(self._loader) // self._accumulation)
@@ -177,32 +191,6 @@ class IterableSource:
             return -(-len(self._batches) // (self._runtime.world_size * self._accumulation))
         except TypeError:  # raised by containers of something without a length
             return None
-
-
-def batch_size_of(batch: Any) -> int:
-    """The number of samples in a batch: the length of its first tensor; 0 if there is none."""
-    if isinstance(batch, torch.Tensor):
-        return len(batch) if batch.dim() else 1
-    if isinstance(batch, dict):
-        batch = list(batch.values())
-    if isinstance(batch, list | tuple):
-        for part in batch:
-            if size := batch_size_of(part):
-                return size
-    return 0
-
-
-def to_device(batch: Any, device: torch.device) -> Any:
-    """Moves the tensors in `batch` to `device`, including those in nested lists, tuples and dictionaries."""
-    if hasattr(batch, "to"):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, dict):
-        return type(batch)((key, to_device(value, device)) for key, value in batch.items())
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(to_device(value, device) for value in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(to_device(value, device) for value in batch)
-    return batch
 
 
 def _rebuilt(loader: DataLoader, dataset: Dataset, **changes: Any) -> DataLoader:
@@ -293,7 +281,7 @@ def _seeded_dataset(dataset: bytes, seed: int) -> _SeededDataset:
 
 
 class _ShardedStream(IterableDataset):
-    """The batches of one rank, as (batch, whether it is only padding)."""
+    """The batches of one rank, each with the number of its samples: 0 if it is only padding."""
 
     def __init__(self, loader: DataLoader, rank: int, world_size: int, seed: int):
         self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # shared with persistent workers
@@ -307,7 +295,7 @@ class _ShardedStream(IterableDataset):
     def __reduce__(self) -> tuple[Any, ...]:
         return _sharded_stream, (by_value(vars(self)),)
 
-    def __iter__(self) -> Iterator[tuple[Any, bool]]:
+    def __iter__(self) -> Iterator[tuple[Any, int]]:
         worker, epoch = get_worker_info(), int(self.epoch)
         if hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(epoch)
@@ -321,7 +309,7 @@ class _ShardedStream(IterableDataset):
             if not group or (len(group) < size and self._drop_last):
                 return
             first, end = (len(group) * rank // self._world_size for rank in (self._rank, self._rank + 1))
-            yield self._collate(group[first:end] or group[:1]), first == end
+            yield self._collate(group[first:end] or group[:1]), end - first
 
 
 def _sharded_stream(state: bytes) -> _ShardedStream:

@@ -43,7 +43,7 @@ def curves(tmp_path_factory) -> dict[int, dict]:
     return {ranks: {**launched("curves", folder, ranks), "folder": folder} for ranks in (1, 2)}
 
 
-@pytest.mark.parametrize("name", ["norm", "plain", "stream"])
+@pytest.mark.parametrize("name", ["norm", "plain", "stream", "time first"])
 def test_two_ranks_give_the_curve_of_one(name, curves):
     one, two = (curves[ranks][name] for ranks in (1, 2))
     assert one.keys() == two.keys()

@@ -19,7 +19,7 @@ from torch.utils.data import (
 
 from modules.config.errors import UserError
 from modules.distributed.Runtime import Runtime
-from modules.engine.loading import batch_size_of, step_source, to_device
+from modules.engine.loading import step_source
 from tests.support.engine_data import Augmented, Stream
 
 NUMBERS = TensorDataset(torch.arange(23))
@@ -231,25 +231,3 @@ def test_an_infinite_sampler_is_refused(monkeypatch):
 
     with pytest.raises(ValueError, match="never ends"):
         loaded(lambda: DataLoader(NUMBERS, sampler=Endless()), 1)
-
-
-@pytest.mark.parametrize(
-    ("batch", "size"),
-    [
-        (torch.zeros(3, 2), 3),
-        ((torch.zeros(4), torch.zeros(4)), 4),
-        ({"text": ["a", "b"], "image": torch.zeros(2, 1)}, 2),
-        ([["a"], torch.zeros(5)], 5),
-        ("text", 0),
-    ],
-)
-def test_the_first_tensor_determines_the_batch_size(batch, size):
-    assert batch_size_of(batch) == size
-
-
-def test_all_tensors_of_a_batch_are_moved_to_the_device():
-    batch = {"a": [torch.zeros(1), "text"], "b": (torch.ones(1), {"c": torch.ones(2)})}
-    moved = to_device(batch, torch.device("meta"))
-    assert moved["a"][0].is_meta
-    assert moved["a"][1] == "text"
-    assert moved["b"][1]["c"].is_meta

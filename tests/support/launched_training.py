@@ -50,6 +50,7 @@ def curves(folder: Path, ranks: int) -> dict[str, Any]:
         stream = DataLoader(Stream(), batch_size=24 // world_size)
         options = {"optimizer": adamw(engine), "criterion": loss, "num_epochs": 2}
         found["stream"] = dict(engine.train(stream, gradient_accumulation_steps=2, **options))
+        found["time first"] = dict(train_on_sequences(folder, world_size))
         if find_spec("torchmetrics"):
             found["objects"] = evaluate_objects(engine)
         found["predictions"] = engine.predict(DataLoader(points(11), batch_size=2)).tolist()
@@ -60,6 +61,33 @@ def curves(folder: Path, ranks: int) -> dict[str, Any]:
         return found
 
     return launch_distributed_training(train, world_size=ranks)
+
+
+class Recurrent(nn.Module):
+    """A recurrent network, whose batches have time first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRU(1, 8)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.head(self.cell(inputs)[0][-1])
+
+
+def train_on_sequences(folder: Path, world_size: int) -> Any:
+    torch.manual_seed(1)
+    name = f"sequences-{world_size}"
+    engine = TrainingEngine(Recurrent().double(), distributed=world_size > 1, output_dir=folder, experiment_name=name)
+    loader: Any = DataLoader(
+        points(37),  # the last step has fewer
+        batch_size=8 // world_size,
+        collate_fn=lambda samples: (
+            torch.stack([inputs[:, None] for inputs, _ in samples], dim=1),
+            torch.stack([target for _, target in samples]),
+        ),
+    )
+    return engine.train(loader, optimizer=adamw(engine), criterion=nn.CrossEntropyLoss(), num_epochs=2)
 
 
 def evaluate_objects(engine: TrainingEngine) -> dict[str, Any]:
