@@ -60,6 +60,18 @@ class DataParallelSettings:
     divides_updates: bool = False
 
 
+class _Wrapped(DistributedDataParallel):
+    """DDP whose model can be asked for what it has, such as its configuration, as on one rank."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "module":  # not there yet
+                raise
+            return getattr(self.module, name)
+
+
 class DataParallelRuntime(Runtime):
     """One rank of the default process group, which must be initialized.
 
@@ -109,7 +121,7 @@ class DataParallelRuntime(Runtime):
             module, frozen + [name for name, _ in module.named_buffers()]
         )
         settings = self._settings
-        wrapped = DistributedDataParallel(
+        wrapped = _Wrapped(
             module,
             bucket_cap_mb=settings.bucket_size_mb,
             gradient_as_bucket_view=settings.gradient_as_bucket_view,

@@ -73,13 +73,18 @@ class Alone:
 _membership: Membership | Alone | None = None
 
 
-def setup_distributed(config: TrainConfig, tell: Tell | None = print, warn: Tell = print) -> tuple[int, int, int]:
+def setup_distributed(
+    config: TrainConfig,
+    tell: Tell | None = print,
+    warn: Tell = print,
+    address_settings: str = "master_addr and initial_port",
+) -> tuple[int, int, int]:
     """Joins the ranks that the launcher has started, and returns (local rank, rank, world size).
 
     Without a launcher, or with a single rank, returns (0, 0, 1) and creates no process group. A second call does not
     join again.
     tell: called on rank 0, once, with the lines that describe the ranks; None defers them to a later call. warn: called
-    with warnings, such as about slow links.
+    with warnings, such as about slow links. address_settings: by what the address is chosen, for the message.
     Raises UserError, with a one-sentence message, for unavailable devices or backends, and if the ranks can't join.
     """
     global _membership
@@ -88,7 +93,7 @@ def setup_distributed(config: TrainConfig, tell: Tell | None = print, warn: Tell
         if environment is None or environment.world_size == 1:
             _membership = Alone(default_device(config.device_indexes))
         else:
-            _membership = _join(config, environment)
+            _membership = _join(config, environment, address_settings)
     if isinstance(_membership, Alone):
         return 0, 0, 1
     if tell and not _membership.is_introduced:
@@ -219,7 +224,7 @@ def threads_of_rank(environment: RankEnvironment, cores: int, env: Mapping[str, 
     return max(1, cores // environment.local_world_size)
 
 
-def _join(config: TrainConfig, environment: RankEnvironment) -> Membership:
+def _join(config: TrainConfig, environment: RankEnvironment, address_settings: str) -> Membership:
     check_gpus()  # first: GPUs that can't be used would be taken for none
     backend, _ = choose_backend(config.distributed_backend, torch.cuda.is_available(), dist.is_nccl_available())
     device = rank_device(config.device_indexes, environment, backend)
@@ -240,7 +245,7 @@ def _join(config: TrainConfig, environment: RankEnvironment) -> Membership:
     if backend == "gloo" and (problem := gloo_interface_problem(os.environ.get("GLOO_SOCKET_IFNAME", ""))):
         raise RanksError(f"Rank {environment.rank} can't join the others: {problem}; correct or unset it.")
     seconds = float(os.environ.get(JOIN_VARIABLE, JOIN_SECONDS))
-    with _bounded(seconds), _explained(environment):
+    with _bounded(seconds), _explained(environment, address_settings):
         store = dist.PrefixStore(environment.run_id, _open_store(environment, seconds))
         meeting = meet(store, environment, device, backend, seconds)
         dist.init_process_group(
@@ -357,7 +362,7 @@ def _bounded(seconds: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _explained(environment: RankEnvironment) -> Iterator[None]:
+def _explained(environment: RankEnvironment, address_settings: str = "") -> Iterator[None]:
     where = f"{environment.master_addr}:{environment.master_port}"
     try:
         yield
@@ -367,6 +372,6 @@ def _explained(environment: RankEnvironment) -> Iterator[None]:
         if is_nccl_error(error):
             raise RanksError(f"Rank {environment.rank}: {explain_nccl_error(error)}") from error
         raise RanksError(
-            f"Rank {environment.rank} can't join the others at {where} ({first_line(error)}): check master_addr and "
-            "initial_port, and that no firewall blocks the port and no other program uses it."
+            f"Rank {environment.rank} can't join the others at {where} ({first_line(error)}): check "
+            f"{address_settings}, and that no firewall blocks the port and no other program uses it."
         ) from error

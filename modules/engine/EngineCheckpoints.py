@@ -19,12 +19,20 @@ from modules.trainer.TrainingError import DamagedBackup
 class EngineCheckpoints:
     """The newest checkpoint in folder/checkpoints/last and the newest in folder/checkpoints/best.
 
-    Rank 0 writes them in the background; every rank reads them. on_warning(text): called from the writing thread.
+    Rank 0 writes them in the background; every rank reads them. on_done(path, step) and on_warning(text) are
+    called from the writing thread.
     """
 
-    def __init__(self, folder: Path, runtime: Runtime, on_warning: Callable[[str], None]):
+    def __init__(
+        self,
+        folder: Path,
+        runtime: Runtime,
+        on_done: Callable[[Path, int], None],
+        on_warning: Callable[[str], None],
+    ):
         self._folder = folder
         self._runtime = runtime
+        self._on_done = on_done
         self._on_warning = on_warning
         self._last, self._best = (self._store(folder / "checkpoints" / name) for name in ("last", "best"))
         self._has_saved = False
@@ -53,9 +61,9 @@ class EngineCheckpoints:
         Raises UserError if it can't be read. All ranks must call it.
         """
         if resume is True or resume == "last":
-            return newest_backup(self._last, self._runtime)
+            return newest_backup(self._last, self._runtime, "output_dir")
         if resume == "best":
-            return newest_backup(self._best, self._runtime)
+            return newest_backup(self._best, self._runtime, "output_dir")
         if not resume:
             return None
         path = Path(resume)
@@ -104,4 +112,4 @@ class EngineCheckpoints:
         self._went_back_to = None
 
     def _store(self, folder: Path) -> BackupStore:
-        return BackupStore(folder, 1, lambda path, step: None, self._on_warning)
+        return BackupStore(folder, 1, self._on_done, self._on_warning)

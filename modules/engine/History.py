@@ -15,11 +15,13 @@ class History(Mapping[str, list[float]]):
     """Name -> one value per epoch: "train_loss", "lr", "val_loss" (with a validation loader) and each metric.
 
     best_epoch: the best epoch so far (from 1), as `save_best` selects it; None before there is one.
+    stopped: whether training was stopped on request before its last epoch.
     """
 
     def __init__(self, values: Mapping[str, list[float]] | None = None, best_epoch: int | None = None):
         self._values = {name: list(series) for name, series in (values or {}).items()}
         self.best_epoch = best_epoch
+        self.stopped = False
 
     def __getitem__(self, name: str) -> list[float]:
         return self._values[name]

@@ -30,11 +30,15 @@ class BatchResult:
 
 @dataclass(frozen=True)
 class Task:
-    """Exactly one of criterion and step_fn must be given. metrics: for criterion; a step_fn returns its own."""
+    """Exactly one of criterion and step_fn must be given.
+
+    metrics: for criterion; a step_fn returns its own. caller: the engine's method that was given them.
+    """
 
     criterion: Criterion | None = None
     step_fn: StepFn | None = None
     metrics: Mapping[str, Metric] = field(default_factory=dict)
+    caller: str = "train"
 
     def __post_init__(self) -> None:
         check_function("criterion", self.criterion)
@@ -46,8 +50,8 @@ class Task:
                 check_function(f"metric {name!r}", metric)
         if (self.criterion is None) == (self.step_fn is None):
             raise UserError(
-                "train needs either criterion(output, target), for batches of (inputs, target), or step_fn(model, "
-                "batch): pass exactly one of them."
+                f"{self.caller} needs either criterion(output, target), for batches of (inputs, target), or "
+                "step_fn(model, batch): pass exactly one of them."
             )
 
     def run(self, model: nn.Module, batch: Any, planned: int | None = None, measures: bool = True) -> BatchResult:
@@ -61,7 +65,7 @@ class Task:
         assert self.criterion is not None  # one of the two is given
         inputs, target = _inputs_and_target(batch)
         output = model(inputs)
-        loss = _mean_loss(self.criterion(output, target))
+        loss = _mean_loss(self.criterion(output, target), "criterion")
         with torch.no_grad():
             sums = dict(self._measure(output, target, loss.device)) if measures else {}
         return BatchResult(loss, num_samples(batch, planned), sums)
@@ -76,7 +80,7 @@ class Task:
 
 def _step_result(result: Any, batch: Any, planned: int | None) -> BatchResult:
     loss, samples, metrics = (*result, None, None)[:3] if isinstance(result, tuple) else (result, None, None)
-    loss, samples = _mean_loss(loss), num_samples(batch, planned) if samples is None else int(samples)
+    loss, samples = _mean_loss(loss, "step_fn"), num_samples(batch, planned) if samples is None else int(samples)
     if not samples:
         raise UserError("step_fn: the number of samples in this batch is unknown; return (loss, samples).")
     for name in metrics or {}:
@@ -99,7 +103,10 @@ def _inputs_and_target(batch: Any) -> tuple[Any, Any]:
     )
 
 
-def _mean_loss(loss: Tensor) -> Tensor:
-    if not isinstance(loss, Tensor) or loss.dim() > 0:
+def _mean_loss(loss: Tensor, who: str) -> Tensor:
+    if not isinstance(loss, Tensor):
+        forms = ", (loss, samples) or (loss, samples, metrics)" if who == "step_fn" else ""
+        raise UserError(f"{who} returned {type(loss).__name__}: return the loss, a scalar tensor{forms}.")
+    if loss.dim() > 0:
         raise UserError("The loss must be the mean over the batch, a scalar tensor; use reduction='mean'.")
     return loss

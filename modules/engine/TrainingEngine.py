@@ -8,6 +8,7 @@ and two ranks with batches of 32 give the same loss curve, up to rounding.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,29 +23,33 @@ from modules.config.errors import UserError
 from modules.distributed.setup_distributed import cleanup_distributed
 from modules.engine.arguments import (
     Backend,
-    check_callbacks,
     check_clip_grad_norm,
     check_count,
+    check_criterion,
     check_ema_decay,
     check_loader,
     check_model,
-    check_monitor,
     check_optimizer,
-    check_prediction,
+    check_plateau,
     check_resume,
     check_scheduler,
     check_state,
 )
+from modules.engine.bare_model import bare_model
 from modules.engine.batches import to_device
+from modules.engine.callbacks import EngineBoard, listeners, told_of_failure
 from modules.engine.EngineCheckpoints import EngineCheckpoints
+from modules.engine.EngineCommands import EngineCommands, stopping_on_ctrl_c
 from modules.engine.EngineOptimizer import EngineOptimizer
 from modules.engine.EpochTotals import EpochTotals
+from modules.engine.evaluation import measure, predict
 from modules.engine.History import History
 from modules.engine.joining import introduce_ranks, join_ranks, make_runtime, precision_name
-from modules.engine.loading import LoadedStep, StepSource, step_source
-from modules.engine.metrics import MeanFigures, Metric, is_torchmetric, mean_to_sum
-from modules.engine.predictions import gather_predictions
+from modules.engine.loading import StepSource, mark_last, step_source
+from modules.engine.metrics import Metric, is_torchmetric
+from modules.engine.Monitor import Mode, Monitor
 from modules.engine.RankContext import rank_context
+from modules.engine.same_ranks import check_same_program, check_same_weights
 from modules.engine.Task import Criterion, StepFn, Task
 from modules.session.backups import ENGINE
 from modules.session.names import safe_file_name
@@ -55,9 +60,10 @@ from modules.trainer.evaluation_mode import evaluation_mode
 from modules.trainer.heap import keep_freed_memory
 from modules.trainer.LoopSettings import LoopSettings
 from modules.trainer.Step import Step
-from modules.trainer.TensorBoardCallbacks import TensorBoardCallbacks
 from modules.trainer.TrainingLoop import Action, TrainingLoop, autocast
 from modules.trainer.Trigger import Trigger
+
+REMEDY_FOR_NAN = "lower the optimizer's lr, or pass use_amp=False"
 
 
 class TrainingEngine:
@@ -70,7 +76,8 @@ class TrainingEngine:
     With several ranks, every rank makes the same calls. The model, its device, the history and the folder of the output
     are the attributes `model`, `device`, `history` and `folder`.
 
-    model: any module with parameters; it is moved to the device.
+    model: any module with parameters; it is moved to the device. It is taken out of DistributedDataParallel and
+        `torch.compile`, and stays compiled.
     device: by default the first GPU, or the GPU of this rank, or the CPU if there is no GPU.
     distributed: whether this process is one of several ranks. They have been joined by `setup_distributed`, or are
         joined now according to the launcher's variables.
@@ -108,6 +115,7 @@ class TrainingEngine:
     ):
         check_model(model)
         check_ema_decay(ema_decay)
+        model = bare_model(model)
         self.runtime = make_runtime(device, distributed, local_rank, world_size, backend, sync_batchnorm)
         self.device = self.runtime.device
         self.model = model.to(self.device)
@@ -117,10 +125,12 @@ class TrainingEngine:
         self._precision = precision_name(use_amp, amp_dtype, self.device)
         if distributed:
             introduce_ranks(backend, self._precision)
+            check_same_program(self.runtime, experiment_name, seed, self.model)
         self._ema = EmaConfig(enabled=use_ema, decay=ema_decay)
         self._totals = EpochTotals()
-        self._warnings = PrintWarnings() if self.is_main_process else TrainCallbacks()
-        self._checkpoints = EngineCheckpoints(self.folder, self.runtime, self._warnings.on_warning)
+        self._listeners = listeners(None, self.is_main_process)
+        self._commands = EngineCommands()
+        self._checkpoints = EngineCheckpoints(self.folder, self.runtime, self._on_checkpoint, self._on_warning)
         self._loop: TrainingLoop | None = None
         self._task: Task | None = None
         self._loaded: Backup | None = None
@@ -173,10 +183,11 @@ class TrainingEngine:
         metrics: Mapping[str, Metric] | None = None,
         step_fn: StepFn | None = None,
         monitor: str | None = None,
+        mode: Mode | None = None,
         scheduler_interval: Literal["epoch", "step"] = "epoch",
         save_every_steps: int | None = None,
         unused_parameters: bool = False,
-        callbacks: TrainCallbacks | None = None,
+        callbacks: TrainCallbacks | Iterable[TrainCallbacks] | None = None,
     ) -> History:
         """Trains for `num_epochs` epochs in total and returns the history, which is the same on every rank.
 
@@ -199,11 +210,13 @@ class TrainingEngine:
             continues from that one.
         metrics: name -> f(output, target), which returns one value per sample or (sum, count), or a torchmetrics
             object. Computed on the validation data, or on the training data if there is no val_loader.
-        monitor: the metric that selects the best epoch. Lower is better if its name ends in "loss", otherwise higher.
-            By default "val_loss", or "train_loss" without a val_loader.
+        monitor: the metric that selects the best epoch. By default "val_loss", or "train_loss" without a val_loader.
+        mode: whether lower ("min") or higher ("max") values of `monitor` are better; by default as usual for metrics of
+            that name, such as "mae" or "accuracy".
         save_every_steps: also save a checkpoint every so many optimizer steps.
         unused_parameters: whether a step may leave parameters without a gradient.
-        callbacks: called for every optimizer step and for warnings.
+        callbacks: one or several, called at the start, for every optimizer step, validation, epoch and checkpoint, for
+            warnings, and at the end or on an error. Warnings are printed unless one of them overrides `on_warning`.
 
         Raises UserError for mistakes of the caller.
         """
@@ -211,6 +224,7 @@ class TrainingEngine:
         if val_loader is not None:
             check_loader("val_loader", val_loader)
         check_optimizer(optimizer, self.model)
+        criterion = check_criterion(criterion, self.device)
         check_scheduler(scheduler, scheduler_interval, optimizer)
         check_count("num_epochs", num_epochs)
         check_count("gradient_accumulation_steps", gradient_accumulation_steps)
@@ -218,26 +232,32 @@ class TrainingEngine:
             check_count("save_every_steps", save_every_steps)
         check_clip_grad_norm(clip_grad_norm)
         check_resume(resume)
-        check_callbacks(callbacks)
+        self._listeners = listeners(callbacks, self.is_main_process)
         task = Task(criterion, step_fn, metrics if metrics is not None else {})
         if val_loader is None and any(map(is_torchmetric, task.metrics.values())):
             raise UserError("metrics: torchmetrics objects need a val_loader; pass one.")
         source = step_source(train_loader, self.runtime, gradient_accumulation_steps, self.seed)
         adapted = EngineOptimizer(optimizer, scheduler, scheduler_interval, self.model)
         self._task = task
-        monitor = monitor or ("train_loss" if val_loader is None else "val_loss")
+        figure = monitor or ("train_loss" if val_loader is None else "val_loss")
+        monitored = Monitor(figure, mode, otherwise=getattr(scheduler, "mode", None))
+        check_plateau(scheduler, monitored)
         if task.step_fn is None:  # the names of its metrics are only known when it returns them
             of_validation = ["val_loss"] if val_loader is not None else []
-            check_monitor(monitor, ["train_loss", "lr", *of_validation, *task.metrics])
+            monitored.check(["train_loss", "lr", *of_validation, *task.metrics])
+        board = EngineBoard(self.folder / "tensorboard")
+        if self.is_main_process:
+            self._listeners.listeners.append(board)
+        self._commands = EngineCommands(rank_context().commands)
         loop = self._loop = TrainingLoop(
             self.model,
             self._step_function(task, measures=val_loader is None),
             lambda params: adapted,
             (source.num_steps() or 0) * num_epochs,
-            LoopSettings(clip_grad_norm or 0.0, self._ema, self._precision, self.seed),
+            LoopSettings(clip_grad_norm or 0.0, self._ema, self._precision, self.seed, remedy_for_nan=REMEDY_FOR_NAN),
             self.runtime,
-            CallbackList([self._totals, callbacks or self._warnings]),
-            rank_context().commands,
+            CallbackList([self._totals, self._listeners]),
+            self._commands,
             unused_parameters,
         )
         if save_every_steps:
@@ -253,24 +273,36 @@ class TrainingEngine:
             self._resume(loop, backup)
         with ExitStack() as stack:
             stack.callback(self._checkpoints.close)
-            board = TensorBoardCallbacks(self.folder / "tensorboard")
             stack.callback(board.close)
+            if save_last and self.runtime.world_size == 1:
+                stack.enter_context(stopping_on_ctrl_c(self._commands))
+            stack.enter_context(told_of_failure(self._listeners))
+            self._listeners.on_started(time.time())
+            self._has_compared = False
             while loop.epoch < num_epochs and not loop.stopped:
                 if not self._train_epoch(loop, source):  # stopped before the epoch's end
                     break
-                figures = self._end_epoch(adapted, task, val_loader, monitor)
-                is_best = self._record_epoch(figures, monitor)
-                if self.is_main_process:
-                    board.add_scalars(figures, self.history.num_epochs)
+                figures = self._end_epoch(adapted, task, val_loader, monitored)
+                is_best = self._record_epoch(figures, monitored)
                 if save_best and is_best:
                     self._checkpoints.save_best(self.state_dict())
                 if save_last or (save_every_steps and loop.step % save_every_steps == 0):
                     self._save_last()
+                self._listeners.on_epoch(self.history.num_epochs, figures)
             if loop.stopped and save_last:
                 self._save_last()
-        rank_context().step, rank_context().stopped = loop.step, loop.stopped and loop.epoch < num_epochs
-        self.runtime.barrier("saving")
+            self.history.stopped = loop.stopped and loop.epoch < num_epochs
+            rank_context().step, rank_context().stopped = loop.step, self.history.stopped
+            self.runtime.barrier("saving")
+        self._listeners.on_finished(loop.step)
         return self.history
+
+    def stop(self) -> None:
+        """Ends `train` after the current step, with a checkpoint; for callbacks that decide when training is done.
+
+        It is enough that one rank calls it. The history then says `stopped`.
+        """
+        self._commands.stop()
 
     def _train_epoch(self, loop: TrainingLoop, source: StepSource) -> bool:
         """Whether the epoch was trained to its end; a stop may come with its last step."""
@@ -278,17 +310,26 @@ class TrainingEngine:
         if first == 0:
             self._totals.clear()
         self.model.train()
-        steps = _mark_last(source.steps(epoch, first))
-        loop.fit(
-            Step(step.counted(), epoch, first + number, is_last, step.padding)
-            for number, (step, is_last) in enumerate(steps)
-        )
+        loop.fit(self._steps(source, epoch, first))
         if loop.epoch == epoch and not loop.stopped:
-            raise UserError("train_loader yields no batches: there is nothing to train on.")
+            again = "it is used up after one epoch; pass a DataLoader" if epoch else "there is nothing to train on"
+            raise UserError(f"train_loader yields no batches: {again}.")
+        self._compare_weights()
         return loop.epoch > epoch
 
+    def _steps(self, source: StepSource, epoch: int, first: int) -> Iterator[Step]:
+        for number, (step, is_last) in enumerate(mark_last(source.steps(epoch, first)), first):
+            yield Step(step.counted(), epoch, number, is_last, step.padding)
+            self._compare_weights()
+
+    def _compare_weights(self) -> None:
+        """After the first step, in which gradients that are not averaged show."""
+        if not self._has_compared:
+            self._has_compared = True
+            check_same_weights(self.runtime, self.model)
+
     def _end_epoch(
-        self, optimizer: EngineOptimizer, task: Task, val_loader: Iterable[Any] | None, monitor: str
+        self, optimizer: EngineOptimizer, task: Task, val_loader: Iterable[Any] | None, monitor: Monitor
     ) -> dict[str, float]:
         figures = self._totals.means()
         figures["lr"] = optimizer.torch.param_groups[0]["lr"]
@@ -296,16 +337,15 @@ class TrainingEngine:
             measured = self._measure(val_loader, task)
             figures["val_loss"] = measured.pop("loss")
             figures.update(measured)
-        check_monitor(monitor, figures)
-        optimizer.end_epoch(figures[monitor])
+        monitor.check(figures)
+        optimizer.end_epoch(figures[monitor.name])
         return figures
 
-    def _record_epoch(self, figures: dict[str, float], monitor: str) -> bool:
+    def _record_epoch(self, figures: dict[str, float], monitor: Monitor) -> bool:
         """Adds an epoch to the history and returns whether it is the best so far."""
         self.history.append(figures)
-        sign = 1.0 if monitor.endswith("loss") else -1.0
-        value, best = figures[monitor], self.history.best_epoch
-        is_best = value == value and (best is None or sign * value < sign * self.history[monitor][best - 1])
+        best = self.history.best_epoch
+        is_best = monitor.is_better(figures[monitor.name], self.history[monitor.name][best - 1] if best else None)
         if is_best:
             self.history.best_epoch = self.history.num_epochs
         if self.is_main_process:
@@ -350,54 +390,28 @@ class TrainingEngine:
         criterion, metrics, step_fn: as in `train`; by default those of its last call.
         """
         check_loader("loader", loader)
-        before = self._task or Task(criterion, step_fn)
+        before = self._task or Task(criterion, step_fn, caller="evaluate")
         given = criterion is not None or step_fn is not None
         task = Task(
             criterion if given else before.criterion,
             step_fn if given else before.step_fn,
             before.metrics if metrics is None else metrics,
+            "evaluate",
         )
         return self._measure(loader, task)
 
-    @torch.no_grad()
     def _measure(self, loader: Iterable[Any], task: Task) -> dict[str, float]:
-        figures = MeanFigures(task.metrics, self.device)
         with self._inference_mode():
-            for step in step_source(loader, self.runtime, 1, self.seed).steps(0):
-                if step.padding:
-                    continue
-                self.runtime.heartbeat.beat()
-                ((batch, planned),) = step.counted()
-                result = task.run(self.model, to_device(batch, self.device), planned)
-                for name, pair in result.sums.items():
-                    figures.add(name, *pair)
-                figures.add("loss", *mean_to_sum(result.loss, result.samples, self.device))
-        means = figures.means(self.runtime, "validating")
-        if "loss" not in means:
-            raise UserError("val_loader yields no batches: there is nothing to evaluate.")
-        return means
+            return measure(self.model, loader, task, self.runtime, self.seed)
 
-    @torch.no_grad()
     def predict(self, loader: Iterable[Any]) -> Tensor:
         """The outputs for all samples in the loader's order, on the CPU: shape (samples, ...); the same on every rank.
 
         A batch is either the inputs, or a tuple whose first element is the inputs.
         """
         check_loader("loader", loader)
-        own: list[Tensor | None] = []
         with self._inference_mode():
-            for step in step_source(loader, self.runtime, 1, self.seed).steps(0):
-                batch = to_device(step.batches[0], self.device)
-                inputs = batch[0] if isinstance(batch, list | tuple) else batch
-                outputs = self.model(inputs)
-                check_prediction(outputs)
-                own.append(None if step.padding else outputs.cpu())
-                self.runtime.heartbeat.beat()
-        ranks = gather_predictions(own, self.runtime)
-        predictions = [part for parts in zip(*ranks, strict=True) for part in parts if part is not None]
-        if not predictions:
-            raise UserError("loader yields no batches: there is nothing to predict.")
-        return torch.cat(predictions)
+            return predict(self.model, loader, self.runtime, self.seed)
 
     def _inference_mode(self) -> ExitStack:
         """Inside, the model has its inference weights, is in evaluation mode and uses the precision of training."""
@@ -447,6 +461,12 @@ class TrainingEngine:
         self._load_model(backup)
         self._loaded = backup if backup.data else None
 
+    def _on_checkpoint(self, path: Path, step: int) -> None:
+        self._listeners.on_backup(path, step)
+
+    def _on_warning(self, text: str) -> None:
+        self._listeners.on_warning(text)
+
     def _save_last(self) -> None:
         self._checkpoints.save_last(self.state_dict())
 
@@ -475,19 +495,3 @@ class TrainingEngine:
         own = backup.data[ENGINE]
         self.history = History.from_json(own["history"])
         self._totals.from_json(own["epoch_totals"])
-
-
-class PrintWarnings(TrainCallbacks):
-    """Prints warnings."""
-
-    def on_warning(self, text: str) -> None:
-        print_line(f"Warning: {text}")
-
-
-def _mark_last(steps: Iterator[LoadedStep]) -> Iterator[tuple[LoadedStep, bool]]:
-    """Each step with whether it is the last one."""
-    step = next(steps, None)
-    while step is not None:
-        following = next(steps, None)
-        yield step, following is None
-        step = following

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
+import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import LBFGS, Optimizer
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import Dataset, IterableDataset
 
 from modules.config.errors import UserError
-from modules.session.TrainCallbacks import TrainCallbacks
+from modules.engine.Monitor import Monitor
 
 Backend = Literal["auto", "nccl", "gloo"]
 BACKENDS = (None, *get_args(Backend))
@@ -24,6 +27,13 @@ OWN_FIGURES = ("loss", "train_loss", "val_loss", "lr")
 def check_model(model: Any) -> None:
     if not isinstance(model, nn.Module):
         raise UserError(f"model: {_spoken(model)} is not a torch module; pass an instance of nn.Module.")
+    if any(map(is_lazy, model.parameters())):
+        raise UserError("model: its lazy modules have no shapes yet; run one batch through it before.")
+    for name, module in model.named_modules():
+        if getattr(module, "sparse", False) is True and isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            raise UserError(
+                f"model: {name} has sparse gradients, which can't be clipped or averaged; use sparse=False."
+            )
 
 
 def check_backend(backend: Any) -> None:
@@ -67,11 +77,6 @@ def check_metric_name(name: str) -> None:
         raise UserError(f"metric {name!r}: the engine has a figure of this name itself; choose another name.")
 
 
-def check_monitor(monitor: Any, figures: Iterable[str]) -> None:
-    if monitor not in figures:
-        raise UserError(f"monitor {monitor!r} is not among the metrics: {', '.join(figures)}.")
-
-
 def check_prediction(outputs: Any) -> None:
     if not isinstance(outputs, Tensor):
         raise UserError(f"predict: the model returns {_spoken(outputs)}; wrap it in one that returns a tensor.")
@@ -84,11 +89,28 @@ def check_loader(name: str, loader: Any) -> None:
         raise UserError(f"{name}: {_spoken(loader)} yields no batches; pass a DataLoader.")
 
 
+def check_criterion(criterion: Any, device: torch.device) -> Any:
+    """The criterion, on the device if it is a module. Raises UserError if it would have to be trained."""
+    if not isinstance(criterion, nn.Module):
+        return criterion
+    if any(param.requires_grad for param in criterion.parameters()):
+        raise UserError(
+            f"criterion: {_spoken(criterion)} has trainable parameters, which are not the model's; make it a part of "
+            "the model, and pass a step_fn that returns the loss."
+        )
+    return criterion.to(device)
+
+
 def check_optimizer(optimizer: Any, model: nn.Module) -> None:
     if not isinstance(optimizer, Optimizer):
         raise UserError(f"optimizer: {_spoken(optimizer)} is not a torch optimizer; pass an instance of one.")
     if isinstance(optimizer, LBFGS):
         raise UserError("optimizer: LBFGS computes the loss several times per step, which is not supported; use AdamW.")
+    if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+        raise UserError(
+            "optimizer: ZeroRedundancyOptimizer has only a part of its state on each rank, which checkpoints would "
+            "lose; pass the optimizer inside it."
+        )
     own = set(model.parameters())
     if any(param not in own for group in optimizer.param_groups for param in group["params"]):
         raise UserError("optimizer: it has parameters that are not the model's; create it with model.parameters().")
@@ -101,15 +123,22 @@ def check_scheduler(scheduler: Any, interval: Any, optimizer: Optimizer) -> None
         return
     if isinstance(scheduler, type) or not callable(getattr(scheduler, "step", None)):
         raise UserError(f"scheduler: {_spoken(scheduler)} is not a torch scheduler; pass an instance of one.")
+    if not isinstance(scheduler, LRScheduler) and not _can_step(scheduler):
+        raise UserError(
+            f"scheduler: {_spoken(scheduler)}.step() needs arguments; pass an object whose step() passes them."
+        )
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise UserError("scheduler: it changes another optimizer; create it with the one that is passed to train.")
     if isinstance(scheduler, ReduceLROnPlateau) and interval == "step":
         raise UserError("scheduler_interval 'step': ReduceLROnPlateau needs the metric of a whole epoch; use 'epoch'.")
 
 
-def check_callbacks(callbacks: Any) -> None:
-    if callbacks is not None and not isinstance(callbacks, TrainCallbacks):
-        raise UserError(f"callbacks: {_spoken(callbacks)} is not a TrainCallbacks; derive your class from it.")
+def check_plateau(scheduler: Any, monitor: Monitor) -> None:
+    if isinstance(scheduler, ReduceLROnPlateau) and scheduler.mode != monitor.mode:
+        raise UserError(
+            f"scheduler: ReduceLROnPlateau has mode {scheduler.mode!r}, but of {monitor.name}, {monitor.spoken} values "
+            f"are better; create it with mode={monitor.mode!r}."
+        )
 
 
 def check_resume(resume: Any) -> None:
@@ -123,6 +152,14 @@ def check_state(state: Any) -> None:
             "load_state_dict: this is not what TrainingEngine.state_dict returned; load the state dict of a model with "
             "engine.model.load_state_dict."
         )
+
+
+def _can_step(scheduler: Any) -> bool:
+    try:
+        inspect.signature(scheduler.step).bind()
+    except TypeError:
+        return False
+    return True
 
 
 def _is_number(value: Any) -> bool:

@@ -17,6 +17,7 @@ from modules.engine.arguments import Backend, check_backend
 from modules.engine.RankContext import rank_context
 
 DEFAULT_PORT = "12355"
+ADDRESS = "MASTER_ADDR and MASTER_PORT"
 Precision = Literal["no", "bf16", "fp16"]  # as TrainingLoop names it
 PRECISIONS: dict[torch.dtype | None, Precision] = {
     None: "no",
@@ -38,7 +39,7 @@ def join_ranks(rank: int, world_size: int, backend: Backend | None) -> None:
     }.items():
         os.environ.setdefault(name, str(value))
     with rank_context().heartbeat.phase("joining"):
-        _, joined_rank, joined_size = setup_distributed(_settings(backend), tell=None)
+        _, joined_rank, joined_size = setup_distributed(_settings(backend), tell=None, address_settings=ADDRESS)
     if (joined_rank, joined_size) != (rank, world_size):
         raise UserError(
             f"setup_distributed({rank}, {world_size}): the launcher has started this process as rank {joined_rank} "
@@ -64,7 +65,7 @@ def make_runtime(
         return Runtime(wanted or default_device(), heartbeat)
     config = _settings(backend)
     with heartbeat.phase("joining"):
-        joined_local, _, joined_size = setup_distributed(config, tell=None)
+        joined_local, _, joined_size = setup_distributed(config, tell=None, address_settings=ADDRESS)
     if (world_size > 1 and joined_size != world_size) or (local_rank > 0 and joined_local != local_rank):
         raise UserError(
             f"TrainingEngine(local_rank={local_rank}, world_size={world_size}): this process is local rank "

@@ -208,6 +208,10 @@ def _num_ranks(world_size: int | None, backend: Backend | None) -> int:
     by_default = ranks_here(TrainConfig(enable_multi_gpu=True), gpus, num_cores())
     if world_size is None:
         return by_default
+    if world_size == 0 and not gpus:
+        raise UserError(
+            "world_size 0: there is no GPU; pass None for two ranks on the CPU, or 1 to train in this process."
+        )
     check_count("world_size", world_size)
     if gpus and world_size > by_default and backend != "gloo":
         raise UserError(

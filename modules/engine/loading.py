@@ -37,7 +37,9 @@ class LoadedStep:
 
     def counted(self) -> list[tuple[Any, int | None]]:
         """Each batch with its count; None if that is unknown."""
-        return list(zip(self.batches, self.counts or [None] * len(self.batches), strict=True))
+        if not self.counts:
+            return [(batch, None) for batch in self.batches]
+        return list(zip(self.batches, self.counts, strict=True))
 
 
 class StepSource(Protocol):
@@ -63,6 +65,15 @@ def step_source(loader: Iterable[Any], runtime: Runtime, accumulation: int, seed
     if isinstance(loader.dataset, IterableDataset):
         return IterableDatasetSource(loader, runtime, accumulation, seed)
     return MapDatasetSource(loader, runtime, accumulation, seed)
+
+
+def mark_last(steps: Iterator[LoadedStep]) -> Iterator[tuple[LoadedStep, bool]]:
+    """Each step with whether it is the last one."""
+    step = next(steps, None)
+    while step is not None:
+        following = next(steps, None)
+        yield step, following is None
+        step = following
 
 
 def has_distributed_sampler(loader: DataLoader) -> bool:

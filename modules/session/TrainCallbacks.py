@@ -1,6 +1,6 @@
 """The callbacks of a training, and a list that forwards them to several listeners."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from modules.session.event_types import (
@@ -54,6 +54,12 @@ class TrainCallbacks:
         """The mean loss of `samples` held-out samples after `step` steps; ema_loss: the same with the EMA weights."""
         self.on_event(ValidationEvent(step, samples, loss, ema_loss))
 
+    def on_epoch(self, epoch: int, figures: Mapping[str, float]) -> None:
+        """TrainingEngine has trained epoch `epoch` (from 1); figures: losses, learning rate and metrics by name.
+
+        No event: other trainings don't report epochs.
+        """
+
     def on_sample(self, path: str | Path, prompt: str, step: int) -> None:
         """A sample of `prompt` was written to `path`."""
         self.on_event(SampleEvent(path, prompt, step))
@@ -92,3 +98,7 @@ class CallbackList(TrainCallbacks):
     def on_event(self, event: Event) -> None:
         for listener in self.listeners:
             getattr(listener, f"on_{event.type}")(*event.arguments())
+
+    def on_epoch(self, epoch: int, figures: Mapping[str, float]) -> None:
+        for listener in self.listeners:
+            listener.on_epoch(epoch, figures)

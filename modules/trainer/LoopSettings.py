@@ -16,6 +16,7 @@ class LoopSettings:
 
     fused_backward: each parameter is updated within the backward pass, and its gradient freed. A step whose loss is not
         finite is skipped; a gradient that is not finite ends the run, because other parameters are updated by then.
+    remedy_for_nan: what to do after too many skipped steps, as the end of a sentence.
     slowest_step_seconds: a rank never counts as hung before a step has taken this long.
     """
 
@@ -24,4 +25,5 @@ class LoopSettings:
     mixed_precision: Literal["no", "bf16", "fp16"] = "no"
     seed: int = 42
     fused_backward: bool = False
+    remedy_for_nan: str = "lower optimizer.learning_rate, or use model.mixed_precision bf16 or no"
     slowest_step_seconds: float = SLOWEST_STEP_SECONDS

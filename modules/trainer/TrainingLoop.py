@@ -472,8 +472,8 @@ class TrainingLoop:
             self.callbacks.on_warning(f"Step {number} was skipped: its loss or gradient is not finite.")
         if self._skipped_in_a_row >= MAX_SKIPPED_STEPS:
             raise TrainingError(
-                f"{MAX_SKIPPED_STEPS} steps in a row had a loss or gradient that was not finite: lower "
-                "optimizer.learning_rate, or use model.mixed_precision bf16 or no."
+                f"{MAX_SKIPPED_STEPS} steps in a row had a loss or gradient that was not finite: "
+                f"{self.settings.remedy_for_nan}."
             )
 
     def _check_same_parameters(self, saved: Mapping[str, Saved]) -> None:

@@ -9,6 +9,7 @@ from modules.config.installation import PACKAGE
 
 if TYPE_CHECKING:
     from modules.config.errors import UserError
+    from modules.engine.EarlyStopping import EarlyStopping
     from modules.engine.History import History
     from modules.engine.launch import launch_distributed_training
     from modules.engine.TrainingEngine import TrainingEngine
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from modules.session.TrainCallbacks import TrainCallbacks
 
 __all__ = [
+    "EarlyStopping",
     "History",
     "StepInfo",
     "TrainCallbacks",
@@ -28,6 +30,7 @@ __all__ = [
 
 # Imported lazily: some import torch, and modules of this package, which must not import them back.
 _PUBLIC = {
+    "EarlyStopping": "engine.EarlyStopping",
     "History": "engine.History",
     "StepInfo": "session.StepInfo",
     "TrainCallbacks": "session.TrainCallbacks",

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from modules.trainer.BackupStore import Backup, BackupStore
 
 
-def newest_backup(backups: BackupStore, runtime: Runtime) -> Backup | None:
+def newest_backup(backups: BackupStore, runtime: Runtime, folder_setting: str = "workspace_dir") -> Backup | None:
     """The newest good backup that rank 0 finds, loaded on every rank; None if there is no backup.
 
+    folder_setting: what the caller's user chooses the folder by, for the message.
     Raises TrainingError, on all ranks, if all backups are damaged or if any rank can't read this one.
     """
     backup, refusal, own = None, "", None
@@ -38,7 +39,7 @@ def newest_backup(backups: BackupStore, runtime: Runtime) -> Backup | None:
     if without:
         raise TrainingError(
             f"Rank {without[0]} can't read the backup {name} in {backups.folder} ({problems[without[0]]}): copy the "
-            "folder to its machine, or use a workspace_dir that all machines share."
+            f"folder to its machine, or choose {folder_setting} on a disk that all machines share."
         )
     return backup
 

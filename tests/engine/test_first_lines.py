@@ -18,7 +18,7 @@ ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.
 def test_the_ranks_are_introduced_once_the_precision_is_known(options, precision, monkeypatch):
     told = []
 
-    def join(config, tell=print):
+    def join(config, tell=print, **names):
         if tell is not None:
             told.append(config.model.mixed_precision)
         return 0, 0, 1

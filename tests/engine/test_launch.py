@@ -114,6 +114,13 @@ def test_workers_load_what_only_the_program_itself_defines(tmp_path):
     assert found["own"] == found["spawn"] == found["none"]
 
 
+def test_what_goes_wrong_on_several_ranks_only_is_told_after_a_step(tmp_path):
+    found = launched("mistakes", tmp_path, 2)
+    assert "Call the model that step_fn is given, not the module itself" in found["around"]
+    assert found["attribute"].startswith("layers.0.")
+    assert found["another program"].startswith("Rank 1 has experiment_name 'of rank 1', but rank 0 has 'of rank 0'")
+
+
 # Its data are more than a pipe holds.
 UNGUARDED = """
 from modules.trainer import launch_distributed_training

@@ -188,8 +188,8 @@ def test_a_plateau_scheduler_gets_the_monitored_metric(make_engine):
     scheduler = ReduceLROnPlateau(optimizer, mode="max", factor=0.1, patience=0)
     loader = DataLoader(points(), batch_size=16)
     history = train(
-        engine, optimizer=optimizer, scheduler=scheduler, val_loader=loader, monitor="worse", num_epochs=4,
-        metrics={"worse": lambda output, target: (torch.tensor(0.0), 1)},
+        engine, optimizer=optimizer, scheduler=scheduler, val_loader=loader, monitor="odd", num_epochs=4,
+        metrics={"odd": lambda output, target: (torch.tensor(0.0), 1)},
     )  # fmt: skip
     assert history["lr"] == pytest.approx([1e-2, 1e-2, 1e-3, 1e-4])
     assert scheduler.best == 0.0
@@ -404,6 +404,16 @@ def test_the_monitored_metric_selects_the_best_epoch(make_engine):
     assert json.loads((engine.last_checkpoint / "state.json").read_text())["epoch"] == 3
 
 
+@pytest.mark.parametrize(
+    ("name", "best"), [("mae", 3), ("val_rmse", 3), ("wordErrorRate", 3), ("accuracy", 2), ("macro_f1", 2)]
+)
+def test_what_is_better_is_told_by_the_usual_names(name, best, make_engine):
+    values = iter([0.5, 0.9, 0.3])
+    metrics = {name: lambda output, target: (torch.tensor(next(values)), 1)}
+    history = train(make_engine(), val_loader=DataLoader(points(), batch_size=103), monitor=name, metrics=metrics)
+    assert history.best_epoch == best
+
+
 def test_the_history_is_written_and_can_be_plotted(make_engine, tmp_path):
     engine = make_engine()
     history = train(engine)
@@ -477,7 +487,7 @@ def test_a_training_that_goes_back_replaces_the_later_checkpoints(epochs, make_e
         engine = make_engine()
         optimizer = adamw(engine)
         scheduler = StepLR(optimizer, 1, gamma=0.5)  # by this rate, the first epoch is the best one
-        train(engine, data, epochs, optimizer=optimizer, scheduler=scheduler, monitor="lr", **options)
+        train(engine, data, epochs, optimizer=optimizer, scheduler=scheduler, monitor="lr", mode="max", **options)
         return engine
 
     first = run(None, 4)
@@ -489,6 +499,24 @@ def test_a_training_that_goes_back_replaces_the_later_checkpoints(epochs, make_e
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+class Trained(nn.Module):
+    """A criterion with a weight that is to be trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+
+
+class ZeroRedundancyOptimizer(torch.optim.SGD):
+    """Named as torch's, which needs ranks."""
+
+
+class OwnSchedule:
+    def step(self, epoch):
+        raise AssertionError("this is never called")
+
 
 REFUSALS = {
     "batches of three": (
@@ -515,6 +543,32 @@ REFUSALS = {
     "a criterion's class": ({"criterion": nn.CrossEntropyLoss}, "pass an instance, such as CrossEntropyLoss()."),
     "a criterion's name": ({"criterion": "mse"}, "criterion: str can't be called; pass a function."),
     "a loss that is no tensor": ({"criterion": lambda output, target: 1.0}, "a scalar tensor"),
+    "a loss by name": (
+        {"criterion": None, "step_fn": lambda model, batch: {"loss": model(batch[0]).mean()}},
+        "step_fn returned dict: return the loss, a scalar tensor, (loss, samples) or (loss, samples, metrics).",
+    ),
+    "a criterion to be trained": (
+        {"criterion": Trained()},
+        "criterion: Trained has trainable parameters, which are not the model's; make it a part of the model",
+    ),
+    "an optimizer that shards its state": (
+        {"optimizer": ZeroRedundancyOptimizer},
+        "ZeroRedundancyOptimizer has only a part of its state on each rank",
+    ),
+    "a figure that may be good or bad": (
+        {"monitor": "oddness", "metrics": {"oddness": accuracy}},
+        "monitor 'oddness': the name doesn't tell whether lower or higher values are better; pass mode='min' or 'max'.",
+    ),
+    "another mode": ({"mode": "low"}, "mode 'low': use 'min' if lower values of monitor are better, or 'max'."),
+    "a plateau that looks the wrong way": (
+        {"monitor": "accuracy", "metrics": {"accuracy": accuracy}, "scheduler": ReduceLROnPlateau},
+        "scheduler: ReduceLROnPlateau has mode 'min', but of accuracy, higher values are better; create it with "
+        "mode='max'.",
+    ),
+    "a scheduler with a step of its own": (
+        {"scheduler": OwnSchedule()},
+        "scheduler: OwnSchedule.step() needs arguments; pass an object whose step() passes them.",
+    ),
     "a loss of nothing": (
         {"criterion": lambda output, target: torch.tensor(1.0)},
         "The loss does not depend on the trainable parameters of the model",
@@ -578,6 +632,34 @@ def test_an_error_names_the_remedy(name, make_engine):
     with pytest.raises(UserError) as caught:
         engine.train(options.pop("train_loader"), **options)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (lambda: nn.Sequential(nn.LazyLinear(2)), "model: its lazy modules have no shapes yet; run one batch"),
+        (lambda: nn.Sequential(nn.Embedding(4, 2, sparse=True)), "model: 0 has sparse gradients"),
+        (lambda: nn.Linear, "model: the class Linear is not a torch module"),
+    ],
+)
+def test_a_model_that_can_not_be_trained_is_refused(model, message, make_engine):
+    with pytest.raises(UserError, match=message):
+        make_engine(model())
+
+
+def test_a_generator_is_used_up_after_one_epoch(make_engine):
+    engine = make_engine()
+    batches = iter(DataLoader(points(), batch_size=16))
+    with pytest.raises(UserError, match="it is used up after one epoch; pass a DataLoader"):
+        engine.train(batches, optimizer=adamw(engine), criterion=nn.CrossEntropyLoss(), num_epochs=2)
+
+
+def test_steps_that_are_not_finite_name_the_arguments_of_the_engine(make_engine):
+    def step_fn(model, batch):
+        return model(batch[0]).mean() * float("nan")
+
+    with pytest.raises(UserError, match="lower the optimizer's lr, or pass use_amp=False"):
+        train(make_engine(), num_epochs=9, criterion=None, step_fn=step_fn)
 
 
 def test_an_unknown_monitor_is_refused_before_the_first_step(make_engine):

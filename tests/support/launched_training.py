@@ -227,6 +227,50 @@ def workers(folder: Path, ranks: int) -> dict[str, Any]:
     return launch_distributed_training(train, world_size=ranks)
 
 
+def mistakes(folder: Path, ranks: int) -> dict[str, Any]:
+    """What programs do wrong that only shows on several ranks, in one launch, and one that is right."""
+
+    def around_its_argument(engine: TrainingEngine) -> Any:
+        def step_fn(model: nn.Module, batch: Any) -> torch.Tensor:
+            return nn.functional.cross_entropy(engine.model(batch[0]), batch[1])
+
+        return step_fn
+
+    def by_attribute(engine: TrainingEngine) -> Any:
+        def step_fn(model: Any, batch: Any) -> torch.Tensor:
+            assert len(model.layers) == 1
+            return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+        return step_fn
+
+    class Layers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([small_net(norm=False)])
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.layers[0](inputs)
+
+    def train(rank: int, world_size: int) -> dict[str, str]:
+        found = {}
+        for name, make_step_fn in {"around": around_its_argument, "attribute": by_attribute}.items():
+            model = DistributedDataParallel(Layers())
+            engine = TrainingEngine(model, distributed=True, output_dir=folder, experiment_name=name)
+            options: Any = {"optimizer": adamw(engine), "step_fn": make_step_fn(engine), "num_epochs": 1}
+            try:
+                engine.train(DataLoader(points(), batch_size=8), **options)
+                found[name] = next(iter(engine.model.state_dict()))
+            except UserError as error:
+                found[name] = str(error)
+        try:
+            TrainingEngine(small_net(), distributed=True, output_dir=folder, experiment_name=f"of rank {rank}")
+        except UserError as error:
+            found["another program"] = str(error)
+        return found
+
+    return launch_distributed_training(train, world_size=ranks)
+
+
 def long(folder: Path, ranks: int) -> dict[str, Any]:
     """A training to be stopped; it prints its current step."""
     options = worker(folder, "long", ranks)
