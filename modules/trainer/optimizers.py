@@ -217,10 +217,17 @@ def load_parameter_state(
     optimizer.state.clear()
     for name, values in numbers["state"].items():
         optimizer.state[params[name]].update(with_tensors(values, tensors, params[name].device))
+    counts_on_device = {
+        param: bool(group.get("fused") or group.get("capturable"))
+        for group in optimizer.param_groups
+        for param in group["params"]
+    }
     for key, value in tensors.items():  # which `with_tensors` has left
         name, state_key = key.rsplit("/", 1)
-        fused = bool(optimizer.param_groups[0].get("fused"))
-        optimizer.state[params[name]][state_key] = _laid_out_like(params[name], value, fused, in_ram)
+        param = params[name]
+        # a counter that is read on the host would cause a sync in each step, if it were on the device
+        stays = state_key == "step" and not value.shape and not counts_on_device[param]
+        optimizer.state[param][state_key] = value if stays else _laid_out_like(param, value, in_ram)
 
 
 def without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
@@ -246,12 +253,11 @@ def with_tensors(value: Any, tensors: dict[str, Any], device: torch.device) -> A
     return value
 
 
-def _laid_out_like(param: Tensor, value: Saved, fused: bool, in_ram: bool) -> Tensor:
+def _laid_out_like(param: Tensor, value: Saved, in_ram: bool) -> Tensor:
     # Fused kernels ignore strides: a channels-last parameter with a contiguous moment gives silently wrong results.
     if value.shape == param.shape:
         laid_out = torch.empty_like(param, dtype=value.dtype, device=_state_device(param, value.dtype, in_ram))
         assign(laid_out, value)
         return laid_out
     assert not isinstance(value, Rows)  # only what is as large as its parameter is divided like it
-    # fused kernels need their step counter on the device; for other optimizers, that would cause a sync in each step
-    return value.to(param.device) if fused or value.dim() else value
+    return value.to(param.device)

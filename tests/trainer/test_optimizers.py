@@ -365,3 +365,28 @@ def test_the_8_bit_optimizers_keep_their_moments_in_8_bits():
     descend(model, optimizer, inputs, targets, 1)
     state = optimizer.state[model.weight]
     assert (state["state1"].dtype, state["state2"].dtype) == (torch.uint8, torch.uint8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "on_host"),
+    [
+        (torch.optim.Adam, {}, {"step"}),
+        (torch.optim.Adam, {"capturable": True}, set()),
+        (torch.optim.NAdam, {}, {"step"}),  # mu_product
+        (torch.optim.ASGD, {}, {"step"}),  # eta and mu
+        (torch.optim.ASGD, {"capturable": True}, set()),
+    ],
+)
+@pytest.mark.parametrize("shape", [(2,), ()])
+def test_after_resuming_only_a_step_that_is_counted_on_the_host_is_there(kind, options, on_host, shape):
+    first = nn.Parameter(torch.ones(shape))
+    optimizer = kind([first])
+    first.grad = torch.ones(shape)
+    optimizer.step()
+    tensors, numbers = optimizer_state(optimizer, {first: "weight"})
+    there = nn.Parameter(torch.empty(shape, device="meta"))  # for a device on which no values are read
+    resumed = kind([there], **options)
+    load_optimizer_state(resumed, {there: "weight"}, tensors, numbers)
+    state = resumed.state[there]
+    assert {key for key, value in state.items() if value.device.type == "cpu"} == on_host
+    assert state.keys() == optimizer.state[first].keys()
