@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +26,7 @@ class HostState:
 
     Between steps, the large state tensors of a parameter are views of a buffer in system memory. The device has room
     for two parts of the parameters: while one is stepped, the state of the next is copied there, and what was stepped
-    is copied back.
+    is copied back. Parts that are stepped one by one are expected in the order of the last step.
 
     parts: the parameters that are stepped together, which are always the same. updates: whether the optimizer ever
         steps a parameter, and gets state for it.
@@ -46,11 +48,16 @@ class HostState:
         self._homeless = dict(enumerate(self._weights))  # those of the parts that have had no home yet
         self._slots: list[Tensor | None] = [None] * NUM_SLOTS
         self._turn = 0
+        self._followers: dict[int, int] = {}  # part -> the part that was stepped alone after it
+        self._last_alone: int | None = None
+        self._ahead: dict[int, _Fetched] = {}  # the part that is expected next, if it is copied already
+        weakref.finalize(self, _let_arrive, transfers, self._ahead).atexit = False
         self.adopt()
 
     def adopt(self) -> None:
         """Takes over the state that the optimizer holds now, on whatever device it is."""
         self._transfers.synchronize()
+        self._ahead.clear()
         self._homes.clear()
         for number in range(len(self._parts)):
             self._settle(number)
@@ -60,28 +67,57 @@ class HostState:
 
         Parts without gradients are left out.
         """
+        _let_arrive(self._transfers, self._ahead)
         waiting = [number for number in numbers if any(param.grad is not None for param in self._parts[number])]
         fetched = self._fetch(waiting[0]) if waiting else None
         for number, following in zip(waiting, [*waiting[1:], None], strict=True):
             current = fetched
             fetched = None if following is None else self._fetch(following)
-            if current is not None:
-                self._transfers.finish(current.copy)
+            self._arrive(number, current)
             yield number
             self._store(number, current)
+
+    @contextmanager
+    def alone(self, number: int) -> Iterator[None]:
+        """Context in which the caller steps this part, whose state is on the device then.
+
+        Meanwhile, and until the next call, the state of the part that came next in the last step is copied there.
+        """
+        if number not in self._homes:
+            yield
+            self._settle(number)
+            return
+        current = self._ahead.pop(number, None)
+        _let_arrive(self._transfers, self._ahead)  # of a part that did not come
+        current = current or self._fetch(number)
+        if self._last_alone is not None:
+            self._followers[self._last_alone] = number
+        self._last_alone = number
+        following = self._followers.get(number, number)
+        if following != number and (fetched := self._fetch(following)):
+            self._ahead[following] = fetched
+        self._arrive(number, current)
+        yield
+        self._store(number, current)
 
     def synchronize(self) -> None:
         """Waits until the state in system memory is that of the last step."""
         self._transfers.synchronize()
 
     def _fetch(self, number: int) -> _Fetched | None:
-        """Starts to copy the state of a part to the device, if it has any."""
+        """Starts to copy the state of a part to the device, if it has any; the optimizer does not have it yet."""
         home = self._homes.get(number)
         if home is None:
             return None
         slot = self._slot(home.buffer.num_bytes)
         copy = home.buffer.copy_to(slot, self._transfers)
-        return _Fetched(copy, slot, home.show(self._optimizer, slot))
+        return _Fetched(copy, slot)
+
+    def _arrive(self, number: int, fetched: _Fetched | None) -> None:
+        """Lets the optimizer have the state of a part on the device, and the device wait for its copy."""
+        if fetched is not None:
+            self._transfers.finish(fetched.copy)
+            fetched.shown = self._homes[number].show(self._optimizer, fetched.slot)
 
     def _slot(self, size: int) -> Tensor:
         """The next slot in turn. Copies are made in order: those of the part that had it before are done by then."""
@@ -132,11 +168,11 @@ class HostState:
 
 @dataclass
 class _Fetched:
-    """The state of a part in a slot. copy: as `Transfers.start` returns it."""
+    """The state of a part in a slot. copy: as `Transfers.start` returns it. shown: tensors that the optimizer has."""
 
     copy: Any
     slot: Tensor
-    shown: list[Tensor]
+    shown: list[Tensor] = field(default_factory=list)
 
     def holds(self, large: dict[tuple[nn.Parameter, str], Tensor]) -> bool:
         """Whether these are the tensors in the slot, changed in place, and no others."""
@@ -181,6 +217,13 @@ class _Home:
         for tensor, view in zip(self.tensors, views, strict=True):
             optimizer.state[tensor.param][tensor.key] = view
         return views
+
+
+def _let_arrive(transfers: Transfers, ahead: dict[int, _Fetched]) -> None:
+    """Forgets copies that are not needed; the device waits for them, before their slot can have another use."""
+    while ahead:
+        _, fetched = ahead.popitem()
+        transfers.finish(fetched.copy)
 
 
 def _is(one: Tensor, other: Tensor) -> bool:

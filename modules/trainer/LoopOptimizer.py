@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from modules.trainer.HostState import PART_ELEMENTS, HostState
@@ -182,7 +183,7 @@ class ScheduledOptimizer(LoopOptimizer):
         group = self.torch.param_groups[number]
         if self._has_stopped(group, step):
             return False
-        for _ in self._host.in_turn([self._part_of[param]]) if self._host else [None]:
+        with self._host.alone(self._part_of[param]) if self._host else nullcontext():
             step_part(self.torch, group, [position], (self._seed, step, number) if self._rounds else None)
         return True
 

@@ -15,7 +15,7 @@ class LateCopies:
 
     They keep nothing alive, as on a GPU, whose allocator gives freed memory to others at once. Where the memory on the
     device is freed meanwhile, what is copied stays spoiled and `num_lost` counts it. For pinned memory it does not
-    matter, because its allocator waits for the copies.
+    matter, because its allocator waits for the copies. A copy may read what one before it writes.
     """
 
     def __init__(self) -> None:
@@ -26,9 +26,16 @@ class LateCopies:
     def start(self, target: Tensor, source: Tensor, from_device: bool) -> None:
         memory = StorageWeakRef((source if from_device else target).untyped_storage())
         layout = target.storage_offset(), target.shape, target.stride()
-        self._waiting.append(_Copy(source.clone(), StorageWeakRef(target.untyped_storage()), layout, memory))
+        values = self._coming(source)
+        values = source.clone() if values is None else values
+        self._waiting.append(_Copy(values, StorageWeakRef(target.untyped_storage()), layout, memory))
         self.num_started += 1
         spoil(target)
+
+    def _coming(self, tensor: Tensor) -> Tensor | None:
+        """What `tensor` gets by the last copy to it that is not done, if there is one."""
+        key = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+        return next((one.values for one in reversed(self._waiting) if one.key == key), None)
 
     def finish(self, number: int) -> None:
         """Does the first `number` of all copies that were started, as far as they are not done."""
@@ -48,6 +55,10 @@ class _Copy:
     target: StorageWeakRef
     layout: tuple[int, torch.Size, tuple[int, ...]]
     device_memory: StorageWeakRef
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return self.target.cdata, *self.layout, self.values.dtype
 
     def make(self) -> None:
         storage = torch.UntypedStorage._new_with_weak_ptr(self.target.cdata)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import pairwise
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from modules.config.EmaConfig import EmaConfig
 from modules.config.OptimizerConfig import OptimizerConfig
@@ -88,6 +92,7 @@ def test_curve_weights_and_state_are_those_with_the_state_on_the_device(name, fu
     plain.fit(steps(5))
     assert moved.callbacks.losses == plain.callbacks.losses
     assert same_state(moved, plain)
+    moved.optimizer._host._ahead.clear()  # which is waited for when it goes, later than the fake
     assert (cuda.copies > 20) == (name != "adafactor")  # whose state is small
     assert not cuda.late.num_lost
 
@@ -153,3 +158,75 @@ def test_little_more_than_the_state_is_pinned_and_a_refusal_changes_no_result(na
     least, most = (state, 1.05 * state) if most_pinned is None else (most_pinned, most_pinned)
     assert least <= cuda.memory.num_bytes <= most
     assert bool(cuda.memory.warning) is (most_pinned is not None)
+
+
+# --- parameters that are stepped one by one ---------------------------------------------------------------------------
+
+
+def optimizer_of(in_ram: bool, **options) -> tuple[list[nn.Parameter], LoopOptimizer.ScheduledOptimizer]:
+    """Six matrices and a bias, which has no large state."""
+    torch.manual_seed(1)
+    params = [nn.Parameter(torch.randn(WIDTH, width)) for width in (WIDTH, 16, 48, WIDTH, 8, 32)]
+    params.insert(3, nn.Parameter(torch.randn(3)))
+    groups = [ParamGroup("first", params[:3], stops_after=4), ParamGroup("rest", params[3:])]
+    config = OptimizerConfig(learning_rate=1e-2, fused_backward=True, max_grad_norm=0.0, state_in_ram=in_ram, **options)
+    return params, LoopOptimizer.ScheduledOptimizer(config, ScheduleConfig(), groups, total_steps=10)
+
+
+def step_alone(params, optimizer, order: list[int], step: int) -> None:
+    optimizer.set_learning_rates(step)
+    for number in order:
+        param = params[number]
+        param.grad = torch.randn(param.shape, generator=torch.Generator().manual_seed(10 * step + number))
+        optimizer.step_alone(step, param)
+        param.grad = None
+
+
+@given(orders=st.lists(st.lists(st.integers(0, 6), unique=True), min_size=2, max_size=8))
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_parameters_stepped_one_by_one_in_any_order_get_the_bits_of_the_state_on_the_device(orders, cuda):
+    (moved, in_ram), (plain, on_device) = optimizer_of(True), optimizer_of(False)
+    for step, order in enumerate([[*range(7)], *orders]):
+        step_alone(moved, in_ram, order, step)
+        step_alone(plain, on_device, order, step)
+    assert all(map(torch.equal, moved, plain))
+    tensors, data = in_ram.state({param: str(number) for number, param in enumerate(moved)})
+    expected, expected_data = on_device.state({param: str(number) for number, param in enumerate(plain)})
+    assert data == expected_data
+    assert all(torch.equal(tensors[name], value) for name, value in expected.items())
+    in_ram._host._ahead.clear()
+    assert not cuda.late.num_lost
+
+
+def test_state_is_copied_while_the_parameter_before_it_is_stepped(cuda, monkeypatch):
+    params, optimizer = optimizer_of(True)
+    state = optimizer._host
+    order = [5, 2, 6, 0, 3, 1, 4]
+    for step in range(3):  # the state is created, then the order is learnt, also from one step to the next
+        step_alone(params, optimizer, order, step)
+    fetched: list[int] = []
+    fetch = state._fetch
+    monkeypatch.setattr(state, "_fetch", lambda number: fetched.append(number) or fetch(number))
+    late = []
+    for param in (params[number] for number in order if number != 3):
+        part = optimizer._part_of[param]
+        late.append(part not in state._ahead)
+        param.grad = torch.ones_like(param)
+        optimizer.step_alone(3, param)
+    state._ahead.clear()
+    assert late == [False] * 6
+    assert len(fetched) == 6  # each once
+
+
+def test_what_is_copied_ahead_when_training_ends_has_arrived_before_its_memory_is_freed(cuda, monkeypatch):
+    params, optimizer = optimizer_of(True)
+    for step in range(3):
+        step_alone(params, optimizer, [0, 1, 2], step)
+    (ahead,) = optimizer._host._ahead.values()
+    copy, memory, was_there = ahead.copy, StorageWeakRef(ahead.slot.untyped_storage()), []
+    del ahead
+    monkeypatch.setattr(CudaTransfers, "finish", lambda self, one: was_there.append((one, not memory.expired())))
+    del optimizer
+    gc.collect()
+    assert was_there == [(copy, True)]
+    assert memory.expired()
