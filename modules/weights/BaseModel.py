@@ -28,13 +28,20 @@ from modules.weights.hub_parts import with_downloaded_parts
 from modules.weights.inspect import check_base, check_config_folder, check_fits, component_error, inspect_base
 from modules.weights.libraries import import_pipeline
 from modules.weights.load_component import is_of_transformers, load_component
-from modules.weights.own_parts import check_places, load_own_part, own_parts, put_own_parts, replaced_parts, take_vae
+from modules.weights.own_parts import (
+    check_places,
+    load_own_part,
+    own_parts,
+    put_own_parts,
+    replaced_parts,
+    take_missing,
+)
 from modules.weights.prequantized import load_prequantized, stored_quantization
 from modules.weights.processors import check_tokenizer, without_videos
 from modules.weights.quantization import quantization_of, quantize_layers
 from modules.weights.safe import read_header, tensor_shapes
 from modules.weights.schedulers import adapted_scheduler, scheduler_by_files
-from modules.weights.single_file_parts import check_single_file, has_vae
+from modules.weights.single_file_parts import check_single_file
 
 if TYPE_CHECKING:
     import torch
@@ -411,17 +418,20 @@ class BaseModel:
         check_config_folder(self.config, self.family)
         check_single_file(self.config, self.family)
         folder = self.config.config_folder
-        options = {"config": os.path.expanduser(folder)} if folder else {}
+        options: dict[str, Any] = {"config": os.path.expanduser(folder)} if folder else {}
         names = tensor_shapes(read_header(self.path))
+        given = {start for part, start in self.family.optional.items() if part in self._own_parts}
         lacking = [
-            part for part, start in self.family.optional.items() if not any(name.startswith(start) for name in names)
+            part
+            for part, start in self.family.optional.items()
+            if start not in given and not any(name.startswith(start) for name in names)
         ]
-        unused = dict.fromkeys((*self.family.unused, *lacking))
+        options |= dict.fromkeys((*self.family.unused, *lacking))
         own = dict(self._own_parts)
-        with refusing(partial(self._unreadable_file, "check both" if options else DESCRIBE)):
-            vae = {} if has_vae(names) else take_vae(own, self.family, self.config, self.dtype)
+        with refusing(partial(self._unreadable_file, "check both" if folder else DESCRIBE)):
+            options |= take_missing(own, names, self.family, self.config, self.dtype)
             pipe = cast("type[SingleFilePipeline]", self._pipeline_class).from_single_file(
-                str(self.path), torch_dtype=self.dtype, local_files_only=bool(options), **options, **unused, **vae
+                str(self.path), torch_dtype=self.dtype, local_files_only=bool(folder), **options
             )
         put_own_parts(pipe, self.family, own, self.config.base)
         for name, component in pipe.components.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Collection, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,11 @@ from modules.weights.file_kinds import kind_of
 from modules.weights.gguf_files import check_gguf, is_gguf, put_quantized, shape_of
 from modules.weights.hub_models import published_config
 from modules.weights.hub_parts import with_parts_on_disk
-from modules.weights.libraries import import_diffusers
 from modules.weights.load_component import is_of_transformers, load_component
 from modules.weights.part_files import denoiser_tensors, inner_tensors, vae_tensors
 from modules.weights.part_names import INSIDE, found_inside, in_diffusers_names, surplus
 from modules.weights.safe import read_header, tensor_shapes
+from modules.weights.single_file_parts import has_part
 from modules.weights.text_encoder_files import SETTING as ENCODERS_SETTING
 from modules.weights.text_encoder_files import encoder_files
 from modules.weights.text_encoder_loading import load_text_encoder
@@ -164,19 +165,27 @@ def put_own_parts(pipe: DiffusionPipeline, family: Family, parts: Mapping[str, P
             setattr(pipe, name, load_own_part(family, name, type(own), path, Path(folder), own.dtype))
 
 
-def take_vae(parts: dict[str, Path], family: Family, config: ModelConfig, dtype: torch.dtype) -> dict[str, Model]:
-    """The VAE of model.vae by its component's name, for a single file that has none to take the architecture from.
+def take_missing(
+    parts: dict[str, Path], names: Collection[str], family: Family, config: ModelConfig, dtype: torch.dtype
+) -> dict[str, Model]:
+    """The VAE and the text encoders that a single file has none of to take the architecture from, by component.
 
-    parts: as from `own_parts`; the VAE is removed. Raises WeightsError, and OSError if its config can't be downloaded.
+    parts: as from `own_parts`; those that are returned are removed. names: of the tensors in the single file.
+    Raises WeightsError, and OSError if a config can't be downloaded.
     """
-    path = parts.pop(family.vae)
     assert family.published is not None  # as of all families that are read from single files
-    vae_class = getattr(import_diffusers(), family.published.vae.class_name.rpartition(".")[2])
-    if config.config_folder:
-        config_folder = Path(os.path.expanduser(config.config_folder)) / family.vae
-    else:
-        config_folder = path if path.is_dir() else published_config(Path(os.path.expanduser(config.base)), family.vae)
-    return {family.vae: load_own_part(family, family.vae, vae_class, path, config_folder, dtype)}
+    encoders = zip(family.text.encoders, family.published.text_encoders, strict=True)
+    classes = {family.vae: family.published.vae} | {name: one for name, (one, _) in encoders}
+    taken = {}
+    for name in [name for name in parts if name in classes and not has_part(names, name, family)]:
+        path, (library, _, class_name) = parts.pop(name), classes[name].class_name.rpartition(".")
+        if config.config_folder:
+            config_folder = Path(os.path.expanduser(config.config_folder)) / name
+        else:
+            config_folder = path if path.is_dir() else published_config(Path(os.path.expanduser(config.base)), name)
+        component_class = getattr(import_module(library), class_name)
+        taken[name] = load_own_part(family, name, component_class, path, config_folder, dtype)
+    return taken
 
 
 def load_own_part(
