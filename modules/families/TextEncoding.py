@@ -48,6 +48,8 @@ class TextEncoding:
     reads_denoiser: whether `encode_prompt` casts its results to the dtype of the denoiser, which need not be loaded.
     takes_chunks: whether its encoders are CLIPs whose prompts can be encoded in chunks, as in long_prompts.py.
     chunks: the number of chunks of each prompt.
+    layers_read: how many layers of its language model `encode_prompt` reads the outputs of, where that is fewer than
+        all, and where files without the layers above exist; 0 elsewhere.
     weighted: whether prompts have weights of words, as in prompt_weights.py; only where it `takes_chunks`.
     reference_size: aspect ratio (width / height) -> the size in which the encoders see a reference image; None if they
         see none. `encode_prompt` then takes the images of a sample as `image`, for "" as well, one prompt at a time.
@@ -76,6 +78,7 @@ class TextEncoding:
     reads_denoiser: bool = False
     takes_chunks: bool = False
     chunks: int = 1
+    layers_read: int = 0
     weighted: bool = False
     reference_size: Callable[[float], Size] | None = None
     mask: str = ""

@@ -84,6 +84,7 @@ FLUX2_DEV = Family(
         encoders=("text_encoder",),
         tokenizers=("tokenizer",),
         options={"max_sequence_length": 512},
+        layers_read=30,
     ),
     objective="flow",
     align=16,

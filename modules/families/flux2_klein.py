@@ -27,6 +27,7 @@ FLUX2_KLEIN = replace(
     name="flux2_klein",
     label="FLUX.2 klein",
     pipeline="Flux2KleinPipeline",
+    text=replace(FLUX2_DEV.text, layers_read=27),
     takes_guidance=False,
     caption_bytes=512 * 12288 * 4,
     typical_bytes=69e9,

@@ -200,8 +200,7 @@ def load_own_part(
     setting = setting_of(family, name)
     with refusing(lambda error: _error(setting, path, component_class, loading_reason(error))):
         if name in family.text.encoders:
-            sees_images = family.text.reference_size is not None
-            component, missing = load_text_encoder(component_class, path, config_folder, dtype, sees_images)
+            component, missing = load_text_encoder(component_class, path, config_folder, dtype, family.text)
         elif path.is_dir():
             component, missing = _from_folder(component_class, path, dtype)
         else:

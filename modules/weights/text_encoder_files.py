@@ -37,18 +37,18 @@ _WIDTHS = ("hidden_size", "d_model")  # in a config.json
 
 @dataclass(frozen=True)
 class EncoderKind:
-    """What a text encoder is. width: of its embeddings; None if that isn't known. prefix: of its names in a file."""
+    """What a text encoder is. width: of its embeddings; None if that isn't known. prefix: of its names in a file.
+
+    is_sure: whether this is from the model or the file itself, and not from the family's published model.
+    """
 
     architecture: str
     width: int | None
     prefix: str = ""
+    is_sure: bool = True
 
     def __str__(self) -> str:
         return f"{self.architecture} with a width of {self.width}" if self.width else self.architecture
-
-    def may_be(self, other: EncoderKind) -> bool:
-        widths = {self.width, other.width}
-        return self.architecture == other.architecture and (len(widths) == 1 or None in widths)
 
 
 def encoder_files(family: Family, config: ModelConfig) -> dict[str, Path]:
@@ -61,7 +61,10 @@ def encoder_files(family: Family, config: ModelConfig) -> dict[str, Path]:
     for name in config.text_encoders:
         path = _checked(name)
         kind = kind_in(path)
-        fitting = [component for component, own in kinds.items() if own.may_be(kind)]
+        alike = [component for component, own in kinds.items() if own.architecture == kind.architecture]
+        fitting = [component for component in alike if kinds[component].width in (kind.width, None)]
+        if not fitting and len(alike) == 1 and not kinds[alike[0]].is_sure:
+            fitting = alike  # a variant, such as another size of the model: its configs are still to be downloaded
         if not fitting:
             listed = " and ".join(dict.fromkeys(map(str, kinds.values())))
             raise WeightsError(
@@ -117,8 +120,9 @@ def _encoder_kinds(family: Family, config: ModelConfig) -> dict[str, EncoderKind
     published = family.published.text_encoders if family.published else ()
     kinds = {}
     for component, (model, _) in zip(family.text.encoders, published, strict=True):
-        width = _width(_config_of(config, component)) or _width(model.config)
-        kinds[component] = EncoderKind(_architecture(model.class_name.rpartition(".")[2]), width)
+        own = _width(_config_of(config, component))
+        architecture = _architecture(model.class_name.rpartition(".")[2])
+        kinds[component] = EncoderKind(architecture, own or _width(model.config), is_sure=own is not None)
     return kinds
 
 

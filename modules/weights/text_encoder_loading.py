@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedModel
 
+    from modules.families.TextEncoding import TextEncoding
+
 _EMBEDDING = re.compile(r"(?P<stack>(?:\w+\.)*)embed_tokens\.weight")  # of a language model
-_LAYER = re.compile(r"(?P<stack>.*\b(?:layers|layer|block)\.)\d+\.")
+_LAYER = re.compile(r"(?P<stack>.*\b(?:layers|layer|block)\.)(?P<number>\d+)\.")
 _COMPUTED = (".position_ids", ".inv_freq")  # buffers that older files have
 # What makes images of a language model's input, or words of its output: no pipeline that only reads texts needs them.
 _HEAD = "lm_head."
@@ -25,12 +27,13 @@ _VISION = re.compile(r"(?:^|\.)(?:visual|vision_tower|vision_model|multi_modal_p
 
 
 def load_text_encoder(
-    component_class: type[Any], path: Path, config_folder: Path, dtype: torch.dtype, sees_images: bool
+    component_class: type[Any], path: Path, config_folder: Path, dtype: torch.dtype, encoding: TextEncoding
 ) -> tuple[PreTrainedModel, str]:
     """The text encoder, and one of the tensors that its file lacks; else "".
 
-    config_folder: of the base model's component, whose architecture the file must have. sees_images: whether its vision
-    tower is needed, too; else it is 0 where the file has none, and so is what turns its outputs into words.
+    config_folder: of the base model's component, whose architecture the file must have. encoding: tells what is needed
+    of it. A vision tower for images that it is never shown is 0 where the file has none, and so is what turns its
+    outputs into words; layers that are never read may be missing.
     Raises ValueError for a file with layers or shapes that the base model's has not, and whatever transformers raises.
     """
     import torch
@@ -41,6 +44,7 @@ def load_text_encoder(
     with torch.device("meta"):
         expected = component_class(config).state_dict().keys()
     tensors = _named(float_tensors(path, dtype, kind_in(path).prefix), expected)
+    last = _leave_out_layers(config, tensors, encoding.layers_read)
     if (projection := "text_projection.weight") in expected and projection not in tensors and _is_unprojected(config):
         tensors[projection] = torch.eye(config.projection_dim, config.hidden_size)
     component, report = component_class.from_pretrained(
@@ -52,10 +56,26 @@ def load_text_encoder(
         raise ValueError(f"it has a {name}, and that of model.base has none")
     weights, missing = component.state_dict(), set(report["missing_keys"])
     for name in sorted(missing):
-        if name.startswith(_HEAD) or (_VISION.search(name) and not sees_images):
+        is_unseen = _VISION.search(name) and encoding.reference_size is None
+        if name.startswith(_HEAD) or is_unseen or (last and f".layers.{last}." in f".{name}"):
             missing.remove(name)
             weights[name].zero_()
     return component, min(missing, default="")
+
+
+def _leave_out_layers(config: PretrainedConfig, tensors: Collection[str], needed: int) -> int:
+    """Lets a model have as many layers as its file if those include the `needed` ones, and one more, of zeros.
+
+    That one changes nothing, and the norm behind the last layer would otherwise change the output of the last one that
+    is read. Returns its number, 0 if the file has all layers or too few.
+    """
+    text = config.get_text_config()
+    numbers = {int(match["number"]) for name in tensors if (match := _LAYER.match(name)) and not _VISION.search(name)}
+    count = max(numbers, default=-1) + 1
+    if not needed <= count < text.num_hidden_layers or not needed:
+        return 0
+    text.num_hidden_layers = count + 1
+    return count
 
 
 def _is_unprojected(config: PretrainedConfig) -> bool:

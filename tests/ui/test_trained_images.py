@@ -49,12 +49,12 @@ def test_what_was_trained_is_used_or_left_out(method, model, trained):
 
 def test_parts_of_its_own_go_with_the_base_and_not_with_a_whole_model():
     """A model saved whole has them already."""
-    settings = ModelConfig(base="base", vae="vae.safetensors", denoiser="unet.safetensors")
-    own = ("vae.safetensors", "unet.safetensors")
-    for method, strength, expected in (("lora", 1.0, own), ("full", 1.0, ("", "")), ("full", None, own)):
+    settings = ModelConfig(base="base", vae="vae.safetensors", denoiser="unet.safetensors", text_encoders=["a", "b"])
+    own = ("vae.safetensors", "unet.safetensors", ["a", "b"])
+    for method, strength, expected in (("lora", 1.0, own), ("full", 1.0, ("", "", [])), ("full", None, own)):
         config = TrainConfig(method=method, model=settings)
         args = parse(sample_options(config, [Path("m")], WISH, strength, Path("out")))
-        assert (args.vae, args.denoiser) == expected
+        assert (args.vae, args.denoiser, args.text_encoder) == expected
     settings = replace(settings, denoiser_2="low.safetensors")
     for family, expected in (("wan22_a14b", "low.safetensors"), ("wan21", "")):
         config = TrainConfig(family=family, model=settings)

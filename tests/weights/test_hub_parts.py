@@ -20,6 +20,7 @@ from tests.support.hub_server import HubServer
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 VAE, MODEL, UNET = "somebody/vae", "somebody/model", "somebody/split/diffusion_models/unet.safetensors"
+CLIP = "somebody/split/clip_l.safetensors"
 
 
 @pytest.fixture
@@ -30,6 +31,7 @@ def hub(tiny_sd15, tmp_path, monkeypatch) -> Iterator[HubServer]:
     shutil.copy(vae / WEIGHTS, vae / "sdxl_vae.safetensors")
     (split / "diffusion_models").mkdir(parents=True)
     shutil.copy(tiny_sd15 / "unet" / WEIGHTS, split / "diffusion_models" / "unet.safetensors")
+    shutil.copy(tiny_sd15 / "text_encoder" / "model.safetensors", split / "clip_l.safetensors")
     server = HubServer({VAE: vae, MODEL: tiny_sd15, "somebody/split": split})
     use_endpoint(monkeypatch, server.endpoint)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
@@ -40,21 +42,23 @@ def hub(tiny_sd15, tmp_path, monkeypatch) -> Iterator[HubServer]:
 
 @pytest.mark.parametrize("vae", [VAE, MODEL])
 def test_they_are_downloaded_once_and_used(vae, hub, tiny_sd15, monkeypatch):
-    parts = {"vae": vae, "denoiser": UNET}
+    parts = {"vae": vae, "denoiser": UNET, "text_encoders": [CLIP]}
     model = ModelConfig(base=str(tiny_sd15), **parts)
     check_parts_on_hub(model)
     assert hub.asked == []
-    assert (with_parts_on_disk(model).vae, with_parts_on_disk(model).denoiser) == ("", "")
+    there = with_parts_on_disk(model)
+    assert (there.vae, there.denoiser, there.text_encoders) == ("", "", [])
     base = BaseModel(FAMILIES["sd15"], model, torch.device("cpu"))
     folder = "vae/" if vae == MODEL else ""
     assert sorted(hub.asked) == sorted(
-        [f"{folder}config.json", f"{folder}{WEIGHTS}", "diffusion_models/unet.safetensors"]
+        [f"{folder}config.json", f"{folder}{WEIGHTS}", "diffusion_models/unet.safetensors", "clip_l.safetensors"]
     )
     go_offline(monkeypatch)
     check_parts_on_hub(model)
-    base.require("vae", "unet")
+    assert base.component_files("text_encoder")[0].name == "clip_l.safetensors"
+    base.require("vae", "unet", "text_encoder")
     pipe = load_pipeline(str(tiny_sd15), {}, torch.device("cpu"), dtype="float32", **parts)
-    for part in ("vae", "unet"):
+    for part in ("vae", "unet", "text_encoder"):
         expected = getattr(pipe, part).state_dict()
         assert all(torch.equal(value, expected[name]) for name, value in base.module(part).state_dict().items())
     assert with_parts_on_disk(model).denoiser.endswith("/diffusion_models/unet.safetensors")

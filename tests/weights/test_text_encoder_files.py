@@ -125,6 +125,8 @@ LANGUAGE_MODELS = {
     "ltx2": {"model.language_model.": "model.", "model.vision_tower.": "vision_model."},
     "flux2_dev": {"model.language_model.": "model.", "model.vision_tower.": "vision_tower."},
     "wan21": {"": ""},
+    "krea2": {"language_model.": "model.language_model.", "visual.": "model.visual."},
+    "anima": {"": "model."},
     "kandinsky5_image": {"model.language_model.": "language_model.model.", "model.visual.": "visual."},
 }
 
@@ -153,6 +155,24 @@ def test_language_models_are_read_in_the_names_of_comfyuis_files(family, tiny_mo
 def in_comfyuis_name(name: str, prefixes: dict[str, str]) -> str:
     start = next((start for start in prefixes if name.startswith(start)), None)
     return name if start is None else prefixes[start] + name.removeprefix(start)
+
+
+def test_flux_2s_mistral_without_its_last_layers_gives_the_outputs_of_the_whole_one(tiny_model, tmp_path):
+    folder, file = tiny_model("flux2_dev"), tmp_path / "mistral_3_small_flux2_bf16.safetensors"
+    weights = weights_of(folder, "text_encoder")
+    layers = [name for name in weights if "language_model" in name and ".layers.30." in name]
+    assert layers
+    save_tensors(file, {name: value for name, value in weights.items() if name not in layers})
+    whole = BaseModel(FAMILIES["flux2_dev"], ModelConfig(base=str(folder)), CPU)
+    whole.require("text_encoder")
+    outputs = []
+    for one in (whole.module("text_encoder"), *read_both_ways(folder, "flux2_dev", {"text_encoder": file})):
+        encoder = one["text_encoder"] if isinstance(one, dict) else one
+        states = encoder(input_ids=torch.tensor([[3, 1, 4, 1, 5]]), output_hidden_states=True).hidden_states
+        outputs.append(torch.stack([states[number] for number in (10, 20, 30)]))
+    assert all(torch.equal(output, outputs[0]) for output in outputs)
+    save_tensors(file, {name: value for name, value in weights.items() if ".layers.29." not in name})
+    assert "its weights lack model.language_model.layers.29." in refusal(folder, "flux2_dev", file)
 
 
 def test_of_the_base_neither_weights_nor_cache_keys_of_the_encoder_are_used(tiny_model, tmp_path):
@@ -234,6 +254,23 @@ def test_what_is_no_text_encoder_of_the_model_is_refused_before_the_start(tiny_m
         assert str(caught.value) == f"model.text_encoders {message}"
 
 
+def test_a_variant_on_the_hub_whose_configs_are_unknown_may_have_an_encoder_of_another_width(tmp_path):
+    """FLUX.2 klein 4B has another Qwen3 than the 9B; of two CLIPs, the width has to tell which one a file has."""
+    file = tmp_path / "text_encoder.safetensors"
+    base = {"base": "somebody/not-on-this-machine", "text_encoders": [str(file)]}
+    for name, tensor, expected in (("flux2_klein", "model.embed_tokens", {"text_encoder"}), ("sdxl", CLIP, None)):
+        save_tensors(file, {f"{tensor}.weight": torch.zeros(2, 40)})
+        family = FAMILIES[name]
+        if expected:
+            assert replaced_parts(family, ModelConfig(**base)) == expected | {*family.unused}
+        else:
+            with pytest.raises(
+                WeightsError, match=r"is CLIP with a width of 40, and Stable Diffusion XL has CLIP with"
+            ):
+                replaced_parts(family, ModelConfig(**base))
+
+
+CLIP = "text_model.embeddings.token_embedding"
 ONE = torch.ones(1)
 
 
