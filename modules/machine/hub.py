@@ -92,6 +92,26 @@ def known_index(name: str) -> dict[str, Any]:
     return read_index(folder) if folder else dict(read_model(name).index)
 
 
+def known_config(name: str, component: str) -> dict[str, Any]:
+    """The config.json of a component: that in the Hub's cache if there is one, else the Hub's; {} if it has none.
+
+    Raises UserError if neither is to be had, and ModelFileError or OSError if it can't be read.
+    """
+    from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
+
+    (repo, revision), file = split_name(name), f"{component}/config.json"
+    cached = try_to_load_from_cache(repo, file, revision=revision)
+    if isinstance(cached, str):
+        return read_json(Path(cached))
+    try:
+        names = {one.rfilename for one in HfApi().model_info(repo, revision=revision).siblings or ()}
+        return read_json(Path(hf_hub_download(repo, file, revision=revision))) if file in names else {}
+    except ModelFileError:
+        raise
+    except Exception as error:
+        raise UserError(_cannot_fetch(name, expected_error(error))) from error
+
+
 def _cached_folder(name: str) -> Path | None:
     """The folder in the Hub's cache that has the index of a model."""
     from huggingface_hub import try_to_load_from_cache

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from modules.config.errors import ModelFileError
+from modules.config.errors import ModelFileError, UserError
 from modules.config.model_index import read_json
-from modules.machine.hub import HUB_NAME, split_name
+from modules.machine.hub import HUB_NAME, known_config
 from modules.weights.errors import WeightsError
 from modules.weights.file_kinds import kind_of
 from modules.weights.safe import read_header, tensor_shapes
@@ -138,22 +138,18 @@ def _width(config: Mapping[str, Any]) -> int | None:
 
 
 def _config_of(config: ModelConfig, component: str) -> dict[str, Any]:
-    """The config.json of a base model's component if it is on this machine; else {}."""
-    path = _config_file(config, component)
+    """The config.json of a base model's component, of one on the Hub downloaded if need be; {} if it has none.
+
+    Raises WeightsError if the Hub can't be asked.
+    """
+    base = Path(os.path.expanduser(config.base))
+    folder = base if config.base and base.is_dir() else Path(os.path.expanduser(config.config_folder))
     try:
-        return read_json(path) if path and path.is_file() else {}
+        if config.base and not base.exists() and HUB_NAME.fullmatch(config.base):
+            return known_config(config.base, component)
+        path = folder / component / "config.json"
+        return read_json(path) if path.is_file() else {}
     except (OSError, ModelFileError):
         return {}  # which loading reports
-
-
-def _config_file(config: ModelConfig, component: str) -> Path | None:
-    base = Path(os.path.expanduser(config.base))
-    if config.base and base.is_dir():
-        return base / component / "config.json"
-    if config.base and not base.is_file() and HUB_NAME.fullmatch(config.base):
-        from huggingface_hub import try_to_load_from_cache
-
-        repo, revision = split_name(config.base)
-        cached = try_to_load_from_cache(repo, f"{component}/config.json", revision=revision)
-        return Path(cached) if isinstance(cached, str) else None
-    return Path(os.path.expanduser(config.config_folder)) / component / "config.json" if config.config_folder else None
+    except UserError as error:
+        raise WeightsError(f"model.base {error}") from error

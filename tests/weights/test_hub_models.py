@@ -16,6 +16,7 @@ from modules.families.registry import FAMILIES
 from modules.machine.hub import folder_on_disk
 from modules.methods.lora_tools import merge_into_model
 from modules.weights.BaseModel import BaseModel
+from modules.weights.errors import WeightsError
 from modules.weights.load_pipeline import load_pipeline
 from modules.weights.own_parts import replaced_parts
 from modules.weights.safe import load_tensors, save_tensors
@@ -83,6 +84,19 @@ def test_no_weights_of_what_files_replace_are_downloaded(given, replaced, hub, t
     go_offline(monkeypatch)
     load_pipeline(NAME, {}, torch.device("cpu"), **settings)
     assert folder_on_disk(NAME, replaced_parts(FAMILIES["anima"], ModelConfig(**settings))) is not None
+
+
+def test_the_text_encoders_of_a_model_on_the_hub_are_told_by_its_configs(hub, tiny_model, monkeypatch):
+    """Not by those of the published model, as FLUX.2 klein has two sizes."""
+    hub.models[NAME] = folder = tiny_model("flux1")
+    files = [str(folder / part / "model.safetensors") for part in ("text_encoder_2", "text_encoder")]
+    config = ModelConfig(base=NAME, text_encoders=files)
+    assert replaced_parts(FAMILIES["flux1"], config) >= {"text_encoder", "text_encoder_2"}
+    assert sorted(hub.asked) == ["text_encoder/config.json", "text_encoder_2/config.json"]
+    go_offline(monkeypatch)
+    assert replaced_parts(FAMILIES["flux1"], config) >= {"text_encoder", "text_encoder_2"}
+    with pytest.raises(WeightsError, match=r"^model\.base 'somebody/other' can't be fetched .* can't be reached"):
+        replaced_parts(FAMILIES["flux1"], ModelConfig(base="somebody/other", text_encoders=files))
 
 
 def test_weights_that_neither_training_nor_sampling_uses_are_downloaded_for_a_merged_model_only(
