@@ -20,6 +20,7 @@ SCRIPTS = (
     "presets_reference.py",
     "api_reference.py",
     "scaling_model.py",
+    "gpu_report.py",
 )
 
 

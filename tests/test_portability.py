@@ -65,6 +65,7 @@ ALLOWED = {
     ("scripts/train_distributed.py", "torch.cuda"): "counts what torchrun will give to ranks",
     ("scripts/gpu/", "torch.cuda"): "checks of GPUs, which are skipped or have another way where there is none",
     ("scripts/gpu/", '"cuda"'): PICKS_BY_DEVICE,
+    ("scripts/gpu_tests.py", '"cuda:0"'): "a choice beside the CPU",
     ("scripts/gpu_tests.py", "torch.cuda"): "asks whether there is a GPU to test",
     ("scripts/benchmark.py", '"cuda"'): "a choice beside the CPU",
     ("scripts/benchmarks/reference_loop.py", "torch.cuda"): "the plain loop that Chorus is compared with",

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from modules.config.families import load_families
+from scripts import gpu_tests
+from scripts.gpu.cases import measure_cases
 from scripts.gpu.families import train_family
+from scripts.gpu.parts import PARTS
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONAL = {"av", "bitsandbytes", "customtkinter", "gguf", "hypothesis", "lycoris", "pexpect", "PIL.ImageTk", "tkinter"}
@@ -59,3 +62,23 @@ def test_every_family_has_the_settings_that_its_run_needs(name):
     found = train_family(name, "cpu")
     assert found["problems"] == []
     assert all(math.isfinite(loss) for loss in found["losses"])
+
+
+@pytest.mark.parametrize(
+    "check",
+    ["kernels:rounding", "kernels:checksums", "kernels:skipping", "attention:gradients", "ceilings:matrix_peak"],
+)
+def test_a_check_of_kernels_passes_on_the_cpu(check):
+    results = list(measure_cases(check, "cpu"))
+    assert any(result["ok"] for result in results)
+    assert [result for result in results if result["ok"] is False] == []
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("name", PARTS)
+def test_every_part_passes_its_rehearsal(name, tmp_path):
+    """Those that only skip on the CPU end with 1, because nothing has passed."""
+    code = gpu_tests.main(["--device", "cpu", "--parts", name, "--out", str(tmp_path)])
+    shown = (tmp_path / "gpu-report.txt").read_text(encoding="utf-8")
+    assert "FAILED" not in shown
+    assert code == 0 or " 0 passed, 0 failed" in f" {shown}"

@@ -1,32 +1,181 @@
-"""The command for people who have a GPU, here with programs that stand in for the doctor and the tests."""
+"""The command for people who have a GPU, here with programs that stand in for the doctor and the parts."""
 
 from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
 
 import pytest
 
 from scripts import gpu_tests
+from scripts.gpu import cases, part, scheduling, travelling
+from scripts.gpu.cases import NotHere, load_check, measure_cases
+from scripts.gpu.parts import PARTS, Part
+from scripts.gpu.results import append_line, read_lines
+from scripts.gpu.scheduling import Room, fits, run_parts
+
+# Stands in for a part: writes a result, and hangs in the first one.
+PART = """
+import json, sys, time
+name, results = sys.argv[1], sys.argv[sys.argv.index("--results") + 1]
+with open(results, "a", encoding="utf-8") as file:
+    file.write(json.dumps({"part": name, "check": name, "case": "it starts", "ok": True}) + "\\n")
+time.sleep(3000 if name == "races" else 0)
+"""
+ALONE = Part("alone", "right", (), 60, gib=4, is_alone=True)
+SMALL = Part("small", "right", (), 60, gib=4)
+WRONG = {"ok": False, "difference": 1}
+DONE = subprocess.CompletedProcess((), 0)
 
 
 @pytest.fixture
-def report(monkeypatch, tmp_path):
-    path = tmp_path / "workspace" / "gpu-report.txt"
-    monkeypatch.setattr(gpu_tests, "REPORT", path)
+def run(monkeypatch, tmp_path):
+    """Returns a function that runs the command with parts that write lines, and returns its exit code."""
     monkeypatch.setattr(gpu_tests, "DOCTOR", ("-c", "print('ok  Python: /home/jane/chorus')"))
     monkeypatch.setattr(gpu_tests, "has_gpu", lambda: True)
-    return path
+
+    def command(*lines: dict, arguments: tuple[str, ...] = ()) -> int:
+        def run_parts(parts, device, results, *_):
+            for line in lines:
+                append_line(results, line)
+
+        monkeypatch.setattr(gpu_tests, "run_parts", run_parts)
+        return gpu_tests.main(["--out", str(tmp_path), *arguments])
+
+    return command
 
 
-def test_a_failure_leaves_a_report_without_names_and_says_where_it_is(report, monkeypatch, capfd):
-    failing = "import sys; print('FAILED at 10.1.2.3', file=sys.stderr); sys.exit(1)"
-    monkeypatch.setattr(gpu_tests, "TESTS", ("-c", failing))
-    assert gpu_tests.main() == 1
-    assert report.read_text().splitlines() == ["ok  Python: /home/<user>/chorus", "FAILED at <address>"]
+def case(ok: bool | None, **values) -> dict:
+    return {"part": "races", "check": "races", "case": "block swapping", "ok": ok, **values}
+
+
+def test_a_failure_leaves_a_report_without_names_and_says_where_it_is(run, tmp_path, capfd):
+    assert run(case(False, text="RuntimeError: at 10.1.2.3"), case(True)) == 1
+    report = (tmp_path / "gpu-report.txt").read_text(encoding="utf-8")
+    assert "ok  Python: /home/<user>/chorus" in report
+    assert "FAILED: races: block swapping: RuntimeError: at <address>" in report
     shown = capfd.readouterr().out
     assert "/home/jane/chorus" in shown  # the person's own terminal shows everything
-    assert f"Please attach {report}" in shown
+    assert f"Please attach {tmp_path / 'gpu-report.txt'}" in shown
 
 
-def test_without_a_gpu_no_test_is_said_to_have_passed(report, monkeypatch, capfd):
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ([case(True), case(None, text="needs CUDA")], 0),
+        ([case(True), {"part": "races", "ended": "time is over"}], 1),
+        ([case(None, text="needs CUDA")], 1),  # nothing has passed
+        ([], 1),
+    ],
+)
+def test_all_is_well_only_if_something_passed_and_everything_came_to_its_end(lines, code, run):
+    assert run(*lines, arguments=("--parts", "races")) == code
+
+
+def test_without_a_gpu_no_test_is_said_to_have_passed(run, monkeypatch, capfd):
     monkeypatch.setattr(gpu_tests, "has_gpu", lambda: False)
-    assert gpu_tests.main() == 2
-    assert "finds no NVIDIA GPU" in capfd.readouterr().out
+    assert run(case(True)) == 2
+    shown = capfd.readouterr().out
+    assert "finds no NVIDIA GPU" in shown
+    assert "passed" not in shown
+
+
+def test_a_rehearsal_on_the_cpu_writes_what_it_finds_as_lines(tmp_path):
+    """The real process of a part."""
+    assert gpu_tests.main(["--device", "cpu", "--parts", "facts", "--out", str(tmp_path)]) == 0
+    visit, *results, ended = read_lines(tmp_path / "results.jsonl")
+    assert visit["device"] == "cpu"
+    assert results[0]["values"]["torch"]
+    assert {line["text"] for line in results[1:]} == {"needs CUDA"}
+    assert ended == {"part": "facts", "ended": "ok", "seconds": ended["seconds"]}
+
+
+# --- parts in processes -----------------------------------------------------------------------------------------------
+
+
+def test_a_part_that_hangs_is_ended_at_its_limit_and_the_next_one_runs(tmp_path, monkeypatch):
+    results = tmp_path / "results.jsonl"
+    monkeypatch.setattr(scheduling, "PROGRAM", ("-c", PART))
+    monkeypatch.setattr(scheduling.time, "monotonic", lambda: 1e6 if has_begun(results) else 0.0)
+    monkeypatch.setattr(scheduling, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(scheduling, "LEAST_SECONDS", -1e9)
+    parts = [PARTS["races"], replace(PARTS["facts"], limit=10**9)]
+    run_parts(parts, "cpu", results, Room(0, 1), None, lambda text: None)
+    lines = read_lines(results)
+    assert [(line["part"], line.get("ended")) for line in lines] == [
+        ("races", None), ("races", "time is over"), ("facts", None), ("facts", "ok"),
+    ]  # fmt: skip
+
+
+def has_begun(results) -> bool:
+    return results.exists() and bool(read_lines(results))
+
+
+def test_no_part_begins_without_time_for_it(tmp_path):
+    results = tmp_path / "results.jsonl"
+    run_parts([PARTS["facts"]], "cpu", results, Room(0, 1), 5, lambda text: None)
+    assert read_lines(results) == [{"part": "facts", "ended": "no time left", "seconds": 0}]
+
+
+@pytest.mark.parametrize(
+    ("begins", "running", "room", "expected"),
+    [
+        (ALONE, [], Room(0, 1), True),  # by itself, a part is content with any GPU
+        (ALONE, [SMALL], Room(80, 8), False),
+        (SMALL, [ALONE], Room(80, 8), False),
+        (SMALL, [SMALL], Room(8, 8), True),
+        (SMALL, [SMALL], Room(7, 8), False),
+        (SMALL, [SMALL], Room(80, 1), False),
+    ],
+)
+def test_parts_run_beside_each_other_where_there_is_room(begins, running, room, expected):
+    assert fits(begins, running, room) is expected
+
+
+def test_a_case_whose_process_dies_is_said_to_have_failed(tmp_path, monkeypatch):
+    results = tmp_path / "results.jsonl"
+    monkeypatch.setattr(part, "load_check", lambda path: lambda device: [("first", dict), ("second", dict)])
+    monkeypatch.setattr(part.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, -11))
+    assert part.run_apart(PARTS["families"], "cpu", results) == 1
+    assert {(line["case"], line["ok"]) for line in read_lines(results)} == {("first", False), ("second", False)}
+
+
+# --- checks and results -----------------------------------------------------------------------------------------------
+
+
+def test_every_part_names_checks_that_exist():
+    assert all(callable(load_check(check)) for part in PARTS.values() for check in part.checks)
+
+
+def test_an_error_ends_its_case_alone_and_what_is_not_here_is_skipped(monkeypatch):
+    def missing():
+        raise NotHere("needs the package av")
+
+    made = [("divides", lambda: {"ok": 1 / 0}), ("missing", missing), ("wrong", lambda: WRONG), ("right", dict)]
+    monkeypatch.setattr(cases, "load_check", lambda path: lambda device: made)
+    outcomes = {result["case"]: result for result in measure_cases("runs:runs", "cpu")}
+    assert outcomes["divides"]["ok"] is False
+    assert outcomes["divides"]["text"].startswith("ZeroDivisionError")
+    assert (outcomes["missing"]["ok"], outcomes["missing"]["text"]) == (None, "needs the package av")
+    assert (outcomes["wrong"]["ok"], outcomes["wrong"]["values"]) == (False, {"difference": 1})
+    assert outcomes["right"]["ok"] is True
+
+
+def test_a_line_that_was_cut_off_and_results_of_an_earlier_commit_are_left_out(tmp_path):
+    results = tmp_path / "results.jsonl"
+    for commit, ok in (("aaaa", False), ("bbbb", True), ("bbbb", None)):
+        append_line(results, {"visit": "2026-11-26", "commit": commit})
+        append_line(results, case(ok))
+    with results.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(case(False))[:20])
+    assert [line["ok"] for line in read_lines(results) if "check" in line] == [True, None]
+
+
+def test_the_versions_that_travel_are_those_that_are_pinned(monkeypatch):
+    asked = []
+    monkeypatch.setattr(travelling.subprocess, "run", lambda command, **_: asked.extend(command) or DONE)
+    monkeypatch.setattr(travelling, "version", lambda name: "1.0")
+    assert gpu_tests.main(["--prepare", "wheels"]) == 0
+    assert {"peft==0.21.2", "gguf==0.19.0", "pydantic-core==1.0", "--no-deps"} <= set(asked)
+    assert not [word for word in asked if word.startswith(("torch==", "bitsandbytes"))]

@@ -22,6 +22,7 @@ import sys, torch, torch.distributed as dist
 from modules.distributed.DataParallelRuntime import DataParallelRuntime
 from modules.distributed.environments import SpawnEnvironment
 from modules.distributed.Runtime import Runtime
+from modules.distributed.SignedStore import SignedStore
 from modules.trainer.Step import Step
 from tests.support.make_loop import make_loop
 
@@ -44,7 +45,7 @@ def weights(runtime):
     torch.cuda.set_sync_debug_mode("default")
     return torch.cat([param.detach().flatten() for param in model.parameters()])
 
-runtime = DataParallelRuntime(device, environment, dist.PrefixStore("runtime", store))
+runtime = DataParallelRuntime(device, environment, SignedStore(store, b"", "run").within("runtime"))
 torch.testing.assert_close(weights(runtime), weights(Runtime(device)), rtol=1e-6, atol=1e-6)
 runtime.close()
 dist.destroy_process_group()

@@ -1,0 +1,100 @@
+"""The card, the versions, and whether what Chorus sets at the start of a run is in force."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from scripts.gpu.cases import Case, is_cuda, needs_cuda
+
+BLOCK_BYTES = (283_000_000, 680_000_000)  # of FLUX.1's blocks in bfloat16, of both kinds
+MOST_PINNED = 1.2  # of the bytes of swapped blocks
+PACKAGES = ("torch", "diffusers", "transformers", "peft")
+
+
+def facts(device: str) -> Iterator[Case]:
+    yield "versions", versions
+    yield "order of GPUs", lambda: listed_alike(device)
+    yield "allocator", lambda: allocator(device)
+
+
+def versions() -> dict[str, Any]:
+    """Of the packages, and what PyTorch says of CUDA and the GPUs."""
+    import platform
+    from importlib.metadata import version
+
+    from modules.distributed.torch_facts import read_facts
+    from modules.machine.devices import list_gpus, num_cores
+
+    found = {name: value for name, value in read_facts().items() if name not in ("file", "version")}
+    gpus = [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in list_gpus()]
+    packages = {package: version(package) for package in PACKAGES}
+    errors = [each["error"] for each in found["devices"] if each["error"]]
+    here = {"gpus": gpus, "cores": num_cores(), "python": platform.python_version(), "system": platform.platform()}
+    return {"ok": not errors and not found["reason"], **packages, **found, **here}
+
+
+def listed_alike(device: str) -> dict[str, Any]:
+    """The driver and PyTorch list the same GPUs in the same order."""
+    needs_cuda(device)
+    import torch
+
+    from modules.machine.devices import list_gpus
+
+    devices = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    ours = [gpu.uuid.removeprefix("GPU-") for gpu in list_gpus()]
+    return {"ok": ours == [str(properties.uuid) for properties in devices], "count": len(ours)}
+
+
+def allocator(device: str) -> dict[str, Any]:
+    """Whether segments grow, as a run sets it, and what a process holds of the GPU before its first tensor."""
+    needs_cuda(device)
+    import torch
+
+    from modules.distributed.Runtime import Runtime
+
+    runtime = Runtime(torch.device(device))
+    settings = torch.cuda.memory._snapshot()["allocator_settings"]
+    free, total = torch.cuda.mem_get_info()
+    is_set = bool(settings.get("expandable_segments"))
+    return {"ok": is_set and runtime.device.index == 0, "expandable_segments": is_set, "used_bytes": total - free}
+
+
+def pinned_memory(device: str) -> Iterator[Case]:
+    for wanted in BLOCK_BYTES:
+        yield f"{wanted / 1e6:.0f} MB", lambda wanted=wanted: pinned(wanted, device)
+    yield "swapped blocks", lambda: pinned_for_swapping(device)
+
+
+def pinned(wanted: int, device: str) -> dict[str, Any]:
+    """How much system memory PyTorch pins for a single buffer: it rounds to powers of two."""
+    needs_cuda(device)
+    import torch
+
+    before = torch.cuda.host_memory_stats().get("allocated_bytes.current", 0)
+    begun = time.perf_counter()
+    buffer = torch.empty(wanted, dtype=torch.uint8, pin_memory=is_cuda(device))
+    seconds = time.perf_counter() - begun
+    taken = torch.cuda.host_memory_stats().get("allocated_bytes.current", 0) - before
+    del buffer
+    return {"taken": taken, "ratio": round(taken / wanted, 2), "seconds": round(seconds, 3)}
+
+
+def pinned_for_swapping(device: str) -> dict[str, Any]:
+    """What block swapping has pinned hardly exceeds the size of the swapped weights."""
+    needs_cuda(device)
+    import torch
+
+    from modules.weights.BlockSwap import BlockSwap
+    from modules.weights.transfers import CudaTransfers
+    from scripts.gpu.streams import large_blocks
+
+    place, blocks = torch.device(device), large_blocks()
+    blocks._apply(lambda tensor: torch.zeros(tensor.shape, dtype=tensor.dtype))
+    wanted = sum(param.nbytes for param in blocks.parameters())
+    before = torch.cuda.host_memory_stats().get("allocated_bytes.current", 0)
+    swap = BlockSwap(list(blocks), place, CudaTransfers(place))
+    taken = torch.cuda.host_memory_stats().get("allocated_bytes.current", 0) - before
+    ratio = round(taken / wanted, 2)
+    return {"ok": ratio < MOST_PINNED, "taken": taken, "ratio": ratio, "counted": swap.host_bytes}
