@@ -39,13 +39,15 @@ def main(argv: list[str] | None = None) -> int:
         from modules.distributed.Runtime import default_device
         from modules.families.registry import family_of_pipeline
         from modules.session.names import safe_file_name
+        from modules.trainer.LoadedPipeline import LoadedPipeline
         from modules.trainer.sampling import ImageRequest, generate_images, repeated, save_sample
         from modules.weights.load_pipeline import load_pipeline
 
+        device = default_device()
         pipe = load_pipeline(
             args.base,
             strength_of_each(args.lora),
-            default_device(),
+            device,
             args.config,
             args.embedding,
             args.dtype,
@@ -70,7 +72,10 @@ def main(argv: list[str] | None = None) -> int:
         others["fps"] = args.fps or 0.0
         first = [ImageRequest(prompt, args.negative_prompt, *options, **others) for prompt in args.prompt]
         requests = [request for one in first for request in repeated(one, args.count)]
-        pictures = generate_images(pipe, requests, args.batch_size, args.sampler)
+        if family is None:  # of which nobody knows what its pipeline uses when
+            pictures = generate_images(pipe.to(device), requests, args.batch_size, args.sampler)
+        else:
+            pictures = LoadedPipeline(pipe, family, device).generate(requests, args.batch_size, args.sampler)
         for number, (request, image) in enumerate(pictures, start=next_number(Path(args.out))):
             path = Path(args.out) / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
             save_sample(path, image, request, args.fps or (family.fps if family else 16))
@@ -85,7 +90,10 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except (RuntimeError, MemoryError, OSError) as error:
         if is_out_of_memory(error):
-            text = "The GPU's memory is too small: lower --batch-size, --width and --height, or use --dtype bfloat16."
+            text = (
+                "The GPU's memory is too small: lower --batch-size, --width and --height, or use --dtype bfloat16 or a "
+                "GGUF file as --denoiser."
+            )
         elif is_out_of_system_memory(error):
             text = "The system's memory is too small: close other programs, or use --dtype bfloat16."
         elif isinstance(error, OSError):

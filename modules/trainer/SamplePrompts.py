@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from PIL.Image import Image
@@ -20,13 +20,16 @@ from modules.trainer.sampling import ImageRequest, run_pipeline
 if TYPE_CHECKING:
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
 
+    from modules.trainer.LoadedPipeline import LoadedPipeline
     from modules.weights.BaseModel import BaseModel
+
+Model = TypeVar("Model", "BaseModel", "LoadedPipeline")
 
 _PLACEMENT = ("device", "dtype")  # arguments of encode_prompt that don't change what the prompt means
 
 
-class SamplePrompts:
-    """The encoded prompts of a run's samples, in system memory.
+class SamplePrompts(Generic[Model]):
+    """The encoded prompts of samples, in system memory.
 
     Text encoders are the largest part of some models. They are loaded for prompts that are not encoded yet and unloaded
     again; keeping them in system memory instead would take many times the memory of the results, for prompts that
@@ -34,7 +37,7 @@ class SamplePrompts:
     is kept of them.
     """
 
-    def __init__(self, base: BaseModel):
+    def __init__(self, base: Model):
         self.base = base
         self._encoded: dict[str, Any] = {}  # arguments of encode_prompt -> its result on the CPU
         self._known: set[tuple[ImageRequest, ...]] = set()

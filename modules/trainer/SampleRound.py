@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from modules.trainer.SampleLayers import SampleLayers
     from modules.trainer.SamplePrompts import SamplePrompts
     from modules.trainer.sampling import Video
+    from modules.weights.BaseModel import BaseModel
 
 Requests = dict[int | None, ImageRequest]  # by number over all ranks, in order; None: the image is not saved
 
@@ -38,7 +39,7 @@ class SampleRound:
     """
 
     settings: SamplingConfig
-    prompts: SamplePrompts
+    prompts: SamplePrompts[BaseModel]
     runtime: Runtime
     callbacks: TrainCallbacks
     commands: TrainCommands

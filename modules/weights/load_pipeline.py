@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from modules.config.errors import UserError
 from modules.config.model_index import names_component
@@ -18,6 +20,7 @@ from modules.machine.weight_files import loaded_variant
 from modules.weights.BaseModel import BaseModel
 from modules.weights.clip_layers import check_layers
 from modules.weights.component_classes import NO_PAIR, component_class, component_names
+from modules.weights.convert import torch_dtype
 from modules.weights.embedding_files import add_embedding
 from modules.weights.errors import WeightsError, loading_reason, refusing
 from modules.weights.hub_models import download_folder
@@ -58,15 +61,15 @@ def load_pipeline(
     note: Callable[[str], None] | None = None,
     with_unused: bool = False,
 ) -> DiffusionPipeline:
-    """The pipeline of a diffusers folder, Hub id or single file, with all `loras`, on `device`.
+    """The pipeline of a diffusers folder, Hub id or single file, with all `loras`, in system memory.
 
-    loras: LoRA file -> strength.
+    device: what it will be used on, by which its precision is chosen. loras: LoRA file -> strength.
     config_folder: a diffusers folder with the configuration of a single file; needed without internet access.
     embeddings: embedding files, whose words prompts can then contain.
-    dtype: the torch name of a dtype; "" for bfloat16 on GPUs that support it, else float32.
+    dtype: the torch name of the dtype that weights are loaded in, but for those that their makers keep in float32; ""
+        for bfloat16 on GPUs that support it, else float32.
     text_chunks, word_weights, clip_skips: as in ModelConfig, for models that have them; the images are then requested
-        with the least of the skips. vae, denoiser, denoiser_2, text_encoders: as
-        there.
+        with the least of the skips. vae, denoiser, denoiser_2, text_encoders: as there.
     warn, note: as in `load_lora`.
     with_unused: also of a Hub id, download the components that neither training nor sampling uses, for saving them.
     Raises WeightsError if the base model, a LoRA or an embedding is missing, damaged or does not fit.
@@ -75,7 +78,7 @@ def load_pipeline(
     info = inspect_base(base)
     parts: dict[str, Any] = {"vae": vae, "denoiser": denoiser, "denoiser_2": denoiser_2}
     model = ModelConfig(base=base, config_folder=config_folder, text_encoders=[*text_encoders], **parts)
-    model = with_downloaded_parts(model)
+    model = replace(with_downloaded_parts(model), weight_dtype=dtype or _usual_dtype(device))
     pipe = _single_file(info, model) if info.kind == "single_file" else _folder(info, model, with_unused)
     pipe.set_progress_bar_config(disable=True)
     if getattr(pipe, "safety_checker", None) is not None:
@@ -98,19 +101,15 @@ def load_pipeline(
         encoders = {name: getattr(pipe, name, None) for name in family.text.encoders}
         check_layers(model, family, {name: one.config.to_dict() for name, one in encoders.items() if one is not None})
         extend_prompts(family.with_text_settings(model), pipe)
-    return pipe.to(device, _torch_dtype(dtype, device))
+    return pipe
 
 
 def _adapters(pipe: DiffusionPipeline) -> set[str]:
     return {name for names in pipe.get_list_adapters().values() for name in names}
 
 
-def _torch_dtype(name: str, device: torch.device) -> torch.dtype:
-    import torch
-
-    if name:
-        return getattr(torch, name)
-    return torch.bfloat16 if device.type == "cuda" and supports_bf16(device) else torch.float32
+def _usual_dtype(device: torch.device) -> Literal["bfloat16", "float32"]:
+    return "bfloat16" if device.type == "cuda" and supports_bf16(device) else "float32"
 
 
 def _single_file(info: BaseInfo, model: ModelConfig) -> DiffusionPipeline:
@@ -142,7 +141,7 @@ def _has_own_parts(model: ModelConfig) -> bool:
 
 
 def _folder(info: BaseInfo, model: ModelConfig, with_unused: bool) -> DiffusionPipeline:
-    base, path = model.base, Path(model.base).expanduser()
+    base, path, dtype = model.base, Path(model.base).expanduser(), torch_dtype(model.weight_dtype)
     replaced = _replaced(info, model, with_unused or info.kind == "folder")
     if info.kind == "folder":
         try:
@@ -164,8 +163,12 @@ def _folder(info: BaseInfo, model: ModelConfig, with_unused: bool) -> DiffusionP
         chosen = {name: part for name, part in own.items() if index[name][1] in CHOOSING}
         given = {**absent, **own, **dict.fromkeys(chosen)}  # diffusers knows no part by the name of such a class
         given |= _own_parts(pipeline_class, path, index, family, model)
-        given |= _variants(pipeline_class, path, {name: index[name] for name in index.keys() - given.keys()}, family)
-        pipe = pipeline_class.from_pretrained(path, trust_remote_code=False, **given)
+        others = {name: index[name] for name in index.keys() - given.keys()}
+        given |= _variants(pipeline_class, path, others, family, dtype)
+        with warnings.catch_warnings():
+            # of the name `dtype`, which diffusers 0.41, the last for Python 3.10, does not know
+            warnings.filterwarnings("ignore", message="`torch_dtype` is deprecated")
+            pipe = pipeline_class.from_pretrained(path, trust_remote_code=False, torch_dtype=dtype, **given)
         if chosen:
             options = {name: pipe.config[name] for name in pipeline_class._get_signature_keys(pipeline_class)[1]}
             pipe = pipeline_class(**{**pipe.components, **chosen}, **options)
@@ -187,8 +190,6 @@ def _own_parts(
     model: ModelConfig,
 ) -> dict[str, Any]:
     """The parts that the settings put in place of the base's, whose weights may therefore be missing."""
-    import torch
-
     loaded: dict[str, Any] = {}
     if family is None:
         return loaded
@@ -196,23 +197,25 @@ def _own_parts(
     check_places(family, parts, [one for one, pair in index.items() if pair != [None, None]], model.base)
     for name, own in parts.items():
         kind = component_class(pipeline_class, name, tuple(index[name]), family)
-        loaded[name] = load_own_part(family, name, kind, own, path / name, torch.float32)
+        loaded[name] = load_own_part(family, name, kind, own, path / name, torch_dtype(model.weight_dtype))
     return loaded
 
 
 def _variants(
-    pipeline_class: type[DiffusionPipeline], path: Path, index: Mapping[str, Any], family: Family | None
+    pipeline_class: type[DiffusionPipeline],
+    path: Path,
+    index: Mapping[str, Any],
+    family: Family | None,
+    dtype: torch.dtype,
 ) -> dict[str, Any]:
     """The components whose weights are those of a variant: diffusers would take one of all components, or none."""
-    import torch
-
     loaded = {}
     for name in component_names(pipeline_class) & index.keys():
         if not names_component(index[name]) or not (path / name).is_dir():
             continue
         if loaded_variant([file.name for file in (path / name).iterdir()]):
             kind = component_class(pipeline_class, name, tuple(index[name]), family)
-            loaded[name], missing = load_component(kind, path, name, torch.float32)
+            loaded[name], missing = load_component(kind, path, name, dtype)
             if missing:
                 raise ValueError(f"the weights of its {name} lack {missing}")
     return loaded

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from diffusers import StableDiffusionPipeline
+from diffusers import AutoencoderKL, StableDiffusionPipeline, UNet2DConditionModel
 from peft import LoraConfig
 from PIL import Image
 from safetensors import safe_open
+from transformers import CLIPTextModel
 
 from modules.families.sd15 import SD15
 from modules.weights.convert import convert
@@ -20,12 +21,21 @@ from modules.weights.safe import load_tensors, save_tensors
 from scripts import lora as lora_tools
 from scripts import sample
 from scripts.lora_and_strength import lora_and_strength
+from tests.support.RankPool import RankPool
+from tests.support.sampling_scenarios import sample_on_gpu
 
 
 def run(out, base, *options):
     arguments = ["--base", str(base), "--out", str(out), "--steps", "2", "--width", "32", "--height", "64", *options]
     assert sample.main(arguments) == 0
     return {path.name: np.asarray(Image.open(path), dtype=int) for path in sorted(out.iterdir())}
+
+
+@pytest.fixture
+def one_rank(tmp_path):
+    pool = RankPool(1, tmp_path)
+    yield pool
+    pool.close()
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +158,35 @@ def test_pictures_in_less_precision_differ_by_little(tiny_sd15, loras, tmp_path)
     (exact,) = run(tmp_path / "exact", tiny_sd15, *options, "--dtype", "float32").values()
     (half,) = run(tmp_path / "half", tiny_sd15, *options, "--dtype", "bfloat16").values()
     assert 0 < abs(exact - half).mean() < 12
+
+
+def test_weights_are_loaded_in_the_precision_that_they_are_used_in(tiny_sd15, tmp_path, monkeypatch):
+    """In float32, a denoiser would need twice the memory for a moment."""
+    loaded = {}
+    for kind in (UNet2DConditionModel, CLIPTextModel, AutoencoderKL):
+
+        def recorded(cls, *args, load=kind.from_pretrained.__func__, **options):
+            part = load(cls, *args, **options)
+            loaded[cls] = part.dtype
+            return part
+
+        monkeypatch.setattr(kind, "from_pretrained", classmethod(recorded))
+    run(tmp_path, tiny_sd15, "--prompt", "a cat", "--dtype", "bfloat16")
+    assert set(loaded.values()) == {torch.bfloat16}
+    assert len(loaded) == 3
+
+
+def test_text_encoders_have_left_the_gpu_when_the_denoiser_comes(tiny_sd15, tmp_path, one_rank):
+    prompts = ("--prompt", "a cat", "--prompt", "a dog", "--batch-size", "1")
+    arguments = ["--base", str(tiny_sd15), "--steps", "2", "--width", "32", "--height", "64", *prompts]
+    (there,) = one_rank.run(sample_on_gpu, arguments=[*arguments, "--out", str(tmp_path / "gpu"), "--dtype", "float32"])
+    assert there["code"] == 0
+    assert there["together"]["CLIPTextModel"] == ["CLIPTextModel"]
+    assert "CLIPTextModel" not in there["together"]["UNet2DConditionModel"]
+    here = run(tmp_path / "cpu", tiny_sd15, *prompts)
+    images = {path.name: np.asarray(Image.open(path), dtype=int) for path in (tmp_path / "gpu").iterdir()}
+    assert images.keys() == here.keys()
+    assert all(abs(images[name] - image).max() <= 1 for name, image in here.items())
 
 
 def test_a_missing_config_folder_is_told_by_the_name_of_the_option(tiny_sd15, tmp_path, capsys):
