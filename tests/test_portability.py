@@ -54,6 +54,7 @@ ALLOWED = {
     ("scripts/benchmarks/engine_task.py", '"cuda"'): PICKS_BY_DEVICE,
     ("scripts/benchmarks/engine_chorus.py", '"cuda"'): PICKS_BY_DEVICE,
     ("scripts/benchmarks/engine_hand.py", '"cuda"'): "a program that is compared, as people write it",
+    ("modules/engine/Float32Precision.py", "torch.cuda"): "a setting of torch.backends, which a CPU does not mind",
     ("modules/trainer/GenericTrainer.py", "torch.cuda"): "a setting of torch.backends, which a CPU does not mind",
     ("modules/trainer/LateReport.py", "torch.cuda"): PICKS_BY_DEVICE,
     ("modules/trainer/MemoryReading.py", "torch.cuda"): PICKS_BY_DEVICE,

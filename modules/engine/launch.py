@@ -19,6 +19,7 @@ from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
 from modules.distributed.environments import ATTEMPT_VARIABLE, find_environment, spawn_variables
 from modules.engine.arguments import Backend, check_backend, check_count, check_function
+from modules.engine.Float32Precision import Float32Precision
 from modules.engine.RankContext import RankContext, enter_rank, rank_context
 from modules.engine.worker import distributed_train_worker
 from modules.launch.launchers import SpawnLauncher
@@ -79,6 +80,8 @@ def launch_distributed_training(
     if environment is not None and environment.world_size > 1:
         return _train_as(environment.rank, environment.world_size, backend, train_fn, kwargs)
     num_ranks = _num_ranks(world_size, backend)
+    # inherited by the ranks, which may ask CUDA for its devices while they import the program
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if num_ranks == 1:
         print_line("Training on one device, in this process.")
         return _train_here(train_fn, kwargs)
@@ -171,7 +174,8 @@ def run_rank(
     context = RankContext(lifeline, commands)
     enter_rank(context)
     try:
-        train_fn, kwargs = _unpacked((folder.path / PROGRAM_NAME).read_bytes())
+        precision, train_fn, kwargs = _unpacked((folder.path / PROGRAM_NAME).read_bytes())
+        precision.set()
         with stop_on((signal.SIGTERM,), commands, callbacks):
             result = _train_as(local_rank, num_ranks, backend, train_fn, kwargs)
         if local_rank == 0:
@@ -222,7 +226,10 @@ def _num_ranks(world_size: int | None, backend: Backend | None) -> int:
 
 
 def _packed(train_fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> bytes:
-    """Function and arguments as bytes. Raises UserError that names an object which can't be pickled."""
+    """This process's precision, the function and its arguments as bytes.
+
+    Raises UserError that names an object which can't be pickled.
+    """
     import cloudpickle
 
     for name, value in {"train_fn": train_fn, **kwargs}.items():
@@ -232,7 +239,7 @@ def _packed(train_fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> bytes:
             raise UserError(
                 f"{name} can't be sent to the ranks ({type(error).__name__}: {error}): create it inside train_fn."
             ) from error
-    return cloudpickle.dumps((train_fn, dict(kwargs)))
+    return cloudpickle.dumps((Float32Precision.of_this_process(), train_fn, dict(kwargs)))
 
 
 def _packed_result(result: Any) -> bytes:

@@ -10,10 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from modules.engine import launch as launch_module
+from modules.engine.Float32Precision import Float32Precision
+from modules.trainer import launch_distributed_training
 from modules.weights.safe import load_tensors
 from tests.support.engine_data import small_net
-from tests.support.fork_server import ROOT, ForkedScript, pids_that_write_to
+from tests.support.fork_server import ROOT, ForkedScript, call_forked, pids_that_write_to
 from tests.support.waiting import wait_until
 
 PATIENCE_SECONDS = 300
@@ -141,6 +145,61 @@ def test_a_launch_without_a_main_guard_ends_with_one_sentence(tmp_path):
     sentence = 'call launch_distributed_training below `if __name__ == "__main__":`'
     assert sentence in ran.stderr.splitlines()[-1]
     assert "bootstrapping" not in ran.stderr
+
+
+@pytest.fixture
+def not_started(monkeypatch) -> list[bytes]:
+    """What would be sent to the ranks of a launch, none of which is started."""
+    sent = []
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "")  # or a launch would set it for the tests after this one, too
+    monkeypatch.delenv("CUDA_DEVICE_ORDER")
+
+    def supervise(folder, num_ranks, backend):
+        sent.append((folder.path / launch_module.PROGRAM_NAME).read_bytes())
+        return 0
+
+    monkeypatch.setattr(launch_module, "_supervise", supervise)
+    return sent
+
+
+@pytest.fixture
+def own_precision():
+    """Leaves this process's precision as it was."""
+    yield
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = True
+
+
+def test_ranks_take_over_the_precision_of_float32_products(not_started, own_precision):
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = False
+    launch_distributed_training(print, world_size=2)
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = True
+    precision, _, _ = launch_module._unpacked(not_started[0])
+    precision.set()
+    assert torch.get_float32_matmul_precision() == "high"
+    assert not torch.backends.cudnn.allow_tf32
+
+
+def test_a_precision_that_was_set_by_the_newer_interface_is_taken_over_too():
+    """In a process of its own: after this, PyTorch can't read the older one any more."""
+    assert call_forked(newer_precision) == ["tf32", "ieee"]
+
+
+def newer_precision() -> list[str]:
+    backends = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+    backends[0].fp32_precision, backends[1].fp32_precision = "tf32", "ieee"
+    precision = Float32Precision.of_this_process()
+    backends[0].fp32_precision, backends[1].fp32_precision = "ieee", "tf32"
+    precision.set()
+    return [backend.fp32_precision for backend in backends]
+
+
+def test_ranks_count_gpus_as_the_launch_does_while_they_import_the_program(not_started):
+    """A program may import diffusers, which asks CUDA for its devices; their order is settled by then."""
+    launch_distributed_training(print, world_size=2)
+    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
 def test_if_ranks_can_not_join_one_process_trains_alone(tmp_path):
