@@ -6,6 +6,7 @@ the one that needs guidance: the other is distilled to draw in a few steps, each
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,8 @@ def _adapt(denoiser: ModelMixin) -> None:
             "sampling; choose the model that is not distilled."
         )
     enable, by_torch = type(denoiser).enable_gradient_checkpointing, partial(checkpoint, use_reentrant=False)
-    vars(denoiser)["enable_gradient_checkpointing"] = lambda own=None: enable(denoiser, own or by_torch)
+    itself = weakref.proxy(denoiser)  # or its memory would only be freed by the garbage collector
+    vars(denoiser)["enable_gradient_checkpointing"] = lambda own=None: enable(itself, own or by_torch)
 
 
 def _call_attributes(

@@ -2,8 +2,10 @@
 
 import contextlib
 import copy
+import gc
 import json
 import shutil
+import weakref
 
 import pytest
 import torch
@@ -108,6 +110,21 @@ def test_release_takes_a_component_out_of_memory(tiny_sd15):
     base.release("vae")
     assert in_memory(base) == {"scheduler", "unet"}
     assert base.module("unet") is unet
+
+
+@pytest.mark.parametrize("name", ["hunyuan_image", "kandinsky5_image"])
+def test_a_released_denoiser_that_has_been_adapted_is_freed_without_the_garbage_collector(name, tiny_model):
+    """Which may come after what is loaded in its place."""
+    base = open_base(tiny_model(name), FAMILIES[name])
+    base.require("transformer", on_device=False)
+    gc.collect()
+    gc.disable()
+    try:
+        denoiser = weakref.ref(base.module("transformer"))
+        base.release("transformer")
+        assert denoiser() is None
+    finally:
+        gc.enable()
 
 
 def test_using_loads_for_its_block_and_leaves_what_was_there(tiny_sd15):
