@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from typing import TYPE_CHECKING
 
+from modules.machine.wsl import in_wsl
 from modules.session.out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ def enable_expandable_segments(device: torch.device) -> None:
     """
     import torch
 
-    in_wsl = "microsoft" in platform.release().lower()
-    can_grow = sys.platform == "linux" and not in_wsl and not torch.version.hip
+    can_grow = sys.platform == "linux" and not in_wsl() and not torch.version.hip
     if not can_grow or any(os.environ.get(name) for name in VARIABLES):
         return
     # at run time, because a setting in PYTORCH_ALLOC_CONF could not be undone if the trial fails

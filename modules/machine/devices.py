@@ -88,7 +88,9 @@ def list_gpus(env: Mapping[str, str] = os.environ) -> list[Gpu]:
     """The GPUs that this process may use, in CUDA's order.
 
     CUDA_VISIBLE_DEVICES is interpreted as torch and CUDA do: numbers or UUIDs up to the first that does not exist,
-    none if one is repeated. Of several MIG instances, CUDA gives a process only the first.
+    none if one is repeated. Of GPUs that are divided into MIG instances, CUDA gives a process the first instance, and
+    then no other GPU; one that has no instance is not usable.
+    Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/mig-device-names.html#cuda-device-enumeration
     The order is that of the PCI bus, as in nvidia-smi. CUDA's default (CUDA_DEVICE_ORDER=FASTEST_FIRST) puts the
     fastest first by an undocumented rule. It makes a difference only with GPUs of different kinds; ranks then need
     CUDA_DEVICE_ORDER=PCI_BUS_ID for indexes to match this list, and Chorus sets that for the ranks it spawns.
@@ -102,8 +104,9 @@ def list_gpus(env: Mapping[str, str] = os.environ) -> list[Gpu]:
         if visible is not None and visible.startswith("MIG-"):
             return _list_mig_instance(nvml, visible.split(",")[0])
         gpus = _list_all(nvml)
-    chosen = range(len(gpus)) if visible is None else _visible_indexes(visible, [gpu.uuid for gpu in gpus])
-    return [replace(gpus[place], index=index) for index, place in enumerate(chosen)]
+        chosen = range(len(gpus)) if visible is None else _visible_indexes(visible, [gpu.uuid for gpu in gpus])
+        usable = _without_divided(nvml, [gpus[place] for place in chosen])
+    return [replace(gpu, index=index) for index, gpu in enumerate(usable)]
 
 
 def no_gpu_reason(env: Mapping[str, str] = os.environ) -> str:
@@ -326,6 +329,22 @@ def _list_mig_instance(nvml: Any, uuid: str) -> list[Gpu]:
     parent = ask(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) if handle is not None else None
     nvml_index = ask(nvml, nvml.nvmlDeviceGetIndex, parent) if parent is not None else None
     return [] if nvml_index is None else [_describe(nvml, handle, 0, nvml_index)]
+
+
+def _without_divided(nvml: Any, gpus: Sequence[Gpu]) -> list[Gpu]:
+    """The first MIG instance of these GPUs; without one, the GPUs that are not in MIG mode."""
+    undivided = []
+    for gpu in gpus:
+        handle = ask(nvml, nvml.nvmlDeviceGetHandleByIndex, gpu.nvml_index)
+        modes = ask(nvml, nvml.nvmlDeviceGetMigMode, handle)  # the present one, and that after a reset
+        if not modes or modes[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+            undivided.append(gpu)
+            continue
+        for number in range(ask(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+            instance = ask(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
+            if instance is not None:
+                return [_describe(nvml, instance, 0, gpu.nvml_index)]
+    return undivided
 
 
 def _visible_indexes(visible: str, uuids: Sequence[str]) -> list[int]:

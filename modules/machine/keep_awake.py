@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import platform
 import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+
+from modules.machine.wsl import in_wsl
 
 _ES_CONTINUOUS, _ES_SYSTEM_REQUIRED = 0x80000000, 0x1
 _ANSWER_SECONDS = 2.0  # for a helper that has to query a system service
@@ -46,7 +47,7 @@ def _on_windows(stack: contextlib.ExitStack) -> bool:
 
 def _helper() -> Sequence[str]:
     """The command that keeps this system awake; empty if there is none."""
-    if "microsoft" in platform.release().lower():  # WSL: Windows goes to sleep, not Linux
+    if in_wsl():  # Windows goes to sleep, not Linux
         return ()
     return _HELPERS.get(sys.platform, ())
 

@@ -8,6 +8,7 @@ import time
 import torch
 
 from modules.machine.devices import is_gpu
+from modules.machine.wsl import in_wsl
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.weights.PinnedMemory import PINNED
 
@@ -18,6 +19,7 @@ class MemoryReading:
         self._callbacks = callbacks
         self._bytes: tuple[int | None, int | None] = (None, None)
         self._time = float("-inf")
+        self._may_spill = sys.platform == "win32" or in_wsl()
         self._has_spilled = False
         self._told = ""
 
@@ -30,7 +32,7 @@ class MemoryReading:
         if is_gpu(self._device) and now - self._time >= 1:  # reading takes 0.1 ms, too long for short steps
             self._time = now
             self._bytes = (torch.cuda.memory_allocated(self._device), torch.cuda.max_memory_allocated(self._device))
-            if sys.platform == "win32" and not self._has_spilled:
+            if self._may_spill and not self._has_spilled:
                 self._warn_of_spilling()
         return self._bytes
 

@@ -93,6 +93,26 @@ def test_of_several_mig_instances_only_the_first_counts(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("visible", "expected"),
+    [(None, ["MIG-0"]), ("0,1", ["MIG-0"]), ("2,1", ["MIG-0"]), ("2", ["GPU-c"]), ("0,2", ["GPU-a", "GPU-c"])],
+)
+def test_a_gpu_that_is_divided_counts_as_its_first_instance_alone(visible, expected, monkeypatch):
+    """As CUDA has it: estimates by the memory of the whole GPU, and ranks for the others, would be wrong."""
+    instances = tuple(FakeGpu("NVIDIA A100 MIG 1g.10gb", f"MIG-{i}", 10 * GIB) for i in range(2))
+    divided = FakeGpu("B", "GPU-b", 80 * GIB, mig=instances)
+    install(monkeypatch, FakeNvml([FakeGpu("A", "GPU-a"), divided, FakeGpu("C", "GPU-c")]))
+    gpus = list_gpus({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+    assert [gpu.uuid for gpu in gpus] == expected
+    assert [gpu.index for gpu in gpus] == list(range(len(expected)))
+    assert all((gpu.memory_bytes == 10 * GIB) == gpu.uuid.startswith("MIG-") for gpu in gpus)
+
+
+def test_a_gpu_in_mig_mode_without_an_instance_is_not_usable(monkeypatch):
+    install(monkeypatch, FakeNvml([FakeGpu("A", "GPU-a", mig=()), FakeGpu("B", "GPU-b")]))
+    assert [(gpu.uuid, gpu.index, gpu.nvml_index) for gpu in list_gpus({})] == [("GPU-b", 0, 1)]
+
+
+@pytest.mark.parametrize(
     "error",
     [real.NVML_ERROR_LIBRARY_NOT_FOUND, real.NVML_ERROR_DRIVER_NOT_LOADED, real.NVML_ERROR_LIB_RM_VERSION_MISMATCH],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from modules.machine.devices import Gpu
 from modules.machine.doctor.hardware import Hardware, read_hardware
 from modules.machine.doctor.known_problems import (
     KNOWN_PROBLEMS,
@@ -15,7 +16,7 @@ from modules.machine.doctor.known_problems import (
     check_known_problems,
     read_situation,
 )
-from tests.support.fake_nvml import eight_gpus
+from tests.support.fake_nvml import GIB, eight_gpus
 
 FACTS = {"file": "/env/lib/site-packages/torch/__init__.py", "has_nccl": True}
 
@@ -47,7 +48,7 @@ CPU = {"hardware": Hardware(cores=4), "num_ranks": 2, "backend": "gloo"}
 CASES = {
     "environment": {"packages_folder": "/other/site-packages"},
     "hidden GPUs": {"env": {"CUDA_VISIBLE_DEVICES": "0,1,2,3,9"}},
-    "MIG": {"env": {"CUDA_VISIBLE_DEVICES": "MIG-1234"}},
+    "MIG": {"hardware": Hardware((Gpu(0, "A100 MIG 1g.10gb", "MIG-1234", 10 * GIB, 0),), cores=64), "num_ranks": 1},
     "NCCL_P2P_DISABLE": {"env": {"NCCL_P2P_DISABLE": "1"}},
     "backend": {"facts": {**FACTS, "has_nccl": False}},
     "network interface": {"env": {"NCCL_SOCKET_IFNAME": "ib"}},

@@ -16,15 +16,16 @@ GIB = 2**30
 
 @dataclass
 class FakeGpu:
-    """mig: the instances it is cut into. refused: the functions that end with NOT_SUPPORTED for it.
+    """mig: the instances it is cut into; None: it is not in MIG mode.
 
+    refused: the functions that end with NOT_SUPPORTED for it.
     processes: process ID -> (path of its program, bytes it holds or None).
     """
 
     name: str
     uuid: str
     memory_bytes: int = 24 * GIB
-    mig: tuple[FakeGpu, ...] = ()
+    mig: tuple[FakeGpu, ...] | None = None
     refused: frozenset[str] = frozenset()
     used_bytes: int = 0
     utilisation: int = 0
@@ -94,15 +95,29 @@ class FakeNvml(ModuleType):
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> FakeGpu:
         self._check("nvmlDeviceGetHandleByUUID")
-        for handle in (*self.gpus, *(instance for gpu in self.gpus for instance in gpu.mig)):
+        for handle in (*self.gpus, *(instance for gpu in self.gpus for instance in gpu.mig or ())):
             if handle.uuid == uuid:
                 return handle
         raise real.NVMLError(real.NVML_ERROR_NOT_FOUND)
 
+    def nvmlDeviceGetMigMode(self, handle: FakeGpu) -> list[int]:
+        self._check("nvmlDeviceGetMigMode", handle)
+        return [real.NVML_DEVICE_MIG_DISABLE if handle.mig is None else real.NVML_DEVICE_MIG_ENABLE] * 2
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: FakeGpu) -> int:
+        self._check("nvmlDeviceGetMaxMigDeviceCount", handle)
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: FakeGpu, index: int) -> FakeGpu:
+        self._check("nvmlDeviceGetMigDeviceHandleByIndex", handle)
+        if index >= len(handle.mig or ()):
+            raise real.NVMLError(real.NVML_ERROR_NOT_FOUND)
+        return handle.mig[index]
+
     def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle: FakeGpu) -> FakeGpu:
         self._check("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
         for gpu in self.gpus:
-            if any(instance is handle for instance in gpu.mig):
+            if any(instance is handle for instance in gpu.mig or ()):
                 return gpu
         raise real.NVMLError(real.NVML_ERROR_INVALID_ARGUMENT)
 

@@ -790,10 +790,21 @@ def test_the_averages_of_half_precision_weights_keep_small_updates():
         assert weight.min() > 1.2
 
 
-@pytest.mark.parametrize(("platform", "gigabytes", "warnings"), [("win32", 13, 1), ("win32", 11, 0), ("linux", 13, 0)])
-def test_on_windows_spilling_into_system_memory_is_warned_about_once(platform, gigabytes, warnings, monkeypatch):
+@pytest.mark.parametrize(
+    ("platform", "kernel", "gigabytes", "warnings"),
+    [
+        ("win32", "11", 13, 1),
+        ("win32", "11", 11, 0),
+        ("linux", "6.6.87.2-microsoft-standard-WSL2", 13, 1),
+        ("linux", "6.8.0-60-generic", 13, 0),
+    ],
+)
+def test_on_windows_spilling_into_system_memory_is_warned_about_once(
+    platform, kernel, gigabytes, warnings, monkeypatch
+):
     callbacks = Recorder()
     monkeypatch.setattr("modules.trainer.MemoryReading.sys", SimpleNamespace(platform=platform))
+    monkeypatch.setattr("modules.machine.wsl.platform", SimpleNamespace(release=lambda: kernel))
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved"):
         monkeypatch.setattr(torch.cuda, name, lambda device: gigabytes * 10**9)
     card = SimpleNamespace(total_memory=12 * 10**9)

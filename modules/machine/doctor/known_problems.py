@@ -17,6 +17,7 @@ from modules.machine.backend import choose_backend
 from modules.machine.doctor.CheckResult import CheckResult
 from modules.machine.doctor.hardware import Hardware
 from modules.machine.doctor.network import own_addresses
+from modules.machine.wsl import in_wsl
 
 GIB = 2**30
 FEW_OPEN_FILES = 1024
@@ -105,7 +106,7 @@ def read_situation(**known: Any) -> Situation:
         open_files=_open_files(),
         interfaces=[name for _, name in socket.if_nameindex()] if hasattr(socket, "if_nameindex") else (),
         addresses=own_addresses(),
-        in_wsl=_in_wsl(),
+        in_wsl=in_wsl(),
         packages_folder=sysconfig.get_path("purelib"),
         **known,
     )
@@ -125,15 +126,15 @@ def _foreign_torch(here: Situation) -> str:
 def _hidden_gpus(here: Situation) -> str:
     visible = here.env.get("CUDA_VISIBLE_DEVICES", "")
     named = [entry for entry in visible.split(",") if entry.strip()]
-    if here.hardware.driver is None or named == ["-1"] or visible.startswith("MIG-") or here.num_gpus >= len(named):
+    is_divided = visible.startswith("MIG-") or any(gpu.uuid.startswith("MIG-") for gpu in here.hardware.gpus)
+    if here.hardware.driver is None or named == ["-1"] or is_divided or here.num_gpus >= len(named):
         return ""
     return f"CUDA_VISIBLE_DEVICES {visible!r} names {counted(len(named), 'GPU')}, of which {here.num_gpus} can be found"
 
 
 def _mig(here: Situation) -> str:
-    visible = here.env.get("CUDA_VISIBLE_DEVICES", "")
-    is_cut = visible.startswith("MIG-")
-    return f"CUDA_VISIBLE_DEVICES {visible!r}: a process gets one MIG instance only" if is_cut else ""
+    instances = [gpu for gpu in here.hardware.gpus if gpu.uuid.startswith("MIG-")]
+    return f"{instances[0].name}: a process gets one MIG instance, and then no other GPU" if instances else ""
 
 
 def _p2p_off(here: Situation) -> str:
@@ -378,10 +379,3 @@ def _open_files() -> int | None:
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft
-
-
-def _in_wsl() -> bool:
-    try:
-        return "microsoft" in Path("/proc/version").read_text(encoding="utf-8").lower()
-    except OSError:  # not Linux
-        return False
