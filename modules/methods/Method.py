@@ -48,6 +48,13 @@ class Method(ABC):
         """
         return {}
 
+    def check_base(self, base: BaseModel, config: TrainConfig) -> list[str]:
+        """Checks files that the method's settings name against the model's layers, without loading its weights.
+
+        Returns warnings of what is left out of them. Raises UserError if a file does not fit.
+        """
+        return []
+
     @abstractmethod
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
         """Prepares the loaded components for training; afterwards exactly what trains requires gradients."""

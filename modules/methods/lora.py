@@ -26,7 +26,7 @@ from modules.methods.layers import (
     norm_layers,
     preset_layers,
 )
-from modules.methods.lora_start import check_composable, read_start
+from modules.methods.lora_start import check_composable, fitting_starts, read_start
 from modules.methods.max_norm import MaxNorm
 from modules.methods.Method import Method
 from modules.methods.parts import part_path, prepare_for_training, trained_in, trained_parts
@@ -68,9 +68,16 @@ class Lora(Method):
         """Further tensors for the file in kohya's format."""
         return {}
 
+    def check_base(self, base: BaseModel, config: TrainConfig) -> list[str]:
+        warnings: list[str] = []
+        if start := read_start(base.family, config, self._adapted_in(base, config)):
+            fitting_starts(start, {name: base.meta_module(name) for name in start}, config, warnings.append)
+        return warnings
+
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
         parts = self._adapted_in(base, config)
         start = read_start(base.family, config, parts)
+        start = fitting_starts(start, {name: base.module(name) for name in start}, config) if start else start
         candidates = _candidates(base, set(parts) - set(start), config)
         check_patterns(base.family, parts, candidates)
         check_layer_ranks(config.lora.layer_ranks, candidates)

@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from modules.config.errors import UserError
 from modules.weights.errors import WeightsError
 from modules.weights.lora_family import check_family
 from modules.weights.lora_files import ADAPTER
+from modules.weights.lora_fitting import fitting_layers, path_in_module, weight_shape
 from modules.weights.lora_layers import LoraLayer
 from modules.weights.lora_reading import read_layers
 from modules.weights.LoraSource import LoraSource
@@ -20,18 +21,17 @@ from modules.weights.lycoris_files import (
     LycorisLayer,
     add_lycoris,
     is_lycoris,
-    path_in_module,
     read_lycoris,
     read_norms,
-    weight_shape,
 )
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from modules.config.TrainConfig import TrainConfig
     from modules.families.Family import Family
     from modules.weights.libraries import Model
+
+
+_Adapter = TypeVar("_Adapter")
 
 
 @dataclass(frozen=True)
@@ -41,18 +41,32 @@ class LoraStart:
     layers: Mapping[str, LoraLayer]
     norms: Mapping[str, LycorisLayer] = field(default_factory=dict)
 
+    @property
+    def all_layers(self) -> Mapping[str, LoraLayer | LycorisLayer]:
+        return {**self.layers, **self.norms}
+
     def add_to(self, module: Model, component: str, config: TrainConfig) -> None:
-        """Adds them with the file's ranks, alphas and layers. Raises UserError if a layer does not fit."""
-        add_started_adapter(module, component, self.layers, config)
+        """Adds them with the file's ranks, alphas and layers. Raises UserError if a norm does not fit."""
+        add_started_adapter(module, self.layers, config)
         if self.norms:
             LycorisStart(self.norms).add_to(module, component, config)
+
+    def restricted(self, paths: Collection[str]) -> LoraStart:
+        return LoraStart(_only(self.layers, paths), _only(self.norms, paths))
 
 
 @dataclass(frozen=True)
 class LycorisStart:
-    """The same of adapters in LyCORIS's format."""
+    """The same of adapters in LyCORIS's format, norms included."""
 
     layers: Mapping[str, LycorisLayer]
+
+    @property
+    def all_layers(self) -> Mapping[str, LycorisLayer]:
+        return self.layers
+
+    def restricted(self, paths: Collection[str]) -> LycorisStart:
+        return LycorisStart(_only(self.layers, paths))
 
     def add_to(self, module: Model, component: str, config: TrainConfig) -> None:
         import torch
@@ -69,6 +83,13 @@ class LycorisStart:
                 f"lora.start_from '{config.lora.start_from}' was made for a different model ({error} the {component} "
                 "of this one); choose a file made for the same base model."
             ) from error
+
+
+Starts = dict[str, LoraStart | LycorisStart]  # by component
+
+
+def _only(layers: Mapping[str, _Adapter], paths: Collection[str]) -> dict[str, _Adapter]:
+    return {path: layer for path, layer in layers.items() if path in paths}
 
 
 def check_composable(module: Model, targets: Sequence[str], config: TrainConfig) -> None:
@@ -88,12 +109,11 @@ def read_start(
     config: TrainConfig,
     trained: Collection[str],
     note: Callable[[str], None] = lambda text: None,
-) -> dict[str, LoraStart | LycorisStart]:
+) -> Starts:
     """The adapters in the file lora.start_from, by component; empty if the setting is empty.
 
-    trained: the components that train. note: as in `read_layers`.
-    Raises UserError if the file can't be read, was made for another family, or has adapters for a component that does
-    not train, which would be missing from the saved LoRA.
+    trained: the components that train. note: told about what the file has for others, which is left out.
+    Raises UserError if the file can't be read, was made for another family, or has nothing for what trains.
     """
     if not config.lora.start_from:
         return {}
@@ -111,7 +131,7 @@ def read_start(
         for expert in family.denoisers[1:]:  # in separate files, as they are saved
             file = path.with_name(f"{path.stem}_{expert}{path.suffix}")
             files += [file] if file.is_file() else []
-        starts: dict[str, LoraStart | LycorisStart] = {}
+        starts: Starts = {}
         for file in files:
             if is_other:
                 starts |= {name: LycorisStart(layers) for name, layers in read_lycoris(file, family).items()}
@@ -121,13 +141,8 @@ def read_start(
                 starts |= {name: LoraStart(read.get(name, {}), norms.get(name, {})) for name in {**read, **norms}}
     except WeightsError as error:
         raise UserError(f"lora.start_from {error}") from error
+    starts = _of_trained(starts, family, trained, path, note)
     for component, start in starts.items():
-        part = "denoiser" if component in family.denoisers else "text_encoder"
-        if component not in trained:
-            raise UserError(
-                f"lora.start_from '{path}' has a LoRA for the {component}, which does not train: turn on {part}.train, "
-                "or choose another file."
-            )
         kinds = {getattr(layer, "kind", "lora") for layer in start.layers.values()} - {"norm"}
         if not kinds:
             raise UserError(
@@ -144,17 +159,54 @@ def read_start(
     return starts
 
 
-def add_started_adapter(module: Model, component: str, layers: Mapping[str, LoraLayer], config: TrainConfig) -> None:
+def _of_trained(
+    starts: Starts, family: Family, trained: Collection[str], path: Path, note: Callable[[str], None]
+) -> Starts:
+    """What is for components that train. note: told about the others. Raises UserError if there is nothing."""
+    idle = [component for component in starts if component not in trained]
+    if not idle:
+        return starts
+    parts = dict.fromkeys("denoiser.train" if name in family.denoisers else "text_encoder.train" for name in idle)
+    what = f"for parts that are not trained ({', '.join(sorted(idle))})"
+    remedy = f"turn on {' and '.join(sorted(parts))}"
+    if len(idle) == len(starts):
+        raise UserError(f"lora.start_from '{path}': is only {what}; {remedy}, or choose another file.")
+    note(
+        f"lora.start_from '{path}': what it has {what} is left out, and will be missing from the saved LoRA; {remedy} "
+        "to continue it, too."
+    )
+    return {component: start for component, start in starts.items() if component in trained}
+
+
+def fitting_starts(
+    starts: Starts,
+    modules: Mapping[str, Model],
+    config: TrainConfig,
+    note: Callable[[str], None] = lambda text: None,
+) -> Starts:
+    """What the model has layers for. note: told about layers that it lacks, which are left out.
+
+    modules: the components that train; without weights is enough. Raises UserError if a LoRA's layer has another size
+    in the model, or if nothing fits.
+    """
+    file = os.path.expanduser(config.lora.start_from)
+    layers = {component: start.all_layers for component, start in starts.items()}
+    try:
+        fitting = fitting_layers(file, layers, modules, lambda text: note(f"lora.start_from {text}"))
+    except WeightsError as error:
+        raise UserError(f"lora.start_from {error}") from error
+    return {component: starts[component].restricted(of_component) for component, of_component in fitting.items()}
+
+
+def add_started_adapter(module: Model, layers: Mapping[str, LoraLayer], config: TrainConfig) -> None:
     """Adds the adapters of a file to a module, with the file's ranks, alphas and layers and the configured dropout.
 
-    layers: by path, as in a diffusers LoRA file. Raises UserError if a layer does not fit the module.
+    layers: by path, as in a diffusers LoRA file, which fit the module.
     """
     import torch
     from peft import LoraConfig
 
     named = {path_in_module(module, path): layer for path, layer in layers.items()}
-    for path, layer in named.items():
-        _check_fits(module, component, path, layer, config.lora.start_from)
     rank = Counter(layer.rank for layer in named.values()).most_common(1)[0][0]
     alpha = Counter(layer.alpha for layer in named.values()).most_common(1)[0][0]
     has_magnitude = any(layer.magnitude is not None for layer in named.values())
@@ -180,13 +232,3 @@ def add_started_adapter(module: Model, component: str, layers: Mapping[str, Lora
                 # at least float32: the model's dtype may be less precise than the file
                 dtype = torch.promote_types(parameter.dtype, torch.float32)
                 parameter.data = value.reshape(parameter.shape).to(parameter.device, dtype)
-
-
-def _check_fits(module: nn.Module, component: str, path: str, layer: LoraLayer, file: str) -> None:
-    """Raises UserError for a layer that the module lacks or that has another shape; peft would ignore it silently."""
-    shape = weight_shape(dict(module.named_modules()).get(path))
-    if shape is None or layer.down.shape[1:] != shape[1:] or layer.up.shape[0] != shape[0]:
-        raise UserError(
-            f"lora.start_from '{file}' was made for a different model: its layer '{path}' does not fit the "
-            f"{component} of this one; choose a LoRA made for the same base model."
-        )

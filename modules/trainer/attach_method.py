@@ -58,10 +58,12 @@ def attach_method(
         compile_blocks(base.module(name))
 
 
-def trained_parts(config: TrainConfig, shards: bool, method: Method, base: BaseModel) -> dict[str, PartConfig]:
+def trained_parts(
+    config: TrainConfig, shards: bool, method: Method, base: BaseModel, warn: Callable[[str], None] = lambda text: None
+) -> dict[str, PartConfig]:
     """The components of this base to train. Raises UserError, before anything is cached, if they can't be.
 
-    shards: as in `attach_method`.
+    shards: as in `attach_method`. warn: told what is left out of files that the settings name.
     """
     parts = trained_in(method, base, config)
     if method.facts.trains_weights and (quantized := base.stored_quantized):
@@ -77,6 +79,8 @@ def trained_parts(config: TrainConfig, shards: bool, method: Method, base: BaseM
         )
     check_parts(config, parts)  # again, because this base may lack a component of its family
     check_layers(method, base, parts, config)
+    for text in method.check_base(base, config):
+        warn(text)
     if method.facts.uses_denoiser:
         check_prediction(base.family, base.pipe.scheduler.config)
         check_offset_noise(base.pipe.scheduler.config, config.diffusion)
@@ -108,12 +112,14 @@ def num_swapped_blocks(
     return count
 
 
-def load_training_adapter(config: TrainConfig, method: Method, base: BaseModel) -> TrainingAdapter | None:
-    """That of the settings, added to the denoisers, which are loaded."""
+def load_training_adapter(
+    config: TrainConfig, method: Method, base: BaseModel, warn: Callable[[str], None]
+) -> TrainingAdapter | None:
+    """That of the settings, added to the denoisers, which are loaded. warn: told about layers that they lack."""
     file = config.model.training_adapter
     if not file or not method.facts.uses_denoiser:
         return None
-    return TrainingAdapter(base, read_training_adapter(file, base.family))
+    return TrainingAdapter(base, read_training_adapter(file, base.family), warn)
 
 
 def _needed_denoisers(config: TrainConfig, method: Method, family: Family) -> tuple[str, ...]:

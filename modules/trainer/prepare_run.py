@@ -108,7 +108,7 @@ def prepare_run(
     if start.method.facts.uses_denoiser:  # again, for a model that comes from the Hub
         check_clip_skips(config.model, family, base.path)
     base.num_swapped = num_swapped_blocks(config, runtime.device, runtime.world_size, callbacks.on_status)
-    parts = trained_parts(config, runtime.shards, start.method, base)
+    parts = trained_parts(config, runtime.shards, start.method, base, progress.warn)
     source, unusable = _cache(start, data, base, parts)
     sampling, sample_prompts = _prepare_samples(start, data, unusable, base, parts)
 
@@ -339,7 +339,7 @@ def _load_model(start: _Start, base: BaseModel, parts: dict[str, PartConfig]) ->
     config, runtime = start.config, start.runtime
     attach_method(config, start.method, base, parts, shards=runtime.shards, report=start.callbacks.on_status)
     start.compare_ranks("weights", lambda: weights_digest(base, runtime), "model.base")
-    adapter = load_training_adapter(config, start.method, base)
+    adapter = load_training_adapter(config, start.method, base, start.progress.warn)
     if adapter:
         start.compare_ranks("training adapter", adapter.digest, "model.training_adapter")
     return adapter

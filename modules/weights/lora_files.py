@@ -17,6 +17,7 @@ from modules.weights.embedding_files import add_bundled_words
 from modules.weights.errors import WeightsError
 from modules.weights.foreign_names import with_whole_groups
 from modules.weights.lora_family import check_family
+from modules.weights.lora_fitting import fitting_layers, path_in_module
 from modules.weights.lora_layers import (
     ADAPTER_METADATA,
     DIFFUSERS_KINDS,
@@ -31,7 +32,7 @@ from modules.weights.lora_layers import (
 )
 from modules.weights.lora_reading import is_read_by_name, read_layers
 from modules.weights.LoraSource import LoraSource, is_of_norm
-from modules.weights.lycoris_files import is_lycoris, load_lycoris, load_norms, path_in_module, weight_shape
+from modules.weights.lycoris_files import is_lycoris, load_lycoris, read_lycoris, read_norms
 from modules.weights.safe import save_tensors
 
 if TYPE_CHECKING:
@@ -142,13 +143,15 @@ def load_lora(
         raise WeightsError(f"'{path}': diffusers can't load LoRAs into a {type(pipe).__name__}; leave it out.")
     adapter = _free_name(pipe)
     if family and is_lycoris(file.shapes):
-        load_lycoris(pipe, file.path, family, adapter)
+        load_lycoris(pipe, file.path, read_lycoris(file, family), adapter, note)
         return
     if family:
         check_family(file, family)
     try:
         if family and not _has_more(pipe, file, family):
-            _add_layers(pipe, file, family, _fitting(pipe, file, read_layers(file, family, True, note), note), adapter)
+            layers = read_layers(file, family, True, note)
+            modules = {component: getattr(pipe, component, None) for component in layers}
+            _add_layers(pipe, file, family, fitting_layers(file.path, layers, modules, note), adapter, note)
         else:
             _add_converted(pipe, file, adapter, warn)
         if not pipe.get_list_adapters():
@@ -175,7 +178,14 @@ def _refuse(text: str) -> None:
     raise WeightsError(f"{text.removesuffix('.')}: choose a LoRA without, or one made for this model.")
 
 
-def _add_layers(pipe: DiffusionPipeline, file: LoraSource, family: Family, layers: Layers, adapter: str) -> None:
+def _add_layers(
+    pipe: DiffusionPipeline,
+    file: LoraSource,
+    family: Family,
+    layers: Layers,
+    adapter: str,
+    note: Callable[[str], None],
+) -> None:
     """Adds what was read of a file by its names: its layers, norms and words."""
     for expert in family.denoisers[1:]:  # diffusers loads it as the first one, told where it belongs
         if expert in layers:
@@ -183,7 +193,7 @@ def _add_layers(pipe: DiffusionPipeline, file: LoraSource, family: Family, layer
             pipe.load_lora_weights(_tensors(own), adapter_name=adapter, **{f"load_into_{expert}": True})
     if layers:
         pipe.load_lora_weights(_tensors(layers), adapter_name=adapter)
-    load_norms(pipe, file.path, family, adapter)
+    load_lycoris(pipe, file.path, read_norms(file.path, family), adapter, note)
     add_bundled_words(pipe, file.path, family)
 
 
@@ -353,41 +363,3 @@ def _with_scale(layers: Layers) -> Layers:
         }
         for component, of_component in layers.items()
     }
-
-
-def _fitting(pipe: DiffusionPipeline, file: LoraSource, layers: Layers, note: Callable[[str], None]) -> Layers:
-    """The layers that the pipeline's model has. note: told about the others.
-
-    Raises WeightsError for layers of other sizes than the model's, or if it has none of them: diffusers would skip
-    those that it does not find without a word.
-    """
-    fitting: Layers = {}
-    lacking = []
-    for component, of_component in layers.items():
-        module = getattr(pipe, component, None)
-        modules = {} if module is None else dict(module.named_modules())
-        for path, layer in of_component.items():
-            shape = None if module is None else weight_shape(modules.get(path_in_module(module, path)))
-            if shape is None:
-                lacking.append(f"{component}.{path}")
-            elif layer.down.shape[1:] != shape[1:] or any(len(part) != shape[0] for part in _of_outputs(layer)):
-                raise _made_for_another(pipe, file, f"{component}.{path}")
-            else:
-                fitting.setdefault(component, {})[path] = layer
-    if lacking and not fitting:
-        raise _made_for_another(pipe, file, lacking[0])
-    if lacking:
-        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        note(f"'{file.path}': its '{lacking[0]}'{more} can't be applied, because this model has no such layer.")
-    return fitting
-
-
-def _of_outputs(layer: LoraLayer) -> list[Tensor]:
-    return [layer.up] if layer.magnitude is None else [layer.up, layer.magnitude]
-
-
-def _made_for_another(pipe: DiffusionPipeline, file: LoraSource, layer: str) -> WeightsError:
-    return WeightsError(
-        f"'{file.path}': was made for a different model; its layer '{layer}' does not fit a {type(pipe).__name__}; "
-        "choose a LoRA made for this model."
-    )

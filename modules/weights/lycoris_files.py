@@ -14,7 +14,7 @@ of any kind, files may hold those of norm layers, see `norm_layers.py`, which ha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -23,6 +23,7 @@ from modules.weights.errors import WeightsError
 from modules.weights.foreign_names import single_name
 from modules.weights.kohya_names import kohya_name
 from modules.weights.layer_tables import Place, layer_table
+from modules.weights.lora_fitting import fitting_layers, path_in_module
 from modules.weights.lora_layers import NO_METADATA, LoraMetadata
 from modules.weights.LoraSource import NORM_PARTS, LoraSource
 from modules.weights.safe import save_tensors
@@ -151,18 +152,15 @@ def save_lycoris(
     return written
 
 
-def load_lycoris(pipe: DiffusionPipeline, path: Path, family: Family, adapter: str) -> None:
-    """Adds the adapters of a file to a pipeline. Raises WeightsError for a file that does not fit, and adds nothing."""
-    _load(pipe, path, read_lycoris(path, family), adapter)
+def load_lycoris(
+    pipe: DiffusionPipeline, path: Path, layers: LycorisLayers, adapter: str, note: Callable[[str], None]
+) -> None:
+    """Adds the adapters of a file to a pipeline. note: as in `fitting_layers`.
 
-
-def load_norms(pipe: DiffusionPipeline, path: Path, family: Family, adapter: str) -> None:
-    """Adds the norm layers of a LoRA's file to a pipeline, as parts of the adapters of this name."""
-    _load(pipe, path, read_norms(path, family), adapter)
-
-
-def _load(pipe: DiffusionPipeline, path: Path, layers: LycorisLayers, adapter: str) -> None:
-    for component, of_component in layers.items():
+    Raises WeightsError for a file that does not fit, and adds nothing.
+    """
+    modules = {component: getattr(pipe, component, None) for component in layers}
+    for component, of_component in fitting_layers(path, layers, modules, note).items():
         module: Any = getattr(pipe, component)
         named = {path_in_module(module, layer): of for layer, of in of_component.items()}
         try:
@@ -172,11 +170,6 @@ def _load(pipe: DiffusionPipeline, path: Path, layers: LycorisLayers, adapter: s
                 f"'{path}': was made for a different model ({error} a {type(pipe).__name__}); choose one made for this "
                 "model."
             ) from error
-
-
-def path_in_module(module: Model, layer: str) -> str:
-    """The path of a layer in the loaded module, from its path in a file: transformers 5 dropped a level."""
-    return layer if hasattr(module, "text_model") else layer.removeprefix("text_model.")
 
 
 def read_norms(path: str | Path, family: Family) -> LycorisLayers:
@@ -245,19 +238,6 @@ def _not_of_family(path: str | Path, family: Family, name: str) -> WeightsError:
         f"'{path}': its '{name}' does not belong to such an adapter of {family.name}; choose one made for "
         f"{family.name}."
     )
-
-
-def weight_shape(layer: nn.Module | None) -> tuple[int, ...] | None:
-    """The shape of a layer's weight before quantization and without adapters; None without a weight."""
-    from peft.tuners.tuners_utils import BaseTunerLayer
-    from torch import nn
-
-    if isinstance(layer, BaseTunerLayer):
-        layer = layer.get_base_layer()
-    if isinstance(layer, nn.Linear):
-        return layer.out_features, layer.in_features
-    weight = getattr(layer, "weight", None)
-    return None if weight is None else tuple(weight.shape)
 
 
 def add_lycoris(

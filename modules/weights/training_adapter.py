@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from modules.weights.checksum import checksum
 from modules.weights.errors import WeightsError
 from modules.weights.lora_family import check_family
+from modules.weights.lora_fitting import fitting_layers, path_in_module
 from modules.weights.lora_layers import Layers, LoraLayer
 from modules.weights.lora_reading import read_layers
 from modules.weights.LoraSource import LoraSource
-from modules.weights.lycoris_files import is_lycoris, path_in_module
+from modules.weights.lycoris_files import is_lycoris
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor, nn
 
     from modules.families.Family import Family
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 def read_training_adapter(file: str, family: Family, note: Callable[[str], None] = lambda text: None) -> Layers:
     """Reads the file, in diffusers' or kohya's format, or in one that diffusers converts.
 
-    note: as in `read_layers`.
-    Raises WeightsError, starting with the setting, if it is not a plain LoRA for the denoisers of this family.
+    note: told about what it has for other parts, which is left out.
+    Raises WeightsError, starting with the setting, if it has no plain LoRA for the denoisers of this family.
     """
     setting, path = f"model.training_adapter {file!r}", Path(os.path.expanduser(file))
     try:
@@ -46,8 +46,14 @@ def read_training_adapter(file: str, family: Family, note: Callable[[str], None]
         layers = read_layers(source, family, note=note)
     except WeightsError as error:
         raise WeightsError(f"model.training_adapter {error}") from error
-    if others := sorted(layers.keys() - set(family.denoisers)):
-        raise WeightsError(f"{setting}: has a LoRA for the {others[0]}; choose one for the denoiser alone.")
+    others = sorted(layers.keys() - set(family.denoisers))
+    layers = {component: of for component, of in layers.items() if component in family.denoisers}
+    if not layers:
+        raise WeightsError(f"{setting}: has a LoRA for the {others[0]} alone; choose one for the denoiser.")
+    if others:
+        note(
+            f"{setting}: what it has for the {' and the '.join(others)} is left out; it is added to the denoiser alone."
+        )
     if any(layer.magnitude is not None for of_component in layers.values() for layer in of_component.values()):
         raise WeightsError(f"{setting}: has a DoRA, which is not added to a weight; choose a plain LoRA.")
     return layers
@@ -57,15 +63,21 @@ class TrainingAdapter:
     """The layers of a training adapter, added to what those of the loaded denoisers give.
 
     They are no weights of the model: they are not saved, sharded, quantized or swapped, and don't train.
-    Raises WeightsError if a layer does not fit.
+    note: told about layers that the denoisers lack, which are left out. Raises WeightsError if one does not fit.
     """
 
-    def __init__(self, base: BaseModel, layers: Layers):
+    def __init__(self, base: BaseModel, layers: Layers, note: Callable[[str], None] = lambda text: None):
         self._is_added = True
         self._tensors: dict[str, Tensor] = {}
-        for component, of_component in layers.items():
-            if base.is_loaded(component):
-                self._add(base, component, of_component)
+        loaded = {component: of for component, of in layers.items() if base.is_loaded(component)}
+        modules = {component: base.denoiser(component) for component in loaded}
+        file, setting = base.config.training_adapter, "model.training_adapter "
+        try:
+            fitting = fitting_layers(file, loaded, modules, lambda text: note(setting + text))
+        except WeightsError as error:
+            raise WeightsError(f"{setting}{error}") from error
+        for component, of_component in fitting.items():
+            self._add(base, component, of_component)
 
     @contextmanager
     def left_out(self) -> Iterator[None]:
@@ -84,12 +96,12 @@ class TrainingAdapter:
         denoiser = base.denoiser(component)
         modules = dict(denoiser.named_modules())
         for path, layer in layers.items():
-            module = _unwrapped(modules.get(path_in_module(denoiser, path)))
-            change = None if module is None else _change_of(module, layer)
-            if module is None or change is None:
+            module = _unwrapped(modules[path_in_module(denoiser, path)])
+            change = _change_of(module)
+            if change is None:
                 raise WeightsError(
-                    f"model.training_adapter: its layer '{path}' does not fit the {component} of model.base "
-                    f"{base.config.base!r}; choose one that was made for this model."
+                    f"model.training_adapter: its layer '{component}.{path}' is neither a linear layer nor a "
+                    "convolution of images; choose one for such layers."
                 )
             down = layer.down.to(base.device, base.dtype)
             up = (layer.up.float() * (layer.alpha / layer.rank)).to(base.device, base.dtype)
@@ -103,29 +115,21 @@ class TrainingAdapter:
         return add
 
 
-def _unwrapped(module: nn.Module | None) -> nn.Module | None:
+def _unwrapped(module: nn.Module) -> nn.Module:
     """The layer itself, without the adapter that is trained."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     return module.get_base_layer() if isinstance(module, BaseTunerLayer) else module
 
 
-def _change_of(module: nn.Module, layer: LoraLayer) -> Change | None:
-    """How the adapter is applied to what the module takes; None if its shape is another."""
+def _change_of(module: nn.Module) -> Change | None:
+    """How an adapter is applied to what the module takes; None for other kinds of layers."""
     from torch import nn
     from torch.nn import functional as F
 
-    if isinstance(module, nn.Linear) and (module.out_features, module.in_features) == _outer_shape(layer):
+    if isinstance(module, nn.Linear):
         return lambda values, down, up: F.linear(F.linear(values, down.flatten(1)), up.flatten(1))
-    if isinstance(module, nn.Conv2d) and (module.out_channels, *_kernel(module)) == _outer_shape(layer):
+    if isinstance(module, nn.Conv2d):
         # with the layer's own stride and padding
         return lambda values, down, up: F.conv2d(module._conv_forward(values, down, None), up)
     return None
-
-
-def _outer_shape(layer: LoraLayer) -> tuple[int, ...]:
-    return (len(layer.up), *layer.down.shape[1:])
-
-
-def _kernel(module: nn.Conv2d) -> torch.Size:
-    return module.weight.shape[1:]

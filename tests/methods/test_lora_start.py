@@ -9,6 +9,7 @@ import torch
 from modules.config.errors import UserError
 from modules.methods.lora_start import read_start
 from modules.methods.registry import METHODS
+from modules.weights.BaseModel import BaseModel
 from modules.weights.lora_files import adapter_layers
 from modules.weights.safe import load_tensors, save_tensors
 from tests.support.prepared import prepared
@@ -100,12 +101,36 @@ def test_adapters_keep_the_files_precision_beside_a_model_of_less(tiny_sd15, tmp
         assert torch.equal(layer.down, adapter_layers(before.module("unet"))[name].down)
 
 
-def test_a_part_of_the_file_that_does_not_train_is_refused(tiny_sd15, tmp_path):
-    _, files = made(tiny_sd15, "sd15", tmp_path)
-    with pytest.raises(
-        UserError, match=r"first\.safetensors' has a LoRA for the text_encoder, which does not train: t"
-    ):
-        prepared(tiny_sd15, "lora", lora={"start_from": str(files[0])})
+def test_a_part_of_the_file_that_does_not_train_is_left_out_and_named(tiny_sd15, tmp_path):
+    before, files = made(tiny_sd15, "sd15", tmp_path)
+    base, config = prepared(tiny_sd15, "lora", lora={"start_from": str(files[0])})
+    assert adapter_layers(base.module("unet")).keys() == adapter_layers(before.module("unet")).keys()
+    assert not hasattr(base.module("text_encoder"), "peft_config")
+    told: list[str] = []
+    read_start(base.family, config, ["unet"], told.append)
+    (text,) = told
+    assert "what it has for parts that are not trained (text_encoder) is left out" in text
+    assert "turn on text_encoder.train to continue it, too" in text
+    with pytest.raises(UserError, match=r"is only for parts that are not trained \(text_encoder, unet\); turn on deno"):
+        read_start(base.family, config, ["text_encoder_2"])
+
+
+@pytest.mark.parametrize("adapter", ["lora", "lokr"])
+def test_layers_that_the_model_lacks_are_left_out_and_named_before_anything_is_cached(adapter, tiny_model, tmp_path):
+    """A LoRA of Wan 2.1 I2V, whose cross-attention has further layers, for Wan 2.1."""
+    settings = {"rank": 2, "adapter": adapter}
+    i2v, config = prepared(tiny_model("wan21_i2v"), "lora", "wan21_i2v", lora=settings)
+    file, *_ = LORA.save(i2v, config, tmp_path, "i2v", {})
+    settings["start_from"] = str(file)
+    base, config = prepared(tiny_model("wan21"), "lora", "wan21", lora=settings)
+    adapted = {
+        path for path, layer in base.module("transformer").named_modules() if hasattr(layer, "adapter_layer_names")
+    }
+    assert {path.rpartition(".")[2] for path in adapted} == {"to_q", "to_k", "to_v", "0"}
+    fresh = BaseModel(base.family, config.model, torch.device("cpu"))  # of which nothing is loaded
+    (text,) = LORA.check_base(fresh, config)
+    assert text.startswith(f"lora.start_from '{file}': its 'transformer.blocks.0.attn2.add_k_proj' and ")
+    assert text.endswith("more can't be applied, because this model has no such layer.")
 
 
 def test_a_file_of_another_family_is_refused_with_the_family_it_fits(tiny_sd15, tiny_sd3, tmp_path):
@@ -122,7 +147,9 @@ def test_a_file_that_fits_no_layer_of_the_base_is_refused(tiny_sd15, tmp_path):
         n: torch.zeros(t.shape[0], 99) if n.endswith("attn1_to_q.lora_down.weight") else t for n, t in tensors.items()
     }
     save_tensors(tmp_path / "wide.safetensors", wide)
-    with pytest.raises(UserError, match=r"^lora\.start_from '.*wide\.safetensors' was made for a different model: its"):
+    with pytest.raises(
+        UserError, match=r"^lora\.start_from '.*wide\.safetensors': was made for a different model; its"
+    ):
         prepared(tiny_sd15, "lora", lora={"start_from": str(tmp_path / "wide.safetensors")})
 
 

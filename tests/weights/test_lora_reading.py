@@ -81,6 +81,7 @@ def pairs(layers, name, endings, alpha):
 
 
 AB, DOWN_UP = (".lora_A.weight", ".lora_B.weight"), (".lora_down.weight", ".lora_up.weight")
+OF_PEFT = (".lora_A.default.weight", ".lora_B.default.weight")
 FORMS = {
     "kohya's scripts, musubi-tuner": (original_layers, lambda name: f"lora_unet_{name.replace('.', '_')}", DOWN_UP, 1),
     "ComfyUI, diffusion-pipe": (original_layers, "diffusion_model.{}".format, AB, 0),
@@ -93,7 +94,9 @@ FORMS = {
     "ai-toolkit": (diffusers_layers, "diffusion_model.{}".format, AB, 0),
     "OneTrainer": (diffusers_layers, "transformer.{}".format, DOWN_UP, 1),
     "OneTrainer before": (diffusers_layers, lambda name: f"lora_transformer_{name.replace('.', '_')}", DOWN_UP, 1),
-    "DiffSynth": (diffusers_layers, "{}".format, (".lora_A.default.weight", ".lora_B.default.weight"), 0),
+    "DiffSynth": (diffusers_layers, "{}".format, OF_PEFT, 0),
+    "DiffSynth for Wan": (original_layers, "{}".format, OF_PEFT, 0),
+    "diffusers' names alone": (diffusers_layers, "{}".format, AB, 0),
     "PEFT": (diffusers_layers, "transformer.{}".format, AB, 0),
 }
 
@@ -162,16 +165,34 @@ def test_float8_is_read_in_a_precision_that_torch_computes_with():
     assert (layer.up @ layer.down)[0, 0] == 1.0
 
 
+def unfused_layers(family):
+    """Of the makers' layers, those that are one layer in diffusers, with their outputs in the same order."""
+    names = family.original_names or family.layer_names.get(family.denoisers[0])
+    swapped = {path.format(0) for path in names.swapped} if names else ()
+    return {name: of for name, of in original_layers(family).items() if len(of[0]) == 1 and of[0][0] not in swapped}
+
+
+@pytest.mark.parametrize("layers_of", [diffusers_layers, unfused_layers])
 @pytest.mark.parametrize("prefix", ["lora_unet_", "lycoris_", "diffusion_model.", "transformer."])
-def test_a_lokr_is_read_under_the_names_of_other_programs(prefix):
-    for name in ("flux2_klein", "zimage", "wan21"):
-        family = FAMILIES[name]
+def test_a_lokr_is_read_under_the_names_of_other_programs(prefix, layers_of):
+    for family in map(FAMILIES.get, ADAPTED):
         separator = "." if prefix.endswith(".") else "_"
-        stems = {path: prefix + path.replace(".", separator) for path in adapted_layers(family)}
+        stems = {paths[0]: prefix + name.replace(".", separator) for name, (paths, _) in layers_of(family).items()}
         tensors = {f"{stem}.{part}": torch.ones(2, 2) for stem in stems.values() for part in ("lokr_w1", "lokr_w2")}
-        save = HeldFile(tensors)
-        assert is_diffusers(save.shapes, family) is False
-        assert set(read_lycoris(save, family)["transformer"]) == set(stems)
+        file = HeldFile(tensors)
+        assert is_diffusers(file.shapes, family) is False
+        assert set(read_lycoris(file, family)[family.denoisers[0]]) == set(stems), family.name
+
+
+def test_further_names_of_a_familys_layers_are_read():
+    """Such as those of ComfyUI's own model, which its trainer and nodes save."""
+    for family in map(FAMILIES.get, ADAPTED):
+        names = family.original_names or family.layer_names.get(family.denoisers[0])
+        for name, paths in names.also.items() if names else ():
+            expected = (paths,) if isinstance(paths, str) else paths
+            for form in (f"diffusion_model.{name}", f"lora_unet_{name.replace('.', '_')}"):
+                found = layer_table(family).find(form.format(0))
+                assert found.paths == tuple(path.format(0) for path in expected), (family.name, form)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,11 +118,31 @@ def test_files_that_can_not_be_one_are_refused_with_the_setting(tiny_model, tiny
             read_training_adapter(str(path), FAMILIES[family])
 
     refused("No such file", tmp_path / "absent.safetensors")
-    refused("has a LoRA for the text_encoder", made("sd15", tiny_sd15, tmp_path / "a", text_encoder={"train": True}))
     refused("no plain LoRA", made("sd15", tiny_sd15, tmp_path / "b", lora={"adapter": "lokr"}))
     refused("has a DoRA", made("sd15", tiny_sd15, tmp_path / "c", lora={"dora": True}))
     refused("is not a LoRA", Path(tiny_sd15) / "unet" / "diffusion_pytorch_model.safetensors")
-    layers = read_training_adapter(str(made("sd15", tiny_sd15, tmp_path / "d")), FAMILIES["sd15"])
-    wrong = {"unet": {"mid_block.attentions.0.nothing": next(iter(layers["unet"].values()))}}
-    with pytest.raises(WeightsError, match=r"^model\.training_adapter: its layer 'mid_block\.attentions\.0\.nothing'"):
-        TrainingAdapter(open_base("sd15", tiny_sd15), wrong)
+    text = made("sd15", tiny_sd15, tmp_path / "d", denoiser={"train": False}, text_encoder={"train": True})
+    refused("has a LoRA for the text_encoder alone", text)
+    file = made("sd15", tiny_sd15, tmp_path / "e")
+    path, layer = next(iter(read_training_adapter(str(file), FAMILIES["sd15"])["unet"].items()))
+    wide = {"unet": {path: replace(layer, up=torch.cat([layer.up] * 2))}}
+    with pytest.raises(
+        WeightsError, match=rf"^model\.training_adapter '{file}': was made for .* its layer 'unet\.{path}'"
+    ):
+        TrainingAdapter(open_base("sd15", tiny_sd15, training_adapter=str(file)), wide)
+
+
+def test_what_it_has_for_other_parts_and_layers_that_the_denoiser_lacks_is_left_out_and_named(tiny_sd15, tmp_path):
+    file, told = str(made("sd15", tiny_sd15, tmp_path, text_encoder={"train": True})), []
+    layers = read_training_adapter(file, FAMILIES["sd15"], told.append)
+    assert set(layers) == {"unet"}
+    assert "what it has for the text_encoder is left out" in told.pop()
+    base = open_base("sd15", tiny_sd15, training_adapter=file)
+    layers["unet"]["mid_block.attentions.0.nothing"] = next(iter(layers["unet"].values()))
+    plain = prediction("sd15", base.pipe)
+    TrainingAdapter(base, layers, told.append)
+    assert told == [
+        f"model.training_adapter '{file}': its 'unet.mid_block.attentions.0.nothing' can't be applied, because this "
+        "model has no such layer."
+    ]
+    assert (prediction("sd15", base.pipe) - plain).abs().max() > 1e-2
