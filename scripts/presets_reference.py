@@ -63,12 +63,13 @@ changes by the memory; a name with `-x2`, `-x4` or `-x8` adds `enable_multi_gpu`
 MEMORY_RULE = """\
 ## Where the memory figures come from
 
-**They are calculated, not measured.** What a run takes on your GPU also depends on its driver, on the versions of torch
-and its libraries, and on what else uses it. The sum, for one GPU, is the largest one of these:
+**They are calculated**; five were compared with [what a GPU took](memory.md#compared-with-a-gpu). What a run takes on
+yours also depends on its driver, on the versions of torch and its libraries, and on what else uses it. The sum, for
+one GPU, is the largest one of these:
 
 - training: the weights that a step needs (text encoders leave once all captions are encoded), with gradients, the
   optimizer's state and the average of what trains; then the activations of a micro-batch, with a tenth on top for gaps
-  in the allocator, or what the optimizer needs while it steps, whichever is more; and 0.5 GiB for torch itself, on
+  in the allocator, or what the optimizer needs while it steps, whichever is more; and 0.6 GiB for CUDA's context, on
   several GPUs 0.25 more for what NCCL holds.
 - caching: the text encoders together, or the autoencoder with the images that it encodes at once: up to four of a
   million pixels together, or a single larger one.

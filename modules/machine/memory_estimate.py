@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
 GIB = 2**30
-SYSTEM_BYTES = GIB
+SYSTEM_BYTES = 9 * GIB // 10
 """Of each GPU, left to its display and other programs: what a preset for a class of memory may not count on."""
 _LARGEST_SHARE = 0.95  # of a large GPU, that a preset may count on
 _GATHERED = 0.2  # of the denoiser's weights under FSDP: up to two blocks and the gradients of one, see ShardedRuntime
-CUDA_BYTES = GIB // 2
-"""Kernels and workspaces of torch and cuDNN in a process."""
+CUDA_BYTES = 3 * GIB // 5
+"""CUDA's context with the kernels of torch, in a process: what they took on an H200, and less on smaller GPUs."""
 _NCCL_BYTES = 0.25 * GIB  # its buffers between ranks
 _LIBRARY_BYTES = 0.4 * GIB  # system memory of a process: 0.33 after importing torch and diffusers, 0.47 in the demo
 

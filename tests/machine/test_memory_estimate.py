@@ -28,6 +28,15 @@ from modules.machine.memory_estimate import (
 )
 
 VARIANTS = [(preset.name, memory) for preset in list_presets() if has_variants(preset.name) for memory in MEMORY_SIZES]
+# GiB that PyTorch 2.11 allocated at most while an H200 ran these presets, and what CUDA's context took there beside.
+ALLOCATED = {
+    "sdxl-lora-12gb": 7.02,
+    "sdxl-full-24gb": 13.5,
+    "flux1-lora-24gb": 16.2,
+    "zimage-lora-16gb": 10.5,
+    "sd15-full-8gb": 5.52,
+}
+CONTEXT = 0.6
 UNET = 859_520_964  # of Stable Diffusion 1.5
 SDXL = 2_567_463_684
 
@@ -43,6 +52,13 @@ def test_a_preset_names_the_smallest_gpu_that_it_fits_without_changes(preset):
     peak = max(estimate_memory(config).peak for config in configs)
     least = next(memory for memory in MEMORY_SIZES if peak <= room_for_presets(memory))
     assert f"; {least} GB GPU" in preset.description
+
+
+@pytest.mark.parametrize(("name", "allocated"), ALLOCATED.items())
+def test_a_run_never_takes_more_than_estimated_and_at_most_15_percent_less(name, allocated):
+    memory, needed = estimate_memory(config_from_values(load_preset(name))), (allocated + CONTEXT) * GIB
+    assert memory.process >= int(CONTEXT * GIB)
+    assert needed <= memory.peak <= 1.15 * needed
 
 
 @pytest.fixture
@@ -377,7 +393,7 @@ def test_a_picture_of_full_size_takes_more_than_the_training_of_a_lora_in_small_
     adapter = 23_224_320  # of rank 16: its weights and two moments in float32
     model = SDXL + 83_653_863  # with the VAE, which decodes
     decoding = 1024 * 1024 * 3 * 256 * 2  # in bfloat16
-    assert memory.sampling == pytest.approx(model * 2 + adapter * (4 + 8) + decoding * 1.1 + 0.5 * GIB)
+    assert memory.sampling == pytest.approx(model * 2 + adapter * (4 + 8) + decoding * 1.1 + CONTEXT * GIB)
     assert memory.peak == memory.sampling > memory.training == without.peak
 
 
@@ -452,7 +468,7 @@ def test_a_vae_that_trains_alone_is_joined_by_the_denoiser():
     memory = with_samples(method="vae", optimizer={"name": "sgd"}, model={"weight_dtype": "float32"})
     vae = 83_653_863
     decoding = 1024 * 1024 * 256 * 12
-    assert memory.sampling == pytest.approx((UNET + 2 * vae) * 4 + decoding * 1.1 + 0.5 * GIB)  # and momentum
+    assert memory.sampling == pytest.approx((UNET + 2 * vae) * 4 + decoding * 1.1 + CONTEXT * GIB)  # and momentum
 
 
 def test_one_of_two_experts_takes_half_unless_samples_need_both():
