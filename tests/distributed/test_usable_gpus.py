@@ -107,6 +107,14 @@ def hopper(monkeypatch):
 
 
 @pytest.mark.usefixtures("hopper")
+def test_the_gpu_of_a_rank_becomes_the_current_one(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    Runtime(torch.device("cuda", 1))
+    assert chosen == [torch.device("cuda", 1)]
+
+
+@pytest.mark.usefixtures("hopper")
 def test_a_rank_on_a_gpu_computes_no_gradients_with_the_attention_of_cudnn():
     Runtime(torch.device("cuda", 0))
     assert not torch.backends.cuda.cudnn_sdp_enabled()

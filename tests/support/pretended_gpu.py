@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -54,8 +54,9 @@ _COPIES = {_aten.copy_.default, _aten._to_copy.default}
 _LEAST_BYTES_WAITED_FOR = 256
 
 _waits_forbidden = False  # of all threads: autograd has its own
-_step = 0  # the number of the last one
+_step = 0  # the number of the last one in this run
 waits_elsewhere: set[str] = set()  # files, as "diffusers/models/embeddings.py", that waited in `no_waits`
+may_wait: set[str] = set()  # functions of ours that are known to wait
 _arriving: list[tuple[Tensor, Tensor]] = []  # (on the CPU, on the GPU) of copies that no event has been recorded after
 late_copies: list[LateCopies] = []  # those of each stream
 _pinned: dict[int, StorageWeakRef] = {}  # by its address: memory that the GPU can copy from and to by itself
@@ -92,6 +93,15 @@ class OnGpu(DeviceTensor):
 
 GPU = make_device("pretended", OnGpu)
 devices.GPU_TYPE = GPU.type
+
+
+def begin_run() -> None:
+    """Forgets what earlier runs of this process have done."""
+    global _step
+    _step = 0
+    waits_elsewhere.clear()
+    late_copies.clear()
+    may_wait.clear()
 
 
 @contextmanager
@@ -135,13 +145,13 @@ class Stream:
         return functools.partial(self._late.finish, self._late.num_started)
 
     def synchronize(self) -> None:
-        if _waits_forbidden and _step > 1:  # the first one may make what the others use again
+        if _waits_forbidden and _step > 3:  # the first ones may make the state, and room for it, that later ones use
             _refuse_to_wait("the copies of a stream")
         self._late.finish(self._late.num_started)
 
     def copy(self, target: Tensor, source: Tensor, is_blocking: bool) -> None:
         if self._waited_for != _launched:
-            raise AssertionError(f"A copy does not wait for what has been launched before{_line_of_ours()}")
+            _refuse("A copy does not wait for what has been launched before")
         host = source if isinstance(target, OnGpu) else target
         if is_blocking or not _is_pinned(host):
             _refuse_to_wait("a copy without non_blocking, or of memory that is not pinned")
@@ -253,7 +263,7 @@ def _check_devices(function: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     ]
     if left and function not in _INDEXING:
         shapes = ", ".join(f"{value.dtype}{list(value.shape)}" for value in left)
-        raise AssertionError(f"Left on the CPU: {shapes}, which meets the GPU in {function}{_line_of_ours()}")
+        _refuse(f"Left on the CPU: {shapes}, which meets the GPU in {function}")
 
 
 def _is_written(parameter: Any) -> bool:
@@ -296,9 +306,17 @@ def _is_non_blocking(args: tuple, kwargs: dict[str, Any]) -> bool:
 
 def _refuse_to_wait(reason: str) -> None:
     frame = next((frame for frame in _frames() if not frame.f_code.co_filename.startswith(_TORCH)), None)
-    if frame is None or (_is_ours(frame) and not _name(frame).startswith(_FAMILIES)):
-        raise AssertionError(f"The step waits for the GPU: {reason}{_line_of_ours()}")
-    waits_elsewhere.add(_name(frame))
+    name = "" if frame is None else _name(frame)
+    if frame is None or (_is_ours(frame) and not name.startswith(_FAMILIES) and frame.f_code.co_name not in may_wait):
+        _refuse(f"The step waits for the GPU: {reason}")
+    waits_elsewhere.add(name)
+
+
+def _refuse(message: str) -> NoReturn:
+    message += _line_of_ours()
+    if _is_backward():  # an error in a thread of autograd may end the process before anything can tell it
+        print(message, file=sys.stderr, flush=True)
+    raise AssertionError(message)
 
 
 def _line_of_ours() -> str:

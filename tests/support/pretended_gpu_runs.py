@@ -2,47 +2,58 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 from unittest import mock
 
 import torch
+from torch import nn
 
+from modules.config.EmaConfig import EmaConfig
 from modules.config.files import load_config
+from modules.config.OptimizerConfig import OptimizerConfig
 from modules.data.Batch import Batch
 from modules.distributed.Runtime import Runtime
 from modules.families import latents
 from modules.methods.DenoisingLoss import DenoisingLoss
 from modules.session.TrainCommands import TrainCommands
-from modules.trainer import SamplePrompts
+from modules.trainer import HostState, LoopOptimizer, SamplePrompts, optimizers
 from modules.trainer.Ema import Ema
 from modules.trainer.GenericTrainer import GenericTrainer
 from modules.trainer.LateReport import LateReport
+from modules.trainer.Step import Step
 from modules.trainer.TrainingLoop import TrainingLoop
 from modules.weights import ActivationOffload
 from modules.weights.transfers import CudaTransfers
+from tests.support.make_loop import make_loop
 from tests.support.Recorder import Recorder
 from tests.support.small_inputs import shrink_inputs
 
+WIDTH = 64
 
-def run(_: Any, config: str, mistake: str = "", on_cpu: bool = False) -> dict[str, Any]:
+
+def run(_: Any, config: str, mistake: str = "", on_cpu: bool = False, resumes: bool = False) -> dict[str, Any]:
     """Trains by the settings in the file `config`, from start to end; every step must not wait for the GPU.
 
-    mistake: the name of one in MISTAKES. on_cpu: the same run without the GPU, to compare.
+    mistake: the name of one in MISTAKES. on_cpu: the same run without the GPU, to compare. resumes: from the backup in
+    the run's folder.
     """
     from tests.support import pretended_gpu  # not in the process of the tests, which this module is imported in, too
 
     settings = load_config(config)
     shrink_inputs(settings.family)
-    pretended_gpu.waits_elsewhere.clear()
-    pretended_gpu.late_copies.clear()
+    pretended_gpu.begin_run()
     device = torch.device("cpu") if on_cpu else pretended_gpu.GPU
-    trainer = GenericTrainer(settings, Recorder(), TrainCommands(), Runtime(device))
+    trainer = GenericTrainer(settings, Recorder(), TrainCommands(), Runtime(device), resume=resumes)
     error = ""
     with (
         mock.patch.object(TrainingLoop, "train_step", _unwaiting(TrainingLoop.train_step, pretended_gpu.no_waits)),
         mock.patch.object(ActivationOffload, "LEAST_BYTES", 1),
+        mock.patch.object(HostState, "SMALLEST_IN_RAM", 2**10),
+        mock.patch.object(optimizers, "SMALLEST_IN_RAM", 2**10),
+        mock.patch.object(LoopOptimizer, "PART_ELEMENTS", 2**14),
         MISTAKES[mistake]() if mistake else nullcontext(),
     ):
         try:
@@ -63,6 +74,48 @@ def run(_: Any, config: str, mistake: str = "", on_cpu: bool = False) -> dict[st
         "copies": sum(late.num_started for late in pretended_gpu.late_copies),
         "lost_copies": sum(late.num_lost for late in pretended_gpu.late_copies),
     }
+
+
+def optimize(_: Any, name: str, may_wait: list[str]) -> dict[str, Any]:
+    """Trains a small module with an optimizer; may_wait: names of functions of ours.
+
+    Returns {"straight": losses of the last steps, "resumed": the same after a resume, "waits": files that waited}.
+    """
+    from tests.support import pretended_gpu
+
+    pretended_gpu.begin_run()
+    pretended_gpu.may_wait.update(may_wait)
+    config = OptimizerConfig(name=name, learning_rate=1e-2, max_grad_norm=0.5)
+    with mock.patch.object(TrainingLoop, "train_step", _unwaiting(TrainingLoop.train_step, pretended_gpu.no_waits)):
+        straight = _small_loop(config, pretended_gpu.GPU)
+        straight.fit(_steps(0, 2))
+        tensors, data = straight.state()
+        saved = {file: {key: value.cpu().clone() for key, value in group.items()} for file, group in tensors.items()}
+        straight.fit(_steps(2, 4))
+        resumed = _small_loop(config, pretended_gpu.GPU)
+        resumed.load_state(saved, json.loads(json.dumps(data)))
+        resumed.fit(_steps(2, 4))
+    losses = [loop.callbacks.losses for loop in (straight, resumed)]
+    return {"straight": losses[0][2:], "resumed": losses[1], "waits": sorted(pretended_gpu.waits_elsewhere)}
+
+
+def _small_loop(config: OptimizerConfig, device: torch.device) -> TrainingLoop:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+    runtime, callbacks = Runtime(device), Recorder()
+    return make_loop(
+        model, _squared_error, optimizer=config, ema=EmaConfig(enabled=True), runtime=runtime, callbacks=callbacks
+    )
+
+
+def _squared_error(model: nn.Module, batch: torch.Tensor) -> tuple[torch.Tensor, int, dict[str, torch.Tensor]]:
+    device = next(model.parameters()).device
+    return (model(batch.to(device, non_blocking=True)) - 1).square().mean(1).sum(), len(batch), {}
+
+
+def _steps(first: int, end: int) -> list[Step]:
+    draws = [torch.Generator().manual_seed(number) for number in range(first, end)]
+    return [Step([torch.randn(4, WIDTH, generator=draw).pin_memory()]) for draw in draws]
 
 
 def _unwaiting(train_step: Callable[..., None], no_waits: Callable[[], Any]) -> Callable[..., None]:

@@ -214,6 +214,17 @@ def test_nothing_is_read_before_its_event_nor_freed_while_it_is_copied(cuda):
     assert not cuda.late.num_lost
 
 
+def test_a_backward_pass_that_ended_early_leaves_no_copy_to_memory_that_is_free(cuda):
+    model = Chain(ActivationOffload(CPU, CudaTransfers(CPU)).checkpoint, [])
+    stopping = model.blocks[2].register_forward_pre_hook(stop_recomputation)
+    with pytest.raises(MemoryError):
+        model(values(1)).sum().backward()
+    stopping.remove()
+    model.zero_grad()
+    steps(model, 1)
+    assert not cuda.late.num_lost
+
+
 def test_an_input_is_not_freed_while_it_is_copied_even_if_its_copy_is_needed_no_more(cuda):
     model = Chain(ActivationOffload(CPU, CudaTransfers(CPU)).checkpoint, [])
     model(values(1)).sum().backward()
