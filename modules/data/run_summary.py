@@ -36,7 +36,7 @@ from modules.session.RunFolder import RunFolder
 from modules.weights.hub_parts import with_parts_on_disk
 from modules.weights.inspect import BaseInfo, check_base
 from modules.weights.model_files import check_format
-from modules.weights.own_parts import replaced_parts
+from modules.weights.own_parts import own_parts, replaced_parts
 from modules.weights.stated_prediction import stated_prediction
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] =
     num_texts = count_texts(config, dataset, texts) if uses_captions else None
     lines = [
         ("Model", f"{config.model.base} ({base.detail})"),
+        *_part_lines(config, family),
         *_prediction_lines(config, family, base),
         ("Method", facts_of(config).label),
         *_image_lines(dataset, buckets),
@@ -81,6 +82,14 @@ def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] =
         *_warning_lines(config, dataset, empty),
     ]
     return "\n".join(visible_line(f"{label + ':':<15}{text}") for label, text in lines)
+
+
+def _part_lines(config: TrainConfig, family: Family) -> Iterator[tuple[str, str]]:
+    """Which parts come from elsewhere, as far as they are on this machine: text encoders are told apart by content."""
+    uses_all = facts_of(config).uses_denoiser
+    parts = own_parts(family, with_parts_on_disk(config.model)).items()
+    if texts := [f"{name} from {path}" for name, path in parts if uses_all or name == family.vae]:
+        yield "Parts", ", ".join(texts)
 
 
 def _prediction_lines(config: TrainConfig, family: Family, base: BaseInfo) -> Iterator[tuple[str, str]]:

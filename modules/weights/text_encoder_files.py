@@ -64,7 +64,7 @@ def encoder_files(family: Family, config: ModelConfig) -> dict[str, Path]:
         alike = [component for component, own in kinds.items() if own.architecture == kind.architecture]
         fitting = [component for component in alike if kinds[component].width in (kind.width, None)]
         if not fitting and len(alike) == 1 and not kinds[alike[0]].is_sure:
-            fitting = alike  # a variant, such as another size of the model: its configs are still to be downloaded
+            fitting = alike  # a variant of the family, such as Stable Diffusion 2, in a single file without configs
         if not fitting:
             listed = " and ".join(dict.fromkeys(map(str, kinds.values())))
             raise WeightsError(
@@ -143,12 +143,12 @@ def _config_of(config: ModelConfig, component: str) -> dict[str, Any]:
     Raises WeightsError if the Hub can't be asked.
     """
     base = Path(os.path.expanduser(config.base))
-    folder = base if config.base and base.is_dir() else Path(os.path.expanduser(config.config_folder))
+    folder = config.base if config.base and base.is_dir() else config.config_folder
     try:
         if config.base and not base.exists() and HUB_NAME.fullmatch(config.base):
             return known_config(config.base, component)
-        path = folder / component / "config.json"
-        return read_json(path) if path.is_file() else {}
+        path = Path(os.path.expanduser(folder)) / component / "config.json"
+        return read_json(path) if folder and path.is_file() else {}
     except (OSError, ModelFileError):
         return {}  # which loading reports
     except UserError as error:

@@ -56,6 +56,14 @@ def test_what_is_predicted_is_told(values):
     assert "Predicts" not in vae
 
 
+def test_parts_from_elsewhere_are_told_with_what_they_are(values, tiny_sd15):
+    clip, vae = tiny_sd15 / "text_encoder" / "model.safetensors", tiny_sd15 / "vae"
+    model = {**values["model"], "vae": str(tiny_sd15), "text_encoders": [str(clip)]}
+    assert text_of({**values, "model": model}, "Parts") == f"vae from {vae}, text_encoder from {clip}"
+    assert text_of({**values, "model": model, "method": "vae"}, "Parts") == f"vae from {vae}"
+    assert "Parts" not in {label for label, _ in lines_of(values)}
+
+
 def test_captions_that_are_missing_empty_or_not_read_are_told(values):
     folder = Path(values["concepts"][0]["path"])
     (folder / "000.txt").write_text("")

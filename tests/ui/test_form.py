@@ -74,6 +74,22 @@ def test_a_number_that_is_typed_reaches_the_settings(app, make_form):
     assert app.settings.get("epochs") == 7
 
 
+def test_files_of_a_list_are_typed_with_semicolons_and_chosen_one_after_another(app, make_form, monkeypatch):
+    path = "model.text_encoders"
+    field = make_form(path, all_importances=True).fields[path]
+    type_into(app, field.entry, "a, b.safetensors;  c.safetensors ;")
+    assert app.settings.get(path) == ["a, b.safetensors", "c.safetensors"]
+    asked = []
+    monkeypatch.setattr(
+        "modules.ui.widgets.typed_fields.ask_path",
+        lambda app, question, parent: asked.append(question) or "d.safetensors",
+    )
+    field._browse()
+    assert asked[0].start == "c.safetensors"
+    assert app.settings.get(path) == ["a, b.safetensors", "c.safetensors", "d.safetensors"]
+    assert field.read() == "a, b.safetensors; c.safetensors; d.safetensors"
+
+
 def test_a_refused_number_is_kept_with_the_reason_below_it(app, make_form):
     form = make_form("optimizer.beta1", all_importances=True)
     field = form.fields["optimizer.beta1"]

@@ -136,11 +136,11 @@ class PathField(EntryField):
 
     def _browse(self, file: bool = False) -> None:
         kind: Literal["file", "folder"] = "file" if file or self.info.format == "file" else "folder"
-        is_list, text = self.info.type == "list[str]", self.entry.get().strip()
+        is_list, text = self.info.type == "list[str]", self.entry.get().strip("; ")
         question = PathQuestion(kind, self.info.label, text.rpartition(";")[2].strip() if is_list else text)
         chosen = ask_path(self.app, question, parent=self.parent.winfo_toplevel())
         if chosen and self.editor.winfo_exists():
-            self.commit("; ".join(filter(None, (text.rstrip("; "), chosen))) if is_list else chosen)
+            self.commit("; ".join(filter(None, (text, chosen))) if is_list else chosen)
             self.refresh()
 
 
