@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from modules.weights.double_stream_names import TIME_EMBEDDINGS, double_stream_converter
-from modules.weights.name_rules import Rules, by_rules
+from modules.weights.name_rules import Rules, by_rules, rules_of
 from modules.weights.vae_names import vae_converter
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ INSIDE = {
 }
 # The same names -> those of diffusers. Source: scripts/convert_ltx2_to_diffusers.py of diffusers.
 _INNER_NAMES: Mapping[str, Rules] = {
-    "AnimaTextConditioner": ((r"^llm_adapter\.", ""),),
-    "LTX2TextConnectors": (
-        (r"^text_embedding_projection\.aggregate_embed\.", "text_proj_in."),
-        (r"^text_embedding_projection\.(video|audio)_aggregate_embed\.", r"\1_text_proj_in."),
-        (r"^(video|audio)_embeddings_connector\.", r"\1_connector."),
-        (r"\.transformer_1d_blocks\.", ".transformer_blocks."),
-        (r"\.(q|k)_norm\.", r".norm_\1."),
-    ),
+    "AnimaTextConditioner": rules_of(r"^llm_adapter\."),
+    "LTX2TextConnectors": rules_of(r"""
+        ^text_embedding_projection\.aggregate_embed\.                 text_proj_in.
+        ^text_embedding_projection\.(video|audio)_aggregate_embed\.   \1_text_proj_in.
+        ^(video|audio)_embeddings_connector\.                         \1_connector.
+        \.transformer_1d_blocks\.                                     .transformer_blocks.
+        \.(q|k)_norm\.                                                .norm_\1.
+    """),
 }
 # Names that the converters of diffusers 0.42 leave as they are: the positions of Wan 2.1 FLF2V's two images.
 _LEFT_OUT = {"img_emb.emb_pos": "condition_embedder.image_embedder.pos_embed"}

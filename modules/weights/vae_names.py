@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from modules.weights.name_rules import Rules, by_rules
+from modules.weights.name_rules import Rules, by_rules, rules_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,45 +19,45 @@ if TYPE_CHECKING:
 # Before the names of a VAE in a whole model, in a file of ComfyUI or of the makers of HunyuanImage.
 PREFIXES = ("first_stage_model.", "vae.")
 # Of the encoder's and decoder's levels: Wan 2.2's, which have layers, and Wan 2.1's encoder, all layers in a row.
-_WAN_LEVELS = (
-    (r"\.(down|up)samples\.(\d+)\.(?:down|up)samples\.(\d+)\.(residual|shortcut)\.", r".\1_blocks.\2.resnets.\3.\4."),
-    (r"\.(down|up)samples\.(\d+)\.(?:down|up)samples\.\d+\.", r".\1_blocks.\2.\1sampler."),
-    (r"^encoder\.downsamples\.(\d+)\.", r"encoder.down_blocks.\1."),
-)
-_WAN = (
-    (r"^conv1\.", "quant_conv."),
-    (r"^conv2\.", "post_quant_conv."),
-    (r"coder\.conv1\.", "coder.conv_in."),
-    (r"coder\.head\.0\.", "coder.norm_out."),
-    (r"coder\.head\.2\.", "coder.conv_out."),
-    (r"\.middle\.0\.", ".mid_block.resnets.0."),
-    (r"\.middle\.1\.", ".mid_block.attentions.0."),
-    (r"\.middle\.2\.", ".mid_block.resnets.1."),
-    (r"\.residual\.0\.", ".norm1."),
-    (r"\.residual\.2\.", ".conv1."),
-    (r"\.residual\.3\.", ".norm2."),
-    (r"\.residual\.6\.", ".conv2."),
-    (r"\.shortcut\.", ".conv_shortcut."),
-)
-_LDM = (
-    (r"^(en|de)coder\.(post_quant|quant)_conv\.", r"\2_conv."),
-    (r"\.mid\.block_1\.", ".mid_block.resnets.0."),
-    (r"\.mid\.block_2\.", ".mid_block.resnets.1."),
-    (r"\.mid\.attn_1\.(q|k|v)\.", r".mid_block.attentions.0.to_\1."),
-    (r"\.mid\.attn_1\.", ".mid_block.attentions.0."),
-    (r"\.nin_shortcut\.", ".conv_shortcut."),
-)
+_WAN_LEVELS = rules_of(r"""
+    \.(down|up)samples\.(\d+)\.(?:down|up)samples\.(\d+)\.(residual|shortcut)\.   .\1_blocks.\2.resnets.\3.\4.
+    \.(down|up)samples\.(\d+)\.(?:down|up)samples\.\d+\.                          .\1_blocks.\2.\1sampler.
+    ^encoder\.downsamples\.(\d+)\.                                                encoder.down_blocks.\1.
+""")
+_WAN = rules_of(r"""
+    ^conv1\.           quant_conv.
+    ^conv2\.           post_quant_conv.
+    coder\.conv1\.     coder.conv_in.
+    coder\.head\.0\.   coder.norm_out.
+    coder\.head\.2\.   coder.conv_out.
+    \.middle\.0\.      .mid_block.resnets.0.
+    \.middle\.1\.      .mid_block.attentions.0.
+    \.middle\.2\.      .mid_block.resnets.1.
+    \.residual\.0\.    .norm1.
+    \.residual\.2\.    .conv1.
+    \.residual\.3\.    .norm2.
+    \.residual\.6\.    .conv2.
+    \.shortcut\.       .conv_shortcut.
+""")
+_LDM = rules_of(r"""
+    ^(en|de)coder\.(post_quant|quant)_conv\.   \2_conv.
+    \.mid\.block_1\.                           .mid_block.resnets.0.
+    \.mid\.block_2\.                           .mid_block.resnets.1.
+    \.mid\.attn_1\.(q|k|v)\.                   .mid_block.attentions.0.to_\1.
+    \.mid\.attn_1\.                            .mid_block.attentions.0.
+    \.nin_shortcut\.                           .conv_shortcut.
+""")
 # What diffusers calls the rest of LDM's layers in AutoencoderKL and what is like it, and in others.
-_LIKE_KL = (
-    (r"coder\.norm_out\.", "coder.conv_norm_out."),
-    (r"\.attentions\.0\.norm\.", ".attentions.0.group_norm."),
-    (r"\.attentions\.0\.proj_out\.", ".attentions.0.to_out.0."),
-)
+_LIKE_KL = rules_of(r"""
+    coder\.norm_out\.             coder.conv_norm_out.
+    \.attentions\.0\.norm\.       .attentions.0.group_norm.
+    \.attentions\.0\.proj_out\.   .attentions.0.to_out.0.
+""")
 _OTHERS: Mapping[str, Rules] = {
     "AutoencoderKLFlux2": _LIKE_KL,
     "AutoencoderKLHunyuanVideo": _LIKE_KL,
     "AutoencoderKLHunyuanVideo15": (),
-    "AutoencoderKLHunyuanImage": ((r"\.attentions\.0\.proj_out\.", ".attentions.0.proj."),),
+    "AutoencoderKLHunyuanImage": rules_of(r"\.attentions\.0\.proj_out\.  .attentions.0.proj."),
 }
 _LEVEL = re.compile(r"(?P<half>en|de)coder\.(?:down|up)\.(?P<level>\d+)\.(?:block\.(?P<layer>\d+)|(?:down|up)sample)\.")
 
