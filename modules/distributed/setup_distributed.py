@@ -28,7 +28,6 @@ from modules.distributed.node_secret import node_secret
 from modules.distributed.open_store import open_store_warning
 from modules.distributed.rendezvous import Meeting, meet, torch_version
 from modules.distributed.Runtime import Runtime, default_device
-from modules.distributed.ShardedRuntime import ShardedRuntime
 from modules.distributed.usable_gpus import check_gpus, set_cuda_device
 from modules.machine.backend import Backend, backend_warning, choose_backend, sharding_needs_nccl
 from modules.machine.devices import list_gpus, mixed_gpus_warning, num_cores, slow_links_warning
@@ -178,7 +177,13 @@ def create_runtime(config: TrainConfig, heartbeat: Heartbeat | None = None, *, s
     store = membership.meeting.store.within(f"runtime-{len(membership.runtimes)}")
     if strategy != "ddp" and membership.device.type == "cuda" and dist.get_backend() != "nccl":
         raise ConfigError(sharding_needs_nccl(strategy))
-    runtime_class = DataParallelRuntime if strategy == "ddp" else ShardedRuntime
+    runtime_class = DataParallelRuntime
+    if strategy != "ddp":
+        from modules.distributed.ShardedRuntime import (
+            ShardedRuntime,  # torch's FSDP takes as long to import as all else
+        )
+
+        runtime_class = ShardedRuntime
     runtime = runtime_class(membership.device, membership.environment, store, settings, heartbeat)
     membership.runtimes.append(runtime)
     return runtime

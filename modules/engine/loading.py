@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, get_worker_info
 from torch.utils.data.distributed import DistributedSampler
 
 from modules.config.errors import UserError
@@ -96,7 +96,7 @@ class MapDatasetSource:
         self._batches_samples = loader.batch_size is not None or loader.batch_sampler is not None
         self._loader = _rebuilt(
             loader,
-            _SeededDataset(loader.dataset, seed),
+            _PlainDataset(loader.dataset) if _draws_nothing(loader.dataset) else _SeededDataset(loader.dataset, seed),
             **(
                 {"batch_sampler": self._keys}
                 if self._batches_samples
@@ -256,6 +256,26 @@ class _FlatKeys:
 
     def __iter__(self) -> Iterator[Key]:
         return (key for keys in self._keys for key in keys)
+
+
+def _draws_nothing(dataset: Dataset) -> bool:
+    """Whether it only looks samples up, so that seeding for each would cost more than loading it."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return type(dataset) is TensorDataset
+
+
+class _PlainDataset(Dataset):
+    """Loads samples by their keys."""
+
+    def __init__(self, dataset: Dataset):
+        self._dataset = dataset
+
+    def __getitem__(self, key: Key) -> Any:
+        return self._dataset[key.index]
+
+    def __getitems__(self, keys: list[Key]) -> list[Any]:
+        return [self._dataset[key.index] for key in keys]
 
 
 class _SeededDataset(Dataset):

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from modules.data.draws import torch_seed
 from modules.distributed.Heartbeat import PHASE_LIMITS, Phase
 from modules.distributed.Runtime import Runtime, default_device
+from modules.distributed.seeding import seed_device
 from modules.distributed.shards import Saved, assign
 from modules.session.RunningMean import RunningMean
 from modules.session.StepInfo import StepInfo
@@ -306,7 +307,8 @@ class TrainingLoop:
             batch = step.micro_batches[min(index, len(step.micro_batches) - 1)]
             counts = index < len(step.micro_batches) and not step.padding  # otherwise it only joins the collectives
             # dropout uses torch's global generator; seeded so that a resumed run draws the same masks
-            torch.manual_seed(torch_seed(self.settings.seed, self.step, index, self.runtime.rank, "dropout"))
+            seed = torch_seed(self.settings.seed, self.step, index, self.runtime.rank, "dropout")
+            seed_device(seed, self.runtime.device)
             with self.runtime.accumulate(index == last, counts):
                 with self.autocast():
                     loss_sum, batch_count, metrics = self.step_fn(self._call, batch)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from modules.data.draws import torch_seed
+from modules.distributed.seeding import seed_device
 from modules.trainer.evaluation_mode import evaluation_mode
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class ValidationLoss:
         loss_sum, count = torch.zeros((), dtype=torch.float64, device=self.runtime.device), 0
         with evaluation_mode(loss):
             for number, batch in enumerate(self._batches(micro_batches)):
-                torch.manual_seed(torch_seed(self.source.seed, number, "validation"))
+                seed_device(torch_seed(self.source.seed, number, "validation"), self.runtime.device)
                 batch_sum, batch_count, _ = loss(batch.to(self.runtime.device))
                 if number < num_counted:
                     loss_sum += batch_sum.double()
