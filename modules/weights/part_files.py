@@ -50,7 +50,7 @@ def inner_tensors(path: Path, dtype: torch.dtype, component: str) -> dict[str, T
     component: the name of its class. dtype, raises: as in `denoiser_tensors`.
     """
     quantized = gguf_tensors(path) if is_gguf(path) else None
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     for start in found_inside(quantized or tensor_shapes(read_header(path)), component):
         found = float_tensors(path, dtype, start) if quantized is None else _behind(start, quantized)
         inner = start.removeprefix(prefix_of([start], ()))

@@ -414,3 +414,13 @@ def test_names_of_other_trainers_lead_to_settings_that_exist():
     names = {generic_path(meant.partition(" ")[0]) for meant in FOREIGN_NAMES.values()}
     assert names <= set(settings_by_path())
     assert not FOREIGN_NAMES.keys() & set(settings_by_path())
+
+
+def test_a_list_of_files_takes_any_name_by_its_number_and_a_name_alone_asks_for_brackets():
+    values = apply_overrides({}, ["model.text_encoders.0=1", "model.text_encoders.1=a: [b].safetensors"])
+    assert config_from_values(values).model.text_encoders == ["1", "a: [b].safetensors"]
+    with pytest.raises(ConfigError) as caught:
+        config_from_values({"model": {"text_encoders": "t5xxl.safetensors"}})
+    assert str(caught.value) == (
+        "model.text_encoders is 't5xxl.safetensors': it must be a list of texts; put it in brackets, [like this]."
+    )

@@ -64,7 +64,8 @@ def assert_weights(module: torch.nn.Module, expected: dict[str, torch.Tensor]) -
 # --- the files that people have ---------------------------------------------------------------------------------------
 
 
-def test_clip_l_and_float8_t5_with_scales_take_the_place_of_those_that_the_base_lacks(tiny_model, tmp_path):
+@pytest.mark.parametrize("scale", [".scale_weight", ""])
+def test_clip_l_and_float8_t5_take_the_place_of_those_that_the_base_lacks(scale, tiny_model, tmp_path):
     folder = tiny_model("flux1")
     clip, t5 = other_weights(folder, "text_encoder"), other_weights(folder, "text_encoder_2")
     clip_file, t5_file = tmp_path / "clip_l.safetensors", tmp_path / "t5xxl_fp8_e4m3fn_scaled.safetensors"
@@ -72,7 +73,7 @@ def test_clip_l_and_float8_t5_with_scales_take_the_place_of_those_that_the_base_
     levels = ("embeddings.", "encoder.", "final_layer_norm.")
     named = {f"text_model.{name}" if name.startswith(levels) else name: value.half() for name, value in clip.items()}
     save_tensors(clip_file, named | ids)
-    save_tensors(t5_file, in_float8(t5, ".scale_weight") | {"spiece_model": torch.zeros(9, dtype=torch.uint8)})
+    save_tensors(t5_file, in_float8(t5, scale) | {"spiece_model": torch.zeros(9, dtype=torch.uint8)})
     slim = slim_copy(folder, tmp_path, "text_encoder", "text_encoder_2")
     # in the other order than the components'
     for parts in read_both_ways(slim, "flux1", {"text_encoder_2": t5_file, "text_encoder": clip_file}):
@@ -86,11 +87,12 @@ def in_float8(weights: dict[str, torch.Tensor], scale: str) -> dict[str, torch.T
     for name, value in list(weights.items()):
         if (value.dim() == 2 and "SelfAttention" in name) or "_proj.weight" in name:
             tensors[name] = value.to(torch.float8_e4m3fn)
-            tensors[name.removesuffix(".weight") + scale] = torch.tensor(0.5)
+            if scale:
+                tensors[name.removesuffix(".weight") + scale] = torch.tensor(0.5)
             if scale == ".weight_scale":
                 text = json.dumps({"format": "float8_e4m3fn"}).encode()
                 tensors[name.removesuffix(".weight") + ".comfy_quant"] = torch.tensor([*text], dtype=torch.uint8)
-            weights[name] = 0.5 * tensors[name].float()
+            weights[name] = (0.5 if scale else 1) * tensors[name].float()
         else:
             tensors[name] = value.half()
     return tensors | ({"scaled_fp8": torch.zeros(2).to(torch.float8_e4m3fn)} if scale == ".scale_weight" else {})
