@@ -6,7 +6,7 @@ Uses no torch and reads none of the run's files: trainer/checks.py checks those.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from modules.config.counted import counted
 from modules.config.describe import value_at
@@ -21,9 +21,10 @@ from modules.machine.backend import backend_warning, choose_backend, sharding_ne
 from modules.machine.devices import Gpu, GpuUsage, Link, mixed_gpus_warning
 from modules.machine.Machine import Machine
 from modules.machine.memory_estimate import GIB, least_rank_bytes, needed_bytes
-from modules.machine.memory_remedy import memory_remedy
+from modules.machine.memory_remedy import memory_remedy, ram_remedy
 from modules.machine.run_shape import RunShape, crowded_warning, run_shape
 from modules.machine.strategy import with_strategy
+from modules.machine.system_memory import kept_in_ram, most_swapped, room_in_ram
 from modules.session.byte_sizes import spoken_bytes
 
 
@@ -81,7 +82,8 @@ def shape_problems(config: TrainConfig, shape: RunShape, facts: StartFacts, resu
     if config.enable_multi_gpu:
         problems += _mix_problems(shape.gpus, facts.machine.links)
     config = with_strategy(config, shape, facts.machine.system != "win32")
-    problems += _memory_problems(config, shape, facts)
+    problems += _memory_problems(config, shape, facts, facts.machine)
+    problems += _system_memory_problems(config, shape, facts, facts.machine)
     return sorted(problems, key=lambda problem: not problem.blocking)
 
 
@@ -210,15 +212,17 @@ def _mix_problems(chosen: Sequence[Gpu], links: Sequence[Sequence[Link | None]])
         yield Problem("device_indexes", message, blocking=False)
 
 
-def _memory_problems(config: TrainConfig, shape: RunShape, facts: StartFacts) -> Iterator[Problem]:
+def _memory_problems(config: TrainConfig, shape: RunShape, facts: StartFacts, machine: Machine) -> Iterator[Problem]:
     """Whether the run fits into the GPUs' memory, and into what other programs leave of it."""
+    room = room_in_ram(machine.ram_bytes, shape.ranks_per_node)
+    config = _with_most_swapped(config, shape, facts, room)
     needed = needed_bytes(config, shape.num_ranks, facts.base_bytes)
     sizes = {gpu.index: gpu.memory_bytes for gpu in shape.gpus if gpu.memory_bytes is not None}
     if needed is None or not sizes:
         return
     smallest = min(sizes, key=sizes.__getitem__)
     if needed > sizes[smallest]:
-        remedy = memory_remedy(config, shape.num_ranks, sizes[smallest], facts.base_bytes)
+        remedy = memory_remedy(config, shape.num_ranks, sizes[smallest], facts.base_bytes, room)
         advice = f"{remedy.text[:1].lower()}{remedy.text[1:]}" if remedy else "choose a smaller model or precision"
         message = (
             f"The run needs about {needed / GIB:.1f} GiB on each GPU and GPU {smallest} has "
@@ -231,10 +235,51 @@ def _memory_problems(config: TrainConfig, shape: RunShape, facts: StartFacts) ->
         if used is None or size - used >= needed:
             continue
         by = ", ".join(f"{process.name or 'process'} {process.pid}" for process in facts.usage[index].processes[:2])
-        remedy = memory_remedy(config, shape.num_ranks, size - used, facts.base_bytes)
+        remedy = memory_remedy(config, shape.num_ranks, size - used, facts.base_bytes, room)
         message = (
             f"The run needs about {needed / GIB:.1f} GiB and GPU {index} has "
             f"{(size - used) / GIB:.1f} free{f' ({by})' if by else ''}: close other programs, choose another GPU, "
             "or a smaller precision."
         )
         yield Problem("device_indexes", message, blocking=False, remedy=remedy)
+
+
+def _with_most_swapped(config: TrainConfig, shape: RunShape, facts: StartFacts, room: float | None) -> TrainConfig:
+    """The settings with the number of swapped blocks that system memory limits, if it is open and they are too many."""
+    every, most = (most_swapped(config, shape.num_ranks, limit, facts.base_bytes) for limit in (None, room))
+    if config.model.blocks_to_swap is not None or most == every:
+        return config
+    return replace(config, model=replace(config.model, blocks_to_swap=most))
+
+
+def _system_memory_problems(
+    config: TrainConfig, shape: RunShape, facts: StartFacts, machine: Machine
+) -> Iterator[Problem]:
+    """Whether what the ranks keep in system memory fits there, and can be pinned. An open number of swapped blocks is
+    chosen so that they fit."""
+    if machine.ram_bytes is None or not shape.gpus:
+        return
+    if config.model.blocks_to_swap is None:
+        config = replace(config, model=replace(config.model, blocks_to_swap=0))
+    kept = kept_in_ram(config, shape.num_ranks, facts.base_bytes)
+    room = room_in_ram(machine.ram_bytes, shape.ranks_per_node)
+    total = sum(kept.values())
+    if room is None or not total:
+        return
+    path, ranks = max(kept, key=kept.__getitem__), shape.ranks_per_node
+    who = f"Each of the {ranks} ranks on this machine" if ranks > 1 else "The run"
+    text = f"{who} keeps about {total / GIB:.1f} GiB in system memory ({', '.join(kept)})"
+    has = machine.ram_bytes / GIB
+    if total > room:
+        remedy = ram_remedy(config, shape.num_ranks, room, facts.base_bytes)
+        otherwise = "use fewer ranks" if ranks > 1 else "choose a smaller model"
+        advice = f"{remedy.text[:1].lower()}{remedy.text[1:]}" if remedy else otherwise
+        message = f"{text}, and this machine has {has:.1f}: {advice}."
+        yield Problem(path, message, blocking=False, remedy=remedy)
+    elif machine.pinnable_bytes is not None and ranks * total > machine.pinnable_bytes:
+        system = "Windows" if machine.system == "win32" else "WSL"
+        message = (
+            f"{text}, and {system} lets programs pin only about {machine.pinnable_bytes / GIB:.1f} of its {has:.1f} "
+            "GiB: steps wait for copies of the rest; keep less there, or train on Linux."
+        )
+        yield Problem(path, message, blocking=False)

@@ -30,22 +30,40 @@ def loaded_bytes(config: TrainConfig, model: Architecture) -> float:
 
 def denoiser_bytes(config: TrainConfig, model: Architecture) -> float:
     """The denoiser's weights on the GPU: without the swapped blocks, but with room for two of them."""
-    quantized, blocks = quantized_denoiser_bytes(config, model), model.blocks
     share = _loaded_share(config)
     if share < 1:
-        file = config.model.denoiser if config.denoiser.expert == "high" else config.model.denoiser_2
-        files = replace(config.model, denoiser=file, denoiser_2=file)
-        both = replace(config, model=files, denoiser=replace(config.denoiser, expert="both"))
-        return share * denoiser_bytes(both, model)
+        return share * denoiser_bytes(_with_both_experts(config), model)
+    quantized, blocks = quantized_denoiser_bytes(config, model), model.blocks
     whole = held_bytes(config, quantized, model.denoiser, model.quantizable_denoiser)
-    swapped = blocks.count if config.model.blocks_to_swap is None else min(config.model.blocks_to_swap, blocks.count)
-    if not swapped:
+    count, swapped = _num_swapped(config, model), swapped_bytes(config, model)
+    if not count:
         return whole
-    quantizable = min(model.quantizable_denoiser, blocks.weights)  # few others are outside of these blocks
-    in_blocks = held_bytes(config, quantized, blocks.weights, quantizable)
     num_denoisers = len(load_families()[config.family].denoisers)
-    slots = min(swapped, 2) * num_denoisers * blocks.largest * in_blocks / blocks.weights
-    return whole - in_blocks * swapped / blocks.count + min(slots, in_blocks * swapped / blocks.count)
+    slots = min(count, 2) * num_denoisers * blocks.largest * swapped * blocks.count / count / blocks.weights
+    return whole - swapped + min(slots, swapped)
+
+
+def swapped_bytes(config: TrainConfig, model: Architecture) -> float:
+    """The denoiser's weights in swapped blocks, which are in system memory; of all blocks if their number is open."""
+    share = _loaded_share(config)
+    if share < 1:
+        return share * swapped_bytes(_with_both_experts(config), model)
+    quantizable = min(model.quantizable_denoiser, model.blocks.weights)  # few others are outside of these blocks
+    quantized = quantized_denoiser_bytes(config, model)
+    in_blocks = held_bytes(config, quantized, model.blocks.weights, quantizable)
+    return in_blocks * _num_swapped(config, model) / max(1, model.blocks.count)
+
+
+def _num_swapped(config: TrainConfig, model: Architecture) -> int:
+    wanted = config.model.blocks_to_swap
+    return model.blocks.count if wanted is None else min(wanted, model.blocks.count)
+
+
+def _with_both_experts(config: TrainConfig) -> TrainConfig:
+    """For a run that loads one of two: the run that loads two of its kind."""
+    file = config.model.denoiser if config.denoiser.expert == "high" else config.model.denoiser_2
+    files = replace(config.model, denoiser=file, denoiser_2=file)
+    return replace(config, model=files, denoiser=replace(config.denoiser, expert="both"))
 
 
 def text_encoder_bytes(config: TrainConfig, model: Architecture) -> float:
@@ -117,6 +135,12 @@ def trained_weights(config: TrainConfig, model: Architecture) -> int:
         return factor * (texts + (round(denoiser * _trained_share(config)) if config.denoiser.train else 0))
     denoiser = round(model.denoiser * _trained_share(config)) if config.denoiser.train else 0
     return denoiser + sum(model.text_encoders[index] for index in encoders)
+
+
+def trained_weight_bytes(config: TrainConfig) -> int:
+    """The size of a trained weight. Adapters and embeddings are added to the model, in float32 at least."""
+    own = BYTES_OF[config.model.weight_dtype]
+    return own if facts_of(config).trains_weights else max(4, own)
 
 
 def trained_text_encoders(config: TrainConfig) -> list[int]:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from modules.machine.wsl import in_wsl
+
+WSL_PINNABLE_BYTES = 2**30
 
 
 def memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
@@ -23,6 +28,32 @@ def memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgrou
     with contextlib.suppress(OSError):  # a sandbox may hide the file
         total = min([total, *_limits(proc, cgroups)])
     return total + swap
+
+
+def ram_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Memory without swap, limited to what a container or job may use. None if the system does not say."""
+    import psutil
+
+    try:
+        total: int = psutil.virtual_memory().total
+    except (psutil.Error, OSError):
+        return None
+    with contextlib.suppress(OSError):  # not Linux, or a sandbox hides the file
+        total = min([total, *_limits(proc, cgroups)])
+    return total
+
+
+def pinnable_bytes(ram: int | None, system: str = sys.platform, is_wsl: bool | None = None) -> int | None:
+    """How much of the memory all programs may pin together, for copies from and to GPUs; None if `ram` is.
+
+    is_wsl: as `in_wsl` says. Sources: NVIDIA's "CUDA on WSL User Guide" names the limit of WSL without a figure; people
+    measured 0.5 to 1 GiB (microsoft/WSL issue 14078, NVIDIA/nvidia-container-toolkit issue 226).
+    """
+    if ram is None:
+        return None
+    if system == "win32":
+        return ram // 2
+    return min(ram, WSL_PINNABLE_BYTES) if (in_wsl() if is_wsl is None else is_wsl) else ram
 
 
 def _limits(proc: Path, cgroups: Path) -> Iterator[int]:

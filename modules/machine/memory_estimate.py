@@ -18,6 +18,7 @@ from modules.machine.lasting_memory import (
     loaded_bytes,
     state_at_once,
     state_bytes,
+    trained_weight_bytes,
     trained_weights,
 )
 from modules.machine.passing_memory import (
@@ -29,6 +30,7 @@ from modules.machine.passing_memory import (
     stepping_bytes,
     steps_as_it_goes,
 )
+from modules.machine.system_memory import LIBRARY_BYTES, most_swapped
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -41,7 +43,6 @@ _GATHERED = 0.2  # of the denoiser's weights under FSDP: up to two blocks and th
 CUDA_BYTES = 3 * GIB // 5
 """CUDA's context with the kernels of torch, in a process: what they took on an H200, and less on smaller GPUs."""
 _NCCL_BYTES = 0.25 * GIB  # its buffers between ranks
-_LIBRARY_BYTES = 0.4 * GIB  # system memory of a process: 0.33 after importing torch and diffusers, 0.47 in the demo
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,8 @@ def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> Memory
         return None
     ranks = num_ranks or _named_ranks(config)
     trained = trained_weights(config, model)
-    is_small = not facts_of(config).trains_weights  # adapters or embeddings are added to the model, in float32 at least
-    own = BYTES_OF[config.model.weight_dtype]
-    trained_bytes = max(4, own) if is_small else own
+    is_small = not facts_of(config).trains_weights  # adapters or embeddings are added to the model
+    own, trained_bytes = BYTES_OF[config.model.weight_dtype], trained_weight_bytes(config)
     weights = loaded_bytes(config, model) + (trained * trained_bytes if is_small else 0)
     is_mixed = config.model.mixed_precision != "no"
     num_sharing = sharing_ranks(config, ranks)
@@ -139,20 +139,26 @@ def sharing_ranks(config: TrainConfig, num_ranks: int) -> int:
     return by_strategy.get(config.distributed_strategy, 1)
 
 
-def blocks_to_swap(config: TrainConfig, available_bytes: float, num_ranks: int) -> int:
-    """The smallest number of swapped blocks with which the run fits in the memory of a GPU; all of them if none does.
+def blocks_to_swap(
+    config: TrainConfig,
+    available_bytes: float,
+    num_ranks: int,
+    room: float | None = None,
+    base_bytes: int | None = None,
+) -> int:
+    """The smallest number of swapped blocks with which the run fits in the memory of a GPU; if none does, the largest
+    for which there is room.
 
-    num_ranks: over all machines. A family of unknown size swaps none.
+    num_ranks: over all machines. room: what each rank may keep in system memory; None: unknown. base_bytes: as for
+    `kept_in_ram`. A family of unknown size swaps none.
     """
-    model = load_architectures().get(config.family)
-    if model is None:
-        return 0
-    for count in range(model.blocks.count):
+    most = most_swapped(config, num_ranks, room, base_bytes)
+    for count in range(most):
         estimate = estimate_memory(replace(config, model=replace(config.model, blocks_to_swap=count)), num_ranks)
         assert estimate is not None  # None only for families of unknown size
         if estimate.peak <= available_bytes:
             return count
-    return model.blocks.count
+    return most
 
 
 def needed_bytes(config: TrainConfig, num_ranks: int | None = None, base_bytes: int | None = None) -> float | None:
@@ -177,7 +183,7 @@ def least_rank_bytes(config: TrainConfig, base_bytes: int | None = None) -> floa
     """
     model = load_architectures().get(config.family)
     if not base_bytes or model is None:
-        return _LIBRARY_BYTES
+        return LIBRARY_BYTES
     published_bytes = 4 * (model.denoiser + sum(model.text_encoders) + model.vae)
     share = min(1.0, base_bytes / published_bytes)
     memory = estimate_memory(config)
@@ -185,7 +191,7 @@ def least_rank_bytes(config: TrainConfig, base_bytes: int | None = None) -> floa
     whole = estimate_memory(replace(config, optimizer=replace(config.optimizer, fused_backward=False)))
     assert whole is not None  # as above
     weights = whole.gradients  # same number and dtype
-    return _LIBRARY_BYTES + share * (weights + memory.gradients + memory.optimizer)
+    return LIBRARY_BYTES + share * (weights + memory.gradients + memory.optimizer)
 
 
 def _named_ranks(config: TrainConfig) -> int:

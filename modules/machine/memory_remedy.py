@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from modules.config.validation import find_problems
 from modules.machine.architectures import load_architectures
 from modules.machine.fitting import NO_CHANGE, Change, micro_batches, mildest, quantizations, values_of
 from modules.machine.memory_estimate import needed_bytes
+from modules.machine.system_memory import kept_bytes
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -23,29 +24,78 @@ RESOLUTION_SHARES = (3 / 4, 1 / 2)
 
 
 def memory_remedy(
-    config: TrainConfig, num_ranks: int, available_bytes: float, base_bytes: int | None = None
+    config: TrainConfig,
+    num_ranks: int,
+    available_bytes: float,
+    base_bytes: int | None = None,
+    room: float | None = None,
 ) -> Remedy | None:
     """The mildest changes with which the run fits: lossy ones only where exact ones are not enough. None of them
     changes the effective batch. None if even all together are not enough.
 
-    num_ranks: over all machines. base_bytes: as for `needed_bytes`.
+    num_ranks: over all machines. base_bytes: as for `needed_bytes`. room: what each rank may keep in system memory,
+    which no change fills beyond that; None: unknown.
     """
-    known = {problem.path for problem in find_problems(config)}
-
-    def is_possible(change: Change) -> bool:
-        return all(problem.path in known for problem in find_problems(_with(config, change.values)))
+    is_possible = _possible(config)
 
     def fits(values: Mapping[str, Any]) -> bool:
         needed = needed_bytes(_with(config, values), num_ranks, base_bytes)
         return needed is not None and needed <= available_bytes
 
     axes = [[NO_CHANGE, *filter(is_possible, axis)] for axis in _axes(config, num_ranks)]
-    chosen = [change for change in mildest(axes, fits) or () if change.values]
+    if room is not None:
+        axes = _within(room, axes, lambda values: kept_bytes(_with(config, values), num_ranks, base_bytes))
+    return _joined(mildest(axes, fits), is_possible)
+
+
+def ram_remedy(config: TrainConfig, num_ranks: int, room: float, base_bytes: int | None = None) -> Remedy | None:
+    """The mildest changes with which a rank keeps no more than `room` bytes in system memory; None if there are none.
+
+    num_ranks, base_bytes: as for `memory_remedy`.
+    """
+
+    def fits(values: Mapping[str, Any]) -> bool:
+        return kept_bytes(_with(config, values), num_ranks, base_bytes) <= room
+
+    is_possible = _possible(config)
+    swapped = config.model.blocks_to_swap or 0
+    axes = [
+        [Change({"model.activation_offloading": False}, "no activation offloading")],
+        [Change({"optimizer.state_in_ram": False}, "the optimizer's state on the GPU")],
+        [Change({"model.blocks_to_swap": count}, f"{count} swapped blocks") for count in range(swapped - 1, -1, -1)],
+    ]
+    used = [[NO_CHANGE, *filter(is_possible, axis)] for axis in axes]
+    return _joined(mildest(used, fits), is_possible)
+
+
+def _possible(config: TrainConfig) -> Callable[[Change], bool]:
+    """A function that says whether a change makes no setting a problem that was none before."""
+    known = {problem.path for problem in find_problems(config)}
+    return lambda change: all(problem.path in known for problem in find_problems(_with(config, change.values)))
+
+
+def _joined(found: Sequence[Change] | None, is_possible: Callable[[Change], bool]) -> Remedy | None:
+    chosen = [change for change in found or () if change.values]
     if not chosen:
         return None
     *others, last = [change.text for change in reversed(chosen)]
     remedy = Change(values_of(chosen), f"{', '.join(others)} and {last}" if others else last)
     return Remedy(f"Use {remedy.text}", remedy.values) if is_possible(remedy) else None
+
+
+def _within(
+    room: float, axes: Sequence[Sequence[Change]], kept: Callable[[Mapping[str, Any]], float]
+) -> list[list[Change]]:
+    """The axes without changes that, together with the strongest of all behind them, take more system memory than there
+    is, and more than without them."""
+    found: list[list[Change]] = []
+    behind: dict[str, Any] = {}
+    for axis in reversed(axes):
+        most = max(room, kept(behind))
+        fitting = [change for change in axis if kept(values_of([change, Change(behind)])) <= most]
+        found.insert(0, fitting)
+        behind = values_of([fitting[-1], Change(behind)])
+    return found
 
 
 def _axes(config: TrainConfig, num_ranks: int) -> Iterator[list[Change]]:

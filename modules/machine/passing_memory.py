@@ -72,21 +72,41 @@ def backward_correction(config: TrainConfig) -> float:
 def activation_bytes(config: TrainConfig, model: Architecture, num_ranks: int) -> float:
     method = facts_of(config)
     kept = (model.full if method.trains_weights else model.lora) if method.uses_denoiser else model.vae_activations
-    precision = 1.0
-    if method.uses_denoiser and config.model.mixed_precision == "no" and config.model.weight_dtype == "float32":
-        precision = 2.0
-    pixels = largest_area(config) * _latent_frames(config, config.data.frames) * layers_at_once(config)
-    pixels += _reference_pixels(config)
+    pixels, precision = _trained_pixels(config), _precision(config)
     each = pixels * (kept.part if config.model.gradient_checkpointing else kept.whole) * precision
     each *= backward_correction(config)
-    if config.model.activation_offloading and config.model.gradient_checkpointing and method.uses_denoiser:
-        staying = min(1.0, _INPUTS_ON_GPU / max(1, model.blocks.count))
-        each -= pixels * model.block_inputs * (1 - staying) * precision
+    staying = min(1.0, _INPUTS_ON_GPU / max(1, model.blocks.count))
+    each -= (1 - staying) * _offloaded_each(config, model)
     if method.keeps_old_model and config.loss.output_preservation:
         each *= 2  # of both predictions that get gradients
     chunks = config.model.text_chunks if load_families()[config.family].takes_chunks else 1
     each += chunks * sum(model.text_bytes[index] for index in trained_text_encoders(config))
     return each * _micro_batch(config, num_ranks) + _composed_bytes(config, model)
+
+
+def offloaded_bytes(config: TrainConfig, model: Architecture, num_ranks: int) -> float:
+    """The inputs of blocks that wait in system memory. num_ranks: over all machines."""
+    return _offloaded_each(config, model) * _micro_batch(config, num_ranks)
+
+
+def _offloaded_each(config: TrainConfig, model: Architecture) -> float:
+    """`offloaded_bytes` of one sample."""
+    is_on = config.model.activation_offloading and config.model.gradient_checkpointing
+    if not is_on or not facts_of(config).uses_denoiser:
+        return 0.0
+    return _trained_pixels(config) * model.block_inputs * _precision(config)
+
+
+def _trained_pixels(config: TrainConfig) -> float:
+    """Of one sample."""
+    pixels = largest_area(config) * _latent_frames(config, config.data.frames) * layers_at_once(config)
+    return pixels + _reference_pixels(config)
+
+
+def _precision(config: TrainConfig) -> float:
+    """How large activations are, relative to half precision."""
+    is_whole = config.model.mixed_precision == "no" and config.model.weight_dtype == "float32"
+    return 2.0 if is_whole and facts_of(config).uses_denoiser else 1.0
 
 
 def _composed_bytes(config: TrainConfig, model: Architecture) -> float:

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from modules.config.counted import counted
 from modules.config.errors import ConfigError
 from modules.data.draws import torch_seed
 from modules.families.prediction import check_offset_noise, check_prediction
+from modules.machine.machine_memory import ram_bytes
 from modules.machine.memory_estimate import GIB, blocks_to_swap
+from modules.machine.system_memory import room_in_ram
 from modules.methods.layers import check_layers
 from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
@@ -97,18 +100,26 @@ def compiles(config: TrainConfig) -> bool:
 
 
 def num_swapped_blocks(
-    config: TrainConfig, device: torch.device, num_ranks: int, report: Callable[[str], None] = lambda text: None
+    config: TrainConfig,
+    device: torch.device,
+    num_ranks: int,
+    ranks_here: int = 1,
+    report: Callable[[str], None] = lambda text: None,
 ) -> int:
-    """The number of blocks of each denoiser to swap, by the free memory of the device if the settings leave it open.
+    """The number of blocks of each denoiser to swap, by the free memory of the device, and by the system's memory, if
+    the settings leave it open.
 
-    report: takes the reason for such a choice.
+    ranks_here: of the `num_ranks`, those on this machine. report: takes the reason for such a choice.
     """
     free = free_bytes(device)
     if config.model.blocks_to_swap is not None or free is None:
         return config.model.blocks_to_swap or 0
-    count = blocks_to_swap(config, free, num_ranks)
+    ram = ram_bytes()
+    count = blocks_to_swap(config, free, num_ranks, room_in_ram(ram, ranks_here))
     fits = "needs swapped blocks to fit" if count else "fits without swapped blocks"
     report(f"By estimate, the run {fits} in the {free / GIB:.1f} GiB that are free on the GPU")
+    if ram is not None and count < blocks_to_swap(config, free, num_ranks):
+        report(f"The {ram / GIB:.1f} GiB of system memory have room for no more than {counted(count, 'swapped block')}")
     return count
 
 

@@ -107,7 +107,9 @@ def prepare_run(
     base = BaseModel(family, config.model, runtime.device, runtime.loading_turn)
     if start.method.facts.uses_denoiser:  # again, for a model that comes from the Hub
         check_clip_skips(config.model, family, base.path)
-    base.num_swapped = num_swapped_blocks(config, runtime.device, runtime.world_size, callbacks.on_status)
+    base.num_swapped = num_swapped_blocks(
+        config, runtime.device, runtime.world_size, runtime.local_world_size, callbacks.on_status
+    )
     parts = trained_parts(config, runtime.shards, start.method, base, progress.warn)
     source, unusable = _cache(start, data, base, parts)
     sampling, sample_prompts = _prepare_samples(start, data, unusable, base, parts)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
 import pytest
 
-from modules.machine.machine_memory import memory_bytes
+from modules.machine.machine_memory import memory_bytes, pinnable_bytes, ram_bytes
 
 GIB = 2**30
 V2 = "0::/job/step"
@@ -52,3 +56,19 @@ def test_the_smallest_limit_around_a_process_counts_and_swap_beside_it(groups, l
 
 def test_where_the_system_does_not_say_nothing_is_known(tmp_path):
     assert memory_bytes(tmp_path / "proc", tmp_path) is None
+
+
+@pytest.mark.parametrize(("limits", "gib"), [({}, 64), ({"job/step/memory.max": str(8 * GIB)}, 8)])
+def test_swap_is_no_memory_to_keep_weights_in(limits, gib, machine, monkeypatch):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=64 * GIB))
+    assert ram_bytes(*machine(V2, limits)) == gib * GIB
+    assert ram_bytes(Path("/no proc"), Path("/no cgroups")) == 64 * GIB
+
+
+@pytest.mark.parametrize(
+    ("ram", "system", "is_wsl", "gib"),
+    [(32, "linux", False, 32), (32, "linux", True, 1), (0.5, "linux", True, 0.5), (32, "win32", False, 16)],
+)
+def test_windows_pins_half_of_the_memory_and_wsl_little(ram, system, is_wsl, gib):
+    assert pinnable_bytes(int(ram * GIB), system, is_wsl) == gib * GIB
+    assert pinnable_bytes(None, system, is_wsl) is None

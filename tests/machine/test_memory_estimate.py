@@ -266,7 +266,8 @@ def test_as_many_blocks_are_swapped_as_a_gpu_lacks_room_for():
 
 
 def test_of_a_family_of_unknown_size_nothing_is_claimed(monkeypatch):
-    monkeypatch.setattr("modules.machine.memory_estimate.load_architectures", dict)
+    for module in ("memory_estimate", "system_memory"):
+        monkeypatch.setattr(f"modules.machine.{module}.load_architectures", dict)
     assert estimate(method="full") is None
     assert blocks_to_swap(config_from_values({}), 0, 1) == 0
     assert least_rank_bytes(config_from_values({}), base_bytes=10**10) == least_rank_bytes(config_from_values({}))

@@ -8,6 +8,10 @@ import pytest
 import torch
 
 from modules.config.errors import ConfigError
+from modules.config.files import config_from_values
+from modules.config.presets import load_preset, merge_values
+from modules.machine.memory_estimate import GIB
+from modules.trainer import attach_method
 from modules.weights import ActivationOffload
 from modules.weights.safe import load_tensors
 
@@ -83,3 +87,20 @@ def test_full_training_with_offloaded_activations_gives_the_losses_of_a_run_with
         return train(make_config(*settings, folder, f"model.activation_offloading={offloads}")).callbacks.losses
 
     assert losses("true") == losses("false")
+
+
+def test_an_open_number_of_blocks_follows_the_memory_of_gpu_and_machine(monkeypatch):
+    model = {"denoiser_quantization": "none", "gradient_checkpointing": True, "blocks_to_swap": None}
+    config = config_from_values(merge_values(load_preset("flux1-lora"), {"batch_size": 1, "model": model}))
+    monkeypatch.setattr(attach_method, "free_bytes", lambda device: 12 * GIB)
+    chosen, reports = {}, []
+    for ram, ranks_here in ((64, 1), (12, 1), (12, 2)):
+        monkeypatch.setattr(attach_method, "ram_bytes", lambda ram=ram: ram * GIB)
+        reports.clear()
+        device = torch.device("cuda")
+        chosen[ram, ranks_here] = attach_method.num_swapped_blocks(
+            config, device, ranks_here, ranks_here, reports.append
+        )
+        assert len(reports) == (1 if ram == 64 else 2)
+    assert 57 > chosen[64, 1] > chosen[12, 1] > chosen[12, 2] > 0
+    assert reports[1] == f"The 12.0 GiB of system memory have room for no more than {chosen[12, 2]} swapped blocks"

@@ -10,6 +10,7 @@ from modules.machine.memory_estimate import GIB, room_for_presets
 from modules.machine.memory_remedy import memory_remedy
 from modules.machine.run_shape import chosen_gpus
 from modules.machine.strategy import with_strategy
+from modules.machine.system_memory import room_in_ram
 from modules.ui.models.DeviceModel import DeviceModel
 
 
@@ -38,7 +39,8 @@ def memory_fit(config: TrainConfig, devices: DeviceModel, memory: int) -> Memory
         return MemoryFit(f"Fits {memory} GB", fits=True)
     shape = devices.shape(config)
     run, num_ranks = (with_strategy(config, shape), shape.num_ranks) if shape else (config, 1)
-    remedy = memory_remedy(run, num_ranks, available, devices.base_bytes)
+    room = room_in_ram(devices.machine.ram_bytes, shape.ranks_per_node) if devices.machine and shape else None
+    remedy = memory_remedy(run, num_ranks, available, devices.base_bytes, room)
     start = f"Needs {needed / GIB:.1f} GiB; {memory} GB leave {available / GIB:.1f} for a run"
     if remedy is None:
         return MemoryFit(f"{start}. No settings make it fit: choose another model or method.", fits=False)
