@@ -65,7 +65,8 @@ A step's time is the median of blocks of steps, with the GPU drained at both end
 kernels take one after another without pauses, divided by that time: the rest is waiting for the processor. The share of
 the matrix peak is the step's floating-point operations, recomputation included, divided by its time and by the speed of
 the card's fastest matrix product in bfloat16, which is measured, too. An estimate is what Chorus says before a run,
-a simulation what it rests on ([memory.md](memory.md)).
+a simulation what it rests on ([memory.md](memory.md)); measured memory is what PyTorch allocated at most, and CUDA's
+context as estimates have it (0.5 GiB in the first visit).
 """
 
 

@@ -16,6 +16,11 @@ from torch import Tensor
 _TABLE = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 
+def block_sizes() -> dict[str, int]:
+    """The name of each format -> the bytes of its blocks."""
+    return {name: num_bytes for name, (num_bytes, _) in (*_FORMATS.items(), *_BY_TABLE.items())}
+
+
 def table_of(name: str) -> Tensor:
     """float32[16] that `dequantize_blocks` needs beside the blocks, on their device; empty for most formats."""
     return torch.tensor(_TABLE if name in _BY_TABLE else (), dtype=torch.float32)

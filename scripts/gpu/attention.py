@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from scripts.gpu.cases import Case, NotHere, is_cuda, needs_cuda
@@ -25,16 +26,17 @@ def gradients(device: str) -> Iterator[Case]:
     for backend, label in LABELS.items():
         for width in WIDTHS:
             case = f"{label}, width {width}"
-            yield case, lambda name=backend.name, width=width: tried(name, width, device, name == CUDNN)
+            yield case, partial(tried, backend.name, width, device, backend.name == CUDNN)
 
 
 def unmatched_gradients(device: str) -> Iterator[Case]:
     """cuDNN's attention as PyTorch takes it by itself; runs are never given it, so that nothing fails by it."""
     for width in WIDTHS:
-        yield f"width {width}", lambda width=width: _as_fact(tried(CUDNN, width, device, is_matched=False))
+        yield f"width {width}", partial(_as_fact, width, device)
 
 
-def _as_fact(found: dict[str, Any]) -> dict[str, Any]:
+def _as_fact(width: int, device: str) -> dict[str, Any]:
+    found = tried(CUDNN, width, device, is_matched=False)
     return {**found, "ok": True, "is_right": found["ok"]}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from scripts.gpu.cases import Case, NotHere, is_cuda, needs_cuda
@@ -23,7 +24,7 @@ WARM_UPS = 3
 
 def matrix_peak(device: str) -> Iterator[Case]:
     for shape in PRODUCTS:
-        yield " x ".join(map(str, shape)), lambda shape=shape: product(shape, device)
+        yield " x ".join(map(str, shape)), partial(product, shape, device)
 
 
 def product(shape: tuple[int, int, int], device: str) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def product(shape: tuple[int, int, int], device: str) -> dict[str, Any]:
 def attention_times(device: str) -> Iterator[Case]:
     for name, sizes in ATTENTIONS.items():
         for backend in BACKENDS:
-            yield f"{name}, {backend}", lambda sizes=sizes, backend=backend: attention(sizes, backend, device)
+            yield f"{name}, {backend}", partial(attention, sizes, backend, device)
 
 
 def attention(sizes: tuple[int, int, int], backend: str, device: str) -> dict[str, Any]:

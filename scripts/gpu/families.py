@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -27,7 +28,7 @@ RUN = (
 
 def families(device: str) -> Iterator[Case]:
     for name in load_families():
-        yield name, lambda name=name: train_family(name, device)
+        yield name, partial(train_family, name, device)
 
 
 def train_family(name: str, device: str, precision: str = "bf16") -> dict[str, Any]:
@@ -36,10 +37,9 @@ def train_family(name: str, device: str, precision: str = "bf16") -> dict[str, A
     if facts.needs_first_frame and not find_spec("av"):
         raise NotHere("needs the package av, as it learns from videos")
     data = [f"{path}={value}" for path, value in family_data(name, folder).items()]
-    method = () if "lora" in facts.methods else ("method=full",)
+    method = [] if "lora" in facts.methods else ["method=full"]
     if precision == "bf16":
-        method += ("model.weight_dtype=bfloat16",)
-        method += ("optimizer.stochastic_rounding=true",) if "lora" not in facts.methods else ()
+        method += ["model.weight_dtype=bfloat16", *(["optimizer.stochastic_rounding=true"] if method else [])]
     settings = (*family_settings(name), f"model.mixed_precision={precision}", *method, *RUN, *data)
     waits = Waits(device)
     trainer = train(config_of(f"{name} {precision}", *settings, family=name), device, waits=waits)

@@ -32,8 +32,7 @@ class HandLoop:
         self._model = self._pipe.unet if name == SDXL else self._pipe.transformer
         self._pipe.vae.to(torch.float32 if name == SDXL else torch.bfloat16)
         self._params = self._add_lora(rank, checkpoints)
-        options = {} if as_script else {"fused": True}
-        self._optimizer = torch.optim.AdamW(self._params, lr=1e-4, **options)
+        self._optimizer = torch.optim.AdamW(self._params, lr=1e-4, fused=None if as_script else True)
         self._order = torch.Generator().manual_seed(0)
         side = side_of(device)
         self._pixels = torch.rand(NUM_PICTURES, 3, side, side, generator=torch.Generator().manual_seed(0)) * 2 - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,7 +15,7 @@ ROWS, COLUMNS = 512, 256
 
 
 def rounding(device: str) -> Iterator[Case]:
-    yield "stochastic rounding", lambda: rounded_alike(device)
+    yield "stochastic rounding", partial(rounded_alike, device)
 
 
 def rounded_alike(device: str) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def rounded_alike(device: str) -> dict[str, Any]:
 
 
 def checksums(device: str) -> Iterator[Case]:
-    yield "tensors on both devices", lambda: summed_alike(device)
+    yield "tensors on both devices", partial(summed_alike, device)
 
 
 def summed_alike(device: str) -> dict[str, Any]:
@@ -48,14 +49,11 @@ def summed_alike(device: str) -> dict[str, Any]:
 
 def quantized(device: str) -> Iterator[Case]:
     for kind in ("int8", "float8", "nf4"):
-        yield kind, lambda kind=kind: quantized_alike(kind, device)
-    from modules.weights.gguf_files import quantized_types
+        yield kind, partial(quantized_alike, kind, device)
+    from modules.weights.gguf_formats import block_sizes
 
-    if not find_spec("gguf"):
-        yield "GGUF", lambda: _missing("gguf")
-        return
-    for name in quantized_types():
-        yield f"GGUF {name}", lambda name=name: dequantized_alike(name, device)
+    for name, num_bytes in block_sizes().items():
+        yield f"GGUF {name}", partial(dequantized_alike, name, num_bytes, device)
 
 
 def quantized_alike(kind: str, device: str) -> dict[str, Any]:
@@ -65,7 +63,7 @@ def quantized_alike(kind: str, device: str) -> dict[str, Any]:
     from modules.weights.QuantizedLinear import QuantizedLinear, dequantize
 
     if kind == "nf4" and not find_spec("bitsandbytes"):
-        _missing("bitsandbytes")
+        raise NotHere("needs the package bitsandbytes")
     torch.manual_seed(0)
     layer = torch.nn.Linear(COLUMNS, ROWS).bfloat16()
     held = QuantizedLinear.of(layer, kind, torch.device(device))
@@ -81,30 +79,29 @@ def quantized_alike(kind: str, device: str) -> dict[str, Any]:
     return {"ok": same and has_gradient, "same": same, "error": round(error, 4), "has_gradient": has_gradient}
 
 
-def dequantized_alike(name: str, device: str) -> dict[str, Any]:
-    """A format of GGUF is dequantized as on the CPU, bit for bit; and the lines that wait for the GPU meanwhile."""
+def dequantized_alike(name: str, num_bytes: int, device: str) -> dict[str, Any]:
+    """A format of GGUF is dequantized as on the CPU, bit for bit; and the lines that wait for the GPU meanwhile.
+
+    num_bytes: of a block.
+    """
     import torch
-    from gguf import GGML_QUANT_SIZES
 
-    from modules.weights.gguf_files import dequantize_gguf
+    from modules.weights.gguf_formats import dequantize_blocks, table_of
 
-    kind = next(key for key in GGML_QUANT_SIZES if key.name == name)
-    block, num_bytes = GGML_QUANT_SIZES[kind]
-    blocks = ROWS // block if ROWS % block == 0 else 2
-    draws = torch.Generator().manual_seed(3)
-    rows = torch.randint(0, 256, (64, blocks * num_bytes), dtype=torch.uint8, generator=draws).view(torch.int8)
-    shape = (64, blocks * block)
-    expected = dequantize_gguf(rows, name, shape, torch.float32)
-    there, waits = rows.to(device), Waits(device)
-    dequantize_gguf(there, name, shape, torch.float32)  # loads the kernels
+    draws, table = torch.Generator().manual_seed(3), table_of(name)
+    blocks = torch.randint(0, 256, (ROWS, num_bytes), dtype=torch.uint8, generator=draws).view(torch.int8)
+    expected = dequantize_blocks(blocks, name, table)
+    there, table, waits = blocks.to(device), table.to(device), Waits(device)
+    dequantize_blocks(there, name, table)  # loads the kernels
     with waits.seen():
-        found = dequantize_gguf(there, name, shape, torch.float32)
-    return {"ok": torch.equal(expected.nan_to_num(), found.cpu().nan_to_num()), "waits": waits.lines}
+        found = dequantize_blocks(there, name, table)
+    same = torch.equal(expected.nan_to_num(), found.cpu().nan_to_num())
+    return {"ok": same and not waits.lines, "same": same, "waits": waits.lines}
 
 
 def skipping(device: str) -> Iterator[Case]:
     for name in ("AdamW", "SGD"):
-        yield f"fused {name}", lambda name=name: skips(name, device)
+        yield f"fused {name}", partial(skips, name, device)
 
 
 def skips(name: str, device: str) -> dict[str, Any]:
@@ -129,7 +126,3 @@ def _values() -> Any:
     values = torch.randn(1000, 333, generator=torch.Generator().manual_seed(1))
     values[0, :3] = torch.tensor([math.inf, -math.inf, math.nan])
     return values
-
-
-def _missing(package: str) -> Any:
-    raise NotHere(f"needs the package {package}")

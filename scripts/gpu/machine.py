@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from scripts.gpu.cases import Case, is_cuda, needs_cuda
@@ -15,8 +16,8 @@ PACKAGES = ("torch", "diffusers", "transformers", "peft")
 
 def facts(device: str) -> Iterator[Case]:
     yield "versions", versions
-    yield "order of GPUs", lambda: listed_alike(device)
-    yield "allocator", lambda: allocator(device)
+    yield "order of GPUs", partial(listed_alike, device)
+    yield "allocator", partial(allocator, device)
 
 
 def versions() -> dict[str, Any]:
@@ -63,8 +64,8 @@ def allocator(device: str) -> dict[str, Any]:
 
 def pinned_memory(device: str) -> Iterator[Case]:
     for wanted in BLOCK_BYTES:
-        yield f"{wanted / 1e6:.0f} MB", lambda wanted=wanted: pinned(wanted, device)
-    yield "swapped blocks", lambda: pinned_for_swapping(device)
+        yield f"{wanted / 1e6:.0f} MB", partial(pinned, wanted, device)
+    yield "swapped blocks", partial(pinned_for_swapping, device)
 
 
 def pinned(wanted: int, device: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,11 @@ def marked_tests(device: str) -> Iterator[Case]:
     marked = [path for path in (ROOT / "tests").rglob("test_*.py") if MARK in path.read_text(encoding="utf-8")]
     for name in sorted(path.relative_to(ROOT).as_posix() for path in marked):
         if name not in OF_PARTS:
-            yield name, lambda name=name: tested(device, name, "-k", f"not {OF_SEVERAL_GPUS}")
+            yield name, partial(tested, device, name, "-k", f"not {OF_SEVERAL_GPUS}")
 
 
 def several_gpus(device: str) -> Iterator[Case]:
-    yield "two GPUs by NCCL", lambda: tested_on_two(device)
+    yield "two GPUs by NCCL", partial(tested_on_two, device)
 
 
 def tested_on_two(device: str) -> dict[str, Any]:
@@ -56,18 +57,18 @@ def tested(device: str, *arguments: str) -> dict[str, Any]:
 
 
 def benchmark(device: str) -> Iterator[Case]:
-    yield "LoRA beside a loop by hand", lambda: compared(device, "--method", "lora")
+    yield "LoRA beside a loop by hand", partial(compared, device, "--method", "lora")
 
 
 def benchmark_full(device: str) -> Iterator[Case]:
-    yield "full fine-tune beside a loop by hand", lambda: compared(device, "--method", "full")
+    yield "full fine-tune beside a loop by hand", partial(compared, device, "--method", "full")
 
 
 def benchmark_options(device: str) -> Iterator[Case]:
     from scripts.benchmarks.options import OPTIONS
 
     for option in OPTIONS:
-        yield option, lambda option=option: compared(device, "--method", "lora", "--options", option)
+        yield option, partial(compared, device, "--method", "lora", "--options", option)
 
 
 def compared(device: str, *options: str) -> dict[str, Any]:

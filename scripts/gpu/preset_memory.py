@@ -12,6 +12,7 @@ import sys
 import types
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -63,7 +64,7 @@ def presets(device: str) -> Iterator[Case]:
     known = [*kinds.values(), *others]
     first = [name for name in FIRST if name in known]
     for name in [*first, *(name for name in known if name not in first)] if is_cuda(device) else ON_CPU:
-        yield name, lambda name=name: measured_peak(name, device)
+        yield name, partial(measured_peak, name, device)
 
 
 def measured_peak(name: str, device: str) -> dict[str, Any]:

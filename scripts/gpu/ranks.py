@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ SCENARIO_SECONDS, PROGRAM_SECONDS = 240.0, 240.0
 
 def two_ranks(device: str) -> Iterator[Case]:
     for name in KINDS:
-        yield name, lambda name=name: compared(name, device)
+        yield name, partial(compared, name, device)
 
 
 def compared(name: str, device: str) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def settings_file(name: str, *overrides: str) -> str:
 
 
 def lone_rank(device: str) -> Iterator[Case]:
-    yield "DDP, divided updates, FSDP", lambda: beside_plain(device)
+    yield "DDP, divided updates, FSDP", partial(beside_plain, device)
 
 
 def beside_plain(device: str) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def beside_plain(device: str) -> dict[str, Any]:
 
 
 def ranks_of_train_py(device: str) -> Iterator[Case]:
-    yield "two ranks", lambda: trained_by_program(device)
+    yield "two ranks", partial(trained_by_program, device)
 
 
 def trained_by_program(device: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -21,7 +22,7 @@ def resuming(device: str) -> Iterator[Case]:
             continue
         for in_ram in (False, True) if name in IN_RAM else (False,):
             case = f"{name}, state in RAM" if in_ram else name
-            yield case, lambda name=name, in_ram=in_ram: resumed(name, in_ram, device)
+            yield case, partial(resumed, name, in_ram, device)
 
 
 def resumed(name: str, in_ram: bool, device: str) -> dict[str, Any]:

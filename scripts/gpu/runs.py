@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from statistics import median
 from typing import Any
 from unittest import mock
@@ -55,7 +56,7 @@ KINDS: dict[str, tuple[str, ...]] = {
 def runs(device: str) -> Iterator[Case]:
     """Each kind of run trains, validates, samples and saves; and the lines at which its steps wait for the GPU."""
     for name, settings in KINDS.items():
-        yield name, lambda name=name, settings=settings: one_run(f"kind {name}", settings, device)
+        yield name, partial(one_run, f"kind {name}", settings, device)
 
 
 def one_run(name: str, settings: tuple[str, ...], device: str) -> dict[str, Any]:
@@ -98,7 +99,7 @@ def same_results(device: str) -> Iterator[Case]:
         return {"ok": not option or found <= max(10 * noise.get(base, 0.0), EXACT), "difference": found}
 
     for name, (base, option) in SAVING.items():
-        yield name, lambda name=name, base=base, option=option: difference(name, base, option)
+        yield name, partial(difference, name, base, option)
 
 
 @contextlib.contextmanager
@@ -120,7 +121,7 @@ def small_tensors_too() -> Iterator[None]:
 
 def curve_of_the_cpu(device: str) -> Iterator[Case]:
     for name, settings, most in (("float32", ("model.tf32=false",), 1e-4), ("TF32", (), 1e-2)):
-        yield name, lambda name=name, settings=settings, most=most: curves(name, settings, most, device)
+        yield name, partial(curves, name, settings, most, device)
 
 
 def curves(name: str, settings: tuple[str, ...], most: float, device: str) -> dict[str, Any]:
@@ -142,7 +143,7 @@ SPARE_BYTES, MOST_LEFT = 2**26, 2**24
 
 
 def out_of_memory(device: str) -> Iterator[Case]:
-    yield "while sampling", lambda: samples_that_do_not_fit(device)
+    yield "while sampling", partial(samples_that_do_not_fit, device)
 
 
 def samples_that_do_not_fit(device: str) -> dict[str, Any]:
@@ -188,7 +189,7 @@ def bitsandbytes(device: str) -> Iterator[Case]:
     if not find_spec("bitsandbytes"):
         raise NotHere("needs the package bitsandbytes")
     for name, settings in OF_BITSANDBYTES.items():
-        yield name, lambda name=name, settings=settings: run_and_resume(name, settings, device)
+        yield name, partial(run_and_resume, name, settings, device)
 
 
 def run_and_resume(name: str, settings: tuple[str, ...], device: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -20,6 +21,7 @@ from scripts.gpu.tiny_runs import work_folder
 
 RANK = 16
 WARM_UP, BLOCKS, STEPS = 4, 3, 4  # steps before the first block; blocks; steps of a block
+ON_CPU = 1, 2, 1
 PROFILED_STEPS = 2
 CHORUS, BY_HAND, AS_SCRIPT = "Chorus", "by hand", "diffusers' script"
 
@@ -59,7 +61,7 @@ def steps(device: str) -> Iterator[Case]:
         for program in (CHORUS, *others):
             yield (
                 f"{model} | {label} | {program}",
-                lambda given=(model, label, settings, program): one_case(*given, device=device),
+                partial(one_case, model, label, settings, program, device),
             )
 
 
@@ -97,7 +99,8 @@ def chorus(model: str, label: str, settings: tuple[str, ...], device: str) -> di
     started = time.perf_counter() - begun
     trainer.loop.actions["watch"] = Action(Trigger(1, "steps"), lambda: watch.after_step(trainer.step))
     if profile:
-        trainer.loop.train_step = profile.around(trainer.loop.train_step)  # type: ignore[method-assign]
+        loop: Any = trainer.loop
+        loop.train_step = profile.around(loop.train_step)
     trainer.train()
     first = told.steps[0].seconds
     found = {"batch_size": config.batch_size, **watch.values(), **(profile.values() if profile else {})}
@@ -132,12 +135,13 @@ class StepWatch:
 
     def __init__(self, device: str):
         self._device = device
+        self._warm_up, blocks, self._steps = (WARM_UP, BLOCKS, STEPS) if is_cuda(device) else ON_CPU
         self._times: list[float] = []
-        self.last_step = WARM_UP + BLOCKS * STEPS
+        self.last_step = self._warm_up + blocks * self._steps
 
     def after_step(self, number: int) -> None:
         """number: of the step that is done, from 1."""
-        if number < WARM_UP or number > self.last_step or (number - WARM_UP) % STEPS:
+        if number < self._warm_up or number > self.last_step or (number - self._warm_up) % self._steps:
             return
         self._times.append(drained(self._device))
         if is_cuda(self._device) and len(self._times) == 1:
@@ -147,7 +151,7 @@ class StepWatch:
 
     def values(self) -> dict[str, Any]:
         times = self._times
-        seconds = [round((end - begin) / STEPS, 4) for begin, end in itertools.pairwise(times)]
+        seconds = [round((end - begin) / self._steps, 4) for begin, end in itertools.pairwise(times)]
         found: dict[str, Any] = {"step_seconds": median(seconds), "blocks": seconds}
         if is_cuda(self._device):
             import torch

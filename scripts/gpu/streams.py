@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -37,9 +38,9 @@ def races(device: str) -> Iterator[Case]:
         return {"ok": all(map(torch.equal, found, plain))}
 
     for name, kind in _kinds_of_transfers().items():
-        yield f"block swapping, {name}", lambda kind=kind: swapped(kind)
-        yield f"activation offloading, {name}", lambda kind=kind: offloaded(kind)
-        yield f"optimizer state in RAM, {name}", lambda kind=kind: _state_is_right(place, kind)
+        yield f"block swapping, {name}", partial(swapped, kind)
+        yield f"activation offloading, {name}", partial(offloaded, kind)
+        yield f"optimizer state in RAM, {name}", partial(_state_is_right, place, kind)
 
 
 def _kinds_of_transfers() -> dict[str, Any]:
@@ -124,7 +125,7 @@ INNER, OUTER, ROWS = 3072, 21504, 9216  # of FLUX.1's blocks, and the tokens of 
 
 
 def overlap(device: str) -> Iterator[Case]:
-    yield "blocks of FLUX.1's size", lambda: overlapping(device)
+    yield "blocks of FLUX.1's size", partial(overlapping, device)
 
 
 def overlapping(device: str) -> dict[str, Any]:

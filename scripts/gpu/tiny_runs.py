@@ -60,7 +60,7 @@ def config_of(run: str, *overrides: str, family: str = "sd15") -> TrainConfig:
     folder = work_folder()
     values = small_run(folder, tiny_model(family), pictures())
     values |= {"family": family, "workspace_dir": str(folder / "runs" / run), "cache_dir": str(folder / "cache")}
-    return config_from_values(apply_overrides(values, ("data.bucket_step=16", *overrides)))
+    return config_from_values(apply_overrides(values, overrides))
 
 
 def train(config: TrainConfig, device: str, resume: bool = False, waits: Waits | None = None) -> Trained:
