@@ -19,6 +19,7 @@ if __name__ == "__main__":  # before the imports that take long
 from modules.config.errors import UserError
 from modules.config.files import apply_overrides, config_from_values, load_values
 from modules.config.installation import ROOT, command_name
+from modules.config.presets import load_preset, merge_values
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import check_settings
 from modules.launch.command_text import (
@@ -64,6 +65,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         prog=command_name("multi_node"), description="Write the commands that train on several machines (nodes)."
     )
     parser.add_argument("--config", metavar="FILE", required=True, help="settings, at the same path on every machine")
+    parser.add_argument("--preset", metavar="NAME", help="preset to lay under the settings")
+    parser.add_argument("--set", metavar="PATH=VALUE", action="append", default=[], help="change one setting")
     nodes = parser.add_argument_group("nodes (each changes a setting)")
     nodes.add_argument("--nodes", metavar="N", help="how many machines")
     nodes.add_argument("--processes-per-node", metavar="N", help="GPUs of each; all of this machine by default")
@@ -103,7 +106,8 @@ def read_config(args: argparse.Namespace) -> TrainConfig:
         "use_torchrun": "false" if args.no_torchrun else None,
     }
     given = [f"{path}={value}" for path, value in overrides.items() if value is not None]
-    config = config_from_values(apply_overrides(load_values(args.config), given), source=args.config)
+    values = merge_values(load_preset(args.preset) if args.preset else {}, load_values(args.config))
+    config = config_from_values(apply_overrides(values, [*args.set, *given]), source=args.config)
     warnings = [problem.message for problem in check_settings(config) if not args.check]
     if config.num_nodes == 1:
         warnings.append("num_nodes 1: these are the commands for one machine; give --nodes.")
@@ -117,7 +121,8 @@ def commands_for(config: TrainConfig, args: argparse.Namespace) -> str:
     if config.world_size is None:
         config.world_size = default_num_ranks(config, list_gpus(), num_cores())
     folder = working_folder() if args.folder is None else args.folder
-    places = Places(args.config, args.python, args.chorus, folder, args.interface)
+    options = [*([f"--preset={args.preset}"] if args.preset else []), *(f"--set={one}" for one in args.set)]
+    places = Places(args.config, args.python, args.chorus, folder, args.interface, tuple(options))
     commands = node_commands(config, config.world_size, places, args.resume)
     if config.num_nodes > 1:
         make_token_file(token_path(args.config))

@@ -41,6 +41,9 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     argv = list(sys.argv[1:] if argv is None else argv)
     wanted = argv.pop(0) if argv and (argv[0] == "all" or argv[0].isdecimal()) else ""
+    if len(argv) > 1 and not argv[1].startswith("-"):
+        print_text(f"{argv[0]}: the number of GPUs is a whole number or all.\n{USAGE}", sys.stderr)
+        return 2
     if not argv or argv[0].startswith("-"):
         print_text(USAGE, sys.stderr)
         return 0 if argv and argv[0] in ("-h", "--help") else 2
@@ -59,6 +62,9 @@ def main(argv: list[str] | None = None) -> int:
         print_text(f"There is no GPU ({machine.no_gpu_reason}): {train_here} on the CPU.", sys.stderr)
     if args.dry_run:
         return train.main(arguments)
+    if not args.resume and (refused := refusal(folder)):  # torchrun would start, and bury it below its own error
+        print_text(refused, sys.stderr)
+        return 2
     # torchrun would give each rank one thread, whatever there is
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // num_ranks)))
     # not torchrun itself, whose store listens on all network interfaces
@@ -66,6 +72,16 @@ def main(argv: list[str] | None = None) -> int:
     agent += [*log_dir(folder), *signals()]
     sys.stderr.flush()
     os.execv(sys.executable, [*agent, str(ROOT / "scripts" / "train.py"), *arguments])
+
+
+def refusal(folder: RunFolder) -> str:
+    """Why a new run can't start in the folder; "" if it can."""
+    try:
+        folder.check()
+        folder.refuse_earlier_run()
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def ranks_wanted(wanted: str) -> list[str]:

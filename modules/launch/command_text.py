@@ -35,7 +35,7 @@ class Places:
 
     config_path: the settings file. chorus: the folder of Chorus. folder: the working folder, which relative paths in
     the settings start from. interface: the network interface for traffic between machines; empty: chosen by the
-    libraries.
+    libraries. options: further ones of scripts/train.py that change settings, such as --preset=NAME.
     """
 
     config_path: str
@@ -43,6 +43,7 @@ class Places:
     chorus: str = str(ROOT)
     folder: str = field(default_factory=working_folder)
     interface: str = ""
+    options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for label, value in (
@@ -51,6 +52,7 @@ class Places:
             ("The folder of Chorus", self.chorus),
             ("The working folder", self.folder),
             ("The network interface", self.interface),
+            *(("An option", option) for option in self.options),
         ):
             check_text(label, value)
             if not value.strip() and label != "The network interface":
@@ -198,7 +200,7 @@ def _token_note(commands: Sequence[Command]) -> str:
 
 def _arguments(config: TrainConfig, ranks_per_node: int, node_rank: int, places: Places, resume: bool) -> list[str]:
     """The argument list. Options are written --name=value, so that no value can be mistaken for an option."""
-    script = [f"{places.chorus.rstrip('/')}/scripts/train.py", f"--config={places.config_path}"]
+    script = [f"{places.chorus.rstrip('/')}/scripts/train.py", f"--config={places.config_path}", *places.options]
     script += ["--resume"] if resume else []
     if not config.enable_multi_gpu or (config.num_nodes == 1 and ranks_per_node == 1):
         return [places.python, *script]
@@ -233,6 +235,7 @@ def _check_arguments(
         f"{places.chorus.rstrip('/')}/scripts/multi_node.py",
         "--check",
         f"--config={places.config_path}",
+        *places.options,
         f"--nodes={config.num_nodes}",
         f"--node-rank={node_rank}",
         f"--processes-per-node={ranks_per_node}",

@@ -64,6 +64,13 @@ def test_every_option_reaches_the_commands(config_file, capsys):
     assert "torch.distributed.run" not in written(capsys, "--config", config_file, "--no-torchrun")
 
 
+def test_presets_and_settings_reach_training_and_check(config_file, capsys):
+    given = ["--preset", "sd15-lora", "--set", "epochs=3", "--set", "model.base=other base"]
+    text = written(capsys, "--config", config_file, *given, "--shell", "bash")
+    options = [shlex.quote(option) for option in (f"--config={config_file}", "--preset=sd15-lora", "--set=epochs=3")]
+    assert text.count(" ".join([*options, "'--set=model.base=other base'"])) == 4  # check and training of two machines
+
+
 def test_the_token_is_made_once_in_a_file_for_its_owner_and_never_shown(config_file, capsys):
     path = Path(f"{config_file}.token")
     texts = [written(capsys, "--config", config_file) for _ in range(2)]

@@ -81,11 +81,17 @@ def test_what_torchrun_keeps_of_errors_is_swept_at_the_next_start(start, tmp_pat
     assert sweep_temporaries(tmp_path / "run") == [folder]
 
 
-def test_a_run_folder_that_can_not_be_used_is_for_the_ranks_to_refuse(start, tmp_path):
+def test_a_run_folder_that_can_not_be_used_is_refused_in_one_line_before_torchrun_starts(start, tmp_path):
     (tmp_path / "file").touch()
-    code, command, _ = start("all.yaml", "--set", f"workspace_dir={tmp_path / 'file' / 'run'}")
+    (tmp_path / "old" / "backup" / "step-000000003").mkdir(parents=True)
+    for folder, sentence in {"file/run": "workspace_dir", "old": "holds a run already: resume it"}.items():
+        code, command, said = start("all.yaml", "--set", f"workspace_dir={tmp_path / folder}")
+        assert (code, command) == (2, [])
+        assert sentence in said
+        assert len(said.splitlines()) == 1
+    code, command, _ = start("all.yaml", "--resume", "--set", f"workspace_dir={tmp_path / 'old'}")
     assert code is None
-    assert not [part for part in command if part.startswith("--log-dir")]
+    assert command
 
 
 def test_torchrun_waits_until_the_ranks_have_saved(start):
@@ -126,6 +132,7 @@ def test_gpus_that_the_driver_of_nvidia_does_not_know_are_counted_by_torch(start
         (["2"], "usage: train_distributed.sh"),
         (["2", "--resume"], "usage: train_distributed.sh"),
         (["2", "none.yaml"], "none.yaml can't be read"),
+        (["two", "all.yaml"], "two: the number of GPUs is a whole number or all."),
         (["5", "all.yaml"], "this machine has 4; use 4 or less"),
         (["1000000", "all.yaml", "--backend=gloo"], "of memory and this machine has"),
         (["0", "all.yaml"], "world_size"),
