@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -16,7 +17,16 @@ if __name__ == "__main__":  # before the imports that take long
 
 from modules.config.errors import UserError
 from modules.config.installation import command_name
-from modules.machine.hub import FoundModel, HubModel, download_model, find_models, models_on_disk, read_model
+from modules.config.ModelConfig import ModelConfig
+from modules.machine.hub import (
+    FoundModel,
+    HubModel,
+    download_model,
+    find_models,
+    known_index,
+    models_on_disk,
+    read_model,
+)
 from modules.session.byte_sizes import spoken_bytes
 from modules.session.printing import print_text
 from scripts.terminal import escape_unprintable, show
@@ -40,7 +50,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(name: str, run: Callable[[argparse.Namespace], None], argument: str, text: str) -> None:
+    def add(name: str, run: Callable[[argparse.Namespace], None], argument: str, text: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
         if argument:
             command.add_argument("text", metavar=argument)
@@ -48,13 +58,23 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
             "--json", action="store_true", help="print JSON: one line, or one for each step of a download"
         )
         command.set_defaults(run=run)
+        return command
 
     name = "NAMESPACE/MODEL[@REVISION]"
     add("search", search, "TEXT", "list the models in diffusers' format whose names contain the text")
     add("list", list_models, "", "list the models that have been downloaded")
-    add("info", describe, name, "show a model's family, license and size")
-    add("download", download, name, "download a model; one that was interrupted is continued")
+    add_parts(add("info", describe, name, "show a model's family, license and size"))
+    add_parts(add("download", download, name, "download a model; one that was interrupted is continued"))
     return parser.parse_args(argv)
+
+
+def add_parts(command: argparse.ArgumentParser) -> None:
+    text = "that takes the place of the model's, whose weights are then not downloaded"
+    command.add_argument("--vae", default="", metavar="PATH", help=f"VAE {text}")
+    command.add_argument("--denoiser", default="", metavar="FILE", help=f"transformer or U-Net {text}")
+    command.add_argument("--denoiser-2", default="", metavar="FILE", help=f"expert for low noise {text}")
+    command.add_argument("--text-encoder", action="append", default=[], metavar="FILE", help=f"text encoder {text}")
+    command.add_argument("--family", default="", help="only of a model of this family are these parts left out")
 
 
 def search(args: argparse.Namespace) -> None:
@@ -77,8 +97,24 @@ def show_found(args: argparse.Namespace, models: list[FoundModel]) -> None:
         show("No models found.")
 
 
+def needed_model(args: argparse.Namespace) -> HubModel:
+    """What a run needs of the model: without the weights of parts that nothing uses or that files replace."""
+    from modules.families.registry import family_of
+    from modules.weights.own_parts import replaced_parts
+
+    index = known_index(args.text)
+    family = family_of(index) if index else None
+    if family is None:
+        return read_model(args.text)
+    parts: dict[str, Any] = {}
+    if args.family in ("", family.name):
+        parts = {"vae": args.vae, "denoiser": args.denoiser, "denoiser_2": args.denoiser_2}
+        parts["text_encoders"] = args.text_encoder
+    return read_model(args.text, replaced_parts(family, ModelConfig(base=args.text, **parts)))
+
+
 def describe(args: argparse.Namespace) -> None:
-    show_model(args, read_model(args.text))
+    show_model(args, needed_model(args))
 
 
 def show_model(args: argparse.Namespace, model: HubModel) -> None:
@@ -97,7 +133,7 @@ def show_model(args: argparse.Namespace, model: HubModel) -> None:
 
 
 def download(args: argparse.Namespace) -> None:
-    model = read_model(args.text)
+    model = needed_model(args)
     if not model.index:
         raise UserError(f"{model.name!r} is not in diffusers' format: download its single file and use that.")
     if args.json:

@@ -24,6 +24,7 @@ from modules.weights.BaseModel import BaseModel
 from modules.weights.errors import WeightsError
 from modules.weights.hub_models import check_on_hub, download_folder
 from modules.weights.load_pipeline import load_pipeline
+from scripts import hub as script
 from tests.support.hub_server import COMMIT, HubServer
 from tests.support.variants import rename_weights
 from tests.support.waiting import PATIENCE_SECONDS
@@ -247,6 +248,24 @@ def test_the_script_searches_and_downloads_with_the_token_of_the_environment(rep
         refused = run("download", "somebody/else")
     assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
     assert "hf_secret" not in "".join(path.read_text(errors="ignore") for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_the_script_counts_and_downloads_what_files_leave(hub, repository, tmp_path, capsys):
+    shutil.copy(repository / UNET, tmp_path / "unet.safetensors")
+
+    def run(*arguments: str) -> dict:
+        assert script.main([*arguments, "--json"]) == 0
+        return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    weights = (repository / UNET).stat().st_size
+    parts = ("--denoiser", str(tmp_path / "unet.safetensors"))
+    whole = run("info", TINY)["num_bytes"]
+    assert run("info", TINY, *parts)["num_bytes"] == whole - weights
+    assert run("info", TINY, *parts, "--family", "sdxl")["num_bytes"] == whole  # a model that the file is not for
+    run("download", TINY, *parts)
+    assert UNET not in hub.asked
+    assert run("info", TINY, *parts)["missing_bytes"] == 0
+    assert run("info", TINY)["missing_bytes"] == weights
 
 
 def test_a_model_that_is_no_diffusers_model_is_refused(hub, tmp_path):

@@ -61,6 +61,25 @@ def test_a_model_is_found_downloaded_and_used(app, opened, wait_for):
     assert again.table.item(TINY)["values"][1:3] != ["", ""]
 
 
+def test_weights_that_files_replace_are_neither_counted_nor_downloaded(
+    app, opened, hub, tiny_sd3, wait_for, monkeypatch
+):
+    monkeypatch.setattr("modules.ui.models.BackgroundChecks.HUB_MS", 1)
+    weights = "diffusion_pytorch_model.safetensors"
+    app.settings.set("family", "sd3")
+    app.settings.set("model.base", TINY)
+    wait_for(app, lambda: "to download" in app.checks.base_text)
+    whole = app.checks.base_text
+    app.settings.set("model.denoiser", str(tiny_sd3 / "transformer" / weights))
+    app.settings.set("model.text_encoders", [str(tiny_sd3 / "text_encoder_3" / "model.safetensors")])
+    wait_for(app, lambda: "to download" in app.checks.base_text and app.checks.base_text != whole)
+    choose(app, opened, TINY, wait_for, "to download")
+    opened.download()
+    wait_for(app, lambda: "on this machine" in opened.detail.cget("text"))
+    assert f"vae/{weights}" in hub.asked
+    assert not {f"transformer/{weights}", "text_encoder_3/model.safetensors"}.intersection(hub.asked)
+
+
 def test_the_button_to_use_a_model_has_the_colours_of_its_state(app, opened, wait_for):
     button = opened._use  # grey words would be unreadable on the blue of the enabled one
     assert (button.cget("state"), button.cget("fg_color")) == ("disabled", Theme.control)

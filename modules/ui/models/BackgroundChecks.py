@@ -19,7 +19,7 @@ from modules.machine.ports import next_free_port
 from modules.session.RunFolder import RunFolder
 from modules.ui.models.base_model import base_bytes, examine_base, is_on_hub
 from modules.ui.models.free_folders import free_folder_beside_run
-from modules.ui.models.HubScript import ask_about
+from modules.ui.models.HubScript import PARTS, ask_about, part_options
 from modules.ui.models.Listeners import Listeners
 from modules.ui.models.measured_speed import measured_step_seconds, speed_key
 from modules.ui.models.picture_count import count_key, count_pictures
@@ -111,6 +111,8 @@ class BackgroundChecks:
 
     def _on_settings(self, paths: set[str]) -> None:
         self._tell_soon()
+        if self._is_hub and any(path.startswith(tuple(PARTS)) for path in paths):
+            self._base = None  # the Hub is asked anew what is left to download
         self._check_places()
         self._count_soon()
 
@@ -193,13 +195,15 @@ class BackgroundChecks:
             return
         self._hub_asked = time.monotonic()
 
+        parts = part_options(self._settings.get)
+
         def take(answer: tuple[str, str]) -> None:
-            if base == self._base:
+            if base == self._base and parts == part_options(self._settings.get):
                 text, self._base_error = answer
                 self._set_base_text(text)
                 self.tell()
 
-        self._scheduler.in_background(lambda: ask_about(base), take)
+        self._scheduler.in_background(lambda: ask_about(base, parts), take)
 
     def _set_base_text(self, text: str) -> None:
         if text != self.base_text:

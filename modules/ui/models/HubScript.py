@@ -21,6 +21,13 @@ from modules.config.installation import ROOT
 from modules.session.byte_sizes import spoken_bytes
 
 LAST_LETTERS = 500  # shown of an error message
+# Settings of files that take the place of a model's parts -> what scripts/hub.py calls them.
+PARTS = {
+    "model.vae": "--vae",
+    "model.denoiser": "--denoiser",
+    "model.denoiser_2": "--denoiser-2",
+    "model.text_encoders": "--text-encoder",
+}
 MODEL_PAGE = "https://huggingface.co/{}"
 
 
@@ -103,11 +110,25 @@ def read_facts(answer: dict[str, Any]) -> HubFacts:
     return HubFacts(**{name: answer[name] for name in HubFacts.__dataclass_fields__})
 
 
-def ask_about(name: str) -> tuple[str, str]:
-    """(what a model on the Hub is, why it can't be used), one of them "". Call it in a thread; it takes a second."""
+def part_options(get: Callable[[str], Any]) -> tuple[str, ...]:
+    """The options of `info` and `download` for the files that take the place of parts. get: a setting's value."""
+    options = ["--family", get("family")]
+    for setting, option in PARTS.items():
+        value = get(setting)
+        options += [text for file in (value if isinstance(value, list) else [value]) if file for text in (option, file)]
+    return tuple(options)
+
+
+def ask_about(name: str, parts: Sequence[str] = ()) -> tuple[str, str]:
+    """(what a model on the Hub is, why it can't be used), one of them "". Call it in a thread; it takes a second.
+
+    parts: as from `part_options`. A file that can't be used is not named: the problems of its own setting tell it.
+    """
     try:
-        facts = read_facts(HubScript("info", name).run())
+        facts = read_facts(HubScript("info", name, *parts).run())
     except UserError as error:
+        if parts and str(error).startswith(tuple(PARTS)):
+            return ask_about(name)
         return "", f"model.base {error}"
     if facts.family is None:
         return "", f"model.base {name!r} is {facts.describe()} Choose another model."

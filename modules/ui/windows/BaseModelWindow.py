@@ -14,7 +14,7 @@ from modules.config.visible_text import visible_line
 from modules.session.byte_sizes import spoken_bytes
 from modules.ui.keyboard import pressed_once
 from modules.ui.models.base_model import is_on_hub
-from modules.ui.models.HubScript import HubFacts, HubScript, model_page, read_facts, recent_bases
+from modules.ui.models.HubScript import HubFacts, HubScript, model_page, part_options, read_facts, recent_bases
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import focus_soon, set_size, show_over
 from modules.ui.widgets.fitting import fit_columns, wrap_to
@@ -96,7 +96,7 @@ class BaseModelWindow(ctk.CTkToplevel):
             self._end_download("The download was cancelled. What is complete is kept; download again to continue.")
             return
         name = self.chosen
-        script = self._downloading = HubScript("download", name)
+        script = self._downloading = HubScript("download", name, *self._parts())
         self._download.configure(text="Cancel")
         self.bar.set(0)
         self.bar.grid()
@@ -187,7 +187,10 @@ class BaseModelWindow(ctk.CTkToplevel):
             if self.chosen == name:
                 self._show_facts(self._facts[name])
 
-        self._ask(HubScript("info", name), show)
+        self._ask(HubScript("info", name, *self._parts()), show)
+
+    def _parts(self) -> tuple[str, ...]:
+        return part_options(self.app.settings.get)
 
     def _show_facts(self, facts: HubFacts) -> None:
         gated = " Gated: accept its agreement on the model page first." if facts.is_gated else ""
