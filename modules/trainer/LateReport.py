@@ -67,7 +67,7 @@ class LateReport:
             make = partial(torch.empty, figures.shape, dtype=figures.dtype)
             host = PINNED.pinned(partial(make, pin_memory=True), figures.nbytes)
             self._figures = (make() if host is None else host).copy_(figures, non_blocking=True)
-            self._event = torch.cuda.Event()
+            self._event = torch.cuda.Event(blocking=True)  # else a core would be busy while the host waits for it
             self._event.record(torch.cuda.current_stream(figures.device))
         else:
             self._figures = figures

@@ -118,6 +118,9 @@ def no_waits() -> Iterator[None]:
 class Event:
     """In place of torch.cuda.Event."""
 
+    def __init__(self, blocking: bool = False):
+        self._sleeps = blocking
+
     def record(self, stream: _ComputingStream | None = None) -> None:
         self._copies = list(_arriving)
         self._step = _step
@@ -126,6 +129,8 @@ class Event:
     def synchronize(self) -> None:
         if _waits_forbidden and self._step == _step:
             _refuse_to_wait("an event of this very step")
+        if not self._sleeps:
+            raise AssertionError(f"The host keeps a core busy while it waits for an event{_line_of_ours()}")
         for target, source in self._copies:
             target.copy_(source.held)
 
