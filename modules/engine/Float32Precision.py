@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -24,13 +25,19 @@ class Float32Precision:
         try:
             return cls(torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32)
         except RuntimeError:  # "mix of the legacy and new APIs"
-            backends = torch.backends.cuda.matmul, torch.backends.cudnn.conv
-            return cls(newer=(backends[0].fp32_precision, backends[1].fp32_precision))
+            matmul, convolutions = _newer_settings()
+            return cls(newer=(matmul.fp32_precision, convolutions.fp32_precision))
 
     def set(self) -> None:
         """Sets it in this process."""
         if self.newer is not None:
-            torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision = self.newer
+            matmul, convolutions = _newer_settings()
+            matmul.fp32_precision, convolutions.fp32_precision = self.newer
         else:
             torch.set_float32_matmul_precision(self.matmul)
             torch.backends.cudnn.allow_tf32 = self.cudnn
+
+
+def _newer_settings() -> tuple[Any, Any]:
+    cudnn: Any = torch.backends.cudnn  # torch does not declare its parts
+    return torch.backends.cuda.matmul, cudnn.conv

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from PIL import Image
+    from torch import Tensor
 
     from modules.config.SamplingConfig import Sampler
     from modules.families.Family import Family
@@ -89,19 +90,21 @@ def _on_device(module: nn.Module, device: torch.device) -> Iterator[None]:
 
     Its own stay in system memory, so that nothing is copied back: weights that are mapped from a file take none.
     """
-    own = [
+    own: list[tuple[Any, str, Tensor]] = [
         (place, name, tensor)
         for part in module.modules()
         for place in (part._parameters, part._buffers)
         for name, tensor in place.items()
         if tensor is not None
     ]
-    copies: dict[int, Any] = {}  # by the id of a tensor, which several modules may share
+    copies: dict[int, Tensor] = {}  # by the id of a tensor, which several modules may share
     try:
         for place, name, tensor in own:
+            if tensor.device == device:
+                continue
             if id(tensor) not in copies:
-                copy = tensor.detach().to(device)
-                copies[id(tensor)] = nn.Parameter(copy, False) if isinstance(tensor, nn.Parameter) else copy
+                is_plain = type(tensor) is nn.Parameter  # one of bitsandbytes moves more than its values
+                copies[id(tensor)] = nn.Parameter(tensor.data.to(device), False) if is_plain else tensor.to(device)
             place[name] = copies[id(tensor)]
         yield
     finally:
