@@ -30,7 +30,7 @@ CPU = "cpu"
 WIDTH = 120  # characters of a line
 CHORUS, BY_HAND, AS_SCRIPT = "Chorus", "by hand", "diffusers' script"
 MOST_NAMES = 12  # of cases in a row
-MATRIX_CHECK, SPEED_CHECK, MEMORY_CHECK = "matrix_peak", "steps", "presets"
+MATRIX_CHECK, SPEED_CHECK, MEMORY_CHECKS = "matrix_peak", "steps", ("presets", "large_presets")
 MEASURING = {MATRIX_CHECK, SPEED_CHECK, "attention_times", "overlap", "benchmark", "benchmark_full"}
 
 HEAD = """\
@@ -169,7 +169,8 @@ def _waits(visit: Visit) -> Iterator[str]:
 
 
 def _memory(visit: Visit) -> Iterator[str]:
-    rows = [(case, line["values"]) for case, line in visit.of(MEMORY_CHECK) if "measured" in (line.get("values") or {})]
+    lines = [pair for check in MEMORY_CHECKS for pair in visit.of(check)]
+    rows = [(case, line["values"]) for case, line in lines if "measured" in (line.get("values") or {})]
     if not rows:
         return
     yield "| peak memory in GiB | measured | simulated | estimated |\n|---|---|---|---|"

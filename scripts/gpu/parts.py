@@ -16,7 +16,8 @@ HALVES = {
 class Part:
     """checks: "module:function" of this package. limit: seconds; its process is ended then. gib: GPU memory that it
     takes at most. is_alone: nothing else may run meanwhile, since it is timed. processes: how many run at once where
-    each case has a process of its own; 0: all cases run in one.
+    each case has a process of its own; 0: all cases run in one. is_open: there are more cases than time, the most
+    important ones first.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Part:
     gib: float = 2.0
     is_alone: bool = False
     processes: int = 0
+    is_open: bool = False
 
 
 _ALL = (
@@ -38,7 +40,7 @@ _ALL = (
     Part("ranks", RIGHT, ("ranks:two_ranks", "ranks:lone_rank", "ranks:ranks_of_train_py"), 300, gib=6),
     Part("resuming", RIGHT, ("resuming:resuming",), 240),
     Part("compiled", RIGHT, ("compiled:compiled",), 240),
-    Part("memory", RIGHT, ("preset_memory:presets",), 300, gib=24),
+    Part("memory", RIGHT, ("preset_memory:presets",), 300, gib=48, is_open=True),
     Part("pytest", RIGHT, ("own_tests:marked_tests",), 240, gib=4),
     Part("races", RIGHT, ("streams:races",), 90, is_alone=True),
     Part("overlap", FAST, ("streams:overlap",), 60, is_alone=True),
@@ -46,6 +48,7 @@ _ALL = (
     Part("speed", FAST, ("step_speed:steps",), 300, gib=20, is_alone=True),
     Part("benchmark", FAST, ("own_tests:benchmark",), 120, is_alone=True),
     Part("full", LATER, ("own_tests:benchmark_full",), 300, is_alone=True),
+    Part("large_memory", LATER, ("preset_memory:large_presets",), 600, is_alone=True, is_open=True),
     Part("options", LATER, ("own_tests:benchmark_options",), 600, is_alone=True),
     Part("bitsandbytes", LATER, ("runs:bitsandbytes",), 300),
     Part("several_gpus", LATER, ("own_tests:several_gpus",), 300, gib=4),

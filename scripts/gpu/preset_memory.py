@@ -10,15 +10,16 @@ import contextlib
 import gc
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 from unittest import mock
 
-from scripts.gpu.cases import Case, NotHere, is_cuda
+from scripts.gpu.cases import Case, NotHere, is_cuda, needs_cuda
 
 FIRST = ("sdxl-lora-12gb", "sdxl-full-24gb", "flux1-lora-24gb", "zimage-lora-16gb", "sd15-full-8gb")
+MOST_GIB = 44  # by the estimate, of a preset that is measured beside other parts
 ON_CPU = ("sd15-lora-8gb",)
 SMALL = ("data.resolution=32", "sampling.samples=[{prompt: a cat, width: 32, height: 32}]")  # of a run on the CPU
 LEAST_SHARE = 0.98  # of a measured peak, which an estimate must reach
@@ -52,19 +53,35 @@ class RealMemory:
 
 
 def presets(device: str) -> Iterator[Case]:
-    """First those that are used most, then one of each family and method, then all others, as long as there is time."""
+    """Those that leave room for other parts: first the ones that are used most, then one of each family and method."""
+    for name in _names(lambda gib: gib <= MOST_GIB) if is_cuda(device) else ON_CPU:
+        yield name, partial(measured_peak, name, device)
+
+
+def large_presets(device: str) -> Iterator[Case]:
+    """The others, in the same order."""
+    needs_cuda(device)
+    for name in _names(lambda gib: gib > MOST_GIB):
+        yield name, partial(measured_peak, name, device)
+
+
+def _names(has_size: Callable[[float], bool]) -> list[str]:
+    """A preset of each simulation whose estimate has the size, the most important ones first."""
+    from modules.machine.memory_estimate import estimate_memory
     from scripts.memory import presets_by_hash
 
     kinds: dict[tuple[str, str], str] = {}
     others = []
     for _, (names, config) in presets_by_hash():
+        estimate = estimate_memory(config)
+        if estimate is None or not has_size(estimate.peak / 2**30):
+            continue
         name = next((name for name in names if name in FIRST), names[0])
         if kinds.setdefault((config.family, config.method), name) != name:
             others.append(name)
     known = [*kinds.values(), *others]
     first = [name for name in FIRST if name in known]
-    for name in [*first, *(name for name in known if name not in first)] if is_cuda(device) else ON_CPU:
-        yield name, partial(measured_peak, name, device)
+    return [*first, *(name for name in known if name not in first)]
 
 
 def measured_peak(name: str, device: str) -> dict[str, Any]:

@@ -104,6 +104,8 @@ def _has_ended(each: Running, results: Path, say: Callable[[str], None]) -> bool
     if code is None and seconds < each.limit:
         return False
     _end(each)
+    if code is None and each.part.is_open:
+        code = 0
     ended = "time is over" if code is None else "ok" if code == 0 else "failed" if code == 1 else f"died ({code})"
     _told(each.part, ended, seconds, results, say)
     return True

@@ -8,20 +8,21 @@ from dataclasses import replace
 
 import pytest
 
+from modules.config.presets import why_not_offered
 from scripts import gpu_tests
-from scripts.gpu import cases, part, scheduling, travelling
+from scripts.gpu import cases, part, preset_memory, scheduling, travelling
 from scripts.gpu.cases import NotHere, load_check, measure_cases
 from scripts.gpu.parts import PARTS, Part
 from scripts.gpu.results import append_line, read_lines
 from scripts.gpu.scheduling import Room, fits, run_parts
 
-# Stands in for a part: writes a result, and hangs in the first one.
+# Stands in for a part: writes a result and hangs, unless it is "facts".
 PART = """
 import json, sys, time
 name, results = sys.argv[1], sys.argv[sys.argv.index("--results") + 1]
 with open(results, "a", encoding="utf-8") as file:
     file.write(json.dumps({"part": name, "check": name, "case": "it starts", "ok": True}) + "\\n")
-time.sleep(3000 if name == "races" else 0)
+time.sleep(0 if name == "facts" else 3000)
 """
 ALONE = Part("alone", "right", (), 60, gib=4, is_alone=True)
 SMALL = Part("small", "right", (), 60, gib=4)
@@ -94,17 +95,19 @@ def test_a_rehearsal_on_the_cpu_writes_what_it_finds_as_lines(tmp_path):
 # --- parts in processes -----------------------------------------------------------------------------------------------
 
 
-def test_a_part_that_hangs_is_ended_at_its_limit_and_the_next_one_runs(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "ended"), [("races", "time is over"), ("memory", "ok")])
+def test_a_part_that_hangs_is_ended_at_its_limit_and_the_next_one_runs(name, ended, tmp_path, monkeypatch):
+    """Which is as it should be for a part that has more cases than time."""
     results = tmp_path / "results.jsonl"
     monkeypatch.setattr(scheduling, "PROGRAM", ("-c", PART))
     monkeypatch.setattr(scheduling.time, "monotonic", lambda: 1e6 if has_begun(results) else 0.0)
     monkeypatch.setattr(scheduling, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(scheduling, "LEAST_SECONDS", -1e9)
-    parts = [PARTS["races"], replace(PARTS["facts"], limit=10**9)]
+    parts = [PARTS[name], replace(PARTS["facts"], limit=10**9)]
     run_parts(parts, "cpu", results, Room(0, 1), None, lambda text: None)
     lines = read_lines(results)
     assert [(line["part"], line.get("ended")) for line in lines] == [
-        ("races", None), ("races", "time is over"), ("facts", None), ("facts", "ok"),
+        (name, None), (name, ended), ("facts", None), ("facts", "ok"),
     ]  # fmt: skip
 
 
@@ -146,6 +149,12 @@ def test_a_case_whose_process_dies_is_said_to_have_failed(tmp_path, monkeypatch)
 
 def test_every_part_names_checks_that_exist():
     assert all(callable(load_check(check)) for part in PARTS.values() for check in part.checks)
+
+
+@pytest.mark.parametrize("name", [*preset_memory.FIRST, *preset_memory.ON_CPU])
+def test_the_presets_that_are_measured_first_are_offered(name):
+    base, _, memory = name.removesuffix("gb").rpartition("-")
+    assert why_not_offered(base, int(memory)) == ""
 
 
 def test_an_error_ends_its_case_alone_and_what_is_not_here_is_skipped(monkeypatch):
