@@ -68,6 +68,7 @@ def run(_: Any, config: str, mistake: str = "", on_cpu: bool = False, resumes: b
     return {
         "error": error,
         "losses": [step.loss for step in recorder.steps],
+        "validations": [loss for *_, loss, _ in recorder.validations],
         "samples": len(recorder.samples),
         "warnings": recorder.warnings,
         "waits": sorted(pretended_gpu.waits_elsewhere),

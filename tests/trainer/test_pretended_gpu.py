@@ -42,6 +42,7 @@ FUSED = ("optimizer.fused_backward=true", "optimizer.max_grad_norm=0")
 IN_RAM = ("optimizer.state_in_ram=true", "max_steps=4")  # the first three make the state and room for it
 SWAPPED = ("model.blocks_to_swap=4",)
 NF4 = ("model.denoiser_quantization=nf4",) if find_spec("bitsandbytes") else ()
+VALIDATED = ("data.validation_share=0.3", "validation.every=1", "validation.unit=steps")
 LOSSES = (
     "loss.mse=0.5",
     "loss.mae=0.25",
@@ -57,8 +58,7 @@ LOSSES = (
     "diffusion.offset_noise_random=true",
     "diffusion.input_perturbation=0.1",
     "data.caption_dropout=0.1",
-    "data.validation_share=0.3",
-    "validation.every=1",
+    *VALIDATED,
     "model.prediction_type=v_prediction",
     "model.zero_terminal_snr=true",
     "ema.update_every=2",
@@ -190,12 +190,13 @@ def test_an_optimizer_waits_no_more_than_is_known_and_goes_on_exactly(name, gpu)
 
 
 def test_it_computes_what_the_cpu_does(settings, gpu, tmp_path):
-    config = settings("sd15", *MIXED[2:], OFFLOADED, "validation.every=1", "loss.masked_training=true")
+    config = settings("sd15", *MIXED[2:], OFFLOADED, *VALIDATED, "loss.masked_training=true")
     (there,) = gpu.run(pretended_gpu_runs.run, config=config)
     os.rename(tmp_path / "run", tmp_path / "there")
     (here,) = gpu.run(pretended_gpu_runs.run, config=config, on_cpu=True)
     # The wrapper takes operations apart, and other kernels compute the parts: float32 rounds them differently.
     assert there["losses"] == pytest.approx(here["losses"], rel=1e-5)
+    assert there["validations"] == pytest.approx(here["validations"], rel=1e-5)
 
 
 @pytest.mark.parametrize(
