@@ -17,9 +17,10 @@ from modules.weights.load_pipeline import load_pipeline
 from modules.weights.mmdit_names import mmdit_tensors
 from modules.weights.own_parts import own_parts
 from modules.weights.QuantizedLinear import QuantizedLinear
-from modules.weights.safe import save_tensors
+from modules.weights.safe import load_tensors, save_tensors
 from modules.weights.single_file import unet_to_single_file
 from tests.support.gguf_file import write_gguf
+from tests.support.makers_names import of_flux
 
 pytest.importorskip("gguf", reason="an optional package")
 
@@ -147,3 +148,18 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     (tmp_path / "model.gguf").write_bytes(header())
     monkeypatch.setattr("modules.weights.gguf_files.find_spec", lambda name: None)
     assert "pip install gguf" in refusal(tmp_path / "model.gguf")
+
+
+def test_the_joined_layers_of_flux_are_divided_as_they_are_meant(tiny_model, tmp_path):
+    folder = tiny_model("flux1")
+    tensors = of_flux(load_tensors(folder / "transformer" / "diffusion_pytorch_model.safetensors"))
+    save_tensors(tmp_path / "meant.safetensors", write_gguf(tmp_path / "model.gguf", tensors, "Q8_0"))
+    weights = []
+    for file in ("model.gguf", "meant.safetensors"):
+        config = ModelConfig(base=str(folder), denoiser=str(tmp_path / file))
+        base = BaseModel(FAMILIES["flux1"], config, torch.device("cpu"))
+        base.require("transformer")
+        weights.append(plain_weights(base.module("transformer")))
+    read, expected = weights
+    assert read.keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in read.items())
