@@ -157,10 +157,24 @@ def aligned(num_bytes: int) -> int:
 def slab_bytes(largest: int, left: int) -> int:
     """The size of the next slab, a power of two. largest: of the tensors. left: bytes of all that have no room yet."""
     usual = min(MOST_SLAB_BYTES, max(SLAB_BYTES, _power_of_two(_TENSORS_PER_SLAB * largest)))
-    size = max(LEAST_SLAB_BYTES, _power_of_two(left))
-    if size > LEAST_SLAB_BYTES and size - left > size // 16:
-        size //= 2  # and a smaller one for the rest
-    return max(min(size, usual), _power_of_two(largest))
+    if left >= usual:
+        return max(usual, _power_of_two(largest))
+    whole = _one_slab(largest, left)
+    return whole // 2 if _least_total(largest, left) < whole else whole
+
+
+def _one_slab(largest: int, left: int) -> int:
+    return max(LEAST_SLAB_BYTES, _power_of_two(max(largest, left)))
+
+
+def _least_total(largest: int, left: int) -> int:
+    """Bytes of the slabs that hold `left` bytes in tensors of the size `largest`: one, or one of half its size and more
+    for what does not fit in there."""
+    whole = _one_slab(largest, left)
+    half = whole // 2
+    if half < max(largest, LEAST_SLAB_BYTES):
+        return whole
+    return min(whole, half + _least_total(largest, left - half // largest * largest))
 
 
 def _power_of_two(least: int) -> int:

@@ -184,7 +184,9 @@ def step_alone(params, optimizer, order: list[int], step: int) -> None:
 
 
 @given(orders=st.lists(st.lists(st.integers(0, 6), unique=True), min_size=2, max_size=8))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_parameters_stepped_one_by_one_in_any_order_get_the_bits_of_the_state_on_the_device(orders, cuda):
     (moved, in_ram), (plain, on_device) = optimizer_of(True), optimizer_of(False)
     for step, order in enumerate([[*range(7)], *orders]):

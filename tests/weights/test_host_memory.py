@@ -6,13 +6,14 @@ import gc
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from modules.weights.HostMemory import ALIGNMENT, SPLIT_SLAB_BYTES, HostMemory
 from modules.weights.transfers import DirectTransfers
 
 MIB = 2**20
+ON_ANY_MACHINE = settings(derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Rounding:
@@ -70,8 +71,9 @@ def test_the_blocks_of_models_take_at_most_five_per_cent_more_than_their_weights
     assert max(len(buffer._pieces) for buffer in buffers) <= 6  # few copies for each block
 
 
+@ON_ANY_MACHINE
 @given(st.lists(st.lists(st.integers(1, 64 * MIB), min_size=1, max_size=12), min_size=1, max_size=40))
-def test_tensors_of_any_sizes_take_few_per_cent_more(groups):
+def test_tensors_of_any_sizes_take_few_per_cent_and_the_size_of_few_tensors_more(groups):
     pin = Rounding()
     memory = HostMemory(pin)
     to_come = needed = sum(map(sum, groups))
@@ -84,9 +86,10 @@ def test_tensors_of_any_sizes_take_few_per_cent_more(groups):
             buffer[start : start + size].numel() == size for start, size in zip(buffer.starts, sizes, strict=True)
         )
     assert pin.pinned == memory.num_bytes
-    assert pin.pinned <= 1.07 * needed + 64 * MIB
+    assert pin.pinned <= 1.07 * needed + 4 * max(MIB, *map(max, groups))
 
 
+@ON_ANY_MACHINE
 @given(st.lists(st.integers(1, 400 * MIB), min_size=1, max_size=40))
 def test_bytes_that_may_be_split_leave_less_than_a_small_slab_unused(sizes):
     pin = Rounding()
