@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    from modules.families.registry import FAMILIES
+    from scripts.family_option import family
 
     parser = argparse.ArgumentParser(
         prog=command_name("convert"),
@@ -55,7 +55,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--config", default="", metavar="DIR", help="diffusers folder of the same kind; single files need it offline"
     )
     parser.add_argument(
-        "--family", choices=tuple(FAMILIES), default="", help="family of a LoRA, if it can't be detected"
+        "--family", type=family, metavar="NAME", default="", help="family of a LoRA, if it can't be detected"
     )
     return parser.parse_args(argv)
 

@@ -66,7 +66,7 @@ def extract(args: argparse.Namespace) -> list[Path]:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    from modules.families.registry import FAMILIES
+    from scripts.family_option import family
 
     parser = argparse.ArgumentParser(prog=command_name("lora"), description="Make new files of LoRAs.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -83,7 +83,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         )
 
     def add_family(added: argparse.ArgumentParser) -> None:
-        added.add_argument("--family", choices=tuple(FAMILIES), default="", help="of a LoRA that does not tell")
+        added.add_argument("--family", type=family, metavar="NAME", default="", help="of a LoRA that does not tell")
 
     def add_loras(added: argparse.ArgumentParser) -> None:
         added.add_argument(

@@ -1,9 +1,10 @@
 """scripts/convert.py hands its arguments on and tells a refusal in one line."""
 
+import pytest
 import torch
 
 from modules.weights.safe import load_tensors, save_tensors
-from scripts import convert
+from scripts import convert, lora
 
 
 def test_a_folder_becomes_a_file_and_a_folder_again(tiny_sd15, tmp_path, capsys):
@@ -19,6 +20,16 @@ def test_a_missing_config_folder_is_told_by_the_name_of_the_option(tiny_sd15, tm
     assert convert.main([str(tiny_sd15), str(file)]) == 0
     assert convert.main([str(file), str(tmp_path / "y"), "--config", str(tmp_path / "none")]) == 2
     assert capsys.readouterr().err.startswith(f"--config {str(tmp_path / 'none')!r}: no such folder")
+
+
+@pytest.mark.parametrize("script", [convert, lora])
+def test_an_unknown_family_is_told_without_naming_all(script, capsys):
+    command = ["resize"] if script is lora else []
+    with pytest.raises(SystemExit):
+        script.main([*command, "a.safetensors", "b.safetensors", "--family", "flux_1"])
+    error = capsys.readouterr().err
+    assert "unknown family 'flux_1'; did you mean flux1?" in error
+    assert len(error) < 600
 
 
 def test_a_refusal_is_one_line(tmp_path, capsys):
