@@ -49,7 +49,7 @@ def _adapt(denoiser: ModelMixin) -> None:
             "sampling; choose the model that is not distilled."
         )
     enable, by_torch = type(denoiser).enable_gradient_checkpointing, partial(checkpoint, use_reentrant=False)
-    itself = weakref.proxy(denoiser)  # or its memory would only be freed by the garbage collector
+    itself: Any = weakref.proxy(denoiser)  # or its memory would only be freed by the garbage collector
     vars(denoiser)["enable_gradient_checkpointing"] = lambda own=None: enable(itself, own or by_torch)
 
 

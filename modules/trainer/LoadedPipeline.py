@@ -43,7 +43,7 @@ class LoadedPipeline:
         self, requests: list[ImageRequest], batch_size: int, sampler: Sampler
     ) -> Iterator[tuple[ImageRequest, Image.Image | Video | SampleLayers]]:
         """As `generate_images`. All prompts are encoded before the denoiser is on the device."""
-        prompts = SamplePrompts(self)
+        prompts: SamplePrompts[LoadedPipeline] = SamplePrompts(self)
         prompts.encode(list(batches(requests, batch_size)))
         with prompts.pipeline() as pipe:
             yield from generate_images(pipe, requests, batch_size, sampler)

@@ -20,6 +20,7 @@ from modules.trainer.sampling import ImageRequest, run_pipeline
 if TYPE_CHECKING:
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
 
+    from modules.families.Family import Family
     from modules.trainer.LoadedPipeline import LoadedPipeline
     from modules.weights.BaseModel import BaseModel
 
@@ -38,7 +39,7 @@ class SamplePrompts(Generic[Model]):
     """
 
     def __init__(self, base: Model):
-        self.base = base
+        self.base: Model = base
         self._encoded: dict[str, Any] = {}  # arguments of encode_prompt -> its result on the CPU
         self._known: set[tuple[ImageRequest, ...]] = set()
 
@@ -74,8 +75,9 @@ class SamplePrompts(Generic[Model]):
     @contextmanager
     def pipeline(self) -> Iterator[DiffusionPipeline]:
         """The pipeline for batches that are encoded; its other models are on the device only while they are used."""
-        base, family = self.base, self.base.family
-        trains_text = self.trains_text
+        base = self.base
+        family: Family = base.family
+        trains_text: bool = self.trains_text
         on_device = [*family.denoisers, *family.guidance_denoisers, *(family.text.encoders if trains_text else ())]
         absent = set() if trains_text else set(family.text.encoders)
         others = [name for name in base.component_names if name not in absent.union(on_device)]

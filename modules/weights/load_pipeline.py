@@ -78,7 +78,8 @@ def load_pipeline(
     info = inspect_base(base)
     parts: dict[str, Any] = {"vae": vae, "denoiser": denoiser, "denoiser_2": denoiser_2}
     model = ModelConfig(base=base, config_folder=config_folder, text_encoders=[*text_encoders], **parts)
-    model = replace(with_downloaded_parts(model), weight_dtype=dtype or _usual_dtype(device))
+    weight_dtype: Any = dtype or _usual_dtype(device)  # one of the setting's
+    model = replace(with_downloaded_parts(model), weight_dtype=weight_dtype)
     pipe = _single_file(info, model) if info.kind == "single_file" else _folder(info, model, with_unused)
     pipe.set_progress_bar_config(disable=True)
     if getattr(pipe, "safety_checker", None) is not None:
