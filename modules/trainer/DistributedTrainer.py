@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from modules.distributed.Heartbeat import Heartbeat
 from modules.distributed.setup_distributed import cleanup_distributed, create_runtime, setup_distributed
@@ -35,7 +35,7 @@ class DistributedTrainer(GenericTrainer):
         resume: bool = False,
         heartbeat: Heartbeat | None = None,
     ):
-        tell = {"tell": callbacks.on_status, "warn": callbacks.on_warning} if callbacks else {}
+        tell: dict[str, Any] = {"tell": callbacks.on_status, "warn": callbacks.on_warning} if callbacks else {}
         heartbeat = heartbeat or Heartbeat()
         with heartbeat.phase("joining"):
             joined, _, _ = setup_distributed(config, **tell)
