@@ -89,9 +89,11 @@ MISTAKES = (
         "the event of a report is recorded before its copy",
         REPORT,
         "            self._figures = (make() if host is None else host).copy_(figures, non_blocking=True)\n"
-        "            self._event = torch.cuda.Event()\n"
+        "            self._event = torch.cuda.Event(blocking=True)"
+        "  # else a core would be busy while the host waits for it\n"
         "            self._event.record(torch.cuda.current_stream(figures.device))\n",
-        "            self._event = torch.cuda.Event()\n"
+        "            self._event = torch.cuda.Event(blocking=True)"
+        "  # else a core would be busy while the host waits for it\n"
         "            self._event.record(torch.cuda.current_stream(figures.device))\n"
         "            self._figures = (make() if host is None else host).copy_(figures, non_blocking=True)\n",
         ADAMW,
