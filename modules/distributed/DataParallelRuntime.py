@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -60,8 +61,33 @@ class DataParallelSettings:
     divides_updates: bool = False
 
 
+_UNREDUCED = "Expected to have finished reduction"  # how DDP's error for parameters without a gradient begins
+_NAMED = 3  # parameters in a message
+
+
 class _Wrapped(DistributedDataParallel):
     """DDP whose model can be asked for what it has, such as its configuration, as on one rank."""
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        try:
+            return super().forward(*inputs, **kwargs)
+        except RuntimeError as error:
+            if not str(error).startswith(_UNREDUCED):
+                raise
+            raise RanksError(self._without_gradient(str(error))) from error
+
+    def _without_gradient(self, text: str) -> str:
+        """One sentence for DDP's, which are many, about parameters that it names by their numbers."""
+        ignored = set(self.parameters_to_ignore)
+        names = [name for name, param in self.module.named_parameters() if param.requires_grad and name not in ignored]
+        numbers = re.search(r"did not receive grad for rank \d+: ([\d ]+)", text)
+        found = [names[int(number)] for number in numbers[1].split()] if numbers else []
+        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        which = f" ({', '.join(found[:_NAMED])}{more})" if found else ""
+        return (
+            f"Trainable parameters{which} got no gradient in the last step, which ranks wait for: pass "
+            "unused_parameters=True, or freeze them with requires_grad_(False)."
+        )
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -320,10 +320,11 @@ class TrainingEngine:
     def _steps(self, source: StepSource, epoch: int, first: int) -> Iterator[Step]:
         for number, (step, is_last) in enumerate(mark_last(source.steps(epoch, first)), first):
             yield Step(step.counted(), epoch, number, is_last, step.padding)
-            self._compare_weights()
+            if number > first:
+                self._compare_weights()
 
     def _compare_weights(self) -> None:
-        """After the first step, in which gradients that are not averaged show."""
+        """After the second step: gradients that are not averaged show, and DDP has told of those that are missing."""
         if not self._has_compared:
             self._has_compared = True
             check_same_weights(self.runtime, self.model)

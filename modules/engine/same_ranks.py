@@ -37,8 +37,9 @@ def check_same_weights(runtime: Runtime, model: nn.Module) -> None:
     }
     if len(set(runtime.gather(checksum(tensors), "comparing weights"))) > 1:
         raise UserError(
-            "step_fn: the ranks' weights differ after a step, because gradients were not averaged over them. Call the "
-            "model that step_fn is given, not the module itself, and leave backward() and the optimizer to the engine."
+            "step_fn: the ranks' weights differ after the first steps, because gradients were not averaged over them. "
+            "Call the model that step_fn is given, not the module itself, and leave backward() and the optimizer to "
+            "the engine."
         )
 
 

@@ -122,6 +122,8 @@ def test_what_goes_wrong_on_several_ranks_only_is_told_after_a_step(tmp_path):
     found = launched("mistakes", tmp_path, 2)
     assert "Call the model that step_fn is given, not the module itself" in found["around"]
     assert found["attribute"].startswith("layers.0.")
+    without = "Trainable parameters (idle.weight, idle.bias) got no gradient in the last step"
+    assert found["half used"].startswith(without)
     assert found["another program"].startswith("Rank 1 has experiment_name 'of rank 1', but rank 0 has 'of rank 0'")
 
 

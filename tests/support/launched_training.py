@@ -251,6 +251,14 @@ def mistakes(folder: Path, ranks: int) -> dict[str, Any]:
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             return self.layers[0](inputs)
 
+    class HalfUsed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.idle = small_net(norm=False), nn.Linear(4, 2)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.used(inputs)
+
     def train(rank: int, world_size: int) -> dict[str, str]:
         found = {}
         for name, make_step_fn in {"around": around_its_argument, "attribute": by_attribute}.items():
@@ -262,6 +270,12 @@ def mistakes(folder: Path, ranks: int) -> dict[str, Any]:
                 found[name] = next(iter(engine.model.state_dict()))
             except UserError as error:
                 found[name] = str(error)
+        engine = TrainingEngine(HalfUsed(), distributed=True, output_dir=folder, experiment_name="half used")
+        options = {"optimizer": adamw(engine), "criterion": nn.CrossEntropyLoss(), "num_epochs": 1}
+        try:
+            engine.train(DataLoader(points(), batch_size=8), **options)
+        except UserError as error:
+            found["half used"] = str(error)
         try:
             TrainingEngine(small_net(), distributed=True, output_dir=folder, experiment_name=f"of rank {rank}")
         except UserError as error:
