@@ -27,6 +27,7 @@ PACKAGE = "chorus"
 SCRIPTS = (
     "__init__.py",
     "commands.py",
+    "family_option.py",
     "terminal.py",
     "elastic_agent.py",
     "starting/__init__.py",
