@@ -65,7 +65,7 @@ def test_it_ends_with_a_run_that_is_killed(helper):
 def test_where_it_is_not_possible_nothing_is_promised(platform, code, helper, monkeypatch):
     helper("systemd-inhibit", code)
     monkeypatch.setattr(keep_awake, "sys", SimpleNamespace(platform={"WSL": "linux"}.get(platform, platform)))
-    monkeypatch.setattr(keep_awake.platform, "release", lambda: "5.15-microsoft" if platform == "WSL" else "6.1")
+    monkeypatch.setattr(keep_awake, "in_wsl", lambda: platform == "WSL")
     monkeypatch.setattr(
         ctypes, "WinDLL", lambda name: SimpleNamespace(SetThreadExecutionState=lambda flags: 0), raising=False
     )
