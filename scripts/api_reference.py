@@ -39,6 +39,7 @@ Made from the docstrings by `python scripts/generate.py --write`.
 MEMBERS = {
     "TrainingEngine": (
         "train",
+        "stop",
         "evaluate",
         "predict",
         "last_checkpoint",
@@ -53,7 +54,16 @@ MEMBERS = {
     "launch_distributed_training": (),
     "distributed_train_worker": (),
     "History": ("num_epochs", "plot", "save"),
-    "TrainCallbacks": ("on_step", "on_warning"),
+    "TrainCallbacks": (
+        "on_started",
+        "on_step",
+        "on_epoch",
+        "on_backup",
+        "on_warning",
+        "on_failed",
+        "on_finished",
+    ),
+    "EarlyStopping": (),
     "StepInfo": (),
     "UserError": (),
 }

@@ -20,6 +20,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from modules.session.printing import print_line, print_text  # noqa: E402
 from modules.session.redaction import redact  # noqa: E402
 from scripts.generated_file import write_or_check  # noqa: E402
 from scripts.gpu.results import Visit, read_lines  # noqa: E402
@@ -88,7 +89,7 @@ def keep(source: Path) -> int:
     lines = read_lines(source)
     visit = Visit(lines)
     if not visit.card or visit.head.get("device") == CPU:
-        print(f"{source}: no GPU was measured; nothing is kept", file=sys.stderr)
+        print_line(f"{source}: no GPU was measured; nothing is kept", sys.stderr)
         return 1
     words = re.sub(r"[^a-z0-9]+", "-", visit.card.lower().removeprefix("nvidia ")).strip("-")
     target = FOLDER / f"{visit.head['visit']}-{words}-{visit.head['commit'].strip('+') or 'unknown'}.jsonl"
@@ -96,12 +97,12 @@ def keep(source: Path) -> int:
     text = "".join(redact(json.dumps(line)) + "\n" for line in kept)
     FOLDER.mkdir(exist_ok=True)
     target.write_text(text, encoding="utf-8", newline="\n")
-    print(target)
+    print_line(target)
     return 0
 
 
 def _print(source: Path) -> int:
-    print("\n".join(section(Visit(read_lines(source)))))
+    print_text("\n".join(section(Visit(read_lines(source)))))
     return 0
 
 

@@ -31,6 +31,7 @@ if __name__ == "__main__":  # before the imports that take long
     prepare_terminal()
 
 from modules.machine.devices import list_gpus, num_cores
+from modules.session.printing import print_line
 from modules.session.redaction import redact
 from scripts.gpu.parts import FAST, HALVES, PARTS, RIGHT, Part, parts_of
 from scripts.gpu.results import FILE_NAME, append_line, read_lines
@@ -166,9 +167,9 @@ def _parts(half: str | None) -> list[Part]:
 
 def _list_parts() -> int:
     for half, text in HALVES.items():
-        print(f"{half}: {text}")
+        print_line(f"{half}: {text}")
         for part in parts_of(half):
-            print(f"  {part.name:12} at most {part.limit} s: {', '.join(part.checks)}")
+            print_line(f"  {part.name:12} at most {part.limit} s: {', '.join(part.checks)}")
     return 0
 
 

@@ -14,7 +14,7 @@ from modules.config.TrainingTimesteps import TrainingTimesteps
 from modules.families.Family import DenoiserCall, Family
 from modules.families.LayerNames import LayerNames
 from modules.families.packing import token_positions
-from modules.families.patched_vae import pack_cells, patched_codec, unpack_cells
+from modules.families.patched_vae import pack_cells, patch_cells, patched_codec, unpack_cells, unpatch_cells
 from modules.families.PublishedModel import QWEN_3_VL_8B, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
@@ -50,19 +50,6 @@ def _without_padding(pipe: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]
     return {"prompt_embeds": outputs["prompt_embeds"][:, outputs["indicator"][0] == _TEXT]}
 
 
-def _patch(cells_BCHW: Tensor) -> Tensor:
-    """Returns [B, 4 C, H/2, W/2]: the channels of a patch are ordered row by row and then by channel."""
-    batch, channels, height, width = cells_BCHW.shape
-    cells = cells_BCHW.reshape(batch, channels, height // 2, 2, width // 2, 2)
-    return cells.permute(0, 3, 5, 1, 2, 4).reshape(batch, channels * 4, height // 2, width // 2)
-
-
-def _unpatch(patches_BCHW: Tensor) -> Tensor:
-    batch, channels, height, width = patches_BCHW.shape
-    cells = patches_BCHW.reshape(batch, 2, 2, channels // 4, height, width)
-    return cells.permute(0, 3, 4, 1, 5, 2).reshape(batch, channels // 4, height * 2, width * 2)
-
-
 _MLP = ("feed_forward.w1", "feed_forward.w2", "feed_forward.w3")
 _NAMES = LayerNames(  # of its makers' and ComfyUI's models, which has fused projections
     "diffusion_model.",
@@ -91,7 +78,7 @@ IDEOGRAM_4 = Family(
     ),
     objective="flow",
     align=16,
-    codec=patched_codec(_patch, _unpatch),
+    codec=patched_codec(patch_cells, unpatch_cells),
     inputs=_inputs,
     output=lambda call, output: -output[:, -call.latents.shape[1] :],
     pack=pack_cells,

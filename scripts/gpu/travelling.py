@@ -8,6 +8,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from modules.session.printing import print_text
+
 ROOT = Path(__file__).resolve().parents[2]
 # A machine with PyTorch for machine learning usually has transformers, safetensors, numpy, pillow and the like. These
 # are what Chorus needs beside them: a dozen megabytes. av and bitsandbytes are too large to carry, and skipped there.
@@ -31,7 +33,7 @@ def download_wheels(folder: Path) -> int:
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", *target, "-d", str(folder), *wanted]
     code = subprocess.run(command, check=False).returncode
     if not code:
-        print(NEXT.format(folder=folder))
+        print_text(NEXT.format(folder=folder))
     return code
 
 
