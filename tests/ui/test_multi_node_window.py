@@ -216,7 +216,7 @@ def test_a_check_that_waits_can_be_stopped_and_ends_with_the_window(open_window,
 def test_a_closed_window_is_hidden_and_shows_the_settings_of_the_day_when_it_is_opened_again(app, wait_for):
     app.settings.set("enable_multi_gpu", True)
     window = dialogs.open_window(app, MultiNodeWindow)
-    wait_for(app, window.winfo_viewable)
+    wait_for(app, lambda: app.devices.machine is not None and window.winfo_viewable())
     window.hide()
     wait_for(app, lambda: not window.winfo_viewable())
     app.settings.set("num_nodes", "3")
