@@ -59,6 +59,8 @@ MISTAKES = [
     (["concepts.0.enabled=false"], "concepts"),
     (["concepts.0.path="], "concepts.0.path"),
     (["concepts.0.loss_weight=0"], "concepts.0.loss_weight"),
+    (["concepts.0.caption_extension=" + "x" * 33], "concepts.0.caption_extension"),
+    (["concepts.0.caption_extension=captions/.txt"], "concepts.0.caption_extension"),
     (["denoiser.train=false"], "denoiser.train"),
     (["method=full", "denoiser.train=false"], "denoiser.train"),
     (["method=full", "model.weight_dtype=float16", "model.mixed_precision=fp16"], "model.weight_dtype"),

@@ -9,7 +9,10 @@ from modules.config.families import load_families
 from modules.config.image_sizes import size_problems
 from modules.config.methods import facts_of
 from modules.config.problems import Problem, Remedy, set_to
+from modules.config.show_value import show_value
 from modules.config.TrainConfig import TrainConfig
+
+MAX_EXTENSION = 32  # characters of a caption file's ending: far more than any has
 
 
 def concept_problems(config: TrainConfig) -> Iterator[Problem]:
@@ -23,6 +26,11 @@ def concept_problems(config: TrainConfig) -> Iterator[Problem]:
         if concept.captions == "prompt" and not concept.prompt.strip() and facts_of(config).uses_captions:
             message = f"{path}.prompt is empty: its images are trained without words; write a prompt to use one."
             yield Problem(f"{path}.prompt", message, blocking=False)
+        if concept.captions == "txt" and not _is_extension(concept.caption_extension.strip()):
+            setting = f"{path}.caption_extension"
+            shown = show_value(concept.caption_extension)
+            message = f"{setting} {shown}: it must be the ending of a file name, of at most {MAX_EXTENSION} characters."
+            yield Problem(setting, message, remedy=set_to(setting, ".txt"))
     if all(concept.loss_weight == 0 for _, concept in enabled):
         message = "loss_weight is 0 for every enabled concept: nothing would be learnt; set one above 0."
         yield Problem(f"{enabled[0][0]}.loss_weight", message)
@@ -152,6 +160,10 @@ def regularization_problems(config: TrainConfig) -> Iterator[Problem]:
         path = f"{trained[0][0]}.regularisation"
         message = f"{path} is on for every concept: nothing new would be learnt; switch it off for your own images."
         yield Problem(path, message, blocking=False)
+
+
+def _is_extension(text: str) -> bool:
+    return len(text) <= MAX_EXTENSION and not set(text) & set("/\\\0")
 
 
 def _enabled_concepts(config: TrainConfig) -> list[tuple[str, ConceptConfig]]:
