@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.gpu.cases import Case, NotHere, is_cuda, needs_cuda
+from scripts.gpu.programs import run_program
 from scripts.gpu.tiny_runs import ROOT, work_folder
 
 MARK = "pytest.mark.gpu"
@@ -45,7 +45,7 @@ def tested(device: str, *arguments: str) -> dict[str, Any]:
     """The last line of pytest; of failures, what it says of them."""
     needs_cuda(device)
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "--color=no"]
-    done = _run([*command, *arguments])
+    done = run_program([*command, *arguments])
     lines = done.stdout.splitlines() or [done.stderr]
     if done.returncode == NO_TESTS:
         raise NotHere("has no test for one GPU")
@@ -77,20 +77,8 @@ def compared(device: str, *options: str) -> dict[str, Any]:
     file = folder / "benchmark.json"
     place = ["--device", "cuda" if is_cuda(device) else "cpu", "--blocks", str(PAIRS if is_cuda(device) else 1)]
     size = ["--folder", str(folder / "benchmark"), "--steps-per-block", "5" if is_cuda(device) else "1"]
-    done = _run([sys.executable, "scripts/benchmark.py", "step", *place, *size, "--json", str(file), *options])
+    done = run_program([sys.executable, "scripts/benchmark.py", "step", *place, *size, "--json", str(file), *options])
     if done.returncode:
         return {"ok": False, "error": done.stderr[-1500:]}
     found = json.loads(Path(file).read_text(encoding="utf-8"))["comparisons"]
     return {each["what"]: [round(each["ratio"][key], 3) for key in ("value", "low", "high")] for each in found}
-
-
-def _run(command: list[str]) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        command,
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-    )

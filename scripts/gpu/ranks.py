@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import functools
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -16,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from scripts.gpu.cases import Case, is_cuda
-from scripts.gpu.tiny_runs import ROOT, config_of, furthest, work_folder
+from scripts.gpu.programs import run_program
+from scripts.gpu.tiny_runs import config_of, furthest, work_folder
 
 RUN = (
     "batch_size=8",
@@ -113,7 +113,7 @@ def beside_plain(device: str) -> dict[str, Any]:
     plain = settings_file("plain")
     files = [settings_file(f"lone {name}", *own) for name, own in (("DDP", ()), ("divided", ()), ("FSDP", (FSDP,)))]
     program = [sys.executable, "-m", "scripts.gpu.lone_rank", device, str(free_port()), plain, *files]
-    done = _run(program)
+    done = run_program(program, PROGRAM_SECONDS)
     if done.returncode:
         return {"ok": False, "error": done.stderr[-1500:]}
     found = json.loads(done.stdout.splitlines()[-1])
@@ -134,7 +134,8 @@ def trained_by_program(device: str) -> dict[str, Any]:
     for num_ranks in (1, 2):
         name = f"train.py, {num_ranks}"
         options = ["--multi_gpu", "--no_torchrun", "--world_size", str(num_ranks)]
-        done = _run([sys.executable, "scripts/train.py", "--config", settings_file(name, *own), *options])
+        command = [sys.executable, "scripts/train.py", "--config", settings_file(name, *own), *options]
+        done = run_program(command, PROGRAM_SECONDS)
         if done.returncode:
             return {"ok": False, "ranks": num_ranks, "error": done.stderr[-1500:]}
         losses.append(_losses(Path(config_of(name).workspace_dir)))
@@ -145,16 +146,3 @@ def trained_by_program(device: str) -> dict[str, Any]:
 def _losses(folder: Path) -> list[float | None]:
     lines = (folder / "events" / "rank-0.jsonl").read_text(encoding="utf-8").splitlines()
     return [event["loss"] for event in map(json.loads, lines) if event["type"] == "step"]
-
-
-def _run(command: list[str]) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        command,
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        timeout=PROGRAM_SECONDS,
-        check=False,
-    )
