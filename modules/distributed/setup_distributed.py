@@ -46,6 +46,7 @@ LOOPBACK = "127.0.0.1"
 JOIN_SECONDS = 300.0  # for all ranks to join, which includes their imports
 COLLECTIVE_SECONDS = 1800.0  # timeout of a collective; heartbeats detect hung ranks much earlier
 JOIN_VARIABLE = "CHORUS_JOIN_SECONDS"  # overrides JOIN_SECONDS
+ADDRESS_SETTINGS = "master_addr and initial_port"  # by which a diffusion run chooses where ranks meet
 
 Tell = Callable[[str], None]
 
@@ -76,7 +77,7 @@ def setup_distributed(
     config: TrainConfig,
     tell: Tell | None = print,
     warn: Tell = print,
-    address_settings: str = "master_addr and initial_port",
+    address_settings: str = ADDRESS_SETTINGS,
 ) -> tuple[int, int, int]:
     """Joins the ranks that the launcher has started, and returns (local rank, rank, world size).
 
@@ -367,7 +368,7 @@ def _bounded(seconds: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _explained(environment: RankEnvironment, address_settings: str = "") -> Iterator[None]:
+def _explained(environment: RankEnvironment, address_settings: str = ADDRESS_SETTINGS) -> Iterator[None]:
     where = f"{environment.master_addr}:{environment.master_port}"
     try:
         yield

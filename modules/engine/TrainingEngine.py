@@ -132,6 +132,7 @@ class TrainingEngine:
         self._commands = EngineCommands()
         self._checkpoints = EngineCheckpoints(self.folder, self.runtime, self._on_checkpoint, self._on_warning)
         self._loop: TrainingLoop | None = None
+        self._has_compared = False  # the weights of the ranks, in this training
         self._task: Task | None = None
         self._loaded: Backup | None = None
 

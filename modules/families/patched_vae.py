@@ -34,16 +34,12 @@ def unpatch_2x2(patches_BCHW: Tensor) -> Tensor:
 
 def patch_cells(cells_BCHW: Tensor) -> Tensor:
     """As `patch_2x2`, but the channels of a patch are ordered row by row and then by channel."""
-    batch, channels, height, width = cells_BCHW.shape
-    cells = cells_BCHW.reshape(batch, channels, height // 2, 2, width // 2, 2)
-    return cells.permute(0, 3, 5, 1, 2, 4).reshape(batch, channels * 4, height // 2, width // 2)
+    return patch_2x2(cells_BCHW).unflatten(1, (-1, 4)).transpose(1, 2).flatten(1, 2)
 
 
 def unpatch_cells(patches_BCHW: Tensor) -> Tensor:
     """Inverse of `patch_cells`."""
-    batch, channels, height, width = patches_BCHW.shape
-    cells = patches_BCHW.reshape(batch, 2, 2, channels // 4, height, width)
-    return cells.permute(0, 3, 4, 1, 5, 2).reshape(batch, channels // 4, height * 2, width * 2)
+    return unpatch_2x2(patches_BCHW.unflatten(1, (4, -1)).transpose(1, 2).flatten(1, 2))
 
 
 def pack_cells(latents_BCHW: Tensor) -> Tensor:
