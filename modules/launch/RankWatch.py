@@ -86,6 +86,11 @@ class RankWatch:
             return None
         return min(troubles.values(), key=_causes_first)
 
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the last look for a verdict found trouble whose cause is still unclear."""
+        return self._first_sign is not None
+
     def refresh(self, failure: Failure, now: float) -> Failure:
         """`failure` with what has become known about its rank since, such as an exit code."""
         return self._trouble(failure.rank, now) or failure

@@ -133,7 +133,7 @@ class Supervisor:
         """Returns when all ranks have finished, when one has failed, or when the user asks to stop at once."""
         while True:
             ranks.server.poll(LOOK_SECONDS)
-            self._note_exits(ranks)
+            is_running = self._note_exits(ranks)
             self._show_heartbeats(ranks)
             failure = self._launcher_failure(ranks.launcher) or ranks.watch.verdict(time.monotonic())
             if failure is not None and self._stops and failure.rank not in ranks.server.ranks:
@@ -151,7 +151,11 @@ class Supervisor:
             states = list(ranks.server.ranks.values())
             if len(states) < ranks.launcher.num_ranks or not all(state.done for state in states):
                 continue
-            if not ranks.launcher.is_running() or self._end_lingering(ranks):
+            if is_running:
+                has_ended = self._end_lingering(ranks)
+            else:  # a rank that is done may still have failed as it ended
+                has_ended = not ranks.watch.is_undecided
+            if has_ended:
                 ends = {state.done for state in states}
                 return next(end for end in ("requeued", "stopped", "finished") if end in ends)
 
@@ -169,11 +173,13 @@ class Supervisor:
         text = f"The process that started the ranks was killed by {name}."
         return Failure(self._first_rank, "ended", text, time.monotonic(), signal=name)
 
-    def _note_exits(self, ranks: _Ranks) -> None:
+    def _note_exits(self, ranks: _Ranks) -> bool:
+        """Tell the watch which ranks have ended; returns whether any may still be running."""
         is_running = ranks.launcher.is_running()  # read first, so that the exit codes read below are final
         for local_rank, code in ranks.launcher.exit_codes().items():
             if code is not None or not is_running:
                 ranks.watch.exited(self._first_rank + local_rank, code)
+        return is_running
 
     def _show_heartbeats(self, ranks: _Ranks) -> None:
         """Write heartbeats for whoever follows the run: during a long phase there are no events, only heartbeats."""

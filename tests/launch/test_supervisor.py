@@ -201,6 +201,28 @@ def test_to_be_done_is_not_enough(folder, supervise):
     assert (record["rank"], record["kind"], record["exit_code"]) == (1, "ended", 3)
 
 
+def test_a_rank_that_fails_just_after_the_supervisor_looked_has_still_failed(folder, supervise, monkeypatch):
+    launchers = []
+
+    class LooksTooEarly(RankWatch.RankWatch):
+        def verdict(self, now):
+            verdict = super().verdict(now)
+            states = self._server.ranks.values()
+            if len(states) == 2 and all(state.done for state in states) and launchers[0].is_running():
+                for state in states:
+                    os.kill(state.pid, signal.SIGKILL)
+                wait_until(lambda: not launchers[0].is_running())
+            return verdict
+
+    def launcher(*arguments):
+        launchers.append(ForkedToyLauncher(*arguments))
+        return launchers[0]
+
+    monkeypatch.setattr(module, "RankWatch", LooksTooEarly)
+    assert supervise(["finish", "hang"], ["finish", "hang"], launcher=launcher) == FAILED
+    assert folder.read_exit()["signal"] == "SIGKILL"
+
+
 def test_a_hanging_rank_is_ended_and_its_stacks_are_saved(folder, supervise, monkeypatch):
     monkeypatch.setenv(LIMIT_VARIABLE, "1")
     monkeypatch.setattr(stacks, "STACKS_SECONDS", 60)  # no waiting once both have written them
