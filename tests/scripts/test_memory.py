@@ -74,6 +74,11 @@ def test_settings_that_need_other_memory_have_no_result():
     assert digest(config) == digest(config_from_values({**load_preset(name), "epochs": 7}))
 
 
+def test_a_new_version_of_the_simulation_leaves_no_result_valid(monkeypatch):
+    monkeypatch.setattr(memory, "SIMULATION_VERSION", memory.SIMULATION_VERSION + 1)
+    assert not RESULTS.keys() & dict(presets_by_hash()).keys()
+
+
 @pytest.fixture(scope="module")
 def process(tmp_path_factory):
     pool = RankPool(1, tmp_path_factory.mktemp("simulated"))
