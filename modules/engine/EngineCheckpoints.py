@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from modules.config.errors import UserError
 from modules.distributed.Runtime import Runtime
 from modules.session.atomic import remove_folder
@@ -113,3 +115,11 @@ class EngineCheckpoints:
 
     def _store(self, folder: Path) -> BackupStore:
         return BackupStore(folder, 1, self._on_done, self._on_warning)
+
+
+def load_model(model: nn.Module, backup: Backup) -> None:
+    """Loads the weights for inference. Raises UserError if they are another model's."""
+    try:
+        model.load_state_dict(backup.tensors["model"])
+    except RuntimeError as error:
+        raise UserError(f"The checkpoint belongs to another model: {str(error).splitlines()[-1].strip()}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from modules.engine.loading import step_source
 from modules.engine.metrics import MeanFigures, mean_to_sum
 from modules.engine.predictions import gather_predictions
 from modules.engine.Task import Task
+from modules.trainer.evaluation_mode import evaluation_mode
+from modules.trainer.TrainingLoop import TrainingLoop, autocast
 
 
 @torch.no_grad()
@@ -38,6 +41,22 @@ def measure(model: nn.Module, loader: Iterable[Any], task: Task, runtime: Runtim
     if "loss" not in means:
         raise UserError("val_loader yields no batches: there is nothing to evaluate.")
     return means
+
+
+def inference_mode(
+    model: nn.Module, runtime: Runtime, precision: str, loop: TrainingLoop | None = None
+) -> AbstractContextManager:
+    """Inside, the model has its inference weights, is in evaluation mode and uses the precision of training.
+
+    loop: the one that trains it; its averaged weights are used, if there are any.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(runtime.heartbeat.phase("sampling"))
+        stack.enter_context(evaluation_mode(model))
+        if loop is not None:
+            stack.enter_context(loop.inference_weights())
+        stack.enter_context(autocast(runtime.device, precision))
+        return stack.pop_all()
 
 
 @torch.no_grad()

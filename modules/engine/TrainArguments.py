@@ -1,0 +1,82 @@
+"""What a program passes to one call of `TrainingEngine.train`, where each argument is explained."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from modules.config.errors import UserError
+from modules.engine.arguments import (
+    check_clip_grad_norm,
+    check_count,
+    check_criterion,
+    check_loader,
+    check_optimizer,
+    check_plateau,
+    check_resume,
+    check_scheduler,
+)
+from modules.engine.metrics import Metric, is_torchmetric
+from modules.engine.Monitor import Mode, Monitor
+from modules.engine.Task import Criterion, StepFn, Task
+
+
+@dataclass(frozen=True)
+class TrainArguments:
+    """All but the callbacks."""
+
+    train_loader: Iterable[Any]
+    val_loader: Iterable[Any] | None
+    optimizer: torch.optim.Optimizer
+    criterion: Criterion | None
+    scheduler: LRScheduler | None
+    num_epochs: int
+    save_best: bool = True
+    save_last: bool = True
+    gradient_accumulation_steps: int = 1
+    clip_grad_norm: float | None = None
+    resume: bool | str | os.PathLike | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    step_fn: StepFn | None = None
+    monitor: str | None = None
+    mode: Mode | None = None
+    scheduler_interval: Literal["epoch", "step"] = "epoch"
+    save_every_steps: int | None = None
+    unused_parameters: bool = False
+
+    def check(self, model: nn.Module) -> None:
+        """Raises UserError for values that can't work with `model`."""
+        check_loader("train_loader", self.train_loader)
+        if self.val_loader is not None:
+            check_loader("val_loader", self.val_loader)
+        check_optimizer(self.optimizer, model)
+        check_scheduler(self.scheduler, self.scheduler_interval, self.optimizer)
+        check_count("num_epochs", self.num_epochs)
+        check_count("gradient_accumulation_steps", self.gradient_accumulation_steps)
+        if self.save_every_steps:
+            check_count("save_every_steps", self.save_every_steps)
+        check_clip_grad_norm(self.clip_grad_norm)
+        check_resume(self.resume)
+
+    def task(self, device: torch.device) -> Task:
+        """What is computed for a batch, with a criterion that is on `device`."""
+        task = Task(check_criterion(self.criterion, device), self.step_fn, self.metrics)
+        if self.val_loader is None and any(map(is_torchmetric, task.metrics.values())):
+            raise UserError("metrics: torchmetrics objects need a val_loader; pass one.")
+        return task
+
+    def monitored(self) -> Monitor:
+        """The figure that tells the best epoch."""
+        has_validation = self.val_loader is not None
+        name = self.monitor or ("val_loss" if has_validation else "train_loss")
+        monitor = Monitor(name, self.mode, otherwise=getattr(self.scheduler, "mode", None))
+        check_plateau(self.scheduler, monitor)
+        if self.step_fn is None:  # the names of its metrics are only known when it returns them
+            monitor.check(["train_loss", "lr", *(["val_loss"] if has_validation else []), *self.metrics])
+        return monitor

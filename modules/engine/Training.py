@@ -1,0 +1,253 @@
+"""One training of TrainingEngine: what a call of `train` does, from its first step to its last checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from modules.config.EmaConfig import EmaConfig
+from modules.config.errors import UserError
+from modules.distributed.Runtime import Runtime
+from modules.engine.batches import to_device
+from modules.engine.callbacks import EngineBoard, told_of_failure
+from modules.engine.EngineCheckpoints import EngineCheckpoints, load_model
+from modules.engine.EngineCommands import EngineCommands, stopping_on_ctrl_c
+from modules.engine.EngineOptimizer import EngineOptimizer
+from modules.engine.EpochTotals import EpochTotals
+from modules.engine.evaluation import inference_mode, measure
+from modules.engine.History import History
+from modules.engine.loading import mark_last, step_source
+from modules.engine.RankContext import rank_context
+from modules.engine.same_ranks import check_same_weights
+from modules.engine.TrainArguments import TrainArguments
+from modules.session.backups import ENGINE
+from modules.session.printing import print_line
+from modules.session.TrainCallbacks import CallbackList
+from modules.trainer.BackupStore import Backup
+from modules.trainer.heap import keep_freed_memory
+from modules.trainer.LoopSettings import LoopSettings
+from modules.trainer.Step import Step
+from modules.trainer.TrainingLoop import Action, TrainingLoop
+from modules.trainer.Trigger import Trigger
+
+REMEDY_FOR_NAN = "lower the optimizer's lr, or pass use_amp=False"
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """What all trainings of an engine share. model: on the runtime's device. folder: of everything that is written."""
+
+    model: nn.Module
+    runtime: Runtime
+    folder: Path
+    checkpoints: EngineCheckpoints
+    precision: Literal["no", "bf16", "fp16"]
+    ema: EmaConfig
+    seed: int
+
+
+class Training:
+    """Trains as `arguments` say. First `begin`, then `run`; all ranks must make the same calls.
+
+    listeners: hear of it. commands: may ask it to stop.
+    Raises UserError for arguments that can't work.
+    """
+
+    def __init__(
+        self, parts: EngineParts, arguments: TrainArguments, listeners: CallbackList, commands: EngineCommands
+    ):
+        arguments.check(parts.model)
+        self._parts, self._arguments, self._listeners, self._commands = parts, arguments, listeners, commands
+        self.task = arguments.task(parts.runtime.device)
+        self.history = History()
+        self._monitor = arguments.monitored()
+        self._totals = EpochTotals()
+        self._optimizer = EngineOptimizer(
+            arguments.optimizer, arguments.scheduler, arguments.scheduler_interval, parts.model
+        )
+        self._source = step_source(
+            arguments.train_loader, parts.runtime, arguments.gradient_accumulation_steps, parts.seed
+        )
+        self._board = EngineBoard(parts.folder / "tensorboard")
+        if parts.runtime.is_main:
+            listeners.listeners.append(self._board)
+        self._loop = self._make_loop()
+        self._has_compared = False  # the weights of the ranks
+
+    def _make_loop(self) -> TrainingLoop:
+        parts, arguments = self._parts, self._arguments
+        loop = TrainingLoop(
+            parts.model,
+            self._step,
+            lambda params: self._optimizer,
+            (self._source.num_steps() or 0) * arguments.num_epochs,
+            LoopSettings(
+                arguments.clip_grad_norm or 0.0, parts.ema, parts.precision, parts.seed, remedy_for_nan=REMEDY_FOR_NAN
+            ),
+            parts.runtime,
+            CallbackList([self._totals, self._listeners]),
+            self._commands,
+            arguments.unused_parameters,
+        )
+        if arguments.save_every_steps:
+            loop.actions["save"] = Action(Trigger(arguments.save_every_steps, "steps"), self._save_within_epoch)
+        return loop
+
+    def begin(self, loaded: Backup | None) -> None:
+        """Starts anew, or from the checkpoint that `resume` names, or from `loaded`."""
+        if self._parts.runtime.device.type == "cpu":
+            keep_freed_memory()
+        checkpoints, resume = self._parts.checkpoints, self._arguments.resume
+        backup = checkpoints.load(resume) if resume else loaded
+        if backup is None:
+            checkpoints.start_fresh()
+        else:
+            self._continue_from(backup)
+
+    def run(self) -> None:
+        """Trains to the end of the last epoch, or until it is asked to stop."""
+        loop, arguments, checkpoints = self._loop, self._arguments, self._parts.checkpoints
+        with ExitStack() as stack:
+            stack.callback(checkpoints.close)
+            stack.callback(self._board.close)
+            if arguments.save_last and self._parts.runtime.world_size == 1:
+                stack.enter_context(stopping_on_ctrl_c(self._commands))
+            stack.enter_context(told_of_failure(self._listeners))
+            self._listeners.on_started(time.time())
+            while loop.epoch < arguments.num_epochs and not loop.stopped:
+                if not self._train_epoch():  # stopped before the epoch's end
+                    break
+                self._end_epoch()
+            if loop.stopped and arguments.save_last:
+                self._save_last()
+            self.history.stopped = loop.stopped and loop.epoch < arguments.num_epochs
+            rank_context().step, rank_context().stopped = loop.step, self.history.stopped
+            self._parts.runtime.barrier("saving")
+        self._listeners.on_finished(loop.step)
+
+    # --- an epoch -------------------------------------------------------------------------------------------------
+
+    def _train_epoch(self) -> bool:
+        """Whether the epoch was trained to its end; a stop may come with its last step."""
+        loop = self._loop
+        epoch, first = loop.epoch, loop.step_in_epoch
+        if first == 0:
+            self._totals.clear()
+        self._parts.model.train()
+        loop.fit(self._steps(epoch, first))
+        if loop.epoch == epoch and not loop.stopped:
+            again = "it is used up after one epoch; pass a DataLoader" if epoch else "there is nothing to train on"
+            raise UserError(f"train_loader yields no batches: {again}.")
+        self._compare_weights()
+        return loop.epoch > epoch
+
+    def _steps(self, epoch: int, first: int) -> Iterator[Step]:
+        for number, (step, is_last) in enumerate(mark_last(self._source.steps(epoch, first)), first):
+            yield Step(step.counted(), epoch, number, is_last, step.padding)
+            if number > first:
+                self._compare_weights()
+
+    def _compare_weights(self) -> None:
+        """After the second step: gradients that are not averaged show, and DDP has told of those that are missing."""
+        if not self._has_compared:
+            self._has_compared = True
+            check_same_weights(self._parts.runtime, self._parts.model)
+
+    def _step(self, model: nn.Module, counted: tuple[Any, int | None]) -> tuple[Tensor, int, dict[str, Tensor]]:
+        """The step function of the loop."""
+        batch, planned = counted
+        measures = self._arguments.val_loader is None  # metrics are those of the training data then
+        result = self.task.run(model, to_device(batch, self._parts.runtime.device), planned, measures)
+        if not result.loss.requires_grad:
+            raise UserError(
+                "The loss does not depend on the trainable parameters of the model: compute it from the model's "
+                "output, without detach() or item()."
+            )
+        sums = {}
+        for name, (total, count) in result.sums.items():
+            sums[name], sums[f"{name}/count"] = total, count
+        return result.loss * result.samples, result.samples, sums
+
+    def _end_epoch(self) -> None:
+        """Validates, ends the scheduler's epoch, and saves."""
+        arguments = self._arguments
+        figures = self._measured()
+        self._optimizer.end_epoch(figures[self._monitor.name])
+        is_best = self._record_epoch(figures)
+        if arguments.save_best and is_best:
+            self._parts.checkpoints.save_best(self.state())
+        if arguments.save_last or (arguments.save_every_steps and self._loop.step % arguments.save_every_steps == 0):
+            self._save_last()
+        self._listeners.on_epoch(self.history.num_epochs, figures)
+
+    def _measured(self) -> dict[str, float]:
+        """The figures of the epoch that has been trained."""
+        figures = self._totals.means()
+        figures["lr"] = self._optimizer.torch.param_groups[0]["lr"]
+        if self._arguments.val_loader is not None:
+            parts = self._parts
+            with self.inference_mode():
+                measured = measure(parts.model, self._arguments.val_loader, self.task, parts.runtime, parts.seed)
+            figures["val_loss"] = measured.pop("loss")
+            figures.update(measured)
+        self._monitor.check(figures)
+        return figures
+
+    def _record_epoch(self, figures: dict[str, float]) -> bool:
+        """Adds an epoch to the history and returns whether it is the best so far."""
+        history, monitor = self.history, self._monitor
+        history.append(figures)
+        best = history.best_epoch
+        is_best = monitor.is_better(figures[monitor.name], history[monitor.name][best - 1] if best else None)
+        if is_best:
+            history.best_epoch = history.num_epochs
+        if self._parts.runtime.is_main:
+            self._parts.folder.mkdir(parents=True, exist_ok=True)
+            history.save(self._parts.folder / "history.json")
+            text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+            print_line(f"Epoch {history.num_epochs}: {text}{' (best)' if is_best else ''}")
+        return is_best
+
+    def inference_mode(self) -> AbstractContextManager:
+        """See `evaluation.inference_mode`; with the averaged weights, if there are any."""
+        parts = self._parts
+        return inference_mode(parts.model, parts.runtime, parts.precision, self._loop)
+
+    # --- checkpoints ----------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """See `TrainingEngine.state_dict`."""
+        tensors, data = self._loop.state()
+        data[ENGINE] = {"history": self.history.to_json(), "epoch_totals": self._totals.to_json()}
+        with self._loop.inference_weights():
+            used = self._parts.model.state_dict()  # its tensors keep the weights that they have here
+        if self._parts.ema.enabled:
+            tensors["training"] = tensors["model"]
+        return {"tensors": {**tensors, "model": used}, "data": data}
+
+    def _save_last(self) -> None:
+        self._parts.checkpoints.save_last(self.state())
+
+    def _save_within_epoch(self) -> None:
+        """After the last step of an epoch, `_end_epoch` saves when history and scheduler are past it, too."""
+        if self._loop.step_in_epoch:
+            self._save_last()
+
+    def _continue_from(self, backup: Backup) -> None:
+        loop, model = self._loop, self._parts.model
+        load_model(model, backup)
+        names = {*loop.trainable, *(name for name, _ in model.named_buffers())}
+        training = backup.tensors.get("training") or {
+            name: value for name, value in backup.tensors["model"].items() if name in names
+        }
+        loop.load_state({**backup.tensors, "model": training}, backup.data)
+        self._parts.checkpoints.go_back_to(loop.step)
+        own = backup.data[ENGINE]
+        self.history = History.from_json(own["history"])
+        self._totals.from_json(own["epoch_totals"])
