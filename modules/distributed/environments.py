@@ -20,6 +20,7 @@ Env = Mapping[str, str]
 LAUNCH_VARIABLE = "CHORUS_LAUNCH"
 RUN_ID_VARIABLE = "CHORUS_RUN_ID"
 ATTEMPT_VARIABLE = "CHORUS_ATTEMPT"
+FAULT_VARIABLE = "CHORUS_FAULT"  # for tests (modules/trainer/faults.py)
 
 _LOOPBACK = "127.0.0.1"
 _ACCELERATE_MARK = "ACCELERATE_MIXED_PRECISION"  # always set by `accelerate launch`

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import signal
 import sys
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 from modules.config.errors import UserError
 from modules.config.visible_text import visible_text
+from modules.distributed.environments import FAULT_VARIABLE
 from modules.distributed.errors import RankLostError
 from modules.distributed.nccl_errors import explain_nccl_error, has_known_cause, is_nccl_error
 from modules.launch.Supervisor import FAILED, FINISHED, STOPPED
@@ -174,6 +176,10 @@ def _train(make_trainer: MakeTrainer, callbacks: TrainCallbacks, commands: Train
         keep_freed_memory()
     with contextlib.closing(trainer.backups):
         trainer.start()
+        if fault := os.environ.get(FAULT_VARIABLE):
+            from modules.trainer.faults import inject_fault
+
+            inject_fault(trainer.loop, fault)
         trainer.train()
         trainer.end()
     callbacks.on_finished(trainer.step)

@@ -16,7 +16,6 @@ change differently on different ranks are set to rank 0's values after every ste
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,7 +37,6 @@ from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.Ema import Ema, swap_weights
-from modules.trainer.faults import Fault
 from modules.trainer.FusedBackward import FusedBackward
 from modules.trainer.LateReport import COUNT, LOSS, NOT_FINITE, LateReport, Names
 from modules.trainer.LoopOptimizer import LoopOptimizer
@@ -102,7 +100,6 @@ class TrainingLoop:
         self.step_in_epoch = 0  # steps done in the current epoch
         self.stopped = False
         self._smooth_loss = RunningMean()
-        self._fault = Fault(self.runtime.rank, os.environ.get("FAULT", ""))
         self._skipped_in_a_row = 0
         self._late: LateReport | None = None
         self._agreed: set[str] = set()  # requests known to all ranks and not yet served
@@ -154,8 +151,6 @@ class TrainingLoop:
     def train_step(self, step: Step) -> None:
         """Makes one optimizer step without waiting for the device, unless the optimizer or `step_fn` does."""
         self.epoch = step.epoch
-        if self._fault.step:
-            self._fault.before(self.step + 1, self)
         rates = self.optimizer.set_learning_rates(self.step)
         if self._needs_warm_up:
             self._warm_up(step)
@@ -315,8 +310,6 @@ class TrainingLoop:
                 if not counts:
                     loss_sum, batch_count = loss_sum * 0, 0
                     metrics = {name: value * 0 for name, value in metrics.items()}
-                if self._fault.spoils_loss(self.step + 1):
-                    loss_sum = loss_sum * float("nan")
                 if index == last:
                     self._beat()  # the following backward pass waits for slower ranks
                 backward(loss_sum)

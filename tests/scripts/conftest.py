@@ -55,8 +55,9 @@ def settings(tiny_sd15, tmp_path_factory) -> dict:
 def open_run(settings, tmp_path_factory) -> Iterator[Start]:
     """A function that starts a run in a folder of its own: open_run(launcher, *arguments, fault="", **changes).
 
-    launcher: one of LAUNCHERS, or "forked spawn", which takes a tenth of the time of "spawn". fault: as FAULT says it.
-    changes: of the settings. folder: of another run, to start in the same. variables: for the environment.
+    launcher: one of LAUNCHERS, or "forked spawn", which takes a tenth of the time of "spawn".
+    fault: the value of CHORUS_FAULT. changes: of the settings. folder: of another run, to start in the same.
+    variables: for the environment.
     """
     with contextlib.ExitStack() as stack:
 
@@ -66,7 +67,7 @@ def open_run(settings, tmp_path_factory) -> Iterator[Start]:
             values = {**settings, "workspace_dir": str(folder), "initial_port": str(free_port()), **changes}
             config_file = place / "settings.yaml"
             config_file.write_text(yaml.safe_dump(values), encoding="utf-8")
-            variables = {**(variables or {}), **({"FAULT": fault} if fault else {})}
+            variables = {**(variables or {}), **({"CHORUS_FAULT": fault} if fault else {})}
             name, forked = launcher.removeprefix("forked "), launcher in FORKED
             run = StartedRun(name, config_file, folder, *arguments, variables=variables, forked=forked)
             return stack.enter_context(run)

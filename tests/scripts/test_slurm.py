@@ -270,7 +270,7 @@ def test_a_job_whose_time_ends_backs_up_is_queued_again_once_and_ends_as_if_noth
     assert ForkedScript(alone, os.environ | ON_CPUS, folder / "alone.txt", cwd=folder).wait(PATIENCE_SECONDS) == 0
 
     script = write("--nodes", "2", *MINIMUM, "--python", sys.executable)
-    code = submit(script, folder, seconds=300, FAULT="preempt@3:3", **ON_CPUS)
+    code = submit(script, folder, seconds=300, CHORUS_FAULT="preempt@3:3", **ON_CPUS)
     output = (folder / "slurm-4711.out").read_text(encoding="utf-8")
     assert code == 0, output
     assert (folder / "slurm" / "job-4711.txt").read_text() == "2\n"

@@ -195,7 +195,7 @@ class FaultsOf:
         record = assert_failed(open_run(self.launcher, fault="raise@1:3"), 1)
         assert record["kind"] == "error"
         assert record["text"] == "RuntimeError: injected fault"
-        assert "in before" in record["traceback"]
+        assert "in _fail" in record["traceback"]
         assert record["phase"] == "training"
 
 

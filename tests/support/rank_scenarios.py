@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import random
 import threading
 import time
@@ -22,6 +21,7 @@ from modules.config.files import load_config
 from modules.distributed.shards import full_tensor
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.attach_method import attach_method
+from modules.trainer.faults import inject_fault
 from modules.trainer.GenericTrainer import GenericTrainer
 from modules.trainer.StartProgress import StartProgress
 from modules.trainer.Step import Step
@@ -99,8 +99,9 @@ def train(
     if own_workspace and runtime.rank:
         settings.workspace_dir += f"-rank-{runtime.rank}"
     trainer = WatchedTrainer(settings, runtime, resume)
-    with environment(FAULT=fault):
-        trainer.start()
+    trainer.start()
+    if fault:
+        inject_fault(trainer.loop, fault)
     if weights:
         save_tensors(Path(weights) / f"before-{runtime.rank}.safetensors", copied(trainer.loop.trainable))
     trainer.train()
@@ -185,23 +186,6 @@ def after_attaching(change: Callable[[BaseModel], None]) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def environment(**values: str) -> Iterator[None]:
-    """Inside, these environment variables are set; empty ones are unset."""
-    before = {name: os.environ.get(name) for name in values}
-    try:
-        for name, value in values.items():
-            os.environ.pop(name, None)
-            if value:
-                os.environ[name] = value
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-
-
 # --- ranks that differ ------------------------------------------------------------------------------------------------
 
 
@@ -222,8 +206,8 @@ def train_on_another_base(make_runtime: MakeRuntime, config: str) -> str:
 def train_with_fault(make_runtime: MakeRuntime, config: str, fault: str) -> dict[str, Any]:
     """The error of a failing run, and the steps done before."""
     trainer = WatchedTrainer(load_config(config), make_runtime())
-    with environment(FAULT=fault):
-        trainer.start()
+    trainer.start()
+    inject_fault(trainer.loop, fault)
     return {"error": caught(trainer.train), "step": trainer.step}
 
 
