@@ -19,7 +19,6 @@ SCRIPTS = (
     "config_reference.py",
     "presets_reference.py",
     "api_reference.py",
-    "scaling_model.py",
     "gpu_report.py",
 )
 

@@ -6,9 +6,7 @@ from tests.support.removed_family import declaring_files, remove
 
 # What shows or presumes one family.
 KNOWN = {
-    "flux1": {"scripts/scaling_model.py: flux1"},  # an example of the page on scaling
     "sd15": {"tests/config/test_validation.py: fails"},  # which tests settings of the default family
-    "sdxl": {"scripts/scaling_model.py: sdxl"},
     "wan21": {"scripts/make_video_demo.py: wan21"},  # the demo is a tiny one
 }
 

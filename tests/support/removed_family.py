@@ -33,7 +33,6 @@ GENERATED = (
     "README.md",
     "docs/families.md",
     "docs/presets.md",
-    "docs/scaling.md",
     "docs/settings.md",
     "resources/families.json",
     "resources/lora_layers.json",
