@@ -52,6 +52,7 @@ MEMBERS = {
         "reduce_tensor",
     ),
     "launch_distributed_training": (),
+    "multi_node_commands": (),
     "distributed_train_worker": (),
     "History": ("num_epochs", "plot", "save"),
     "TrainCallbacks": (

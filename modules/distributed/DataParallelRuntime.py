@@ -229,6 +229,13 @@ class DataParallelRuntime(Runtime):
         dist.all_gather(parts, own, self._on_host())
         return [part[:length].numpy().tobytes() for part, length in zip(parts, map(int, lengths), strict=True)]
 
+    def broadcast_bytes(self, data: bytes, num_bytes: int) -> bytes:
+        own = torch.empty(num_bytes, dtype=torch.uint8)
+        if self.is_main:
+            own = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        dist.broadcast(own, 0, self._on_host())
+        return own.numpy().tobytes()
+
     def gather(self, value: T, why: str) -> list[T]:
         with self.heartbeat.phase("waiting"):
             return self._exchange.gather(value, why)

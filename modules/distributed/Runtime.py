@@ -145,6 +145,10 @@ class Runtime:
         """The data of all ranks, in rank order. A collective of the CPU, for much more data than `gather` takes."""
         return [data]
 
+    def broadcast_bytes(self, data: bytes, num_bytes: int) -> bytes:
+        """Rank 0's `num_bytes` of data, on every rank; the others' are ignored. A collective of the CPU."""
+        return data
+
     def gather(self, value: T, why: str) -> list[T]:
         """The values (plain data) of all ranks, in rank order, on every rank. why: for the message of a lost rank."""
         return [value]

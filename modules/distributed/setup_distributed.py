@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from modules.config.counted import counted
 from modules.config.errors import ConfigError, first_line
+from modules.config.installation import command_name
 from modules.distributed.DataParallelRuntime import DataParallelRuntime, DataParallelSettings
 from modules.distributed.environments import RankEnvironment, find_environment
 from modules.distributed.errors import RanksError
@@ -339,7 +340,8 @@ def _introduce(config: TrainConfig, membership: Membership, tell: Tell, warn: Te
     if several and not membership.meeting.has_secret:
         warn(
             f"{TOKEN_VARIABLE} is not set: whoever reaches the machines' ports can forge what they tell each other. "
-            "scripts/multi_node.py and scripts/slurm_job.py write commands that set it."
+            f"{command_name('multi_node')} and {command_name('slurm_job')} write commands that set it, and so does "
+            "multi_node_commands for a program of your own."
         )
     if several:
         warn("Several machines train together: their gradients are neither authenticated nor encrypted.")

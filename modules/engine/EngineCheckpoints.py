@@ -14,8 +14,8 @@ from modules.distributed.Runtime import Runtime
 from modules.session.atomic import remove_folder
 from modules.session.backups import find_backups
 from modules.trainer.BackupStore import Backup, BackupStore
-from modules.trainer.resuming import newest_backup
-from modules.trainer.TrainingError import DamagedBackup
+from modules.trainer.resuming import agreed_backup, newest_backup
+from modules.trainer.TrainingError import DamagedBackup, TrainingError
 
 
 class EngineCheckpoints:
@@ -63,19 +63,24 @@ class EngineCheckpoints:
         Raises UserError if it can't be read. All ranks must call it.
         """
         if resume is True or resume == "last":
-            return newest_backup(self._last, self._runtime, "output_dir")
+            return newest_backup(self._last, self._runtime)
         if resume == "best":
-            return newest_backup(self._best, self._runtime, "output_dir")
+            return newest_backup(self._best, self._runtime)
         if not resume:
             return None
         path = Path(resume)
-        try:
-            return self._store(path.parent).load(path.name)
-        except DamagedBackup as error:
-            raise UserError(
-                f"resume {str(path)!r}: it is not a complete checkpoint ({error}); use True, 'best' or the folder of a "
-                "checkpoint, such as engine.last_checkpoint."
-            ) from error
+        store = self._store(path.parent)
+
+        def find() -> Backup:
+            try:
+                return store.load(path.name)
+            except DamagedBackup as error:
+                raise TrainingError(
+                    f"resume {str(path)!r}: it is not a complete checkpoint ({error}); use True, 'best' or the folder "
+                    "of a checkpoint, such as engine.last_checkpoint."
+                ) from error
+
+        return agreed_backup(store, self._runtime, find)
 
     def start_fresh(self) -> None:
         """Removes the earlier checkpoints of this engine. Raises UserError on every rank if another's are there."""

@@ -46,22 +46,13 @@ class Places:
     options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for label, value in (
-            ("The settings file", self.config_path),
-            ("Python", self.python),
-            ("The folder of Chorus", self.chorus),
-            ("The working folder", self.folder),
-            ("The network interface", self.interface),
-            *(("An option", option) for option in self.options),
-        ):
-            check_text(label, value)
-            if not value.strip() and label != "The network interface":
-                raise UserError(f"{label} is empty: write where it is on every machine.")
-            if value.startswith("~"):
-                raise UserError(f"{label} {value!r}: shells leave a quoted ~ as it is; write the whole path.")
-        for label, value in (("The folder of Chorus", self.chorus), ("The working folder", self.folder)):
-            if not (PurePosixPath(value).is_absolute() or PureWindowsPath(value).is_absolute()):
-                raise UserError(f"{label} {value!r} is not a whole path: start it at the root, as in /opt/chorus.")
+        check_place("The settings file", self.config_path)
+        check_place("Python", self.python)
+        check_place("The folder of Chorus", self.chorus, is_whole=True)
+        check_place("The working folder", self.folder, is_whole=True)
+        check_place("The network interface", self.interface, may_be_empty=True)
+        for option in self.options:
+            check_place("An option", option)
 
 
 @dataclass(frozen=True)
@@ -100,8 +91,7 @@ def node_commands(config: TrainConfig, ranks_per_node: int, places: Places, resu
     variables = []
     if config.enable_multi_gpu and config.device_indexes:
         variables.append(("CUDA_DEVICE_ORDER", "PCI_BUS_ID"))  # so that indexes refer to the GPUs that were chosen
-    if places.interface.strip():
-        variables += [(f"{library}_SOCKET_IFNAME", places.interface.strip()) for library in ("NCCL", "GLOO")]
+    variables += interface_variables(places.interface)
     return [
         Command(
             rank,
@@ -113,6 +103,12 @@ def node_commands(config: TrainConfig, ranks_per_node: int, places: Places, resu
         )
         for rank in range(num_nodes)
     ]
+
+
+def interface_variables(interface: str) -> list[tuple[str, str]]:
+    """The environment variables that name the network interface; none for an empty one."""
+    name = interface.strip()
+    return [(f"{library}_SOCKET_IFNAME", name) for library in ("NCCL", "GLOO")] if name else []
 
 
 def check_address(config: TrainConfig) -> None:
@@ -212,16 +208,18 @@ def _arguments(config: TrainConfig, ranks_per_node: int, node_rank: int, places:
             settings |= {"num_nodes": config.num_nodes, "node_rank": node_rank, "master_addr": config.master_addr}
             settings |= {"initial_port": config.initial_port}
         return [places.python, *script, *(f"--set={path}={value}" for path, value in settings.items())]
+    address = (config.master_addr, config.initial_port)
+    return [*torchrun_arguments(places.python, config.num_nodes, node_rank, ranks_per_node, *address), *script]
+
+
+def torchrun_arguments(
+    python: str, num_nodes: int, node_rank: int, ranks_per_node: int, master_addr: str, master_port: str | int
+) -> list[str]:
+    """What starts the ranks of a node by torchrun, ahead of their program. With one node, it needs no address."""
     # Not --rdzv-backend=c10d: with it the machine that happens to start first becomes rank 0, whatever its number is.
-    return [
-        *(places.python, "-m", "torch.distributed.run"),
-        f"--nnodes={config.num_nodes}",
-        f"--node-rank={node_rank}",
-        f"--nproc-per-node={ranks_per_node}",
-        f"--master-addr={config.master_addr}",
-        f"--master-port={config.initial_port}",
-        *script,
-    ]
+    nodes = [f"--nnodes={num_nodes}", f"--node-rank={node_rank}", f"--nproc-per-node={ranks_per_node}"]
+    address = [f"--master-addr={master_addr}"] if master_addr else []
+    return [python, "-m", "torch.distributed.run", *nodes, *address, f"--master-port={master_port}"]
 
 
 def _check_arguments(
@@ -243,6 +241,17 @@ def _check_arguments(
         f"--master-port={config.initial_port}",
         *(["--resume"] if resume else []),
     ]
+
+
+def check_place(label: str, value: str, *, may_be_empty: bool = False, is_whole: bool = False) -> None:
+    """Raises UserError for what no command can name. label: how the sentence begins. is_whole: must be a whole path."""
+    check_text(label, value)
+    if not value.strip() and not may_be_empty:
+        raise UserError(f"{label} is empty: write where it is on every machine.")
+    if value.startswith("~"):
+        raise UserError(f"{label} {value!r}: shells leave a quoted ~ as it is; write the whole path.")
+    if is_whole and not (PurePosixPath(value).is_absolute() or PureWindowsPath(value).is_absolute()):
+        raise UserError(f"{label} {value!r} is not a whole path: start it at the root, as in /opt/chorus.")
 
 
 def check_text(label: str, value: str) -> None:

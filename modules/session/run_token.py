@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from modules.config.errors import UserError
+from modules.config.installation import command_name
 
 TOKEN_VARIABLE = "CHORUS_TOKEN"
 MIN_CHARS = 16
@@ -27,7 +28,7 @@ def token_of(env: Mapping[str, str] = os.environ) -> bytes:
     if token and len(token) < MIN_CHARS:  # the message must not contain it
         raise UserError(
             f"{TOKEN_VARIABLE} has {len(token)} characters: it must have at least {MIN_CHARS}; let "
-            "scripts/multi_node.py make one."
+            f"{command_name('multi_node')} make one."
         )
     return os.fsencode(token)
 

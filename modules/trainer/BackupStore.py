@@ -152,7 +152,7 @@ class BackupStore:
             more = f" and {len(skipped) - MAX_NAMED} more" if len(skipped) > MAX_NAMED else ""
             raise TrainingError(
                 f"None of the backups in {self.folder} can be resumed from: {named}{more}; restore the files of one of "
-                "them, or choose another workspace_dir to start a new run."
+                "them, or start a new run in another folder."
             )
         return None
 

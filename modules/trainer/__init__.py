@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from modules.engine.EarlyStopping import EarlyStopping
     from modules.engine.History import History
     from modules.engine.launch import launch_distributed_training
+    from modules.engine.multi_node_commands import multi_node_commands
     from modules.engine.TrainingEngine import TrainingEngine
     from modules.engine.worker import distributed_train_worker
     from modules.session.StepInfo import StepInfo
@@ -26,6 +27,7 @@ __all__ = [
     "UserError",
     "distributed_train_worker",
     "launch_distributed_training",
+    "multi_node_commands",
 ]
 
 # Imported lazily: some import torch, and modules of this package, which must not import them back.
@@ -38,6 +40,7 @@ _PUBLIC = {
     "UserError": "config.errors",
     "distributed_train_worker": "engine.worker",
     "launch_distributed_training": "engine.launch",
+    "multi_node_commands": "engine.multi_node_commands",
 }
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from modules.trainer.sent_backups import sent_backup
 from modules.trainer.TrainingError import DamagedBackup, TrainingError
 
 if TYPE_CHECKING:
@@ -11,16 +14,24 @@ if TYPE_CHECKING:
     from modules.trainer.BackupStore import Backup, BackupStore
 
 
-def newest_backup(backups: BackupStore, runtime: Runtime, folder_setting: str = "workspace_dir") -> Backup | None:
+def newest_backup(backups: BackupStore, runtime: Runtime) -> Backup | None:
     """The newest good backup that rank 0 finds, loaded on every rank; None if there is no backup.
 
-    folder_setting: what the caller's user chooses the folder by, for the message.
     Raises TrainingError, on all ranks, if all backups are damaged or if any rank can't read this one.
+    """
+    return agreed_backup(backups, runtime, backups.newest)
+
+
+def agreed_backup(backups: BackupStore, runtime: Runtime, find: Callable[[], Backup | None]) -> Backup | None:
+    """The backup that `find` gives on rank 0, one of `backups`, loaded on every rank; None if it finds none.
+
+    A machine on whose disk it isn't gets it from rank 0.
+    Raises TrainingError, on all ranks, if `find` does on rank 0 or if any rank can't read the backup.
     """
     backup, refusal, own = None, "", None
     if runtime.is_main:
         try:
-            backup = backups.newest()
+            backup = find()
         except TrainingError as error:
             own, refusal = error, _without_path(error, backups, "rank 0's backup folder")
     name, refused = runtime.broadcast([backup.path.name if backup else None, refusal], "looking for a backup")
@@ -28,19 +39,35 @@ def newest_backup(backups: BackupStore, runtime: Runtime, folder_setting: str = 
         raise own or TrainingError(refused)
     if name is None:
         return None
-    problem = ""
-    if backup is None:
+    is_here = backup is not None or (backups.folder / name).exists()
+    if runtime.num_nodes == 1 or all(runtime.gather(is_here, "looking for a backup")):
+        return _read_on_all(backups, runtime, name, backup)
+    with sent_backup(runtime, backups.folder, name, not is_here) as (copy, problem):
+        backup = _read_on_all(backups, runtime, name, backup, "" if is_here else copy.name, problem)
+    return replace(backup, path=backups.folder / name)
+
+
+def _read_on_all(
+    backups: BackupStore, runtime: Runtime, name: str, backup: Backup | None, copy: str = "", problem: str = ""
+) -> Backup:
+    """The backup of that name, unless this rank has read it already; from a `copy` of another name, if there is one.
+
+    problem: why it can't be read. Raises TrainingError, on all ranks, if any of them has a problem.
+    """
+    if backup is None and not problem:
         try:
-            backup = backups.load(name)
+            backup = backups.load(copy or name)
         except DamagedBackup as error:
             problem = _without_path(error, backups, "the folder")
     problems = runtime.gather(problem, "reading")
     without = [rank for rank, text in enumerate(problems) if text]
     if without:
         raise TrainingError(
-            f"Rank {without[0]} can't read the backup {name} in {backups.folder} ({problems[without[0]]}): copy the "
-            f"folder to its machine, or choose {folder_setting} on a disk that all machines share."
+            f"Rank {without[0]} can't read the backup {name} in {backups.folder} ({problems[without[0]]}): check the "
+            "disk; if it is one that the machines don't share, remove the backup from that machine, which then gets "
+            "rank 0's."
         )
+    assert backup is not None  # this rank has no problem either
     return backup
 
 

@@ -34,6 +34,9 @@ class ThreadRuntime(Runtime):
     def broadcast(self, value: T, why: str) -> T:
         return self.gather(value, why)[0]
 
+    def broadcast_bytes(self, data: bytes, num_bytes: int) -> bytes:
+        return bytes.fromhex(self.broadcast(data.hex(), "sending bytes"))
+
     def barrier(self, why: str) -> None:
         self.gather(None, why)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 
+from modules.trainer import sent_backups
 from modules.trainer.BackupStore import BackupStore
 from modules.trainer.resuming import newest_backup
 from modules.trainer.TrainingError import TrainingError
@@ -36,7 +39,7 @@ def resume(folders) -> list:
             return str(error)
         return backup and backup.data["step"]
 
-    return ThreadRanks(2, num_nodes=2).run(of_rank)
+    return ThreadRanks(len(folders), num_nodes=2).run(of_rank)
 
 
 def test_all_ranks_resume_from_the_newest_good_backup_of_rank_0(folders):
@@ -63,3 +66,21 @@ def test_a_backup_damaged_on_another_machine_is_refused_by_all_ranks(folders):
     for told in resume(folders):
         assert "Rank 1 can't read the backup step-000000010" in told
         assert "model.safetensors has 0 bytes" in told
+
+
+def test_a_machine_without_the_backup_gets_it_from_rank_0_for_all_of_its_ranks(folders, monkeypatch):
+    monkeypatch.setattr(sent_backups, "CHUNK_BYTES", 100)  # so that the files take several
+    (folders[1] / "step-000000010").rename(folders[1] / "away")
+    there = set(folders[1].iterdir())
+    assert resume([folders[0], folders[0], folders[1], folders[1]]) == [10] * 4
+    assert set(folders[1].iterdir()) == there
+    shutil.rmtree(folders[1])
+    assert resume(folders) == [10, 10]
+
+
+def test_a_machine_that_has_no_space_for_the_backup_is_named_by_all_ranks(folders):
+    shutil.rmtree(folders[1])
+    folders[1].touch()
+    for told in resume(folders):
+        assert told.startswith("Rank 1 can't read the backup step-000000010 in ")
+        assert "a copy of rank 0's can't be written: " in told

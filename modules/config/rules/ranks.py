@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from modules.config.addresses import why_no_address
 from modules.config.counted import counted
 from modules.config.families import load_families
 from modules.config.methods import METHODS, facts_of
@@ -69,6 +70,8 @@ def machine_problems(config: TrainConfig) -> Iterator[Problem]:
             "only this machine can find machine 0 by it, the others can't; write its address."
         )
         yield Problem("master_addr", message, blocking=False)
+    elif config.num_nodes > 1 and (reason := why_no_address(config.master_addr)):
+        yield Problem("master_addr", f"master_addr {config.master_addr!r}: {reason}")
 
 
 def strategy_problems(config: TrainConfig) -> Iterator[Problem]:
