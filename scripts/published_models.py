@@ -56,17 +56,19 @@ def denoiser_call(family: Family, side: int) -> Callable[[nn.Module], object]:
         text |= {name: torch.ones(1, *shape, dtype=torch.long, device="cpu") for name, shape in masks.items()}
         if family.text.collate == "list":
             text = {name: list(value) for name, value in text.items()}
-        timestep, sizes, guidance = torch.empty(1), torch.empty(1, 6), torch.empty(1)
+        timestep, guidance = torch.empty(1), torch.empty(1)
+        given = {"sizes": torch.empty(1, 6)}
     packed, shape = family.pack(latents), tuple(latents.shape)
-    others = {"first_frame": latents[:, :, :1] if family.encode_first else latents} if family.needs_first_frame else {}
+    if family.needs_first_frame:
+        given["first_frame"] = latents[:, :, :1] if family.encode_first else latents
     if family.published.image_features:
-        others["image_features"] = torch.empty(1, *family.published.image_features, device="meta")
+        given["image_features"] = torch.empty(1, *family.published.image_features, device="meta")
     if family.inpainting:
         channels = num_mask_channels(family.inpainting, side // shape[-1]) + shape[1]
-        others["inpainting"] = torch.empty(1, channels, *shape[2:], device="meta")
+        given["inpainting"] = torch.empty(1, channels, *shape[2:], device="meta")
 
     def call(model: nn.Module) -> object:
-        inputs = DenoiserCall(model, packed, timestep, text, shape, sizes, guidance, **others)
+        inputs = DenoiserCall(model, packed, timestep, text, shape, given, guidance)
         with _MasksFollow():
             return model(**family.inputs(inputs))
 

@@ -183,19 +183,21 @@ def make_inputs(base: Any, count: int, width: int, height: int, frames: int) -> 
     shape = family.codec.shape(make_vae(base), width, height, frames)
     latents = torch.empty(count, *shape, device=GPU)
     timestep = torch.full((count,), 500.0)
-    given: dict[str, Any] = {"host_timestep": timestep, "text": make_text(family, count)}
-    given["sizes"] = torch.zeros(count, 6).to(GPU) if family.takes_sizes else None
-    first = latents[:, :, :1] if family.encode_first else latents
-    given["first_frame"] = first if family.needs_first_frame else None
-    features = family.published.image_features
-    given["image_features"] = torch.empty(count, *features, device=GPU) if features else None
+    given: dict[str, Any] = {}
+    if family.takes_sizes:
+        given["sizes"] = torch.zeros(count, 6).to(GPU)
+    if family.needs_first_frame:
+        given["first_frame"] = latents[:, :, :1] if family.encode_first else latents
+    if features := family.published.image_features:
+        given["image_features"] = torch.empty(count, *features, device=GPU)
     if family.max_references == 1 or family.needs_references:  # made for it
         shape = family.codec.shape(make_vae(base), *reference_size(family, width, height), 1)
         given["references"] = [[row] for row in torch.empty(count, *shape, device=GPU)]
     if family.inpainting:
         channels = num_mask_channels(family.inpainting, height // latents.shape[-2]) + latents.shape[1]
         given["inpainting"] = torch.empty(count, channels, *latents.shape[2:], device=GPU)
-    return {"noised": latents, "timestep": timestep.to(GPU), **given}
+    text = make_text(family, count)
+    return {"noised": latents, "timestep": timestep.to(GPU), "text": text, "given": given, "host_timestep": timestep}
 
 
 def make_batch(config: TrainConfig, base: Any) -> Any:
@@ -222,11 +224,7 @@ def make_batch(config: TrainConfig, base: Any) -> Any:
         **fixed,
         noise=torch.empty_like(inputs["noised"]),
         latents=inputs["noised"],
-        sizes=inputs["sizes"],
-        first_frame=inputs["first_frame"],
-        image_features=inputs["image_features"],
-        references=inputs.get("references"),
-        inpainting=inputs.get("inpainting"),
+        given=inputs["given"],
         text=None if trained_encoders(config, base) else inputs["text"],
     )
 

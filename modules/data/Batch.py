@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -24,24 +25,25 @@ class Batch:
     u: [B], uniform draws in [0, 1) for the timesteps.
     latents: [B, C, H, W], clean and normalized; None if the method takes pixels.
     pixels: [B, 3, H, W] in [-1, 1], or None.
-    sizes: [B, 6], in pixels: height and width of the original image, top and left of the crop in the resized image,
-        height and width of the crop; None for families that don't take them.
+    given: what the denoiser sees beside text and latents, by name, each a tensor [B, ...] or a list of tensors for
+        each sample. A name is missing where the family does not take it or no sample has it:
+        sizes: [B, 6], in pixels: height and width of the original image, top and left of the crop in the resized image,
+            height and width of the crop.
+        references: of each sample, the normalized latents of its reference images, not batched, whose sizes may differ.
+        first_frame: [B, C, F, H, W], normalized latents of the clips with gray in place of all frames but the first
+            (and the last, see `last_given`); of families with `encode_first`, what that gives.
+        last_given: bool[B], clips whose `first_frame` shows the last frame, too.
+        first_given: bool[B], clips whose first latent frame gets no noise and is no part of the loss.
+        image_features: [B, tokens, width], what an image encoder makes of the first frames.
+        inpainting: [B, M + C, h, w], for families that paint a part of an image: the mask as they see it, 1 where they
+            paint, and normalized latents of the image with gray in place of that part.
     input_noise: [B, C, H, W], added to the latents instead of `noise`, which stays the target; None to use `noise`.
     offset: [B, C, 1, 1], noise that is the same all over an image, of which both `noise` and `input_noise` get a share
         that depends on the timestep; None if they have it already, or none.
     mask: [B, 1, H, W], 1 where the image is learned and 0 where it is not; None if no sample is masked.
     prior: bool[B], samples whose target is the prediction of the base model before training, or None.
-    first_frame: [B, C, F, H, W], normalized latents of the clips with gray in place of all frames but the first (and
-        the last, see `last_given`), for families that need it; of those with `encode_first`, what that gives.
-    inpainting: [B, M + C, h, w], for families that paint a part of an image: the mask as they see it, 1 where they
-        paint, and normalized latents of the image with gray in place of that part; None for others.
-    image_features: [B, tokens, width], what an image encoder makes of the first frames, for families that need it.
-    last_given: bool[B], clips whose `first_frame` shows the last frame, too, or None.
-    first_given: bool[B], clips whose first latent frame gets no noise and is no part of the loss, or None.
     unconditional: bool[B], samples whose conditioning is all zeros, or None.
     cpu_u: a copy of `u` on the CPU if the batch is on another device; see `host_u`.
-    references: of each sample, the normalized latents of its reference images, not batched, whose sizes may differ;
-        None if no sample has any.
     text: conditioning by name; None if the text encoder trains and encodes `prompts` in each step.
     preserved: bool[B], samples whose caption has a class for output preservation, or None.
     class_prompts, class_text: as `prompts` and `text`, with the class in place of the trigger word in the rows that are
@@ -55,18 +57,12 @@ class Batch:
     prompts: list[str]
     latents: Tensor | None = None
     pixels: Tensor | None = None
-    sizes: Tensor | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
     input_noise: Tensor | None = None
     offset: Tensor | None = None
     mask: Tensor | None = None
     prior: Tensor | None = None
-    first_frame: Tensor | None = None
-    inpainting: Tensor | None = None
-    image_features: Tensor | None = None
-    last_given: Tensor | None = None
-    first_given: Tensor | None = None
     unconditional: Tensor | None = None
-    references: list[list[Tensor]] | None = None
     text: Conditioning | None = None
     preserved: Tensor | None = None
     class_prompts: list[str] | None = None

@@ -78,9 +78,9 @@ class LatentEncoder:
         return self.encode(whole)[0]
 
     def encode_ends(self, frames: Callable[[], Iterator[np.ndarray]], num_frames: int, last: bool) -> Tensor:
-        """A row of `Batch.first_frame`: of a clip of `num_frames` with gray in place of all of `frames` but the first.
+        """A row of the `first_frame` in `Batch.given`: a clip of `num_frames` with gray in place of all but the first.
 
-        last: whether the last one is kept, too.
+        frames: of the clip, as in `encode_clip`. last: whether the last one is kept, too.
         """
         import torch
 
@@ -99,7 +99,7 @@ class LatentEncoder:
         return self.encode_clip(gray_elsewhere)
 
     def image_features(self, frames: Callable[[], Iterator[np.ndarray]]) -> Tensor:
-        """Of a clip, as a row of `Batch.image_features`, for families that have `image_components`."""
+        """Of a clip, as a row of the `image_features` in `Batch.given`, for families that have `image_components`."""
         import torch
 
         assert self._pipe is not None

@@ -48,7 +48,7 @@ class SampleSource:
     dtype: of the tensors in a batch.
     image_to_video, last_frame: the shares of clips whose first and whose last frame is given.
     whole_mask: the share of drawn masks for inpainting that are the whole image.
-    sizes: whether batches include `Batch.sizes`.
+    sizes: whether batches include the `sizes` in `Batch.given`.
     sees_references: whether text encoders see the references of a sample.
     diffusion, loss: settings of the noise, of masks and of prior preservation.
     timesteps: the distribution of timesteps.
@@ -91,8 +91,7 @@ class SampleSource:
             _with_last_frame(self.pictures.record(sample)) if last else self.pictures.record(sample)
             for sample, last in zip(samples, last_given, strict=True)
         ]
-        names = [name for name in ("latents", "pixels", "first_frame", "image_features") if name in records[0]]
-        pictures = _stacked([{name: record[name] for name in names} for record in records])
+        pictures = _shared(records, "latents", "pixels")
         shape = self.pictures.noise_shape(pictures)
         u = [self.timesteps.at(uniform(*draw, "timestep"), shape) for draw in draws]
         noise = torch.stack([self._noise(draw, shape) for draw in draws]).to(self.dtype)
@@ -104,15 +103,11 @@ class SampleSource:
             noise=noise,
             u=torch.tensor(u, dtype=torch.float64).to(exact),
             prompts=prompts,
-            sizes=torch.tensor([self._sizes(sample) for sample in samples]).float() if self.sizes else None,
+            given=self._given(records, draws, last_given, shape),
             text=self._text(prompts, samples),
             input_noise=self._input_noise(noise, draws, shape),
             offset=self._offset(draws, shape, pictures) if self.diffusion.offset_noise_by_timestep else None,
             mask=self._masks(records, draws, shape),
-            references=self._references(records),
-            inpainting=self._inpainting(records, draws),
-            last_given=_marked(last_given),
-            first_given=_marked([self._gives_first(draw, shape) for draw in draws]),
             prior=_marked([self._is_prior(sample) for sample in samples]),
             unconditional=_marked(dropped) if self.zero_unconditional else None,
             preserved=_marked(has_class),
@@ -120,6 +115,23 @@ class SampleSource:
             class_text=self._text(of_class, samples) if any(has_class) else None,
             **{name: value.to(self.dtype) for name, value in pictures.items()},
         )
+
+    def _given(
+        self, records: list[dict[str, Tensor]], draws: list[Draw], last_given: list[bool], shape: tuple[int, ...]
+    ) -> dict[str, Tensor | list[list[Tensor]]]:
+        """`Batch.given`. records, draws, last_given: of each sample. shape: of the latents of one."""
+        import torch
+
+        in_records = _shared(records, "first_frame", "image_features")
+        found: dict[str, Tensor | list[list[Tensor]] | None] = {
+            **{name: value.to(self.dtype) for name, value in in_records.items()},
+            "sizes": torch.tensor([self._sizes(draw[2]) for draw in draws]).float() if self.sizes else None,
+            "references": self._references(records),
+            "inpainting": self._inpainting(records, draws),
+            "last_given": _marked(last_given),
+            "first_given": _marked([self._gives_first(draw, shape) for draw in draws]),
+        }
+        return {name: value for name, value in found.items() if value is not None}
 
     def _text(self, prompts: list[str], samples: list[int]) -> Conditioning | None:
         if self.text is None:
@@ -150,7 +162,7 @@ class SampleSource:
         return self.captions.draw(sample, epoch, repeat)
 
     def _sizes(self, sample: int) -> tuple[int, ...]:
-        """A row of Batch.sizes."""
+        """A row of the `sizes` in `Batch.given`."""
         left, top, right, bottom = crop_of(self.dataset, self.buckets, sample).box
         height, width = int(self.dataset.heights[sample]), int(self.dataset.widths[sample])
         return height, width, top, left, bottom - top, right - left
@@ -231,18 +243,23 @@ class SampleSource:
         return torch.stack(masks).to(self.dtype)
 
     def _references(self, records: list[dict[str, Tensor]]) -> list[list[Tensor]] | None:
-        """`Batch.references`."""
+        """The `references` in `Batch.given`; None if no sample has any."""
         found = [[value.to(self.dtype) for value in references_in(record)] for record in records]
         return found if any(found) else None
 
     def _inpainting(self, records: list[dict[str, Tensor]], draws: list[Draw]) -> Tensor | None:
-        """`Batch.inpainting`."""
+        """The `inpainting` in `Batch.given`."""
         import torch
 
         if MASKS not in records[0]:
             return None
         pairs = zip(records, draws, strict=True)
         return torch.stack([chosen_inpainting(record, draw, self.whole_mask) for record, draw in pairs]).to(self.dtype)
+
+
+def _shared(records: list[dict[str, Tensor]], *names: str) -> dict[str, Tensor]:
+    """Those of `names` that the records have, stacked."""
+    return _stacked([{name: record[name] for name in names if name in record} for record in records])
 
 
 def _with_last_frame(record: dict[str, Tensor]) -> dict[str, Tensor]:

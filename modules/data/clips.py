@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # A frame that begins this long before the end counts, in frames: durations in headers are rounded.
 ROUNDED_FRAMES = 0.05
-# In a cache entry: as `Batch.first_frame` with the last frame, too.
+# In a cache entry: as `first_frame`, with the last frame, too.
 BOTH_ENDS = "both_ends"
 
 

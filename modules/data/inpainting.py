@@ -125,7 +125,7 @@ def add_inpainting(record: dict[str, Tensor], pixels: np.ndarray, masks: np.ndar
 
 
 def chosen_inpainting(record: Mapping[str, Tensor], draw: tuple[int, ...], whole: float) -> Tensor:
-    """[M + C, h, w]: a row of `Batch.inpainting`.
+    """[M + C, h, w]: a row of the `inpainting` in `Batch.given`.
 
     draw: (seed, epoch, sample, repeat). whole: how often a drawn mask is the whole image.
     """

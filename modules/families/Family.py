@@ -40,22 +40,16 @@ class DenoiserCall:
     timestep: Tensor  # [B], 0..1000
     text: Conditioning  # batched outputs of TextEncoding by name
     shape: tuple[int, ...]  # of the latents before packing: [B, C, H, W] or [B, C, F, H, W]
-    sizes: Tensor | None = None  # [B, 6], as in Batch; None unless the family `takes_sizes`
+    given: Mapping[str, Any] = field(default_factory=dict)  # as in Batch, but the lists of rows as tuples of [B, ...]
     guidance: Tensor | None = None  # [B], float32; None unless the family `takes_guidance`
-    references: tuple[Tensor, ...] = ()  # normalized latents of each reference image, [B, ...], not packed
-    first_frame: Tensor | None = None  # as in Batch; None unless the family `needs_first_frame`
-    first_given: Tensor | None = None  # bool[B], rows whose first latent frame has no noise; None if there are none
-    last_given: Tensor | None = None  # as in Batch
-    image_features: Tensor | None = None  # as in Batch
-    inpainting: Tensor | None = None  # as in Batch; None unless the family has `inpainting`
 
     def token_timesteps(self, patch_size: int) -> Tensor:
         """[B, N], the timestep of each token: 0 in a first frame that is given. patch_size: as in Family."""
         batch, _, frames, height, width = self.shape
         of_frames = self.timestep[:, None].expand(batch, frames)
-        if self.first_given is not None:
+        if (first_given := self.given.get("first_given")) is not None:
             of_frames = of_frames.clone()
-            of_frames[:, 0] = of_frames[:, 0].masked_fill(self.first_given, 0)
+            of_frames[:, 0] = of_frames[:, 0].masked_fill(first_given, 0)
         return of_frames.repeat_interleave((height // patch_size) * (width // patch_size), dim=1)
 
     def text_tensor(self, name: str) -> Tensor:
@@ -96,11 +90,11 @@ class Family:
     unused: components that training never needs, which are not loaded.
     read_when_built: components that the pipeline looks at when it is created, loaded or not.
     optional: components that a model may lack -> prefix of their tensors in a single-file checkpoint.
-    takes_sizes: whether the denoiser takes the original size, crop and bucket of each image (`Batch.sizes`).
+    takes_sizes: whether the denoiser takes the original size, crop and bucket of each image (`sizes` of `Batch.given`).
     takes_guidance: whether the denoiser takes a guidance scale, as guidance-distilled models do.
     max_references: number of reference images that the denoiser can see beside the noised latents; the pipeline's
         `__call__` takes them as `image`.
-    inpainting: for models that paint a part of an image, how the denoiser sees the mask (`Batch.inpainting`): as one
+    inpainting: for models that paint a part of an image, how the denoiser sees the mask in `Batch.given`: as one
         channel in the resolution of the latents, or with a channel for each pixel of a latent cell; "" for others. The
         pipeline's `__call__` takes `image` and `mask_image`.
     needs_references: whether it sees at least one in each forward pass.
@@ -115,11 +109,11 @@ class Family:
     fps: frames per second of the videos that a video model was trained on.
     image_pipeline: the diffusers class for videos whose first frame is given as an image; empty if the denoiser can't
         keep a frame without noise.
-    needs_first_frame: whether the denoiser always sees the first frame of a clip (`Batch.first_frame`), so that it
+    needs_first_frame: whether the denoiser always sees the first frame of a clip, so that it
         trains clips only, and samples start from an image.
-    takes_last_frame: whether the denoiser can also be given the last frame (`Batch.last_given`); the pipeline's
+    takes_last_frame: whether the denoiser can also be given the last frame; the pipeline's
         `__call__` takes it as `last_image`. needs_last_frame: whether it always is.
-    encode_first: (family, VAE, first frame [1, 3, H, W] in [-1, 1]) -> `Batch.first_frame` of one clip,
+    encode_first: (family, VAE, first frame [1, 3, H, W] in [-1, 1]) -> the `first_frame` of one clip,
         [1, C, 1, h, w]; None if that is the clip with gray behind its first frame.
     image_components: an image encoder that sees the first frame beside the VAE, and its processor; () for none.
     image_features: (pipeline, images) -> what the denoiser takes of the image encoder, [tokens, width]; None unless

@@ -47,9 +47,8 @@ def _shape(vae: ModelMixin, width: int, height: int, num_frames: int) -> tuple[i
 def _inputs_with_first_frame(call: DenoiserCall) -> dict[str, Any]:
     import torch
 
-    assert call.first_frame is not None  # of a family that needs it
     given_BFCHW = torch.zeros_like(call.latents)
-    given_BFCHW[:, :1] = call.first_frame.transpose(1, 2)
+    given_BFCHW[:, :1] = call.given["first_frame"].transpose(1, 2)
     return {
         **inputs(call),
         "hidden_states": torch.cat([call.latents, given_BFCHW], 2),

@@ -14,8 +14,7 @@ from modules.families.TextEncoding import TextEncoding
 
 
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
-    assert call.sizes is not None  # the family takes them
-    original_size, crop, bucket = call.sizes.split(2, dim=1)
+    original_size, crop, bucket = call.given["sizes"].split(2, dim=1)
     return {
         "hidden_states": call.latents,
         "encoder_hidden_states": call.text["prompt_embeds"],

@@ -24,7 +24,7 @@ def _inputs(call: DenoiserCall) -> dict[str, Any]:
 
     text = call.text_tensor("prompt_embeds")
     tokens, positions = [call.latents], [_positions(call.shape, 0, like=call.latents)]
-    for number, reference in enumerate(call.references, start=1):
+    for number, reference in enumerate(call.given.get("references", ()), start=1):
         tokens.append(pack_2x2(reference))
         positions.append(_positions(reference.shape, number, like=call.latents))
     return {

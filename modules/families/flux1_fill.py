@@ -16,9 +16,9 @@ from modules.families.PublishedModel import Component
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
     import torch
 
-    assert call.inpainting is not None  # of a family with `inpainting`
     num_latents = call.shape[1]
-    mask, image = call.inpainting[:, :-num_latents], call.inpainting[:, -num_latents:]
+    painted = call.given["inpainting"]
+    mask, image = painted[:, :-num_latents], painted[:, -num_latents:]
     tokens = torch.cat([call.latents, pack_2x2(image), pack_2x2(mask)], dim=2)
     return {**FLUX1.inputs(call), "hidden_states": tokens}
 

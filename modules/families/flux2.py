@@ -42,7 +42,7 @@ def flux2_inputs(call: DenoiserCall) -> dict[str, Any]:
 
     text = call.text_tensor("prompt_embeds")
     tokens, positions = [call.latents], [_positions(call.shape, 0, like=call.timestep)]
-    for number, reference in enumerate(call.references, start=1):
+    for number, reference in enumerate(call.given.get("references", ()), start=1):
         tokens.append(pack_cells(reference))
         positions.append(_positions(reference.shape, 10 * number, like=call.timestep))
     text_positions = torch.nn.functional.pad(torch.arange(text.shape[1], device=text.device)[:, None], (3, 0))

@@ -16,7 +16,7 @@ from modules.families.flux2_klein import FLUX2_KLEIN
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
     """Those of klein, with the references in front of the noised tokens instead of behind them."""
     inputs = flux2_inputs(call)
-    if not call.references:
+    if not call.given.get("references"):
         return inputs
     num_references = inputs["hidden_states"].shape[1] - call.latents.shape[1]
     return {

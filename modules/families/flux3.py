@@ -52,10 +52,10 @@ def _inputs(call: DenoiserCall) -> dict[str, Any]:
         "txt_ids": text_positions.float(),
         "img_ids": _positions(call.shape, 0, like=text_positions),
     }
-    if call.references:
-        shapes = [reference.shape for reference in call.references]
+    if references := call.given.get("references"):
+        shapes = [reference.shape for reference in references]
         ids = [_positions(shape, -number, like=text_positions) for number, shape in enumerate(shapes, start=1)]
-        inputs["image_cond_hidden_states"] = torch.cat([pack_cells(own) for own in call.references], dim=1)
+        inputs["image_cond_hidden_states"] = torch.cat([pack_cells(own) for own in references], dim=1)
         inputs["image_cond_ids"] = torch.cat(ids)
     return inputs
 

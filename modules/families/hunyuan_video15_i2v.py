@@ -24,15 +24,14 @@ _NUM_IMAGE_TOKENS, _IMAGE_WIDTH = 729, 1152
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
     import torch
 
-    assert call.first_frame is not None  # of a family that needs it
     latents = call.latents
     image, mask = torch.zeros_like(latents), torch.zeros_like(latents[:, :1])
-    image[:, :, :1] = call.first_frame
+    image[:, :, :1] = call.given["first_frame"]
     mask[:, :, 0] = 1
     return {
         **text_inputs(call),
         "hidden_states": torch.cat([latents, image, mask], 1),
-        "image_embeds": call.image_features,
+        "image_embeds": call.given["image_features"],
     }
 
 

@@ -38,8 +38,7 @@ def with_mask(inputs: Callable[[DenoiserCall], dict[str, Any]]) -> Callable[[Den
     def with_channels(call: DenoiserCall) -> dict[str, Any]:
         import torch
 
-        assert call.inpainting is not None  # of a family with `inpainting`
-        return {**inputs(call), "sample": torch.cat([call.latents, call.inpainting], dim=1)}
+        return {**inputs(call), "sample": torch.cat([call.latents, call.given["inpainting"]], dim=1)}
 
     return with_channels
 

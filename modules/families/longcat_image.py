@@ -24,15 +24,16 @@ def _inputs(call: DenoiserCall) -> dict[str, Any]:
     import torch
 
     num_tokens = call.text_tensor("prompt_embeds").shape[1]
+    references = call.given.get("references", ())
     text = token_positions(1, num_tokens, like=call.timestep)
     text[:, 1] = text[:, 2]  # along the diagonal of the image
     positions = []
-    for number, shape in enumerate((call.shape, *(reference.shape for reference in call.references)), start=1):
+    for number, shape in enumerate((call.shape, *(reference.shape for reference in references)), start=1):
         image = token_positions(shape[-2] // 2, shape[-1] // 2, like=call.timestep) + num_tokens
         image[:, 0] = number
         positions.append(image)
     return {
-        "hidden_states": torch.cat([call.latents, *map(pack_2x2, call.references)], dim=1),
+        "hidden_states": torch.cat([call.latents, *map(pack_2x2, references)], dim=1),
         "timestep": call.timestep / 1000,
         "encoder_hidden_states": call.text["prompt_embeds"],
         "txt_ids": text,

@@ -41,7 +41,7 @@ def _inputs(call: DenoiserCall) -> dict[str, Any]:
         text_width = config.caption_channels
     return {
         "hidden_states": call.latents,
-        "timestep": call.timestep if call.first_given is None else call.token_timesteps(1),
+        "timestep": call.timestep if "first_given" not in call.given else call.token_timesteps(1),
         "sigma": call.timestep,
         "encoder_hidden_states": call.text["prompt_embeds"],
         "encoder_attention_mask": call.text["prompt_attention_mask"],

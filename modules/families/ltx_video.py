@@ -47,7 +47,7 @@ def _inputs(call: DenoiserCall) -> dict[str, Any]:
     frames, height, width = call.shape[2:]
     return {
         "hidden_states": call.latents,
-        "timestep": call.timestep if call.first_given is None else call.token_timesteps(1),
+        "timestep": call.timestep if "first_given" not in call.given else call.token_timesteps(1),
         "encoder_hidden_states": call.text["prompt_embeds"],
         "encoder_attention_mask": call.text["prompt_attention_mask"],
         "num_frames": frames,

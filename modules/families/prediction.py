@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from modules.families.Family import Family
     from modules.families.TextEncoding import Conditioning
 
-    References = list[list[Tensor]]  # of each row, the latents of its reference images
+EXACT = frozenset({"sizes"})  # of what is given: stays in float32, which represents numbers of pixels exactly
 
 
 def predict(
@@ -28,70 +28,47 @@ def predict(
     noised: Tensor,
     timestep: Tensor,
     text: Conditioning,
-    sizes: Tensor | None = None,
+    given: Mapping[str, Any] = {},
     guidance: float = 1.0,
     host_timestep: Tensor | None = None,
-    references: References | None = None,
-    first_frame: Tensor | None = None,
-    first_given: Tensor | None = None,
-    last_given: Tensor | None = None,
-    inpainting: Tensor | None = None,
-    image_features: Tensor | None = None,
 ) -> Tensor:
     """The prediction for noised latents [B, C, H, W] (video models: [B, C, F, H, W]), in the same shape.
 
     If the family has experts, each row is passed to the denoiser that its timestep belongs to.
     timestep: [B], 0..1000.
     text: conditioning by name, batched. It is cast to the denoiser's dtype, as are the latents.
-    sizes: [B, 6], as in Batch, for families that take them; stays in float32, which represents pixel counts exactly.
+    given: as in Batch. It is cast likewise, except for what is EXACT.
     guidance: the guidance scale, for families that take one.
     host_timestep: `timestep` on the CPU, so that choosing experts does not synchronize with the device.
-    references: of each row, the normalized latents of its reference images, not batched; None if no row has any.
-    first_frame, last_given: as in Batch, for families that need the first frame.
-    first_given: bool[B], rows whose first latent frame has no noise; None if there are none.
-    inpainting, image_features: as in Batch, for families that need them.
     """
     import torch
 
     scale = noised.new_full((len(noised),), guidance, dtype=torch.float32) if family.takes_guidance else None
     denoiser = getattr(pipe, family.denoisers[0])
-    call = DenoiserCall(
-        denoiser,
-        noised,
-        timestep,
-        text,
-        noised.shape,
-        sizes,
-        scale,
-        first_frame=first_frame,
-        first_given=first_given,
-        last_given=last_given,
-        inpainting=inpainting,
-        image_features=image_features,
-    )
+    call = DenoiserCall(denoiser, noised, timestep, text, noised.shape, given, scale)
     if family.experts is None:
-        return _call_alike(family, call, references)
+        return _call_alike(family, call)
     timesteps = (timestep if host_timestep is None else host_timestep).tolist()
     parts: list[tuple[list[int], Tensor]] = []
     for name, (low, high) in family.experts(pipe.config).items():
         rows = [row for row, t in enumerate(timesteps) if low <= t < high]
         if rows:
             own = replace(_rows_of(call, rows), denoiser=getattr(pipe, name))
-            parts.append((rows, _call_alike(family, own, references and [references[row] for row in rows])))
+            parts.append((rows, _call_alike(family, own)))
     return _in_order(parts)
 
 
-def _call_alike(family: Family, call: DenoiserCall, references: References | None) -> Tensor:
-    """Passes rows to the denoiser together whose references, and texts unless it takes any, have the same shapes."""
+def _call_alike(family: Family, call: DenoiserCall) -> Tensor:
+    """Passes rows to the denoiser together whose lists in `given`, and texts unless it takes any, have alike shapes."""
     import torch
 
     lists = [value for value in call.text.values() if isinstance(value, list)] if family.text.collate == "group" else []
-    if not lists and references is None:
+    seen = {name: value for name, value in call.given.items() if isinstance(value, list)}
+    if not lists and not seen:
         return _call(family, call)
-    seen = references or [[] for _ in call.latents]
     groups: dict[tuple, list[int]] = {}
-    for row, own in enumerate(seen):
-        shapes = *(value[row].shape for value in lists), *(latents.shape for latents in own)
+    for row in range(len(call.latents)):
+        shapes = *(value[row].shape for value in lists), *(tuple(one.shape for one in of[row]) for of in seen.values())
         groups.setdefault(shapes, []).append(row)
     parts = []
     for rows in groups.values():
@@ -99,8 +76,11 @@ def _call_alike(family: Family, call: DenoiserCall, references: References | Non
         text = part.text
         if lists:
             text = {name: torch.stack(value) if isinstance(value, list) else value for name, value in text.items()}
-        stacked = tuple(torch.stack(alike) for alike in zip(*(seen[row] for row in rows), strict=True))
-        parts.append((rows, _call(family, replace(part, text=text, references=stacked))))
+        stacked = {
+            name: tuple(torch.stack(alike) for alike in zip(*(of_rows[row] for row in rows), strict=True))
+            for name, of_rows in seen.items()
+        }
+        parts.append((rows, _call(family, replace(part, text=text, given={**part.given, **stacked}))))
     return _in_order(parts)
 
 
@@ -111,18 +91,16 @@ def _call(family: Family, call: DenoiserCall) -> Tensor:
         latents=family.pack(call.latents.to(dtype)),
         shape=call.latents.shape,
         text={name: _cast(value, dtype) for name, value in call.text.items()},
-        references=tuple(latents.to(dtype) for latents in call.references),
-        first_frame=None if call.first_frame is None else call.first_frame.to(dtype),
-        inpainting=None if call.inpainting is None else call.inpainting.to(dtype),
-        image_features=None if call.image_features is None else call.image_features.to(dtype),
+        given={name: value if name in EXACT else _cast(value, dtype) for name, value in call.given.items()},
     )
     output = family.output(call, call.denoiser(**family.inputs(call), return_dict=False)[0])
     return family.unpack(output, call.shape)
 
 
-def _cast(value: Tensor | list[Tensor], dtype: torch.dtype) -> Tensor | list[Tensor]:
-    if isinstance(value, list):
-        return [_cast_tensor(item, dtype) for item in value]
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    """value: a tensor, or a list or tuple of tensors."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_cast_tensor(item, dtype) for item in value)
     return _cast_tensor(value, dtype)
 
 
@@ -146,13 +124,8 @@ def _rows_of(call: DenoiserCall, rows: list[int]) -> DenoiserCall:
         latents=take(call.latents),
         timestep=take(call.timestep),
         text={name: take(value) for name, value in call.text.items()},
-        sizes=take(call.sizes),
+        given={name: take(value) for name, value in call.given.items()},
         guidance=take(call.guidance),
-        first_frame=take(call.first_frame),
-        first_given=take(call.first_given),
-        last_given=take(call.last_given),
-        inpainting=take(call.inpainting),
-        image_features=take(call.image_features),
     )
 
 

@@ -42,9 +42,10 @@ def qwen_inputs(call: DenoiserCall) -> dict[str, Any]:
     """The noised image, followed by its references for the models that edit."""
     import torch
 
-    shapes = [call.shape, *(reference.shape for reference in call.references)]
+    references = call.given.get("references", ())
+    shapes = [call.shape, *(reference.shape for reference in references)]
     return {
-        "hidden_states": torch.cat([call.latents, *map(pack_frame, call.references)], dim=1),
+        "hidden_states": torch.cat([call.latents, *map(pack_frame, references)], dim=1),
         "timestep": call.timestep / 1000,
         "encoder_hidden_states": call.text["prompt_embeds"],
         "encoder_hidden_states_mask": call.text.get("prompt_embeds_mask"),

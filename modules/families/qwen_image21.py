@@ -59,9 +59,10 @@ def _inputs(call: DenoiserCall) -> dict[str, Any]:
         slots = torch.zeros(text.shape[:2], dtype=torch.bool)
     assert isinstance(slots, torch.Tensor)
     of_image = slots.new_ones(len(text), call.latents.shape[1] // _CELLS_PER_SLOT)
-    shapes = [tuple(shape[2:]) for shape in (*(reference.shape for reference in call.references), call.shape)]
+    references = call.given.get("references", ())
+    shapes = [tuple(shape[2:]) for shape in (*(reference.shape for reference in references), call.shape)]
     return {
-        "hidden_states": torch.cat([*map(_pack, call.references), call.latents], dim=1),
+        "hidden_states": torch.cat([*map(_pack, references), call.latents], dim=1),
         "timestep": call.timestep / 1000,
         "encoder_hidden_states": text,
         "img_shapes": [shapes] * len(text),

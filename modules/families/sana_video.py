@@ -36,7 +36,7 @@ _INSTRUCTION = [
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
     return {
         "hidden_states": call.latents,
-        "timestep": call.timestep if call.first_given is None else call.token_timesteps(_PATCH_SIZE),
+        "timestep": call.timestep if "first_given" not in call.given else call.token_timesteps(_PATCH_SIZE),
         "encoder_hidden_states": call.text["prompt_embeds"],
         "encoder_attention_mask": call.text["prompt_attention_mask"],
     }

@@ -53,7 +53,7 @@ SDXL = Family(
         "sample": call.latents,
         "timestep": call.timestep,
         "encoder_hidden_states": call.text["prompt_embeds"],
-        "added_cond_kwargs": {"text_embeds": call.text["pooled_prompt_embeds"], "time_ids": call.sizes},
+        "added_cond_kwargs": {"text_embeds": call.text["pooled_prompt_embeds"], "time_ids": call.given["sizes"]},
     },
     lora_targets={
         "unet": ("to_q", "to_k", "to_v", "to_out.0"),

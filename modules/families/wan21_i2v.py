@@ -25,12 +25,11 @@ _NUM_IMAGE_TOKENS, _IMAGE_WIDTH = 257, 1280
 
 
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
-    return {**inputs_with_first_frame(call), "encoder_hidden_states_image": call.image_features}
+    return {**inputs_with_first_frame(call), "encoder_hidden_states_image": call.given["image_features"]}
 
 
 def _inputs_with_last_frame(call: DenoiserCall) -> dict[str, Any]:
-    assert call.image_features is not None  # of a family that has them
-    one_by_one = call.image_features.unflatten(1, (2, -1)).flatten(0, 1)  # as the denoiser takes them
+    one_by_one = call.given["image_features"].unflatten(1, (2, -1)).flatten(0, 1)  # as the denoiser takes them
     return {**inputs_with_first_frame(call), "encoder_hidden_states_image": one_by_one}
 
 

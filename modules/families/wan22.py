@@ -24,12 +24,11 @@ def _inputs_by_token(call: DenoiserCall) -> dict[str, Any]:
 def inputs_with_first_frame(call: DenoiserCall) -> dict[str, Any]:
     import torch
 
-    assert call.first_frame is not None  # of a family that needs it
     given = torch.zeros_like(call.latents[:, :4])  # one channel for each of the 4 frames of a latent frame
     given[:, :, 0] = 1
-    if call.last_given is not None:
-        given[:, -1, -1] = call.last_given.to(given.dtype)[:, None, None]
-    return {**wan_inputs(call), "hidden_states": torch.cat([call.latents, given, call.first_frame], 1)}
+    if (last_given := call.given.get("last_given")) is not None:
+        given[:, -1, -1] = last_given.to(given.dtype)[:, None, None]
+    return {**wan_inputs(call), "hidden_states": torch.cat([call.latents, given, call.given["first_frame"]], 1)}
 
 
 def _experts(config: Mapping[str, Any]) -> dict[str, tuple[float, float]]:

@@ -55,8 +55,8 @@ class DenoisingLoss(Loss):
         noised, timestep, target = self._objective.noise(latents, batch.noise, batch.u)
         if batch.input_noise is not None:
             noised = self._objective.noise(latents, batch.input_noise, batch.u).latents
-        if batch.first_given is not None:
-            first = _first_frames(batch.first_given, latents)
+        if (first_given := batch.given.get("first_given")) is not None:
+            first = _first_frames(first_given, latents)
             noised, target = torch.where(first, latents, noised), target.masked_fill(first, 0)
         frozen = self._frozen_prediction(batch, noised, timestep)
         if batch.prior is not None:
@@ -81,12 +81,11 @@ class DenoisingLoss(Loss):
 
     def _predict(self, batch: Batch, noised: Tensor, timestep: Tensor) -> Tensor:
         host_timestep = self._objective.timestep(batch.host_u)
-        inputs = (noised, timestep, self._text(batch), batch.sizes, self._guidance, host_timestep, batch.references)
-        frames = (batch.first_frame, batch.first_given, batch.last_given)
-        prediction = predict(self.base.family, self.base.pipe, *inputs, *frames, batch.inpainting, batch.image_features)
-        if batch.first_given is None:
+        text, family, pipe = self._text(batch), self.base.family, self.base.pipe
+        prediction = predict(family, pipe, noised, timestep, text, batch.given, self._guidance, host_timestep)
+        if (first_given := batch.given.get("first_given")) is None:
             return prediction
-        return prediction.masked_fill(_first_frames(batch.first_given, prediction), 0)
+        return prediction.masked_fill(_first_frames(first_given, prediction), 0)
 
     def _text(self, batch: Batch) -> Conditioning:
         text = batch.text if batch.text is not None else encode_text(self.base.family, self.base.pipe, batch.prompts)
@@ -140,9 +139,11 @@ class DenoisingLoss(Loss):
                 error = self._mix.error(prediction, frozen, delta)
                 outside = masked_mean(error, 1 - batch.mask, 0.0, config.normalize_masked_area_loss)
                 losses = losses + config.masked_prior_preservation_weight * outside
-        if batch.first_given is not None:  # their error is 0, and the mean is over the other frames
+        if (
+            first_given := batch.given.get("first_given")
+        ) is not None:  # their error is 0, and the mean is over the other frames
             frames = error.shape[2]
-            losses = torch.where(batch.first_given, losses * (frames / (frames - 1)), losses)
+            losses = torch.where(first_given, losses * (frames / (frames - 1)), losses)
         objective = self._objective
         predicted = objective.prediction_type if isinstance(objective, Ddpm) else "epsilon"  # no matter for flow models
         weight = timestep_weight(config, batch.u, objective.snr, predicted)

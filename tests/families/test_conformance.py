@@ -145,8 +145,9 @@ class Case:
     def predict(self, noised, timestep, text, pipe=None, **given):
         """Of pictures that were not cut and have the size in which they are made, as a pipeline takes it."""
         given = {**self.conditions(noised), **given}
+        given = {name: value for name, value in given.items() if value is not None}
         with torch.no_grad():
-            return predict(self.family, pipe or self.pipe, noised, timestep, text, **given)
+            return predict(self.family, pipe or self.pipe, noised, timestep, text, given)
 
     def conditions(self, noised):
         """What a prediction for these latents needs besides the text."""
@@ -171,18 +172,18 @@ class Case:
 
     @cached_property
     def first_frame(self):
-        """As Batch.first_frame, of `given_frames`."""
+        """As the `first_frame` in Batch.given, of `given_frames`."""
         encoder = LatentEncoder(self.family, self.pipe.vae)
         return encoder.encode_ends(self.given_frames, self.frames, last=self.family.needs_last_frame)[None]
 
     @cached_property
     def image_features(self):
-        """As Batch.image_features, of `given_frames`."""
+        """As the `image_features` in Batch.given, of `given_frames`."""
         return LatentEncoder(self.family, self.pipe.vae, self.pipe).image_features(self.given_frames)[None]
 
     @cached_property
     def inpainting(self):
-        """As Batch.inpainting, of `input_image` and `mask`."""
+        """As the `inpainting` in Batch.given, of `input_image` and `mask`."""
         pixels = torch.from_numpy(to_array(self.input_image))[None]
         mask = torch.from_numpy(np.asarray(self.mask, np.float32) / 255)[None, None]
         with torch.no_grad():
@@ -546,7 +547,7 @@ def test_gradient_checkpointing_changes_no_gradient_where_there_are_reference_im
         denoiser = getattr(pipe, case.family.denoisers[0]).requires_grad_(True)
         prepare_for_training(denoiser, gradient_checkpointing=checkpointing)
         references, text = [case.reference_latents()] * 2, case.text_with(*[case.reference_images()] * 2)
-        predict(case.family, pipe, noised, timestep, text, references=references).square().mean().backward()
+        predict(case.family, pipe, noised, timestep, text, {"references": references}).square().mean().backward()
         gradients.append({name: value.grad for name, value in denoiser.named_parameters() if value.grad is not None})
     with_it, without = gradients
     assert with_it.keys() == without.keys()
@@ -712,7 +713,7 @@ def test_training_mode_and_gradient_checkpointing_change_no_prediction(case):
         prepare_for_training(getattr(pipe, name), gradient_checkpointing=True)
     noised, timestep, _ = noised_pair(case)
     # with gradients, or nothing would be checkpointed
-    trained = predict(case.family, pipe, noised, timestep, case.text(), **case.conditions(noised))
+    trained = predict(case.family, pipe, noised, timestep, case.text(), case.conditions(noised))
     assert largest_difference(trained, case.plain_prediction) == 0.0
 
 
@@ -737,7 +738,7 @@ def test_swapped_blocks_and_offloaded_activations_give_the_gradients_of_those_on
         noised, timestep, _ = noised_pair(case)
         found = []
         for _ in range(2):
-            prediction = predict(case.family, base.pipe, noised, timestep, case.text(), **case.conditions(noised))
+            prediction = predict(case.family, base.pipe, noised, timestep, case.text(), case.conditions(noised))
             prediction.square().sum().backward()
             denoisers = [base.module(name) for name in case.family.denoisers]
             found += [p.grad for module in denoisers for p in module.parameters() if p.grad is not None]
@@ -830,7 +831,7 @@ def test_only_components_that_the_family_names_have_weights_that_no_step_reaches
     loss = METHODS["full"].loss(base, config)
     noised, timestep, _ = noised_pair(case)
     text = encode_text(case.family, base.pipe, PROMPTS, case.seen_with(PROMPTS))
-    predict(case.family, base.pipe, noised, timestep, text, **case.conditions(noised)).square().mean().backward()
+    predict(case.family, base.pipe, noised, timestep, text, case.conditions(noised)).square().mean().backward()
     idle = {
         name
         for name in trained_in(METHODS["full"], base, config)

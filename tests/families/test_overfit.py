@@ -72,7 +72,12 @@ def four_pictures(base) -> Batch:
         masks = torch.zeros(4, 1, side, side)
         masks[..., : side // 2] = 1
         masked = encode_pixels(family, base.vae, pixels * (1 - masks))
-        channels = mask_channels(family.inpainting, masks, *masked.shape[-2:]) if family.inpainting else None
+    given = {}
+    if family.max_references:
+        given["references"] = [[reference] for reference in references]
+    if family.inpainting:
+        channels = mask_channels(family.inpainting, masks, *masked.shape[-2:])
+        given["inpainting"] = torch.cat([channels, masked], dim=1)
     return Batch(
         weight=torch.ones(4),
         count=4,
@@ -81,6 +86,5 @@ def four_pictures(base) -> Batch:
         prompts=PROMPTS,
         latents=latents,
         text=collate_text(family.text, records),
-        references=[[reference] for reference in references] or None,
-        inpainting=None if channels is None else torch.cat([channels, masked], dim=1),
+        given=given,
     )

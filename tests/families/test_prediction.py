@@ -68,6 +68,32 @@ def test_where_the_timesteps_are_known_on_the_host_no_other_ones_are_read():
     assert predicted[:, 0, 0, 0].tolist() == [1.0, 10.0]
 
 
+def test_what_is_given_reaches_the_expert_of_its_row_by_name_cast_and_stacked():
+    seen = []
+
+    def inputs(call):
+        seen.append(call.given)
+        return {"latents": call.latents, "words": call.text["words"]}
+
+    family, pipe = two_experts()
+    given = {
+        "depth": torch.arange(4, dtype=torch.float64),
+        "sizes": torch.arange(4, dtype=torch.float64),
+        "is_new": torch.tensor([True, False, True, False]),
+        "frames": [[torch.full((shape,), float(row))] for row, shape in enumerate((2, 3, 3, 2))],
+    }
+    timesteps, text = torch.tensor([900.0, 100.0, 900.0, 100.0]), {"words": torch.ones(4)}
+    predicted = predict(replace(family, inputs=inputs), pipe, torch.ones(4, 1, 2, 2), timesteps, text, given)
+    assert predicted[:, 0, 0, 0].tolist() == [10.0, 1.0, 10.0, 1.0]
+    assert [call["depth"].tolist() for call in seen] == [[0.0], [2.0], [1.0], [3.0]]  # frames of other shapes apart
+    assert [call["is_new"].tolist() for call in seen] == [[True], [True], [False], [False]]
+    assert [[frame.tolist() for frame in call["frames"]] for call in seen] == [
+        [[[row] * n]] for row, n in ((0, 2), (2, 3), (1, 3), (3, 2))
+    ]
+    assert {call["depth"].dtype for call in seen} == {torch.float32}  # of the denoiser
+    assert {call["sizes"].dtype for call in seen} == {torch.float64}  # exact
+
+
 def test_rows_whose_texts_have_one_length_share_a_forward_pass():
     family = replace(
         SD15,

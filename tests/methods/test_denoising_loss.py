@@ -297,7 +297,7 @@ def test_offset_noise_is_seen_and_learned_with_the_share_of_its_timestep(tiny_sd
 def test_with_zero_conditioning_the_model_sees_no_text(tiny_sdxl):
     base, config = prepared(tiny_sdxl, "full", "sdxl")
     sizes = torch.tensor([[16.0, 24, 0, 0, 16, 24]]).expand(3, 6)
-    batch = replace(a_batch(base), sizes=sizes)
+    batch = replace(a_batch(base), given={"sizes": sizes})
     loss = METHODS["full"].loss(base, config)
     nothing = {name: torch.zeros_like(value) for name, value in batch.text.items()}
     with torch.no_grad():
@@ -317,7 +317,7 @@ def test_a_first_frame_that_is_given_has_no_noise_and_no_loss(tiny_model):
     with torch.no_grad():
         text = encode_text(base.family, base.pipe, PROMPTS[:2])
     plain = Batch(torch.ones(2), 2, noise, torch.tensor(U[:2]), PROMPTS[:2], latents, text=text)
-    given = replace(plain, first_given=torch.tensor([False, True]))
+    given = replace(plain, given={"first_given": torch.tensor([False, True])})
     loss = METHODS["lora"].loss(base, config)
 
     def losses(batch):

@@ -35,7 +35,7 @@ def a_batch(prompts: Sequence[str] = PROMPTS) -> Batch:
     latents, noise = (torch.randn(2, 4, 16, 24, generator=generator) for _ in range(2))
     sizes = torch.tensor([[32, 48, 0, 0, 32, 48]] * 2)
     u = torch.tensor([0.2, 0.7])
-    return Batch(torch.ones(2), 2, noise=noise, u=u, prompts=list(prompts), latents=latents, sizes=sizes)
+    return Batch(torch.ones(2), 2, noise=noise, u=u, prompts=list(prompts), latents=latents, given={"sizes": sizes})
 
 
 def train(base: BaseModel, config: TrainConfig, steps: int = 3, prompts: Sequence[str] = PROMPTS) -> list[Tensor]:

@@ -24,7 +24,7 @@ def test_training_shows_what_the_image_encoder_sees_in_the_given_frames_of_each_
     seen = []
 
     def spy(call):
-        seen.append(call.image_features)
+        seen.append(call.given["image_features"])
         return family.inputs(call)
 
     monkeypatch.setitem(FAMILIES, name, replace(family, inputs=spy))

@@ -41,7 +41,7 @@ def test_cached_text_gives_the_steps_of_text_that_is_encoded_in_them(model, make
     step = next(trainer._steps())
     batch = step.micro_batches[0]
     assert batch.text is not None
-    assert (batch.sizes is None) == (not model.startswith("sdxl"))
+    assert ("sizes" in batch.given) == model.startswith("sdxl")
     trainer.prepared.base.require(*trainer.prepared.base.family.text_components)
     with torch.no_grad():
         cached, _, _ = trainer.loop.model(batch)

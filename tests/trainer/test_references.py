@@ -128,7 +128,7 @@ def test_images_with_and_without_references_share_a_batch_where_the_model_can_do
     trainer = train(make_config(*RUN, *model, *options))
     samples = np.array([[0, 0], [1, 0], [2, 0], [3, 0]])
     batch = trainer.prepared.source.batch(MicroBatch(samples, bucket=0, real=True), epoch=0)
-    assert [len(own) for own in batch.references] == [1, 1, 2, 0]
+    assert [len(own) for own in batch.given["references"]] == [1, 1, 2, 0]
     assert [mask.any().item() for mask in batch.text["image_pad_mask"]] == [True, True, True, False]
     assert np.isfinite(trainer.callbacks.losses).all()
 
