@@ -1,0 +1,1 @@
+"""Short programs around TrainingEngine, each of another kind; docs/engine_gallery.md lists them."""
