@@ -11,7 +11,7 @@ from torch import nn
 
 from modules.config.errors import UserError
 from modules.distributed.Runtime import Runtime
-from modules.session.atomic import remove_folder
+from modules.session.atomic import remove_folder, sweep_temporaries
 from modules.session.backups import find_backups
 from modules.trainer.BackupStore import Backup, BackupStore
 from modules.trainer.resuming import agreed_backup, newest_backup
@@ -104,8 +104,10 @@ class EngineCheckpoints:
         self._best.close()
 
     def _save(self, store: BackupStore, state: dict[str, Any]) -> None:
-        self._has_saved = True
+        is_first, self._has_saved = not self._has_saved, True
         if self._runtime.is_main:
+            if is_first:
+                sweep_temporaries(self._folder / "checkpoints")  # what a killed training was writing
             self._remove_later()
             store.folder.mkdir(parents=True, exist_ok=True)
             store.write(state["tensors"], state["data"])

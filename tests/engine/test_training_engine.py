@@ -465,6 +465,15 @@ def test_a_killed_training_resumes_from_the_checkpoint_of_a_step(make_engine):
     assert same(whole, resumed)
 
 
+def test_what_a_killed_training_was_writing_is_removed(make_engine):
+    engine = make_engine()
+    train(engine, num_epochs=1)
+    half = engine.last_checkpoint.with_name("step-9.tmp-2147483647-00000000")  # of a process that is gone
+    half.mkdir()
+    train(make_engine(), num_epochs=2, resume=True)
+    assert not half.exists()
+
+
 @pytest.mark.parametrize("save_last", [True, False])
 def test_a_checkpoint_of_the_last_step_of_an_epoch_has_the_whole_epoch(save_last, make_engine):
     def run(name, epochs, **options):
