@@ -66,7 +66,7 @@ def _inputs(call: DenoiserCall) -> dict[str, Any]:
     batch, _, frames, height, width = call.shape
     return {
         **qwen_inputs(call),
-        "img_shapes": [[(1, height // 2, width // 2)] * (frames + len(call.given["references"]))] * batch,
+        "img_shapes": [[(1, height // 2, width // 2)] * (frames + len(call.given.get("references", ())))] * batch,
         "additional_t_cond": call.timestep.new_zeros(batch).long(),  # of images with transparency
     }
 
