@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from modules.config.families import load_families
+from modules.distributed import torch_facts
 from scripts import gpu_tests
 from scripts.gpu.cases import measure_cases
 from scripts.gpu.families import train_family
@@ -62,6 +63,15 @@ def test_every_family_has_the_settings_that_its_run_needs(name):
     found = train_family(name, "cpu")
     assert found["problems"] == []
     assert all(math.isfinite(loss) for loss in found["losses"])
+
+
+@pytest.mark.parametrize(("device", "is_right"), [("cpu", True), ("cuda:0", False)])
+def test_a_rehearsal_needs_no_driver_for_a_pytorch_that_has_cuda(device, is_right, monkeypatch):
+    found = {"reason": "Found no NVIDIA driver on your system.", "devices": [], "cuda": "13.0"}
+    monkeypatch.setattr(torch_facts, "read_facts", lambda: found)
+    versions = next(result for result in measure_cases("machine:facts", device) if result["case"] == "versions")
+    assert versions["ok"] is is_right
+    assert versions["values"]["reason"] == found["reason"]
 
 
 @pytest.mark.parametrize(
