@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 Values = dict[str, Any]
@@ -37,15 +37,15 @@ def load_check(path: str) -> Check:
     return getattr(importlib.import_module(f"scripts.gpu.{module}"), name)
 
 
-def measure_cases(path: str, device: str, chosen: str = "") -> Iterator[Values]:
-    """Measures the cases of a check, one after another, or the chosen one alone; yields a result for each.
+def measure_cases(path: str, device: str, chosen: Sequence[str] = ()) -> Iterator[Values]:
+    """Measures the cases of a check, one after another, or the chosen ones alone; yields a result for each.
 
     A result has check, case, ok (None: skipped), seconds, the values, and the text of an error or why it was skipped.
     """
     name = path.partition(":")[2]
     try:
         for case, measure in load_check(path)(device):
-            if case == chosen or not chosen:
+            if case in chosen or not chosen:
                 yield {"check": name, "case": case, **measured(measure)}
     except NotHere as reason:
         yield {"check": name, "case": "", "ok": None, "text": str(reason)}

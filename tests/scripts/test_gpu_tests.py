@@ -26,6 +26,7 @@ time.sleep(0 if name == "facts" else 3000)
 """
 ALONE = Part("alone", "right", (), 60, gib=4, is_alone=True)
 SMALL = Part("small", "right", (), 60, gib=4)
+CASES = ("first", "second", "third")
 WRONG = {"ok": False, "difference": 1}
 DONE = subprocess.CompletedProcess((), 0)
 
@@ -136,12 +137,26 @@ def test_parts_run_beside_each_other_where_there_is_room(begins, running, room, 
     assert fits(begins, running, room) is expected
 
 
-def test_a_case_whose_process_dies_is_said_to_have_failed(tmp_path, monkeypatch):
-    results = tmp_path / "results.jsonl"
-    monkeypatch.setattr(part, "load_check", lambda path: lambda device: [("first", dict), ("second", dict)])
-    monkeypatch.setattr(part.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, -11))
-    assert part.run_apart(PARTS["families"], "cpu", results) == 1
-    assert {(line["case"], line["ok"]) for line in read_lines(results)} == {("first", False), ("second", False)}
+@pytest.mark.parametrize(("device", "num_processes"), [("cuda:0", 3), ("cpu", 2)])
+def test_a_case_whose_process_dies_is_said_to_have_failed(device, num_processes, tmp_path, monkeypatch):
+    """On a GPU, each case has a process of its own; a rehearsal has no time to start so many."""
+    results, started = tmp_path / "results.jsonl", []
+    measured = {"part": "families", "check": "families", "case": "first", "ok": True}
+
+    def die(command, **_):
+        started.append(command)
+        if "first" in command:
+            append_line(results, measured)
+        return subprocess.CompletedProcess(command, -11)
+
+    monkeypatch.setattr(part, "load_check", lambda path: lambda device: [(name, dict) for name in CASES])
+    monkeypatch.setattr(part.subprocess, "run", die)
+    assert part.run_apart(PARTS["families"], device, results) == 1
+    assert len(started) == num_processes
+    assert {line["case"]: line["ok"] for line in read_lines(results)} == dict(
+        zip(CASES, (True, False, False), strict=True)
+    )
+    assert len(read_lines(results)) == len(CASES)
 
 
 # --- checks and results -----------------------------------------------------------------------------------------------
