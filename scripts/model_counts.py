@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from modules.config.LoraConfig import TARGETS
 from modules.families.Family import Family
 from modules.families.PublishedModel import PublishedModel
 from modules.weights.ActivationOffload import LEAST_BYTES
@@ -40,7 +41,6 @@ from scripts.published_models import (
 if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
 
-TARGETS = ("attention", "attention_mlp", "linear", "linear_conv")
 RANK = 16  # of the adapters that are counted with the denoiser
 VAE_SIDE = 256  # of the pictures that autoencoders are counted on
 

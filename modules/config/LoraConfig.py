@@ -1,4 +1,4 @@
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic.dataclasses import dataclass
 
@@ -9,6 +9,10 @@ from modules.config.setting import STRICT, Float, Int, Str, setting
 PLAIN: dict[str, list] = {".adapter": ["lora"]}
 SCALED: dict[str, list] = {".adapter": ["lora", "loha", "lokr"]}
 COMPOSED: dict[str, list] = {".adapter": ["loha", "lokr"]}
+
+Targets = Literal["attention", "attention_mlp", "linear", "linear_conv"]
+TARGETS: tuple[str, ...] = get_args(Targets)
+"""Each has the layers of those before it, and more."""
 
 
 @dataclass(config=STRICT)
@@ -158,7 +162,7 @@ class LoraConfig:
         empty_means="no limit",
         visible_when={".adapter": ["lora", "loha", "lokr", "ia3"]},
     )
-    targets: Literal["attention", "attention_mlp", "linear", "linear_conv"] = setting(
+    targets: Targets = setting(
         "attention",
         label="Target modules",
         also_called="target_modules, layer_filter",

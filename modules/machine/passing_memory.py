@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from modules.config.clips import sample_frames
 from modules.config.families import load_families
 from modules.config.image_sizes import largest_area, sample_size
+from modules.config.LoraConfig import TARGETS
 from modules.config.methods import facts_of
 from modules.config.optimizers import facts_of_optimizer
 from modules.config.SampleConfig import SampleConfig
@@ -35,6 +36,7 @@ _ENCODED_PIXELS = 2**20  # encoded at once, or a single larger image; at most fo
 _DECODER_WIDTH = 256  # channels of the decoder at its widest point, which is at the image's full size
 _DENOISER_WIDTH = 2 * 228  # values of the denoiser per image pixel at its widest point, doubled by guidance
 
+_COUNTED_TARGETS = "attention"  # the layers with adapters in the counts of activations, see scripts/model_counts.py
 _TRAINED_SIZE, _OTHER_SIZE = "samples", "samples of another size"
 _AT_ONCE = " at once"  # ends the kind of a step without accumulation, see frees_as_it_goes
 _FUSED = " fused"  # ends the kind of a step that uses up gradients as it goes
@@ -53,20 +55,29 @@ def steps_as_it_goes(config: TrainConfig) -> bool:
 
 def backward_kind(config: TrainConfig) -> str:
     """The kind of a step, for `load_corrections`."""
+    return _kind_with_adapters(config, config.lora.targets)
+
+
+def _kind_with_adapters(config: TrainConfig, targets: str) -> str:
+    """That of a step with adapters on these layers: each keeps its input for the backward pass."""
     method = facts_of(config)
     kind = "vae" if not method.uses_denoiser else "full" if method.trains_weights else "lora"
+    adapters = f" on {targets}" if method.trains_adapters and targets != _COUNTED_TARGETS else ""
     checkpoints = " in parts" if config.model.gradient_checkpointing else ""
     fused = _FUSED if steps_as_it_goes(config) else ""
-    return f"{kind}{checkpoints}{fused or (_AT_ONCE if frees_as_it_goes(config) else '')}"
+    return f"{kind}{adapters}{checkpoints}{fused or (_AT_ONCE if frees_as_it_goes(config) else '')}"
 
 
 def backward_correction(config: TrainConfig) -> float:
-    """Of a kind that no preset has, that of the same step with or without accumulation."""
+    """Of a kind that no preset has, that of the same step with or without accumulation, or with adapters on other
+    layers: on more of them, if there is one, so that it is not too low."""
     kind = backward_kind(config)
     if kind.endswith(_FUSED):
         return correction(config, kind)
     other = kind.removesuffix(_AT_ONCE) if kind.endswith(_AT_ONCE) else kind + _AT_ONCE
-    return correction(config, kind, other)
+    place = TARGETS.index(config.lora.targets)
+    targets = (*TARGETS[place + 1 :], *reversed(TARGETS[:place]))
+    return correction(config, kind, other, *(_kind_with_adapters(config, each) for each in targets))
 
 
 def activation_bytes(config: TrainConfig, model: Architecture, num_ranks: int) -> float:

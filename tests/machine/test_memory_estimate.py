@@ -135,6 +135,18 @@ def test_activations_of_a_fused_backward_pass_are_not_made_up_for_by_gradients_t
     assert plain.activations == pytest.approx(kept * load_corrections()["flux1"]["full in parts at once"])
 
 
+@pytest.mark.parametrize(
+    ("targets", "expected"), [("attention", 2.0), ("attention_mlp", 3.0), ("linear", 3.0), ("linear_conv", 3.0)]
+)
+def test_adapters_on_more_layers_are_corrected_by_themselves_or_as_those_on_still_more(targets, expected, monkeypatch):
+    def activations(corrections):
+        monkeypatch.setattr("modules.machine.architectures.load_corrections", lambda: {"sdxl": corrections})
+        return estimate(family="sdxl", method="lora", lora={"targets": targets}).activations
+
+    found = activations({"lora": 2.0, "lora on linear": 3.0})
+    assert found == pytest.approx(expected * activations({}))
+
+
 @pytest.mark.parametrize(("mixed", "gathered_bytes"), [("bf16", 2), ("no", 4)])
 def test_ranks_that_share_a_model_each_hold_a_part_and_gather_a_fifth_at_a_time(mixed, gathered_bytes):
     values = {
