@@ -7,8 +7,9 @@ stand-in.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from types import SimpleNamespace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -41,56 +42,82 @@ class _Words:
         return 1
 
 
+class PublishedComponents:
+    """Those of the published model, made when they are loaded (as modules/weights/Components.py).
+
+    parts: component -> its architecture.
+    """
+
+    path = Path()
+    own_parts: Mapping[str, Path] = MappingProxyType({})
+    stored_quantized: Sequence[str] = ()
+
+    def __init__(self, family: Any, dtype: Any, channels_last: bool, parts: Mapping[str, Any]):
+        self._family, self._dtype, self._channels_last, self._parts = family, dtype, channels_last, parts
+        self._loaded: dict[str, Any] = dict.fromkeys(parts)
+        self.put({})
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._parts)
+
+    def missing(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if name in self._parts and self._loaded[name] is None]
+
+    def load(self, names: Iterable[str], lazily: bool = False) -> None:
+        from modules.weights.frozen import frozen
+        from scripts.published_models import build
+
+        for name in names:
+            component = build(self._parts[name], self._dtype)
+            if name in self._family.denoisers:
+                self._family.adapt(component)
+            self._loaded[name] = frozen(component, self._channels_last)
+        self.put({})
+
+    def unload(self, names: Iterable[str]) -> list[str]:
+        self.put(dict.fromkeys(names))
+        return []
+
+    def put(self, modules: Mapping[str, Any]) -> None:
+        from diffusers import DDPMScheduler
+
+        self._loaded.update(modules)
+        tokenizers = dict.fromkeys(self._family.text.tokenizers, _Words())
+        self.pipe: Any = SimpleNamespace(
+            **self._loaded, **tokenizers, scheduler=DDPMScheduler(), config={"boundary_ratio": 0.9}
+        )
+
+    def on_meta(self, name: str) -> Any:
+        import torch
+
+        from scripts.published_models import build
+
+        return build(self._parts[name], torch.float32)
+
+    def files(self, names: Iterable[str]) -> list[Path]:
+        return []
+
+
 def make_base(config: TrainConfig) -> Any:
     """The published model of the family, none of it on the GPU."""
-    import threading
-
     import torch
-    from diffusers import DDPMScheduler
 
     from modules.families.registry import FAMILIES
     from modules.weights.BaseModel import BaseModel
-    from scripts.published_models import build
     from scripts.simulated_gpu import GPU
 
     family = FAMILIES[config.family]
     published = family.published
     assert published is not None  # presets of families of unknown size are not simulated
-    components = dict.fromkeys((*family.denoisers, *family.guidance_denoisers), published.denoiser)
-    components[family.vae] = published.vae
-    components |= {name: part for name, (part, _) in zip(family.text.encoders, published.text_encoders, strict=True)}
-    components |= dict(zip(family.text.connectors, published.connectors, strict=True))
+    parts = dict.fromkeys((*family.denoisers, *family.guidance_denoisers), published.denoiser)
+    parts[family.vae] = published.vae
+    parts |= {name: part for name, (part, _) in zip(family.text.encoders, published.text_encoders, strict=True)}
+    parts |= dict(zip(family.text.connectors, published.connectors, strict=True))
 
-    class PublishedModel(BaseModel):
-        def __init__(self) -> None:
-            self.family, self.config, self.device = family, config.model, GPU
-            self._lock, self._loading_turn, self._quantized = threading.RLock(), contextlib.nullcontext, set()
-            self.num_swapped, self.swaps, self._own_parts = config.model.blocks_to_swap or 0, {}, {}
-            self.is_single_file = False
-            self._classes = dict.fromkeys(components, ("", ""))
-            self._components = dict.fromkeys(components)
-            self.pipe = self._new_pipe()
-
-        @property
-        def stored_quantized(self) -> list[str]:
-            return []
-
-        def tokenizer_of(self, text_encoder: str) -> Any:
-            return _Words()
-
-        def _new_pipe(self) -> Any:
-            tokenizers = dict.fromkeys(family.text.tokenizers, _Words())
-            return SimpleNamespace(
-                **self._components, **tokenizers, scheduler=DDPMScheduler(), config={"boundary_ratio": 0.9}
-            )
-
-        def _load_component(self, name: str) -> Any:
-            return self._ready(name, build(components[name], self.dtype))
-
-        def _on_meta(self, name: str) -> Any:
-            return build(components[name], torch.float32)
-
-    return PublishedModel()
+    dtype = getattr(torch, config.model.weight_dtype)
+    components = PublishedComponents(family, dtype, config.model.channels_last, parts)
+    return BaseModel(family, config.model, GPU, components=components)
 
 
 @contextlib.contextmanager

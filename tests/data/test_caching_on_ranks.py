@@ -26,6 +26,7 @@ from modules.data.TensorCache import TensorCache
 from modules.distributed.Heartbeat import Heartbeat
 from modules.families.registry import FAMILIES
 from modules.weights.BaseModel import BaseModel
+from modules.weights.FolderComponents import FolderComponents
 from tests.support.ThreadRanks import ThreadRanks, ThreadRuntime
 
 NUM_PICTURES = 9
@@ -67,7 +68,7 @@ def encodings(monkeypatch) -> Encodings:
     seen, one_at_a_time = Encodings(), threading.RLock()
     encode_pixels = modules.families.latents.encode_pixels
     encode_records = modules.families.conditioning.encode_records
-    load = BaseModel._load_component
+    load = FolderComponents._load
 
     def counted_pixels(family, vae, pixels):
         seen.pictures[threading.current_thread().name] += len(pixels)
@@ -84,7 +85,7 @@ def encodings(monkeypatch) -> Encodings:
 
     monkeypatch.setattr("modules.families.latents.encode_pixels", counted_pixels)
     monkeypatch.setattr("modules.families.conditioning.encode_records", counted_text)
-    monkeypatch.setattr(BaseModel, "_load_component", counted_load)
+    monkeypatch.setattr(FolderComponents, "_load", counted_load)
     return seen
 
 

@@ -18,6 +18,7 @@ from modules.families.prediction import objective_of
 from modules.families.registry import FAMILIES
 from modules.weights.BaseModel import BaseModel
 from modules.weights.errors import WeightsError
+from modules.weights.FolderComponents import FolderComponents
 from modules.weights.model_files import save_model
 from modules.weights.safe import load_tensors, save_tensors
 from modules.weights.single_file import save_single_file
@@ -309,7 +310,7 @@ def test_families_with_the_same_pipeline_are_told_apart_by_the_config_of_the_den
 
 
 def test_what_was_fetched_from_the_hub_is_looked_at_before_it_is_loaded(tiny_model, monkeypatch):
-    monkeypatch.setattr(BaseModel, "_local_folder", lambda self: tiny_model("wan22_a14b"))
+    monkeypatch.setattr(FolderComponents, "_local_folder", lambda self: tiny_model("wan22_a14b"))
     assert "choose family wan22_a14b or another base" in refusal("somebody/wan", FAMILIES["wan21"])
 
 
