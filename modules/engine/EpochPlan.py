@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader
 
 from modules.data.draws import torch_seed
+from modules.engine.Accumulation import Accumulation
 
 MAX_SAMPLES = 2**31  # per epoch; a sampler that yields more is considered infinite
 
@@ -54,6 +55,11 @@ class Epoch:
     def __len__(self) -> int:
         return -(-len(self._shards) // self._accumulation)
 
+    @property
+    def num_batches(self) -> int:
+        """Of each rank, in all steps."""
+        return len(self._shards)
+
     def __getitem__(self, step: int) -> StepKeys:
         if step >= len(self):
             raise IndexError(step)
@@ -76,7 +82,7 @@ class EpochPlan:
     batches r, r + N, r + 2N ...
     """
 
-    def __init__(self, loader: DataLoader, rank: int, world_size: int, accumulation: int, seed: int):
+    def __init__(self, loader: DataLoader, rank: int, world_size: int, accumulation: Accumulation, seed: int):
         self._loader = loader
         self._rank = rank
         self._world_size = world_size
@@ -85,7 +91,7 @@ class EpochPlan:
 
     def epoch(self, epoch: int) -> Epoch:
         """The steps of `epoch` (from 0)."""
-        loader = self._loader
+        loader, accumulation = self._loader, self._accumulation.in_epoch(epoch)
         sampler = loader.batch_sampler
         if type(sampler) is not BatchSampler:  # a subclass may form other batches
             entries = self._drawn(loader.sampler if sampler is None else sampler, epoch)
@@ -95,12 +101,12 @@ class EpochPlan:
             rounds = [ranges[i : i + self._world_size] for i in range(0, len(ranges), self._world_size)]
             order = [index for batch in batches for index in batch]
             shards = [[*group, *([range(0)] * (self._world_size - len(group)))] for group in rounds]
-            return Epoch(epoch, order, shards, self._rank, self._accumulation)
+            return Epoch(epoch, order, shards, self._rank, accumulation)
         order = self._drawn(sampler.sampler, epoch)
         size = sampler.batch_size * self._world_size
         end = len(order) // size * size if sampler.drop_last else len(order)
         shards = [self._cut(range(first, min(first + size, end))) for first in range(0, end, size)]
-        return Epoch(epoch, order, shards, self._rank, self._accumulation)
+        return Epoch(epoch, order, shards, self._rank, accumulation)
 
     def _cut(self, positions: range) -> list[range]:
         """The part of each rank; their sizes differ by at most one."""

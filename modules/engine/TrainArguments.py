@@ -12,10 +12,13 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from modules.config.errors import UserError
+from modules.engine.Accumulation import Accumulation
 from modules.engine.arguments import (
+    check_accumulation,
     check_clip_grad_norm,
     check_count,
     check_criterion,
+    check_length,
     check_loader,
     check_optimizer,
     check_plateau,
@@ -36,10 +39,11 @@ class TrainArguments:
     optimizer: torch.optim.Optimizer
     criterion: Criterion | None
     scheduler: LRScheduler | None
-    num_epochs: int
+    num_epochs: int | None
+    max_steps: int | None
     save_best: bool = True
     save_last: bool = True
-    gradient_accumulation_steps: int = 1
+    gradient_accumulation_steps: int | Mapping[int, int] = 1
     clip_grad_norm: float | None = None
     resume: bool | str | os.PathLike | None = None
     metrics: Mapping[str, Metric] = field(default_factory=dict)
@@ -57,12 +61,30 @@ class TrainArguments:
             check_loader("val_loader", self.val_loader)
         check_optimizer(self.optimizer, model)
         check_scheduler(self.scheduler, self.scheduler_interval, self.optimizer)
-        check_count("num_epochs", self.num_epochs)
-        check_count("gradient_accumulation_steps", self.gradient_accumulation_steps)
+        check_length(self.num_epochs, self.max_steps)
+        check_accumulation(self.gradient_accumulation_steps)
         if self.save_every_steps:
             check_count("save_every_steps", self.save_every_steps)
         check_clip_grad_norm(self.clip_grad_norm)
         check_resume(self.resume)
+
+    def is_over(self, epoch: int, step: int) -> bool:
+        """Whether so many epochs and optimizer steps are all."""
+        return (self.num_epochs is not None and epoch >= self.num_epochs) or self.has_all_steps(step)
+
+    def has_all_steps(self, step: int) -> bool:
+        return self.max_steps is not None and step >= self.max_steps
+
+    def total_steps(self, batches: int | None) -> int:
+        """The optimizer steps if a rank has so many batches per epoch; 0 if unknown."""
+        if self.num_epochs is None or batches is None:
+            return self.max_steps or 0
+        steps = self.accumulation.total_steps(batches, self.num_epochs)
+        return min(steps, self.max_steps or steps)
+
+    @property
+    def accumulation(self) -> Accumulation:
+        return Accumulation.of(self.gradient_accumulation_steps)
 
     def task(self, device: torch.device) -> Task:
         """What is computed for a batch, with a criterion that is on `device`."""

@@ -71,9 +71,7 @@ class Training:
         self._optimizer = EngineOptimizer(
             arguments.optimizer, arguments.scheduler, arguments.scheduler_interval, parts.model
         )
-        self._source = step_source(
-            arguments.train_loader, parts.runtime, arguments.gradient_accumulation_steps, parts.seed
-        )
+        self._source = step_source(arguments.train_loader, parts.runtime, arguments.accumulation, parts.seed)
         self._board = EngineBoard(parts.folder / "tensorboard")
         if parts.runtime.is_main:
             listeners.listeners.append(self._board)
@@ -86,7 +84,7 @@ class Training:
             parts.model,
             self._step,
             lambda params: self._optimizer,
-            (self._source.num_steps() or 0) * arguments.num_epochs,
+            arguments.total_steps(self._source.num_batches()),
             LoopSettings(
                 arguments.clip_grad_norm or 0.0, parts.ema, parts.precision, parts.seed, remedy_for_nan=REMEDY_FOR_NAN
             ),
@@ -111,7 +109,7 @@ class Training:
             self._continue_from(backup)
 
     def run(self) -> None:
-        """Trains to the end of the last epoch, or until it is asked to stop."""
+        """Trains to the last epoch or step, or until it is asked to stop."""
         loop, arguments, checkpoints = self._loop, self._arguments, self._parts.checkpoints
         with ExitStack() as stack:
             stack.callback(checkpoints.close)
@@ -120,13 +118,15 @@ class Training:
                 stack.enter_context(stopping_on_ctrl_c(self._commands))
             stack.enter_context(told_of_failure(self._listeners))
             self._listeners.on_started(time.time())
-            while loop.epoch < arguments.num_epochs and not loop.stopped:
-                if not self._train_epoch():  # stopped before the epoch's end
+            while not (arguments.is_over(loop.epoch, loop.step) or loop.stopped):
+                if not self._train_epoch():  # it ended before the epoch
                     break
                 self._end_epoch()
-            if loop.stopped and arguments.save_last:
+            if arguments.has_all_steps(loop.step) and loop.step_in_epoch:
+                self._cut_epoch_off()
+            elif loop.stopped and arguments.save_last:
                 self._save_last()
-            self.history.stopped = loop.stopped and loop.epoch < arguments.num_epochs
+            self.history.stopped = loop.stopped and not arguments.is_over(loop.epoch, loop.step)
             rank_context().step, rank_context().stopped = loop.step, self.history.stopped
             self._parts.runtime.barrier("saving")
         self._listeners.on_finished(loop.step)
@@ -134,14 +134,17 @@ class Training:
     # --- an epoch -------------------------------------------------------------------------------------------------
 
     def _train_epoch(self) -> bool:
-        """Whether the epoch was trained to its end; a stop may come with its last step."""
+        """Whether the epoch was trained to its end, rather than ended by a stop or after `max_steps`.
+
+        A stop may come with its last step.
+        """
         loop = self._loop
         epoch, first = loop.epoch, loop.step_in_epoch
         if first == 0:
             self._totals.clear()
         self._parts.model.train()
         loop.fit(self._steps(epoch, first))
-        if loop.epoch == epoch and not loop.stopped:
+        if (loop.epoch, loop.step_in_epoch) == (epoch, first):
             again = "it is used up after one epoch; pass a DataLoader" if epoch else "there is nothing to train on"
             raise UserError(f"train_loader yields no batches: {again}.")
         self._compare_weights()
@@ -152,6 +155,8 @@ class Training:
             yield Step(step.counted(), epoch, number, is_last, step.padding)
             if number > first:
                 self._compare_weights()
+            if self._arguments.has_all_steps(self._loop.step):
+                return
 
     def _compare_weights(self) -> None:
         """After the second step: gradients that are not averaged show, and DDP has told of those that are missing."""
@@ -179,11 +184,22 @@ class Training:
         arguments = self._arguments
         figures = self._measured()
         self._optimizer.end_epoch(figures[self._monitor.name])
-        is_best = self._record_epoch(figures)
-        if arguments.save_best and is_best:
+        if self._record_epoch(figures) and arguments.save_best:
             self._parts.checkpoints.save_best(self.state())
         if arguments.save_last or (arguments.save_every_steps and self._loop.step % arguments.save_every_steps == 0):
             self._save_last()
+        self._listeners.on_epoch(self.history.num_epochs, figures)
+
+    def _cut_epoch_off(self) -> None:
+        """Validates and saves where `max_steps` ends the training within an epoch.
+
+        Its figures are not in the checkpoints: a training that is resumed with more steps goes on with this epoch.
+        """
+        figures, state = self._measured(), self.state()
+        if self._arguments.save_last:
+            self._parts.checkpoints.save_last(state)
+        if self._record_epoch(figures) and self._arguments.save_best:
+            self._parts.checkpoints.save_best(state)
         self._listeners.on_epoch(self.history.num_epochs, figures)
 
     def _measured(self) -> dict[str, float]:

@@ -154,10 +154,11 @@ class TrainingEngine:
         optimizer: torch.optim.Optimizer,
         criterion: Criterion | None = None,
         scheduler: LRScheduler | None = None,
-        num_epochs: int,
+        num_epochs: int | None = None,
+        max_steps: int | None = None,
         save_best: bool = True,
         save_last: bool = True,
-        gradient_accumulation_steps: int = 1,
+        gradient_accumulation_steps: int | Mapping[int, int] = 1,
         clip_grad_norm: float | None = None,
         resume: bool | str | os.PathLike | None = None,
         metrics: Mapping[str, Metric] | None = None,
@@ -169,7 +170,7 @@ class TrainingEngine:
         unused_parameters: bool = False,
         callbacks: TrainCallbacks | Iterable[TrainCallbacks] | None = None,
     ) -> History:
-        """Trains for `num_epochs` epochs in total and returns the history, which is the same on every rank.
+        """Trains for `num_epochs` or `max_steps` in total and returns the history, which is the same on every rank.
 
         train_loader, val_loader: DataLoaders with the batch size per rank, whose samples are split over the ranks, or
             other iterables of batches. A loader with a DistributedSampler is used as it is.
@@ -182,9 +183,11 @@ class TrainingEngine:
         scheduler_interval: whether the scheduler steps after every epoch or after every optimizer step.
             ReduceLROnPlateau gets the metric `monitor`.
         num_epochs: passes over the data in total, including those before a resume.
+        max_steps: optimizer steps in total; the last epoch may then be incomplete. Of both, what ends first counts.
         save_best: save a checkpoint after an epoch that is the best so far.
         save_last: save a checkpoint after every epoch, and when training is stopped.
-        gradient_accumulation_steps: batches per rank in one optimizer step.
+        gradient_accumulation_steps: batches per rank in one optimizer step. A mapping changes their number after some
+            epochs: with {0: 8, 4: 2}, it is 8 at first, and 2 after four epochs.
         clip_grad_norm: maximum gradient norm.
         resume: True or "last" continues from the last checkpoint, if there is one; "best" or the folder of a checkpoint
             continues from that one.
@@ -207,6 +210,7 @@ class TrainingEngine:
             criterion=criterion,
             scheduler=scheduler,
             num_epochs=num_epochs,
+            max_steps=max_steps,
             save_best=save_best,
             save_last=save_last,
             gradient_accumulation_steps=gradient_accumulation_steps,

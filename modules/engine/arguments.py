@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
@@ -51,6 +51,29 @@ def check_count(name: str, value: Any) -> None:
         raise UserError(f"{name} {value!r}: it must be a whole number.")
     if value < 1:
         raise UserError(f"{name} {value}: it must be at least 1.")
+
+
+def check_accumulation(value: Any) -> None:
+    name = "gradient_accumulation_steps"
+    if not isinstance(value, Mapping):
+        return check_count(name, value)
+    if not value:
+        raise UserError(f"{name} {{}}: it names no epoch; use a number, or a mapping such as {{0: 8, 4: 2}}.")
+    for epoch, batches in value.items():
+        if not isinstance(epoch, Integral) or isinstance(epoch, bool) or epoch < 0:
+            raise UserError(
+                f"{name}: {epoch!r} is no number of epochs; use whole numbers from 0, as in {{0: 8, 4: 2}}."
+            )
+        check_count(f"{name}[{epoch}]", batches)
+
+
+def check_length(num_epochs: Any, max_steps: Any) -> None:
+    if num_epochs is None and max_steps is None:
+        raise UserError("train: nothing says when to end; pass num_epochs or max_steps.")
+    if num_epochs is not None:
+        check_count("num_epochs", num_epochs)
+    if max_steps is not None:
+        check_count("max_steps", max_steps)
 
 
 def check_clip_grad_norm(norm: Any) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from modules.config.errors import UserError
 from modules.distributed.Runtime import Runtime
+from modules.engine.Accumulation import Accumulation
 from modules.engine.arguments import check_prediction
 from modules.engine.batches import to_device
 from modules.engine.loading import step_source
@@ -28,7 +29,7 @@ def measure(model: nn.Module, loader: Iterable[Any], task: Task, runtime: Runtim
     All ranks must call it. Raises UserError if the loader yields nothing.
     """
     figures = MeanFigures(task.metrics, runtime.device)
-    for step in step_source(loader, runtime, 1, seed).steps(0):
+    for step in step_source(loader, runtime, Accumulation(), seed).steps(0):
         if step.padding:
             continue
         runtime.heartbeat.beat()
@@ -66,7 +67,7 @@ def predict(model: nn.Module, loader: Iterable[Any], runtime: Runtime, seed: int
     Raises UserError if the loader yields nothing.
     """
     own: list[Tensor | None] = []
-    for step in step_source(loader, runtime, 1, seed).steps(0):
+    for step in step_source(loader, runtime, Accumulation(), seed).steps(0):
         batch = to_device(step.batches[0], runtime.device)
         inputs = batch[0] if isinstance(batch, list | tuple) else batch
         outputs = model(inputs)

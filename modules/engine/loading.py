@@ -19,6 +19,7 @@ from torch.utils.data.distributed import DistributedSampler
 from modules.config.errors import UserError
 from modules.data.draws import torch_seed
 from modules.distributed.Runtime import Runtime
+from modules.engine.Accumulation import Accumulation
 from modules.engine.EpochPlan import Epoch, EpochPlan, Key, PrivateRandomState, seed_generators, seeded
 from modules.engine.sent_by_value import SentFunction, by_value, from_value
 
@@ -48,11 +49,11 @@ class StepSource(Protocol):
     def steps(self, epoch: int, first: int = 0) -> Iterator[LoadedStep]:
         """This rank's steps of `epoch` (from 0), beginning with step `first`; the same number on each rank."""
 
-    def num_steps(self) -> int | None:
-        """Optimizer steps per epoch; None if unknown before its end."""
+    def num_batches(self) -> int | None:
+        """Of each rank in an epoch; None if unknown before its end."""
 
 
-def step_source(loader: Iterable[Any], runtime: Runtime, accumulation: int, seed: int) -> StepSource:
+def step_source(loader: Iterable[Any], runtime: Runtime, accumulation: Accumulation, seed: int) -> StepSource:
     """The steps of `loader`, whose batch size is per rank.
 
     A DataLoader is split over the ranks, unless it has a DistributedSampler, which already does so. From any other
@@ -88,7 +89,9 @@ class MapDatasetSource:
     is_split: whether the loader has the samples of this rank only.
     """
 
-    def __init__(self, loader: DataLoader, runtime: Runtime, accumulation: int, seed: int, is_split: bool = False):
+    def __init__(
+        self, loader: DataLoader, runtime: Runtime, accumulation: Accumulation, seed: int, is_split: bool = False
+    ):
         here, alone = (runtime.rank, runtime.world_size), (0, 1)
         self._plan = EpochPlan(loader, *(alone if is_split else here), accumulation, seed)
         self._keys = _EpochKeys(*(here if is_split else alone))
@@ -104,11 +107,11 @@ class MapDatasetSource:
             ),
         )
         self._seed = seed
-        self._num_steps: int | None = None
+        self._num_batches: int | None = None
 
     def steps(self, epoch: int, first: int = 0) -> Iterator[LoadedStep]:
         planned = self._plan.epoch(epoch)
-        self._num_steps = len(planned)
+        self._num_batches = planned.num_batches
         self._keys.epoch, self._keys.first = planned, first
         self._loader.generator.manual_seed(torch_seed(self._seed, epoch, "workers"))
         batches = iter(self._loader)
@@ -117,10 +120,10 @@ class MapDatasetSource:
             counts = list(map(len, step.micro_batches)) if self._batches_samples else []
             yield LoadedStep(list(islice(batches, len(step.micro_batches))), counts, step.padding)
 
-    def num_steps(self) -> int | None:
-        if self._num_steps is None:
-            self._num_steps = len(self._plan.epoch(0))
-        return self._num_steps
+    def num_batches(self) -> int | None:
+        if self._num_batches is None:
+            self._num_batches = self._plan.epoch(0).num_batches
+        return self._num_batches
 
 
 class IterableDatasetSource:
@@ -129,7 +132,7 @@ class IterableDatasetSource:
     With several workers, the dataset must split itself with `get_worker_info()`, as usual.
     """
 
-    def __init__(self, loader: DataLoader, runtime: Runtime, accumulation: int, seed: int):
+    def __init__(self, loader: DataLoader, runtime: Runtime, accumulation: Accumulation, seed: int):
         self._stream = _ShardedStream(loader, runtime.rank, runtime.world_size, seed)
         self._loader = _rebuilt(loader, self._stream, batch_size=None, collate_fn=_identity)
         self._batches_samples = loader.batch_size is not None
@@ -139,22 +142,22 @@ class IterableDatasetSource:
     def steps(self, epoch: int, first: int = 0) -> Iterator[LoadedStep]:
         self._stream.epoch.fill_(epoch)
         self._loader.generator.manual_seed(torch_seed(self._seed, epoch, "workers"))
-        parts = iter(self._loader)
-        for _ in range(first * self._accumulation):  # an iterable dataset can only be read from its start
+        parts, accumulation = iter(self._loader), self._accumulation.in_epoch(epoch)
+        for _ in range(first * accumulation):  # an iterable dataset can only be read from its start
             next(parts, None)
-        while group := list(islice(parts, self._accumulation)):
+        while group := list(islice(parts, accumulation)):
             own = [(batch, count) for batch, count in group if count] or group[:1]
             counts = [count for _, count in own] if self._batches_samples else []
             yield LoadedStep([batch for batch, _ in own], counts, padding=not own[0][1])
 
-    def num_steps(self) -> int | None:
+    def num_batches(self) -> int | None:
         return None
 
 
 class PreShardedSource:
     """The steps of a loader that is already split over the ranks, possibly unevenly."""
 
-    def __init__(self, loader: DataLoader, runtime: Runtime, accumulation: int, seed: int):
+    def __init__(self, loader: DataLoader, runtime: Runtime, accumulation: Accumulation, seed: int):
         self._own = MapDatasetSource(loader, runtime, accumulation, seed, is_split=True)
         self._loader = loader
         self._runtime = runtime
@@ -165,8 +168,8 @@ class PreShardedSource:
         if not min(lengths):
             rank = lengths.index(0)
             raise UserError(f"The loader of rank {rank} yields no batches: give every rank at least one.")
-        count = -(-max(lengths) // self._accumulation)
-        number = start = min(first, self.num_steps() - 1)  # at least the last batch is loaded, which also pads
+        count, own = (self._accumulation.steps(batches, epoch) for batches in (max(lengths), len(self._loader)))
+        number = start = min(first, own - 1)  # at least the last batch is loaded, which also pads
         step = LoadedStep([])
         for number, step in enumerate(islice(self._own.steps(epoch, start), count - start), start):
             if number >= first:
@@ -174,32 +177,32 @@ class PreShardedSource:
         for _ in range(max(first, number + 1), count):
             yield LoadedStep(step.batches[-1:], step.counts[-1:], padding=True)
 
-    def num_steps(self) -> int:
-        return -(-len(self._loader) // self._accumulation)
+    def num_batches(self) -> int:
+        return len(self._loader)
 
 
 class IterableSource:
     """The steps of any iterable of batches."""
 
-    def __init__(self, batches: Iterable[Any], runtime: Runtime, accumulation: int):
+    def __init__(self, batches: Iterable[Any], runtime: Runtime, accumulation: Accumulation):
         self._batches = batches
         self._runtime = runtime
         self._accumulation = accumulation
 
     def steps(self, epoch: int, first: int = 0) -> Iterator[LoadedStep]:
         rank, ranks = self._runtime.rank, self._runtime.world_size
-        batches = iter(self._batches)
+        batches, count = iter(self._batches), ranks * self._accumulation.in_epoch(epoch)
         for _ in range(first):
-            list(islice(batches, ranks * self._accumulation))
-        while group := list(islice(batches, ranks * self._accumulation)):
+            list(islice(batches, count))
+        while group := list(islice(batches, count)):
             own = group[rank::ranks]
             yield LoadedStep(own or [group[0]], padding=not own)
 
-    def num_steps(self) -> int | None:
+    def num_batches(self) -> int | None:
         if not isinstance(self._batches, Sized):
             return None
         try:
-            return -(-len(self._batches) // (self._runtime.world_size * self._accumulation))
+            return -(-len(self._batches) // self._runtime.world_size)
         except TypeError:  # raised by containers of something without a length
             return None
 

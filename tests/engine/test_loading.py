@@ -19,6 +19,7 @@ from torch.utils.data import (
 
 from modules.config.errors import UserError
 from modules.distributed.Runtime import Runtime
+from modules.engine.Accumulation import Accumulation
 from modules.engine.loading import step_source
 from tests.support.engine_data import Augmented, Stream
 
@@ -38,8 +39,9 @@ class RankOf(Runtime):
 
 def loaded(make_loader, world_size: int, epoch: int = 0, first: int = 0, accumulation: int = 1, seed: int = 1):
     """The steps of each rank."""
+    batches = Accumulation.of(accumulation)
     return [
-        list(step_source(make_loader(), RankOf(rank, world_size), accumulation, seed).steps(epoch, first))
+        list(step_source(make_loader(), RankOf(rank, world_size), batches, seed).steps(epoch, first))
         for rank in range(world_size)
     ]
 
@@ -154,7 +156,7 @@ def test_persistent_workers_get_the_epoch():
         options = {"num_workers": 1, "persistent_workers": True}
         return DataLoader(Stream(8), batch_size=4, **options)
 
-    source = step_source(loader(), RankOf(0, 1), 1, seed=1)
+    source = step_source(loader(), RankOf(0, 1), Accumulation(), seed=1)
     assert [samples([list(source.steps(epoch))]) for epoch in range(2)] == [
         samples(loaded(loader, 1, epoch)) for epoch in range(2)
     ]
@@ -169,7 +171,7 @@ def test_loading_does_not_change_the_global_generators():
 
 def test_a_distributed_sampler_is_kept_and_gets_the_epoch():
     sampler = DistributedSampler(NUMBERS, num_replicas=2, rank=1, shuffle=True)
-    source = step_source(DataLoader(NUMBERS, batch_size=5, sampler=sampler), RankOf(1, 2), 1, seed=1)
+    source = step_source(DataLoader(NUMBERS, batch_size=5, sampler=sampler), RankOf(1, 2), Accumulation(), seed=1)
     first, second = (list(chain(*samples([list(source.steps(epoch))]))) for epoch in range(2))
     assert len(first) == 12
     assert first != second
@@ -181,7 +183,7 @@ def test_augmentation_with_a_distributed_sampler_depends_on_the_seed_and_the_sam
         data = Augmented(16)
         sampler = DistributedSampler(data, num_replicas=ranks, rank=rank)
         loader = DataLoader(data, batch_size=4 // ranks, sampler=sampler, num_workers=workers)
-        return list(step_source(loader, RankOf(rank, ranks), 1, seed=1).steps(0, first))
+        return list(step_source(loader, RankOf(rank, ranks), Accumulation(), seed=1).steps(0, first))
 
     whole = samples([steps(0, 1)])
     assert samples([steps(0, 1, first=2)]) == whole[2:]
@@ -192,7 +194,7 @@ def test_a_resume_among_the_padding_of_a_rank_loads_its_last_batch():
     numbers = TensorDataset(torch.arange(6))
     sampler = DistributedSampler(numbers, num_replicas=1, rank=0, shuffle=False)
     loader = DataLoader(numbers, batch_size=2, sampler=sampler)
-    (step,) = step_source(loader, RankOf(0, 2, sizes=[3, 5]), 1, seed=1).steps(0, first=4)
+    (step,) = step_source(loader, RankOf(0, 2, sizes=[3, 5]), Accumulation(), seed=1).steps(0, first=4)
     assert step.padding
     assert step.batches[0][0].tolist() == [4, 5]
 
@@ -201,7 +203,7 @@ def test_ranks_with_fewer_batches_get_padding():
     numbers = TensorDataset(torch.arange(6))
     sampler = DistributedSampler(numbers, num_replicas=1, rank=0, shuffle=False)
     loader = DataLoader(numbers, batch_size=2, sampler=sampler)
-    steps = list(step_source(loader, RankOf(0, 2, sizes=[3, 5]), 1, seed=1).steps(0))
+    steps = list(step_source(loader, RankOf(0, 2, sizes=[3, 5]), Accumulation(), seed=1).steps(0))
     assert [step.padding for step in steps] == [False] * 3 + [True] * 2
     assert steps[4].batches[0][0].tolist() == [4, 5]
 
@@ -209,7 +211,7 @@ def test_ranks_with_fewer_batches_get_padding():
 def test_a_rank_without_batches_of_its_own_is_refused_on_every_rank():
     loader = DataLoader(NUMBERS, batch_size=5, sampler=DistributedSampler(NUMBERS, num_replicas=1, rank=0))
     with pytest.raises(UserError, match="The loader of rank 1 yields no batches"):
-        list(step_source(loader, RankOf(0, 2, sizes=[5, 0]), 1, seed=1).steps(0))
+        list(step_source(loader, RankOf(0, 2, sizes=[5, 0]), Accumulation(), seed=1).steps(0))
 
 
 def test_batches_of_any_iterable_are_distributed_round_robin():

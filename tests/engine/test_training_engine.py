@@ -536,6 +536,20 @@ REFUSALS = {
     "two ways to a loss": ({"step_fn": lambda model, batch: None}, "pass exactly one of them"),
     "a loss per sample": ({"criterion": nn.CrossEntropyLoss(reduction="none")}, "use reduction='mean'"),
     "no epochs": ({"num_epochs": 0}, "num_epochs 0: it must be at least 1."),
+    "no end": ({"num_epochs": None}, "train: nothing says when to end; pass num_epochs or max_steps."),
+    "no steps": ({"max_steps": 0}, "max_steps 0: it must be at least 1."),
+    "no epoch with an accumulation": (
+        {"gradient_accumulation_steps": {}},
+        "gradient_accumulation_steps {}: it names no epoch; use a number, or a mapping such as {0: 8, 4: 2}.",
+    ),
+    "an accumulation before the first epoch": (
+        {"gradient_accumulation_steps": {-1: 2}},
+        "gradient_accumulation_steps: -1 is no number of epochs; use whole numbers from 0, as in {0: 8, 4: 2}.",
+    ),
+    "an epoch that accumulates nothing": (
+        {"gradient_accumulation_steps": {0: 1, 2: 0}},
+        "gradient_accumulation_steps[2] 0: it must be at least 1.",
+    ),
     "no batches": ({"train_loader": []}, "train_loader yields no batches"),
     "an object without validation": ({"metrics": {"f": Mean()}}, "torchmetrics objects need a val_loader"),
     "an unknown figure": ({"monitor": "f1"}, "monitor 'f1' is not among the metrics: train_loss, lr."),

@@ -1,0 +1,55 @@
+"""Trainings by TrainingEngine that tests run on one rank and on several; see RankPool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader
+
+from modules.engine.TrainingEngine import TrainingEngine
+from tests.support.engine_data import Augmented, adamw, points, small_net
+from tests.support.RankPool import MakeRuntime
+
+BATCH = 24  # of all ranks: five steps per epoch
+
+
+def trained(folder: Path | str, name: str, norm: bool = True, **options: Any) -> TrainingEngine:
+    """An engine that has trained on all ranks of this process; each step has the same samples on any number of them."""
+    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    name = f"{name}-{ranks}"
+    engine = TrainingEngine(
+        small_net(norm), device="cpu", distributed=ranks > 1, use_ema=True, output_dir=folder, experiment_name=name
+    )
+    batch = options.pop("batch_size", BATCH) // ranks
+    if options.pop("validates", False):
+        options["val_loader"] = DataLoader(points(50), batch_size=batch)
+    options = {"optimizer": adamw(engine), "criterion": nn.CrossEntropyLoss(), **options}
+    engine.train(DataLoader(Augmented(), batch_size=batch, shuffle=True), **options)
+    return engine
+
+
+def found(engine: TrainingEngine) -> dict[str, Any]:
+    """What must be the same after every way to the end of a training."""
+    weights = [value.double().flatten() for value in engine.state_dict()["tensors"]["model"].values()]
+    return {"history": engine.history.to_json()["values"], "weights": torch.cat(weights).tolist()}
+
+
+def train_for_some_steps(make_runtime: MakeRuntime, folder: str) -> dict[str, Any]:
+    """Twelve steps at once, and as seven and five."""
+    whole = trained(folder, "whole", max_steps=12)
+    first = trained(folder, "parts", max_steps=7)
+    rest = trained(folder, "parts", max_steps=12, resume=True)
+    return {"whole": found(whole), "first": found(first), "rest": found(rest)}
+
+
+def accumulate_by_schedule(make_runtime: MakeRuntime, folder: str) -> dict[str, Any]:
+    """Batches of a quarter, of which each step has four in the first epoch, then two; also stopped and resumed."""
+    options: dict[str, Any] = {"batch_size": BATCH // 4, "norm": False, "gradient_accumulation_steps": {0: 4, 1: 2}}
+    whole = trained(folder, "whole", num_epochs=3, **options)
+    trained(folder, "parts", max_steps=9, **options)
+    parts = trained(folder, "parts", num_epochs=3, resume=True, **options)
+    return {"whole": found(whole), "parts": found(parts)}
