@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 
 class EarlyStopping(TrainCallbacks):
-    """Stops `engine` after `patience` epochs in which the figure `monitor` was not better than before.
+    """Stops `engine` after `patience` validations in which the figure `monitor` was not better than before.
 
+    There is one after each epoch, or every `validate_every_steps` steps.
     min_delta: by how much a value has to be better to count. mode: as in `TrainingEngine.train`.
     It looks at the engine's history, so that a resumed training stops where it would have stopped.
     """
@@ -35,9 +36,16 @@ class EarlyStopping(TrainCallbacks):
         self._min_delta = min_delta if self._monitor.mode == "max" else -min_delta
 
     def on_epoch(self, epoch: int, figures: Mapping[str, float]) -> None:
+        if not self._engine.history.by_step:
+            self._judge(figures, self._engine.history)
+
+    def on_figures(self, step: int, figures: Mapping[str, float]) -> None:
+        self._judge(figures, self._engine.history.by_step)
+
+    def _judge(self, figures: Mapping[str, float], history: Mapping[str, list[float]]) -> None:
         self._monitor.check(figures)
         best, waited = None, 0
-        for value in self._engine.history[self._monitor.name]:
+        for value in history[self._monitor.name]:
             is_better = self._monitor.is_better(value, None if best is None else best + self._min_delta)
             best, waited = (value, 0) if is_better else (best, waited + 1)
         if waited >= self._patience:

@@ -1,4 +1,4 @@
-"""The checkpoints of TrainingEngine on disk: the last one and that of the best epoch."""
+"""The checkpoints of TrainingEngine on disk: the last one and the best ones."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import nn
 
 from modules.config.errors import UserError
 from modules.distributed.Runtime import Runtime
+from modules.engine.TopCheckpoints import Score, TopCheckpoints, best_first, scored
 from modules.session.atomic import remove_folder, sweep_temporaries
 from modules.session.backups import find_backups
 from modules.trainer.BackupStore import Backup, BackupStore
@@ -19,7 +20,7 @@ from modules.trainer.TrainingError import DamagedBackup, TrainingError
 
 
 class EngineCheckpoints:
-    """The newest checkpoint in folder/checkpoints/last and the newest in folder/checkpoints/best.
+    """The newest checkpoint in folder/checkpoints/last, the best one in best/, or several of the best in top/.
 
     Rank 0 writes them in the background; every rank reads them. on_done(path, step) and on_warning(text) are
     called from the writing thread.
@@ -37,6 +38,7 @@ class EngineCheckpoints:
         self._on_done = on_done
         self._on_warning = on_warning
         self._last, self._best = (self._store(folder / "checkpoints" / name) for name in ("last", "best"))
+        self._top = TopCheckpoints(folder / "checkpoints" / "top", on_done, on_warning)
         self._has_saved = False
         self._went_back_to: int | None = None  # the step of the checkpoint that training continues from
 
@@ -47,15 +49,32 @@ class EngineCheckpoints:
 
     @property
     def best(self) -> Path | None:
-        """The folder of the checkpoint of the best epoch."""
-        return next(iter(self._best.paths()), None)
+        """The folder of the best checkpoint."""
+        kept = best_first(scored(self._best.folder) + self._top.all())
+        return kept[0].path if kept else next(iter(self._best.paths()), None)
+
+    @property
+    def top(self) -> list[Path]:
+        """The folders of all checkpoints that were saved for their figure, the best one first."""
+        return [checkpoint.path for checkpoint in best_first(scored(self._best.folder) + self._top.all())]
 
     def save_last(self, state: dict[str, Any]) -> None:
         """Saves what `TrainingEngine.state_dict` returned. All ranks must call it."""
         self._save(self._last, state)
 
-    def save_best(self, state: dict[str, Any]) -> None:
-        self._save(self._best, state)
+    def save_best(self, state: dict[str, Any], score: Score) -> None:
+        """Saves the best one so far, in place of the one before. All ranks must call it."""
+        self._save(self._best, score.added_to(state))
+
+    def is_among_best(self, score: Score, keep: int) -> bool:
+        """Whether a checkpoint of this score would be among the best `keep`. All ranks must call it."""
+        own = self._runtime.is_main and self._top.takes(score, keep, self._went_back_to)
+        return self._runtime.broadcast(own, "comparing checkpoints")
+
+    def save_among_best(self, state: dict[str, Any], score: Score, at: str, keep: int) -> None:
+        """Saves one of the best `keep`. at: the epoch or step, for its name. All ranks must call it."""
+        if self._may_write():
+            self._top.save(score.added_to(state), score, at, keep)
 
     def load(self, resume: bool | str | os.PathLike | None) -> Backup | None:
         """The checkpoint that the argument `resume` of `TrainingEngine.train` means; None if there is none.
@@ -65,7 +84,10 @@ class EngineCheckpoints:
         if resume is True or resume == "last":
             return newest_backup(self._last, self._runtime)
         if resume == "best":
-            return newest_backup(self._best, self._runtime)
+            best = self.best if self._runtime.is_main else None
+            parts = list(best.parent.relative_to(self._folder).parts) if best else ["checkpoints", "best"]
+            parts = self._runtime.broadcast(parts, "looking for the best checkpoint")
+            return newest_backup(self._store(self._folder.joinpath(*parts)), self._runtime)
         if not resume:
             return None
         path = Path(resume)
@@ -85,6 +107,7 @@ class EngineCheckpoints:
     def start_fresh(self) -> None:
         """Removes the earlier checkpoints of this engine. Raises UserError on every rank if another's are there."""
         last, best = (store.paths() if self._runtime.is_main else [] for store in (self._last, self._best))
+        best += [checkpoint.path for checkpoint in self._top.all()] if self._runtime.is_main else []
         resume = "" if self._has_saved else "True" if last else "'best'" if best else ""
         if resume := self._runtime.broadcast(resume, "looking for checkpoints"):
             raise UserError(
@@ -93,6 +116,8 @@ class EngineCheckpoints:
             )
         for path in last + best:
             remove_folder(path)
+        if self._runtime.is_main:
+            remove_folder(self._top.folder)
 
     def go_back_to(self, step: int) -> None:
         """Tells that training continues from a checkpoint of `step`: the first save removes those of later steps."""
@@ -102,15 +127,22 @@ class EngineCheckpoints:
         """Waits until everything has been written."""
         self._last.close()
         self._best.close()
+        self._top.close()
 
     def _save(self, store: BackupStore, state: dict[str, Any]) -> None:
-        is_first, self._has_saved = not self._has_saved, True
-        if self._runtime.is_main:
-            if is_first:
-                sweep_temporaries(self._folder / "checkpoints")  # what a killed training was writing
-            self._remove_later()
+        if self._may_write():
             store.folder.mkdir(parents=True, exist_ok=True)
             store.write(state["tensors"], state["data"])
+
+    def _may_write(self) -> bool:
+        """Whether this rank writes; then what others have left is removed."""
+        is_first, self._has_saved = not self._has_saved, True
+        if not self._runtime.is_main:
+            return False
+        if is_first:
+            sweep_temporaries(self._folder / "checkpoints")  # what a killed training was writing
+        self._remove_later()
+        return True
 
     def _remove_later(self) -> None:
         if self._went_back_to is None:
@@ -118,6 +150,9 @@ class EngineCheckpoints:
         for info in find_backups(self._last.folder) + find_backups(self._best.folder):
             if info.step > self._went_back_to:
                 remove_folder(info.path)
+        for checkpoint in self._top.all():
+            if checkpoint.step > self._went_back_to:
+                remove_folder(checkpoint.path.parent)
         self._went_back_to = None
 
     def _store(self, folder: Path) -> BackupStore:

@@ -42,14 +42,16 @@ class EngineOptimizer(LoopOptimizer):
         if self.scheduler is not None and self._interval == "step":
             self.scheduler.step()
 
-    def end_epoch(self, monitored: float) -> None:
-        """Steps an epoch-wise scheduler. monitored: the metric for ReduceLROnPlateau."""
-        if self.scheduler is None or self._interval == "step":
+    def end_epoch(self) -> None:
+        """Steps an epoch-wise scheduler."""
+        if self.scheduler is None or self._interval == "step" or isinstance(self.scheduler, ReduceLROnPlateau):
             return
+        self.scheduler.step()
+
+    def end_validation(self, monitored: float) -> None:
+        """Steps ReduceLROnPlateau."""
         if isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step(monitored)
-        else:
-            self.scheduler.step()
 
     def state(self, names: dict[Tensor, str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors, data = parameter_state(self.torch, names)

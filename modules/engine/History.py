@@ -14,13 +14,17 @@ from modules.session.atomic import write_text
 class History(Mapping[str, list[float]]):
     """Name -> one value per epoch: "train_loss", "lr", "val_loss" (with a validation loader) and each metric.
 
-    best_epoch: the best epoch so far (from 1), as `save_best` selects it; None before there is one.
+    best_epoch: the best epoch so far (from 1) by the monitored figure; None before there is one.
+    by_step: with `validate_every_steps`, "step" and the figures of each validation. Then best_epoch stays None, and
+        best_step is the step of the best validation so far.
     stopped: whether training was stopped on request before its last epoch.
     """
 
     def __init__(self, values: Mapping[str, list[float]] | None = None, best_epoch: int | None = None):
         self._values = {name: list(series) for name, series in (values or {}).items()}
         self.best_epoch = best_epoch
+        self.by_step: dict[str, list[float]] = {}
+        self.best_step: int | None = None
         self.stopped = False
 
     def __getitem__(self, name: str) -> list[float]:
@@ -42,24 +46,40 @@ class History(Mapping[str, list[float]]):
 
     def append(self, figures: Mapping[str, float]) -> None:
         """Adds an epoch. A new name gets nan for the previous epochs."""
-        epochs = self.num_epochs
-        for name in {**self._values, **figures}:
-            series = self._values.setdefault(name, [math.nan] * epochs)
-            series.append(figures.get(name, math.nan))
+        _append(self._values, figures)
+
+    def append_step(self, step: int, figures: Mapping[str, float]) -> None:
+        """Adds a validation after `step` optimizer steps."""
+        _append(self.by_step, {"step": step, **figures})
+
+    def best_value(self, name: str) -> float | None:
+        """The figure `name` of the best epoch or validation so far; None before there is one."""
+        values, index = self._values, (self.best_epoch or 0) - 1
+        if self.best_step is not None:
+            values, index = self.by_step, self.by_step["step"].index(self.best_step)
+        if index < 0 or name not in values or math.isnan(values[name][index]):
+            return None
+        return values[name][index]
 
     def save(self, path: Path) -> None:
-        """Writes JSON: {"epochs": number, "best_epoch": number or null, "values": {name: [number or null]}}."""
+        """Writes JSON: {"epochs": number, "best_epoch": number or null, "values": {name: [number or null]}}.
+
+        With `validate_every_steps` also "best_step", and "by_step" like "values".
+        """
         write_text(path, json.dumps(self.to_json(), indent=1) + "\n")
 
     def to_json(self) -> dict:
         """The data for `from_json`; values that are not finite become null."""
-        values = {name: [v if math.isfinite(v) else None for v in series] for name, series in self._values.items()}
-        return {"epochs": self.num_epochs, "best_epoch": self.best_epoch, "values": values}
+        data = {"epochs": self.num_epochs, "best_epoch": self.best_epoch, "values": _to_json(self._values)}
+        if self.by_step:
+            data |= {"best_step": self.best_step, "by_step": _to_json(self.by_step)}
+        return data
 
     @classmethod
     def from_json(cls, data: dict) -> History:
-        values = {name: [math.nan if v is None else v for v in series] for name, series in data["values"].items()}
-        return cls(values, data["best_epoch"])
+        history = cls(_from_json(data["values"]), data["best_epoch"])
+        history.by_step, history.best_step = _from_json(data.get("by_step", {})), data.get("best_step")
+        return history
 
     def plot(self, path: str | Path) -> None:
         """Plots losses, metrics and learning rate over the epochs and saves the figure to `path`.
@@ -79,3 +99,17 @@ class History(Mapping[str, list[float]]):
             if names:
                 axes.legend()
         figure.savefig(path)
+
+
+def _append(values: dict[str, list[float]], figures: Mapping[str, float]) -> None:
+    count = max(map(len, values.values()), default=0)
+    for name in {**values, **figures}:
+        values.setdefault(name, [math.nan] * count).append(figures.get(name, math.nan))
+
+
+def _to_json(values: Mapping[str, list[float]]) -> dict[str, list[float | None]]:
+    return {name: [v if math.isfinite(v) else None for v in series] for name, series in values.items()}
+
+
+def _from_json(values: Mapping[str, list[float | None]]) -> dict[str, list[float]]:
+    return {name: [math.nan if v is None else v for v in series] for name, series in values.items()}

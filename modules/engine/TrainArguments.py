@@ -24,6 +24,7 @@ from modules.engine.arguments import (
     check_plateau,
     check_resume,
     check_scheduler,
+    check_validation,
 )
 from modules.engine.metrics import Metric, is_torchmetric
 from modules.engine.Monitor import Mode, Monitor
@@ -52,6 +53,8 @@ class TrainArguments:
     mode: Mode | None = None
     scheduler_interval: Literal["epoch", "step"] = "epoch"
     save_every_steps: int | None = None
+    save_top_k: int | None = None
+    validate_every_steps: int | None = None
     unused_parameters: bool = False
 
     def check(self, model: nn.Module) -> None:
@@ -65,6 +68,9 @@ class TrainArguments:
         check_accumulation(self.gradient_accumulation_steps)
         if self.save_every_steps:
             check_count("save_every_steps", self.save_every_steps)
+        if self.save_top_k is not None:
+            check_count("save_top_k", self.save_top_k)
+        check_validation(self.validate_every_steps, self.val_loader)
         check_clip_grad_norm(self.clip_grad_norm)
         check_resume(self.resume)
 
@@ -74,6 +80,10 @@ class TrainArguments:
 
     def has_all_steps(self, step: int) -> bool:
         return self.max_steps is not None and step >= self.max_steps
+
+    def validates_after(self, step: int) -> bool:
+        """Whether a validation by `validate_every_steps` is due after that step."""
+        return self.validate_every_steps is not None and step % self.validate_every_steps == 0
 
     def total_steps(self, batches: int | None) -> int:
         """The optimizer steps if a rank has so many batches per epoch; 0 if unknown."""

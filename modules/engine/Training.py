@@ -25,6 +25,7 @@ from modules.engine.History import History
 from modules.engine.loading import mark_last, step_source
 from modules.engine.RankContext import rank_context
 from modules.engine.same_ranks import check_same_weights
+from modules.engine.TopCheckpoints import Score
 from modules.engine.TrainArguments import TrainArguments
 from modules.session.backups import ENGINE
 from modules.session.printing import print_line
@@ -68,6 +69,7 @@ class Training:
         self.history = History()
         self._monitor = arguments.monitored()
         self._totals = EpochTotals()
+        self._since_validation = EpochTotals()  # with `validate_every_steps`
         self._optimizer = EngineOptimizer(
             arguments.optimizer, arguments.scheduler, arguments.scheduler_interval, parts.model
         )
@@ -80,6 +82,7 @@ class Training:
 
     def _make_loop(self) -> TrainingLoop:
         parts, arguments = self._parts, self._arguments
+        totals = [self._totals, *([self._since_validation] if arguments.validate_every_steps else [])]
         loop = TrainingLoop(
             parts.model,
             self._step,
@@ -89,10 +92,13 @@ class Training:
                 arguments.clip_grad_norm or 0.0, parts.ema, parts.precision, parts.seed, remedy_for_nan=REMEDY_FOR_NAN
             ),
             parts.runtime,
-            CallbackList([self._totals, self._listeners]),
+            CallbackList([*totals, self._listeners]),
             self._commands,
             arguments.unused_parameters,
         )
+        if arguments.validate_every_steps:
+            trigger = Trigger(arguments.validate_every_steps, "steps")
+            loop.actions["validate"] = Action(trigger, self._validate_within_epoch, "sampling")
         if arguments.save_every_steps:
             loop.actions["save"] = Action(Trigger(arguments.save_every_steps, "steps"), self._save_within_epoch)
         return loop
@@ -181,12 +187,19 @@ class Training:
 
     def _end_epoch(self) -> None:
         """Validates, ends the scheduler's epoch, and saves."""
-        arguments = self._arguments
-        figures = self._measured()
-        self._optimizer.end_epoch(figures[self._monitor.name])
-        if self._record_epoch(figures) and arguments.save_best:
-            self._parts.checkpoints.save_best(self.state())
-        if arguments.save_last or (arguments.save_every_steps and self._loop.step % arguments.save_every_steps == 0):
+        arguments, step = self._arguments, self._loop.step
+        figures = self._figures(self._totals, validates=not arguments.validate_every_steps)
+        validates_now = arguments.validates_after(step)
+        of_step = self._figures(self._since_validation) if validates_now else {}
+        self._optimizer.end_epoch()
+        if arguments.validate_every_steps:
+            self._add_epoch(figures)
+        else:
+            self._optimizer.end_validation(figures[self._monitor.name])
+            self._save_if_best(figures, self._add_epoch(figures))
+        if validates_now:
+            self._end_validation(of_step)
+        if arguments.save_last or (arguments.save_every_steps and step % arguments.save_every_steps == 0):
             self._save_last()
         self._listeners.on_epoch(self.history.num_epochs, figures)
 
@@ -195,17 +208,28 @@ class Training:
 
         Its figures are not in the checkpoints: a training that is resumed with more steps goes on with this epoch.
         """
-        figures, state = self._measured(), self.state()
+        by_step = self._arguments.validate_every_steps is not None
+        figures, state = self._figures(self._totals, validates=not by_step), self.state()
         if self._arguments.save_last:
             self._parts.checkpoints.save_last(state)
-        if self._record_epoch(figures) and self._arguments.save_best:
-            self._parts.checkpoints.save_best(state)
+        is_best = self._add_epoch(figures)
+        if not by_step:
+            self._save_if_best(figures, is_best, state)
         self._listeners.on_epoch(self.history.num_epochs, figures)
 
-    def _measured(self) -> dict[str, float]:
-        """The figures of the epoch that has been trained."""
-        figures = self._totals.means()
+    # --- validation -----------------------------------------------------------------------------------------------
+
+    def _validate_within_epoch(self) -> None:
+        """After the last step of an epoch, `_end_epoch` validates."""
+        if self._loop.step_in_epoch:
+            self._end_validation(self._figures(self._since_validation))
+
+    def _figures(self, totals: EpochTotals, validates: bool = True) -> dict[str, float]:
+        """Those of the steps in `totals`, and of the validation data."""
+        figures = totals.means()
         figures["lr"] = self._optimizer.torch.param_groups[0]["lr"]
+        if not validates:
+            return figures
         if self._arguments.val_loader is not None:
             parts = self._parts
             with self.inference_mode():
@@ -215,20 +239,36 @@ class Training:
         self._monitor.check(figures)
         return figures
 
-    def _record_epoch(self, figures: dict[str, float]) -> bool:
+    def _end_validation(self, figures: dict[str, float]) -> None:
+        """Of those by `validate_every_steps`."""
+        step, history, value = self._loop.step, self.history, figures[self._monitor.name]
+        self._since_validation.clear()
+        self._optimizer.end_validation(value)
+        is_best = self._monitor.is_better(value, history.best_value(self._monitor.name))
+        history.append_step(step, figures)
+        if is_best:
+            history.best_step = step
+        self._tell(f"Step {step}", figures, is_best)
+        self._save_if_best(figures, is_best)
+        self._listeners.on_figures(step, figures)
+
+    def _add_epoch(self, figures: dict[str, float]) -> bool:
         """Adds an epoch to the history and returns whether it is the best so far."""
-        history, monitor = self.history, self._monitor
+        history, name = self.history, self._monitor.name
+        is_validated = self._arguments.validate_every_steps is None
+        is_best = is_validated and self._monitor.is_better(figures[name], history.best_value(name))
         history.append(figures)
-        best = history.best_epoch
-        is_best = monitor.is_better(figures[monitor.name], history[monitor.name][best - 1] if best else None)
         if is_best:
             history.best_epoch = history.num_epochs
+        self._tell(f"Epoch {history.num_epochs}", figures, is_best)
+        return is_best
+
+    def _tell(self, what: str, figures: dict[str, float], is_best: bool) -> None:
         if self._parts.runtime.is_main:
             self._parts.folder.mkdir(parents=True, exist_ok=True)
-            history.save(self._parts.folder / "history.json")
+            self.history.save(self._parts.folder / "history.json")
             text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
-            print_line(f"Epoch {history.num_epochs}: {text}{' (best)' if is_best else ''}")
-        return is_best
+            print_line(f"{what}: {text}{' (best)' if is_best else ''}")
 
     def inference_mode(self) -> AbstractContextManager:
         """See `evaluation.inference_mode`; with the averaged weights, if there are any."""
@@ -240,12 +280,28 @@ class Training:
     def state(self) -> dict[str, Any]:
         """See `TrainingEngine.state_dict`."""
         tensors, data = self._loop.state()
-        data[ENGINE] = {"history": self.history.to_json(), "epoch_totals": self._totals.to_json()}
+        data[ENGINE] = {
+            "history": self.history.to_json(),
+            "epoch_totals": self._totals.to_json(),
+            "since_validation": self._since_validation.to_json(),
+        }
         with self._loop.inference_weights():
             used = self._parts.model.state_dict()  # its tensors keep the weights that they have here
         if self._parts.ema.enabled:
             tensors["training"] = tensors["model"]
         return {"tensors": {**tensors, "model": used}, "data": data}
+
+    def _save_if_best(self, figures: dict[str, float], is_best: bool, state: dict[str, Any] | None = None) -> None:
+        """Saves `state`, by default that of now, if it is the best so far, or among the `save_top_k` best."""
+        arguments, checkpoints, monitor = self._arguments, self._parts.checkpoints, self._monitor
+        score = Score(monitor.name, monitor.mode, figures[monitor.name])
+        if arguments.save_top_k is None:
+            if is_best and arguments.save_best:
+                checkpoints.save_best(state or self.state(), score)
+        elif checkpoints.is_among_best(score, arguments.save_top_k):
+            by_step = arguments.validate_every_steps is not None
+            at = f"step-{self._loop.step}" if by_step else f"epoch-{self.history.num_epochs}"
+            checkpoints.save_among_best(state or self.state(), score, at, arguments.save_top_k)
 
     def _save_last(self) -> None:
         self._parts.checkpoints.save_last(self.state())
@@ -267,3 +323,4 @@ class Training:
         own = backup.data[ENGINE]
         self.history = History.from_json(own["history"])
         self._totals.from_json(own["epoch_totals"])
+        self._since_validation.from_json(own.get("since_validation", {}))

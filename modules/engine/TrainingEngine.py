@@ -167,6 +167,8 @@ class TrainingEngine:
         mode: Mode | None = None,
         scheduler_interval: Literal["epoch", "step"] = "epoch",
         save_every_steps: int | None = None,
+        save_top_k: int | None = None,
+        validate_every_steps: int | None = None,
         unused_parameters: bool = False,
         callbacks: TrainCallbacks | Iterable[TrainCallbacks] | None = None,
     ) -> History:
@@ -197,6 +199,10 @@ class TrainingEngine:
         mode: whether lower ("min") or higher ("max") values of `monitor` are better; by default as usual for metrics of
             that name, such as "mae" or "accuracy".
         save_every_steps: also save a checkpoint every so many optimizer steps.
+        save_top_k: keep the checkpoints of so many best epochs or validations in checkpoints/top, in place of
+            `save_best`.
+        validate_every_steps: validate after every so many optimizer steps in place of every epoch. The best checkpoint
+            and ReduceLROnPlateau then go by these validations, whose figures are in `History.by_step`.
         unused_parameters: whether a step may leave parameters without a gradient.
         callbacks: one or several, called at the start, for every optimizer step, validation, epoch and checkpoint, for
             warnings, and at the end or on an error. Warnings are printed unless one of them overrides `on_warning`.
@@ -222,6 +228,8 @@ class TrainingEngine:
             mode=mode,
             scheduler_interval=scheduler_interval,
             save_every_steps=save_every_steps,
+            save_top_k=save_top_k,
+            validate_every_steps=validate_every_steps,
             unused_parameters=unused_parameters,
         )
         self._listeners = listeners(callbacks, self.is_main_process)
@@ -291,8 +299,13 @@ class TrainingEngine:
 
     @property
     def best_checkpoint(self) -> Path | None:
-        """The folder of the checkpoint of the best epoch."""
+        """The folder of the best checkpoint by the figure `monitor`."""
         return self._checkpoints.best
+
+    @property
+    def top_checkpoints(self) -> list[Path]:
+        """The folders of the checkpoints that `save_top_k` keeps, the best one first."""
+        return self._checkpoints.top
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to resume exactly: {"tensors": file -> name -> tensor, "data": plain data}.

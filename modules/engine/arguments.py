@@ -76,6 +76,14 @@ def check_length(num_epochs: Any, max_steps: Any) -> None:
         check_count("max_steps", max_steps)
 
 
+def check_validation(validate_every_steps: Any, val_loader: Any) -> None:
+    if validate_every_steps is None:
+        return
+    check_count("validate_every_steps", validate_every_steps)
+    if val_loader is None:
+        raise UserError(f"validate_every_steps {validate_every_steps}: nothing is held out; pass a val_loader.")
+
+
 def check_clip_grad_norm(norm: Any) -> None:
     if norm is not None and not (_is_number(norm) and norm >= 0):
         raise UserError(f"clip_grad_norm {norm!r}: it must be a positive number, or None to leave gradients unclipped.")

@@ -78,6 +78,9 @@ class EngineBoard(TrainCallbacks):
     def on_epoch(self, epoch: int, figures: Mapping[str, float]) -> None:
         self._epochs.add_scalars(figures, epoch)
 
+    def on_figures(self, step: int, figures: Mapping[str, float]) -> None:
+        self._steps.add_scalars(figures, step)
+
     def close(self) -> None:
         self._epochs.close()
         self._steps.close()

@@ -60,6 +60,12 @@ class TrainCallbacks:
         No event: other trainings don't report epochs.
         """
 
+    def on_figures(self, step: int, figures: Mapping[str, float]) -> None:
+        """TrainingEngine has validated after `step` steps, by `validate_every_steps`; figures: as for `on_epoch`.
+
+        train_loss is that since the validation before. No event, like `on_epoch`.
+        """
+
     def on_sample(self, path: str | Path, prompt: str, step: int) -> None:
         """A sample of `prompt` was written to `path`."""
         self.on_event(SampleEvent(path, prompt, step))
@@ -102,3 +108,7 @@ class CallbackList(TrainCallbacks):
     def on_epoch(self, epoch: int, figures: Mapping[str, float]) -> None:
         for listener in self.listeners:
             listener.on_epoch(epoch, figures)
+
+    def on_figures(self, step: int, figures: Mapping[str, float]) -> None:
+        for listener in self.listeners:
+            listener.on_figures(step, figures)

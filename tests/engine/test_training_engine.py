@@ -550,6 +550,11 @@ REFUSALS = {
         {"gradient_accumulation_steps": {0: 1, 2: 0}},
         "gradient_accumulation_steps[2] 0: it must be at least 1.",
     ),
+    "no checkpoints to keep": ({"save_top_k": 0}, "save_top_k 0: it must be at least 1."),
+    "validation without data": (
+        {"validate_every_steps": 5},
+        "validate_every_steps 5: nothing is held out; pass a val_loader.",
+    ),
     "no batches": ({"train_loader": []}, "train_loader yields no batches"),
     "an object without validation": ({"metrics": {"f": Mean()}}, "torchmetrics objects need a val_loader"),
     "an unknown figure": ({"monitor": "f1"}, "monitor 'f1' is not among the metrics: train_loss, lr."),

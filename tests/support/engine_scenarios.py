@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
 from modules.engine.TrainingEngine import TrainingEngine
-from tests.support.engine_data import Augmented, adamw, points, small_net
+from modules.session.StepInfo import StepInfo
+from modules.session.TrainCallbacks import TrainCallbacks
+from tests.support.engine_data import Augmented, accuracy, adamw, points, small_net
 from tests.support.RankPool import MakeRuntime
 
 BATCH = 24  # of all ranks: five steps per epoch
@@ -28,6 +32,8 @@ def trained(folder: Path | str, name: str, norm: bool = True, **options: Any) ->
     if options.pop("validates", False):
         options["val_loader"] = DataLoader(points(50), batch_size=batch)
     options = {"optimizer": adamw(engine), "criterion": nn.CrossEntropyLoss(), **options}
+    if options.pop("falls", False):
+        options["scheduler"] = ReduceLROnPlateau(options["optimizer"], factor=0.5, patience=0, threshold=0.1)
     engine.train(DataLoader(Augmented(), batch_size=batch, shuffle=True), **options)
     return engine
 
@@ -35,7 +41,28 @@ def trained(folder: Path | str, name: str, norm: bool = True, **options: Any) ->
 def found(engine: TrainingEngine) -> dict[str, Any]:
     """What must be the same after every way to the end of a training."""
     weights = [value.double().flatten() for value in engine.state_dict()["tensors"]["model"].values()]
-    return {"history": engine.history.to_json()["values"], "weights": torch.cat(weights).tolist()}
+    history = engine.history.to_json()
+    best = {name: history.get(name) for name in ("best_epoch", "best_step")}
+    figures = {f"by step: {name}": values for name, values in history.get("by_step", {}).items()}
+    return {"history": history["values"] | figures, "best": best, "weights": torch.cat(weights).tolist()}
+
+
+class KilledAt(TrainCallbacks):
+    """Ends the training as a kill would: nothing of it is kept."""
+
+    def __init__(self, step: int):
+        self._step = step
+
+    def on_step(self, info: StepInfo) -> None:
+        if info.step == self._step:
+            raise RuntimeError("killed")
+
+
+def killed_and_resumed(folder: str, step: int, **options: Any) -> TrainingEngine:
+    """A training that saves every two steps, is killed after `step`, and goes on from the last checkpoint."""
+    with contextlib.suppress(RuntimeError):
+        trained(folder, "parts", callbacks=KilledAt(step), save_every_steps=2, **options)
+    return trained(folder, "parts", resume=True, **options)
 
 
 def train_for_some_steps(make_runtime: MakeRuntime, folder: str) -> dict[str, Any]:
@@ -53,3 +80,17 @@ def accumulate_by_schedule(make_runtime: MakeRuntime, folder: str) -> dict[str, 
     trained(folder, "parts", max_steps=9, **options)
     parts = trained(folder, "parts", num_epochs=3, resume=True, **options)
     return {"whole": found(whole), "parts": found(parts)}
+
+
+def validate_every_steps(make_runtime: MakeRuntime, folder: str) -> dict[str, Any]:
+    """Every three steps, once at an epoch's end; the learning rate falls by these validations."""
+    options: dict[str, Any] = {"num_epochs": 4, "validates": True, "validate_every_steps": 3, "falls": True}
+    options |= {"metrics": {"accuracy": accuracy}, "save_top_k": 3}
+    whole = trained(folder, "whole", **options)
+    parts = killed_and_resumed(folder, 11, **options)
+    return {"whole": found(whole) | kept(whole), "parts": found(parts) | kept(parts)}
+
+
+def kept(engine: TrainingEngine) -> dict[str, list[str]]:
+    """The checkpoints kept for their figure, by name, best first."""
+    return {"kept": [str(path.relative_to(engine.folder)) for path in engine.top_checkpoints]}
