@@ -26,6 +26,7 @@ FRESH_SEED = 100_000  # none of the seeds that made the regularisation pictures
 # at the end, none in between.
 FEW_SAMPLES = [f"--set=sampling.samples.{number}.{name}=1" for number in range(10) for name in ("steps", "count")]
 QUICKLY = ("--set=max_steps=250", "--set=batch_size=32", "--set=sampling.every=100000", *FEW_SAMPLES)
+FIRST_STEPS = ("--set=max_steps=6", "--set=batch_size=8", *QUICKLY[2:])
 LOOK_STEPS = 10  # of sampling, at which digits are as clear as at the preset's 20
 
 
@@ -181,20 +182,42 @@ def shares_right(pipe, recognise, digits=range(10), count: int = 20) -> list[flo
     return shares
 
 
-@pytest.mark.slow
+def run_demo(folder: Path, *options: str) -> None:
+    """What `start-multi-gpu.sh --yes --demo` runs, in another folder."""
+    port = f"--set=initial_port={free_port()}"  # another test may start ranks at the usual one in the same seconds
+    command = ("--yes", "--demo", "--run-folder", folder / "run", port, *options)
+    printed = run_script("start_multi_gpu.py", *command, output=folder / "output.txt")
+    for file in ("before_after.png", "models/digits.safetensors", "models/digits_kohya.safetensors"):
+        assert str(folder / "run" / file) in printed
+        assert (folder / "run" / file).is_file()
+
+
+def test_the_demo_trains_and_its_lora_changes_what_plain_diffusers_draws(tmp_path):
+    from diffusers import StableDiffusionPipeline
+
+    pipe = StableDiffusionPipeline.from_pretrained(DEMO / "model")
+    pipe.set_progress_bar_config(disable=True)
+    before = one_picture(pipe)
+    run_demo(tmp_path, *FIRST_STEPS)
+    pipe.load_lora_weights(tmp_path / "run/models", weight_name="digits.safetensors")
+    assert np.abs(one_picture(pipe) - before).max() > 0.01  # of 1
+
+
+def one_picture(pipe) -> np.ndarray:
+    import torch
+
+    options = {"generator": torch.Generator().manual_seed(FRESH_SEED), "num_inference_steps": 2, "output_type": "np"}
+    return pipe("a handwritten nine", **options).images[0]
+
+
+@pytest.mark.proof
 def test_the_demo_teaches_eight_and_nine_and_keeps_zero_to_seven(tmp_path, recognise):
     from diffusers import StableDiffusionPipeline
 
     pipe = StableDiffusionPipeline.from_pretrained(DEMO / "model")
     pipe.set_progress_bar_config(disable=True)
     before = shares_right(pipe, recognise)
-    # what `start-multi-gpu.sh --yes --demo` runs, in another folder
-    port = f"--set=initial_port={free_port()}"  # another test may start ranks at the usual one in the same seconds
-    options = ("--yes", "--demo", "--run-folder", tmp_path / "run", port, *QUICKLY)
-    printed = run_script("start_multi_gpu.py", *options, output=tmp_path / "output.txt")
-    for file in ("before_after.png", "models/digits.safetensors", "models/digits_kohya.safetensors"):
-        assert str(tmp_path / "run" / file) in printed
-        assert (tmp_path / "run" / file).is_file()
+    run_demo(tmp_path, *QUICKLY)
     pipe.load_lora_weights(tmp_path / "run/models", weight_name="digits.safetensors")
     after = shares_right(pipe, recognise)
 
