@@ -16,6 +16,7 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else it starts pr
 import contextlib
 import functools
 import gc
+import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -39,59 +40,13 @@ if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_I
     signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 TESTS = Path(__file__).parent
-# A quarter of a minute and more each, the longest first: of several workers, none shall begin one when others are done.
-LONG_FILES = (
-    "families/test_conformance.py",
-    "trainer/test_sharded_ranks.py",
-    "scripts/test_demo.py",
-    "trainer/test_matrix.py",
-    "ui/test_as_a_person.py",
-    "trainer/test_ranks.py",
-    "ui/test_train_ui.py",
-    "trainer/test_presets.py",
-    "scripts/test_odd_folder.py",
-    "trainer/test_generic_trainer.py",
-    "scripts/test_video_demo.py",
-    "scripts/test_slurm.py",
-    "scripts/test_train_on_ranks.py",
-    "trainer/test_pretended_gpu.py",
-    "scripts/test_examples.py",
-    "trainer/test_resume.py",
-    "ui/test_dataset_tab.py",
-    "trainer/test_two_hosts.py",
-    "launch/test_supervisor.py",
-    "trainer/test_options.py",
-    "ui/test_multi_gpu_tab.py",
-    "scripts/test_build_wheel.py",
-    "engine/test_launch.py",
-    "ui/test_layout.py",
-    "weights/test_lora_files.py",
-    "weights/test_lycoris_files.py",
-    "trainer/test_swapped_blocks.py",
-    "trainer/test_divided_updates.py",
-    "trainer/test_clips.py",
-    "ui/test_form.py",
-    "distributed/test_setup_distributed.py",
-    "trainer/test_noise_and_loss.py",
-    "ui/test_speed.py",
-    "config/test_presets.py",
-    "weights/test_model_files.py",
-    "trainer/test_stop_after.py",
-    "engine/test_documented_programs.py",
-    "ui/test_run_model.py",
-    "trainer/test_data_options.py",
-    "ui/test_multi_node_window.py",
-    "scripts/test_benchmark.py",
-    "methods/test_lora_start.py",
-    "methods/test_lora.py",
-    "ui/test_shown_settings.py",
-    "trainer/test_larger_families.py",
-)
+# The longest first (scripts/long_test_files.py): of several workers, none shall begin one when the others are done.
+LONG_FILES = json.loads((TESTS / "long_files.json").read_text(encoding="utf-8"))
 
 
 def pytest_configure() -> None:
     if gone := [name for name in LONG_FILES if not (TESTS / name).is_file()]:
-        raise pytest.UsageError(f"LONG_FILES in tests/conftest.py names what is not there: {', '.join(gone)}")
+        raise pytest.UsageError(f"tests/long_files.json names what is not there: {', '.join(gone)}")
 
 
 @pytest.hookimpl(wrapper=True)
