@@ -12,7 +12,7 @@ from modules.data.draws import hash64, uniform
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
-    from modules.data.concepts import Dataset
+    from modules.data.Dataset import Dataset
     from modules.data.draws import Part
 
 

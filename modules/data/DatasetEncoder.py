@@ -12,6 +12,7 @@ from modules.data.caching import cache_latents, cache_text
 from modules.data.decoding import find_undecodable
 from modules.data.errors import ImageError
 from modules.data.FileHashes import FileHashes
+from modules.data.masks import mask_files
 from modules.data.records import CachedRecords, PixelRecords
 from modules.data.references import load_references_of_text
 from modules.data.shards import WHOLE, Progress, Shard, shard_of
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from modules.data.buckets import Buckets
-    from modules.data.concepts import Dataset
+    from modules.data.Dataset import Dataset
     from modules.distributed.Runtime import Runtime
     from modules.weights.BaseModel import BaseModel
 
@@ -66,7 +67,7 @@ class DatasetEncoder:
     def latents(self) -> CachedRecords[int]:
         """The latents of every usable image."""
         cache = self._scanned_cache("latents")
-        files = dict.fromkeys([*self._dataset.paths, *self._dataset.other_files])
+        files = dict.fromkeys([*self._dataset.paths, *self._dataset.files()])
         self._hash_together([*self._base.component_files(*encoders_of(self._base.family)), *files])
         keys = latent_keys(self._dataset, self._buckets, self._base, self._hashes)
         self._hashes.save()
@@ -109,7 +110,7 @@ class DatasetEncoder:
         captions, samples = [caption for caption, _ in texts], [sample for _, sample in texts]
         cache = self._scanned_cache("text")
         encoders = self._base.component_files(*self._base.family.text_components)
-        self._hash_together([*map(str, encoders), *self._dataset.other_files])
+        self._hash_together([*map(str, encoders), *self._dataset.files()])
         parts = reference_parts(self._dataset, self._buckets, self._base, self._hashes, samples)
         keys = text_keys(captions, self._base, self._hashes, parts)
         self._hashes.save()
@@ -142,7 +143,7 @@ class DatasetEncoder:
     def _hash_together(self, paths: Sequence[str | os.PathLike]) -> None:
         """Hashes `paths`, each rank its shard, so that no rank has to read all of the files."""
         # "loading" allows more time than "caching": model files have many GB
-        masks = self._dataset.mask_files
+        masks = mask_files(self._dataset)
         with self._runtime.heartbeat.phase("loading"):
             for shard in self._rounds:
                 self._hashes.of(shard_of(paths, shard), masks)

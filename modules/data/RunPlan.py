@@ -14,7 +14,7 @@ from modules.data.epoch_plan import MicroBatch, count_samples, count_steps, plan
 
 if TYPE_CHECKING:
     from modules.data.buckets import Buckets
-    from modules.data.concepts import Dataset
+    from modules.data.Dataset import Dataset
 
 
 @dataclass(frozen=True)
@@ -86,15 +86,12 @@ class RunPlan:
 
 
 def samples_digest(dataset: Dataset, unusable: Collection[int] = (), captions: Sequence[tuple[str, ...]] = ()) -> str:
-    """A digest that changes when sample ids no longer refer to the same images, clips, references and layers.
+    """A digest that changes when sample ids no longer refer to the same images, clips and what else they have.
 
     captions: if given, those of each sample, which then count, too.
     """
     options = (caption for of_sample in captions for caption in of_sample)
-    references = (Path(one.path).name for of_sample in dataset.references or () for one in of_sample)
-    clips = (repr(clip) for clip in dataset.clips or ())
-    layers = (Path(path).name for of_sample in dataset.layers or () for path in of_sample)
-    texts = "\n".join([*(Path(path).name for path in dataset.paths), *options, *references, *clips, *layers])
+    texts = "\n".join([*(Path(path).name for path in dataset.paths), *options, *dataset.identities()])
     held_out = b"" if dataset.held_out is None else dataset.held_out.tobytes()
     named = texts.encode("utf-8", "surrogatepass")  # file names need not be valid Unicode
     return hashlib.sha256(named + _as_mask(unusable, len(dataset)).tobytes() + held_out).hexdigest()

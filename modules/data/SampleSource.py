@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from modules.data.buckets import Buckets
     from modules.data.CaptionSource import CaptionSource
-    from modules.data.concepts import Dataset
+    from modules.data.Dataset import Dataset
     from modules.data.epoch_plan import MicroBatch
     from modules.data.records import CachedRecords, PixelRecords
     from modules.families.TextEncoding import Conditioning

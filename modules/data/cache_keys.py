@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from modules.data.clips import clip_of
 from modules.data.FileHashes import FileHashes
 from modules.data.image_views import augmentation_of
 from modules.data.inpainting import inpainting_key
-from modules.data.references import reference_views
+from modules.data.layers import layers_of
+from modules.data.masks import mask_files, mask_of
+from modules.data.references import reference_views, references_of
 
 if TYPE_CHECKING:
     from modules.data.buckets import Buckets
-    from modules.data.concepts import Dataset
+    from modules.data.Dataset import Dataset
     from modules.families.Family import Family
     from modules.weights.BaseModel import BaseModel
 
@@ -41,11 +44,11 @@ def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: Fil
         augmentation = augmentation_of(dataset, sample).cache_key_part
         # Without augmentation, mask or references nothing is added, so the keys of plain images never change.
         parts = [content, buckets.shapes[bucket], encoder, *([augmentation] if augmentation else [])]
-        mask = dataset.mask_of(sample)
+        mask = mask_of(dataset, sample)
         if mask:
             parts.append({"mask": others[mask]})
-        references, layers = dataset.references_of(sample), dataset.layers_of(sample)
-        if clip := dataset.clip_of(sample):
+        references, layers = references_of(dataset, sample), layers_of(dataset, sample)
+        if clip := clip_of(dataset, sample):
             of_folder = [] if clip.folder_fps is None else [clip.folder_fps]
             parts.append({"clip": [clip.start, clip.num_frames, clip.fps, *of_folder]})
         if base.family.needs_first_frame:
@@ -62,7 +65,7 @@ def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: Fil
             parts.append({"references": listed})
         if layers:
             parts.append({"layers": [others[path] for path in layers]})
-        needed = [*([mask] if mask else []), *(one.path for one in references), *layers]
+        needed = (path for files in dataset.files_of(sample).values() for path in files)
         is_readable = content is not None and all(others[path] is not None for path in needed)
         keys.append(_key(*parts) if is_readable else None)
     return keys
@@ -116,8 +119,8 @@ def reference_parts(
 
 def _contents_of_others(dataset: Dataset, hashes: FileHashes) -> dict[str, str | None]:
     """Path of a mask, a reference image or a layer -> hash of its file, None if it can't be read."""
-    paths = dataset.other_files
-    return dict(zip(paths, hashes.of(paths, dataset.mask_files), strict=True))
+    paths = dataset.files()
+    return dict(zip(paths, hashes.of(paths, mask_files(dataset)), strict=True))
 
 
 def _of_each_view(dataset: Dataset, function: Callable[[list[str]], list[T]]) -> list[T]:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from modules.data.cache_keys import encoders_of
-from modules.data.clips import BOTH_ENDS, clip_frames
+from modules.data.clips import BOTH_ENDS, clip_frames, clip_of
 from modules.data.decoding import DecodedImage, Others, image_or_reason, others_or_reason, read_ahead
 from modules.data.errors import ImageError
 from modules.data.image_views import augmentation_of
 from modules.data.inpainting import add_inpainting
 from modules.data.LatentEncoder import LatentEncoder
-from modules.data.layers import add_whole_image, encode_layers
+from modules.data.layers import LAYER, add_whole_image, encode_layers
 from modules.data.references import RECORD
 from modules.data.shards import WHOLE, Progress, Shard, shard_of
 from modules.data.TensorCache import TensorCache
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from modules.data.buckets import Buckets
-    from modules.data.concepts import Dataset
+    from modules.data.Dataset import Dataset
     from modules.weights.BaseModel import BaseModel
 
 T = TypeVar("T")
@@ -114,7 +114,9 @@ def _encode_images(
     done = 0
     for bucket in sorted({int(buckets.index[sample]) for sample in missing}):
         of_bucket = [sample for sample in missing if buckets.index[sample] == bucket]
-        encode = _encode_layers if dataset.layers else _encode_clips if buckets.frames[bucket] > 1 else _encode_stills
+        encode = _encode_clips if buckets.frames[bucket] > 1 else _encode_stills
+        if dataset.column(LAYER):
+            encode = _encode_layers
         for sample, record in encode(of_bucket, dataset, buckets, encoder):
             if isinstance(record, str):
                 unusable[sample] = record
@@ -146,7 +148,7 @@ def _encode_clips(
 ) -> Iterator[tuple[int, dict[str, Tensor] | str]]:
     """Likewise of clips, whose frames are decoded while those before them are encoded, and are never all in memory."""
     for sample in samples:
-        clip, shape = dataset.clip_of(sample), buckets.shape_of(sample)
+        clip, shape = clip_of(dataset, sample), buckets.shape_of(sample)
         assert clip is not None  # only clips have several frames
         frames = partial(clip_frames, dataset.paths[sample], clip, shape, augmentation_of(dataset, sample))
         others = others_or_reason(dataset, buckets, sample, encoder.family)
@@ -203,9 +205,7 @@ def _mask_of_latents(mask: np.ndarray, latents: Tensor) -> Tensor:
 
 
 def _why_without_key(dataset: Dataset, sample: int) -> str:
-    references, layers = dataset.references_of(sample), dataset.layers_of(sample)
-    others = {"mask": dataset.mask_of(sample), "reference": references, "layer": layers}
-    return " or its ".join(["it", *(name for name, has in others.items() if has)]) + " can't be read"
+    return " or its ".join(["it", *dataset.files_of(sample)]) + " can't be read"
 
 
 def _first_of_each_key(keys: Sequence[str | None], cache: TensorCache) -> list[int]:

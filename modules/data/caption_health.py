@@ -20,6 +20,7 @@ from modules.data.captions import (
     own_captions,
     path_in_concept,
 )
+from modules.data.clips import CLIP, clip_of
 from modules.data.concepts import captions, read_tables
 from modules.data.errors import CaptionError, DataError
 from modules.data.Finding import NUM_LISTED, Finding, finding_of
@@ -31,7 +32,7 @@ from modules.families.registry import FAMILIES
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
-    from modules.data.concepts import Dataset
+    from modules.data.Dataset import Dataset
 
 MANY_WORDS = 60  # about 77 tokens, where CLIP truncates
 
@@ -59,7 +60,7 @@ def caption_findings(dataset: Dataset, config: TrainConfig) -> Iterator[Finding]
         one = f"image has a caption of more than {most} words, which CLIP may truncate"
         several = f"images have captions of more than {most} words, which CLIP may truncate"
         yield finding_of("long_caption", "note", one, several, long)
-    if dataset.clips:
+    if dataset.column(CLIP):
         yield from _timed_captions(dataset, options, unreadable)
     orphaned = sorted(_captions_without_image(dataset, Outputs.of(config)))
     if orphaned:
@@ -90,14 +91,14 @@ def _timed_captions(
     """
     clips: dict[tuple[int, str], list[int]] = defaultdict(list)
     for sample in np.flatnonzero(dataset.num_views).tolist():
-        if dataset.clip_of(sample) and dataset.paths[sample] not in unreadable:
+        if clip_of(dataset, sample) and dataset.paths[sample] not in unreadable:
             clips[int(dataset.concept_index[sample]), dataset.paths[sample]].append(sample)
     tables = read_tables(dataset.concepts)
     unused, without = [], []
     for (number, path), samples in clips.items():
         own = own_captions(path, dataset.concepts[number], tables.get(number)) or ()
         timed = [part for part in caption_parts(own) if part.span]
-        spans = {sample: clip.span for sample in samples if (clip := dataset.clip_of(sample))}
+        spans = {sample: clip.span for sample in samples if (clip := clip_of(dataset, sample))}
         unused += [(part.span, path) for part in timed if not any(is_about(part, span) for span in spans.values())]
         without += [(span, path) for sample, span in spans.items() if timed and options[sample] == ("",)]
     for kind, one, several, found in (
@@ -128,7 +129,7 @@ def _captions_without_image(dataset: Dataset, outputs: Outputs) -> Iterator[str]
         root = os.path.expanduser(concept.path)
         walked = walk(root, concept.include_subfolders, [], outputs)
         names = {below + name for below, files, _, run, _ in walked if not run for name in files}
-        extensions = EXTENSIONS | VIDEO_EXTENSIONS if dataset.clips else EXTENSIONS
+        extensions = EXTENSIONS | VIDEO_EXTENSIONS if dataset.column(CLIP) else EXTENSIONS
         images = {name for name in names if os.path.splitext(name)[1].lower() in extensions}
         folders = (path for path, info in dataset.videos.items() if info.folder_fps is not None)
         images.update(path_in_concept(path, concept) for path in folders)

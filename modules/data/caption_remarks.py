@@ -15,7 +15,7 @@ from modules.data.captions import caption_extension, caption_paths, has_surround
 from modules.data.Finding import Finding, finding_of
 
 if TYPE_CHECKING:
-    from modules.data.concepts import Dataset
+    from modules.data.Dataset import Dataset
 
 
 def caption_remarks(dataset: Dataset, empty: Collection[str]) -> Iterator[Finding]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from modules.config.clips import clip_length
 from modules.config.counted import counted
+from modules.data.Dataset import Column
 from modules.data.draws import uniform
 from modules.data.errors import DataError
 from modules.data.images import adjust_colors, fit_image, to_array
@@ -20,9 +21,9 @@ from modules.data.videos import VideoInfo, read_frames
 if TYPE_CHECKING:
     from modules.config.clips import ClipRule
     from modules.data.Augmentation import Augmentation
-    from modules.data.buckets import Buckets
-    from modules.data.concepts import Dataset
+    from modules.data.Dataset import Dataset
 
+CLIP = "clip"  # of the column of a dataset: the Clip of each sample, None for an image
 # A frame that begins this long before the end counts, in frames: durations in headers are rounded.
 ROUNDED_FRAMES = 0.05
 # In a cache entry: as `first_frame`, with the last frame, too.
@@ -63,7 +64,12 @@ def with_clips(dataset: Dataset, rule: ClipRule | None) -> Dataset:
         of_sample = [None] if info is None else list(clips_of(info, rule, os.path.basename(path)))
         clips += of_sample
         kept += [sample] * len(of_sample)
-    return dataset.subset(kept, [], clips=clips)
+    return dataset.take(kept).with_column(CLIP, Column(clips, identity=lambda clip: [repr(clip)]))
+
+
+def clip_of(dataset: Dataset, sample: int) -> Clip | None:
+    """The clip of a sample; None if it is an image."""
+    return dataset.value(CLIP, sample)
 
 
 def without_stills(dataset: Dataset, family: str) -> Dataset:
@@ -71,7 +77,7 @@ def without_stills(dataset: Dataset, family: str) -> Dataset:
 
     family: its name, for the messages. Raises DataError if nothing is left.
     """
-    clips = [dataset.clip_of(sample) for sample in range(len(dataset.paths))]
+    clips = [clip_of(dataset, sample) for sample in range(len(dataset))]
     kept = [sample for sample, clip in enumerate(clips) if clip is not None and clip.num_frames > 1]
     if not kept:
         path = dataset.paths[0]
@@ -80,17 +86,7 @@ def without_stills(dataset: Dataset, family: str) -> Dataset:
     reason = f"it is a single frame, and {family} learns from videos"
     stills = [(dataset.paths[sample], reason) for sample in sorted(alone)]
     # not among the unreadable ones: nothing is wrong with them, however many there are
-    return dataset.subset(kept, [], clips=[clips[sample] for sample in kept], stills=stills)
-
-
-def with_frames(buckets: Buckets, dataset: Dataset, frames_per_token: int | None) -> Buckets:
-    """The buckets divided by the number of frames, and of layers. frames_per_token: of the family."""
-    if dataset.layers is not None:
-        return buckets.divided([1 + len(layers) for layers in dataset.layers], 1)
-    if dataset.clips is None:
-        return buckets
-    frames = [1 if clip is None else clip.num_frames for clip in dataset.clips]
-    return buckets.divided(frames, frames_per_token or 1)
+    return replace(dataset.take(kept), stills=stills)
 
 
 def clip_frames(path: str, clip: Clip, shape: tuple[int, int], augmentation: Augmentation) -> Iterator[np.ndarray]:
@@ -115,7 +111,7 @@ def describe_clips(dataset: Dataset) -> str | None:
 
 def num_clips(dataset: Dataset) -> int:
     """The number of clips, each counted once however many views it has."""
-    return sum(dataset.clip_of(sample) is not None for sample in dataset.images_of(range(len(dataset))))
+    return sum(clip_of(dataset, sample) is not None for sample in dataset.images_of(range(len(dataset))))
 
 
 def clips_of(info: VideoInfo, rule: ClipRule, name: str) -> Iterator[Clip]:

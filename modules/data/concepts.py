@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from modules.data.captions import (
     lacks_text,
     own_captions,
 )
+from modules.data.clips import clip_of
+from modules.data.Dataset import Dataset
 from modules.data.errors import CaptionError, DataError
 from modules.data.folder_walk import NO_OUTPUTS, Outputs, walk
 from modules.data.image_formats import EXTENSIONS
@@ -42,186 +44,8 @@ from modules.data.videos import VideoInfo, info_or_reason, is_video
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
-    from modules.data.clips import Clip
-    from modules.data.inpainting import MaskRule
-    from modules.data.references import Reference
 
 NUM_READERS = 8
-
-
-@dataclass(frozen=True, eq=False)
-class Views:
-    """Describes the samples of a dataset whose images have several views.
-
-    first: int64[N], sample id of the first view of the same image; the other views follow it.
-    variant: int32[N], number of the augmented variant, -1 for the original image.
-    seed: the seed that augmentations are drawn from.
-    """
-
-    first: np.ndarray
-    variant: np.ndarray
-    seed: int
-
-
-@dataclass(frozen=True, eq=False)
-class Dataset:
-    """All readable images of the enabled concepts; row i of each field describes sample i.
-
-    concepts: all configured concepts, including disabled ones, so that concept_index is the N of `concepts.N`.
-    paths: the paths of the images, starting with the path of their concept.
-    concept_index: int32[N].
-    widths, heights: int32[N], in pixels, of the upright image.
-    unreadable: (path, reason) of skipped images and subfolders.
-    stills: (path, reason) of readable images that are skipped because the model learns from videos only.
-    views: None if each image is one sample.
-    held_out: bool[N], validation samples, which are never trained on; None if there are none.
-    masks: path of each sample's mask, or None for an image without one; None in a run that uses no masks.
-    references: the reference images of each sample; None if no concept has a reference folder.
-    inpainting: how masks are drawn for models that paint a part of an image; None for others.
-    videos: path of each video -> its size and duration; empty unless the run trains on clips.
-    clips: the clip of each sample, None for an image; None without clips.
-    layers: the paths of each sample's layers; None for a model without layers.
-    captionless: (concept index, path) of the images without a caption although their concept reads captions from files
-        or a table; also of those that were left out later.
-    unread_captions: (concept index, path) of an image -> a caption file beside it that is not read, because the image
-        has another one or because of its extension.
-    num_masks: number of files skipped because their names mark them as masks.
-    run_images: run folder inside a concept's folder -> number of its images, which are skipped.
-    unread: the paths of what looks like images but is not read, by kind, and of hidden and system folders.
-    """
-
-    concepts: Sequence[ConceptConfig]
-    paths: list[str]
-    concept_index: np.ndarray
-    widths: np.ndarray
-    heights: np.ndarray
-    unreadable: list[tuple[str, str]]
-    views: Views | None = None
-    held_out: np.ndarray | None = None
-    masks: Sequence[str | None] | None = None
-    references: Sequence[tuple[Reference, ...]] | None = None
-    inpainting: MaskRule | None = None
-    videos: Mapping[str, VideoInfo] = field(default_factory=dict)
-    clips: Sequence[Clip | None] | None = None
-    layers: Sequence[tuple[str, ...]] | None = None
-    captionless: Set[tuple[int, str]] = frozenset()
-    unread_captions: Mapping[tuple[int, str], str] = field(default_factory=dict)
-    num_masks: int = 0
-    run_images: Mapping[str, int] = field(default_factory=dict)
-    stills: Sequence[tuple[str, str]] = ()
-    unread: Mapping[Unread, Sequence[str]] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def mask_of(self, sample: int) -> str | None:
-        """The path of a sample's mask; None if it is trained without one."""
-        return self.masks[sample] if self.masks else None
-
-    def references_of(self, sample: int) -> tuple[Reference, ...]:
-        """The reference images of a sample."""
-        return self.references[sample] if self.references else ()
-
-    def clip_of(self, sample: int) -> Clip | None:
-        """The clip of a sample; None if it is an image."""
-        return self.clips[sample] if self.clips else None
-
-    def layers_of(self, sample: int) -> tuple[str, ...]:
-        """The paths of a sample's layers, from the bottom to the top."""
-        return self.layers[sample] if self.layers else ()
-
-    @property
-    def missing_captions(self) -> list[str]:
-        """The paths of the `captionless` images that are in the dataset, once for each concept."""
-        images = zip(self.concept_index.tolist(), self.paths, strict=True)
-        return [path for _, path in dict.fromkeys(image for image in images if image in self.captionless)]
-
-    @property
-    def mask_files(self) -> set[str]:
-        """The files that are read as masks; not images whose alpha channel is the mask."""
-        pairs = zip(self.masks or (), self.paths, strict=False)
-        return {mask for mask, path in pairs if mask and mask != path}
-
-    @property
-    def other_files(self) -> list[str]:
-        """The masks, reference images and layers, each once."""
-        references = (one.path for of_sample in self.references or () for one in of_sample)
-        layers = (path for of_sample in self.layers or () for path in of_sample)
-        return list(dict.fromkeys([*(mask for mask in self.masks or () if mask), *references, *layers]))
-
-    def subset(self, kept: Sequence[int], lost: Sequence[tuple[str, str]], **values: Any) -> Dataset:
-        """Only the samples `kept` of a dataset without views; a sample may be repeated.
-
-        lost: path and reason of the images that are left out.
-
-        values: further fields, already for these samples.
-        """
-        own: dict[str, Any] = {
-            "paths": [self.paths[sample] for sample in kept],
-            "concept_index": self.concept_index[kept],
-            "widths": self.widths[kept],
-            "heights": self.heights[kept],
-            "masks": self.masks and [self.masks[sample] for sample in kept],
-            "references": self.references and [self.references[sample] for sample in kept],
-            "layers": self.layers and [self.layers[sample] for sample in kept],
-            "unreadable": [*self.unreadable, *lost],
-        }
-        return replace(self, **{**own, **values})
-
-    @property
-    def left_out(self) -> list[tuple[str, str]]:
-        """(path, reason) of all skipped images and subfolders, readable or not."""
-        return [*self.unreadable, *self.stills]
-
-    @property
-    def first_views(self) -> np.ndarray:
-        """int64[N], the id of the first view of each sample's image."""
-        return np.arange(len(self)) if self.views is None else self.views.first
-
-    @property
-    def num_views(self) -> np.ndarray:
-        """int64[N], the number of views of an image at its first sample; 0 at its other samples."""
-        return np.bincount(self.first_views, minlength=len(self))
-
-    @property
-    def num_images(self) -> int:
-        return int(np.count_nonzero(self.num_views))
-
-    def images_of(self, samples: Collection[int]) -> list[int]:
-        """The sorted ids of the first views of the images that `samples` belong to."""
-        first = self.first_views
-        return sorted({int(first[sample]) for sample in samples})
-
-    @property
-    def repeats(self) -> np.ndarray:
-        """float64[N], how often an epoch uses each image, at its first sample; 0 at other and validation samples.
-
-        Regularization concepts together are used as often as all others (prior preservation: Ruiz et al. 2022,
-        arXiv 2208.12242, section 3.3, has one prior sample per instance sample). Then `share` settings are applied.
-        """
-        repeats = np.array([concept.repeats for concept in self.concepts], np.float64)[self.concept_index]
-        repeats[self.num_views == 0] = 0
-        if self.held_out is not None:
-            repeats[self.held_out] = 0
-        is_prior = np.array([concept.regularisation for concept in self.concepts], bool)[self.concept_index]
-        if repeats[is_prior].any() and repeats[~is_prior].any():
-            repeats[is_prior] *= repeats[~is_prior].sum() / repeats[is_prior].sum()
-        shares = np.array([concept.share or 0 for concept in self.concepts], np.float64)
-        return repeats if not shares.any() else _with_shares(repeats, self.concept_index, shares)
-
-
-def _with_shares(repeats: np.ndarray, concept_index: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Scales the repeats of concepts with a share (above 0) so that each makes up that fraction of an epoch.
-
-    Concepts without a share keep their repeats and make up the rest. If there are none, the epoch keeps its length and
-    the shares are relative to their sum.
-    """
-    samples = np.bincount(concept_index, repeats, len(shares))
-    shares = np.where(samples > 0, shares, 0)
-    others = samples[shares == 0].sum()
-    total = others / (1 - shares.sum()) if others else samples.sum() / shares.sum()
-    factor = np.divide(shares * total, samples, out=np.ones_like(samples), where=shares > 0)
-    return repeats * factor[concept_index]
 
 
 @dataclass(frozen=True)
@@ -345,7 +169,7 @@ def captions(
     tables = read_tables(dataset.concepts)
 
     def of_image(sample: int) -> tuple[str, ...]:
-        number, path, clip = int(dataset.concept_index[sample]), dataset.paths[sample], dataset.clip_of(sample)
+        number, path, clip = int(dataset.concept_index[sample]), dataset.paths[sample], clip_of(dataset, sample)
         span = clip.span if clip else None
         concept = dataset.concepts[number]
         try:

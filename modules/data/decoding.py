@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from modules.config.counted import counted
-from modules.data.clips import load_clip
+from modules.data.clips import clip_of, load_clip
 from modules.data.errors import DataError, ImageError
 from modules.data.image_views import augmentation_of
 from modules.data.images import adjust_colors, fit_image, load_image, to_array
 from modules.data.inpainting import inpainting_masks
-from modules.data.layers import load_layers
-from modules.data.masks import load_mask
+from modules.data.layers import LAYER, load_layers
+from modules.data.masks import load_mask, mask_of
 from modules.data.references import load_references
 from modules.data.shards import WHOLE, Progress, Shard, shard_of
 
 if TYPE_CHECKING:
     from modules.data.buckets import Buckets
-    from modules.data.concepts import Dataset
+    from modules.data.Dataset import Dataset
     from modules.families.Family import Family
 
 T = TypeVar("T")
@@ -53,10 +53,10 @@ def load_pixels(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:
 
     With layers, as from `load_layers`. Raises ImageError.
     """
-    if dataset.layers is not None:
+    if dataset.column(LAYER) is not None:
         return load_layers(dataset, buckets, sample)
     augmentation = augmentation_of(dataset, sample)
-    if clip := dataset.clip_of(sample):
+    if clip := clip_of(dataset, sample):
         return load_clip(dataset.paths[sample], clip, buckets.shape_of(sample), augmentation)
     image = fit_image(load_image(dataset.paths[sample]), *buckets.shape_of(sample), augmentation)
     return to_array(adjust_colors(image, augmentation))
@@ -78,7 +78,7 @@ def image_or_reason(dataset: Dataset, buckets: Buckets, sample: int, family: Fam
 
 def others_or_reason(dataset: Dataset, buckets: Buckets, sample: int, family: Family) -> Others | str:
     """What belongs to a sample's image or clip, or the reason why it can't be read."""
-    mask, path = None, dataset.mask_of(sample)
+    mask, path = None, mask_of(dataset, sample)
     if path:
         size = int(dataset.widths[sample]), int(dataset.heights[sample])
         try:

@@ -29,7 +29,7 @@ from modules.data.FileHashes import hash_of
 from modules.data.Finding import NUM_LISTED, Finding, Level, finding_of
 from modules.data.folder_walk import Outputs
 from modules.data.images import color_conversion
-from modules.data.layers import add_up
+from modules.data.layers import LAYER, add_up, layers_of
 from modules.data.prepare import prepare_data
 from modules.data.unread_files import FOLDERS, LEFT_OUT, VIDEOS, described
 from modules.data.videos import VideoTraits, files_of, read_traits
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.data.buckets import Buckets
     from modules.data.color_profiles import ColorState
-    from modules.data.concepts import Dataset
+    from modules.data.Dataset import Dataset
 
 HUGE_PIXELS = 89_478_485  # where Pillow begins to warn; it refuses twice as many
 ENLARGED = 1.1  # images that are upscaled by more than this are reported
@@ -157,7 +157,7 @@ def _videos(dataset: Dataset, unusable: dict[int, str]) -> Iterator[Finding]:
 
 def _layers(dataset: Dataset, unusable: dict[int, str]) -> Iterator[Finding]:
     """Reports images that are not the sum of their layers, as if these were numbered from the top to the bottom."""
-    if dataset.layers is None:
+    if dataset.column(LAYER) is None:
         return
     images = [sample for sample in np.flatnonzero(dataset.num_views).tolist() if sample not in unusable]
     with ThreadPoolExecutor(NUM_READERS) as readers:
@@ -171,7 +171,7 @@ def _layers(dataset: Dataset, unusable: dict[int, str]) -> Iterator[Finding]:
 
 def _adds_up(dataset: Dataset, sample: int) -> bool:
     try:
-        return add_up(dataset.paths[sample], dataset.layers_of(sample))
+        return add_up(dataset.paths[sample], layers_of(dataset, sample))
     except ImageError:  # damage behind the header, which decoding every image finds
         return True
 
@@ -179,7 +179,7 @@ def _adds_up(dataset: Dataset, sample: int) -> bool:
 def _color_profiles(dataset: Dataset) -> Iterator[Finding]:
     """Reports images and what belongs to them with color profiles other than those of sRGB."""
     images = [path for path in dict.fromkeys(dataset.paths) if path not in dataset.videos]
-    paths = [*images, *sorted(set(dataset.other_files).difference(images))]
+    paths = [*images, *sorted(set(dataset.files()).difference(images))]
     with ThreadPoolExecutor(NUM_READERS) as readers:
         states = list(zip(paths, readers.map(_conversion_or_none, paths), strict=True))
     if unusable := [path for path, state in states if state == "unusable"]:

@@ -19,7 +19,7 @@ from modules.data.videos import files_of
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
-    from modules.data.concepts import Dataset
+    from modules.data.Dataset import Dataset
 
 NUM_READERS = 8
 PEEKED_BYTES = 4096

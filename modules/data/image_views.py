@@ -16,14 +16,14 @@ import numpy as np
 from modules.config.counted import counted
 from modules.data.Augmentation import Augmentation, draw_augmentation, fixed_augmentation
 from modules.data.buckets import CropBox, crop_box
-from modules.data.concepts import Views
+from modules.data.Dataset import Views
 from modules.data.errors import DataError
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
     from modules.config.DataConfig import DataConfig
     from modules.data.buckets import Buckets
-    from modules.data.concepts import Dataset
+    from modules.data.Dataset import Dataset
 
 MAX_VIEWS = 20_000_000  # whose paths and sizes take some GB of memory
 
@@ -58,20 +58,7 @@ def with_views(dataset: Dataset, data: DataConfig, seed: int) -> tuple[Dataset, 
     resolution = table[dataset.concept_index[image], resolution_number]
     if len(image) == len(dataset) and not augmented.any():
         return dataset, resolution
-    views = replace(
-        dataset,
-        paths=[dataset.paths[number] for number in image.tolist()],
-        concept_index=dataset.concept_index[image],
-        widths=dataset.widths[image],
-        heights=dataset.heights[image],
-        views=Views(first[image], variant, seed),
-        held_out=None if dataset.held_out is None else dataset.held_out[image],
-        masks=dataset.masks and [dataset.masks[number] for number in image.tolist()],
-        references=dataset.references and [dataset.references[number] for number in image.tolist()],
-        clips=dataset.clips and [dataset.clips[number] for number in image.tolist()],
-        layers=dataset.layers and [dataset.layers[number] for number in image.tolist()],
-    )
-    return views, resolution
+    return replace(dataset.take(image), views=Views(first[image], variant, seed)), resolution
 
 
 def resolutions_of(concept: ConceptConfig, data: DataConfig) -> list[int]:

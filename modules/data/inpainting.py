@@ -20,12 +20,13 @@ from modules.config.counted import counted
 from modules.config.families import load_families
 from modules.config.methods import facts_of
 from modules.data.draws import hash64, uniform
+from modules.data.masks import mask_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from modules.config.TrainConfig import TrainConfig
-    from modules.data.concepts import Dataset
+    from modules.data.Dataset import Dataset
     from modules.data.LatentEncoder import LatentEncoder
 
 Shapes = Literal["mixed", "rectangles", "ellipses", "strokes"]
@@ -68,7 +69,7 @@ def inpainting_key(dataset: Dataset, sample: int) -> dict[str, object]:
     """What of a sample's cache entry depends on its masks, beside the mask file; empty without inpainting."""
     if dataset.inpainting is None:
         return {}
-    if dataset.mask_of(sample):
+    if mask_of(dataset, sample):
         return {"inpainting": "file"}
     return {"inpainting": [DRAWING_VERSION, dataset.inpainting.shapes, *_draws(dataset, sample)]}
 
@@ -77,7 +78,7 @@ def num_masks(dataset: Dataset, sample: int) -> int:
     """How many masks for inpainting are cached with a sample."""
     if dataset.inpainting is None:
         return 0
-    return 1 if dataset.mask_of(sample) else 1 + dataset.inpainting.variants
+    return 1 if mask_of(dataset, sample) else 1 + dataset.inpainting.variants
 
 
 def inpainting_masks(dataset: Dataset, sample: int, shape: tuple[int, int], file: np.ndarray | None) -> np.ndarray:
@@ -142,7 +143,7 @@ def describe_inpainting(dataset: Dataset) -> str | None:
     if dataset.inpainting is None:
         return None
     images = dataset.images_of(range(len(dataset)))
-    num_with = sum(bool(dataset.mask_of(image)) for image in images)
+    num_with = sum(bool(mask_of(dataset, image)) for image in images)
     has_one = counted(len(images), "image has one", "images have one")
     return f"{num_with} of {has_one}, {dataset.inpainting.variants} are drawn for each other image"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,7 @@ from PIL import Image
 from PIL.Image import Resampling
 
 from modules.config.counted import counted
+from modules.data.Dataset import Column
 from modules.data.errors import DataError, ImageError
 from modules.data.image_views import augmentation_of
 from modules.data.images import adjust_colors, fit_image, load_rgba, size_or_reason, to_array
@@ -27,10 +29,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from modules.data.buckets import Buckets
-    from modules.data.concepts import Dataset
+    from modules.data.Dataset import Dataset
     from modules.data.LatentEncoder import LatentEncoder
 
 NUM_READERS = 8
+LAYER = "layer"  # of the column of a dataset: the paths of each sample's layers
 GLANCE = 64  # pixels of a side, in which an image is compared with its layers
 TOLERANCE = 4.0  # mean difference, of 255: lossy files and soft edges stay far below
 
@@ -66,7 +69,13 @@ def with_layers(dataset: Dataset, family: str) -> Dataset:
         kept.append(sample)
     if not kept:
         raise DataError(f"none of the layers can be read, such as one of {lost[0][0]}: repair or remove them.")
-    return dataset.subset(kept, lost, layers=[found[sample] for sample in kept])
+    column = Column(found, files=tuple, identity=lambda layers: (Path(path).name for path in layers))
+    return dataset.with_column(LAYER, column).take(kept, lost)
+
+
+def layers_of(dataset: Dataset, sample: int) -> tuple[str, ...]:
+    """The paths of a sample's layers, from the bottom to the top."""
+    return dataset.value(LAYER, sample) or ()
 
 
 def load_layers(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:
@@ -87,7 +96,7 @@ def load_layers(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:
 
     image = load(dataset.paths[sample])
     layers = []
-    for path in dataset.layers_of(sample):
+    for path in layers_of(dataset, sample):
         try:
             layers.append(load(path))
         except ImageError as error:
@@ -125,9 +134,9 @@ def add_up(image: str, layers: Sequence[str]) -> bool:
 
 def describe_layers(dataset: Dataset) -> str | None:
     """How many layers images have; None in a run without layers."""
-    if dataset.layers is None:
+    if (layers := dataset.column(LAYER)) is None:
         return None
-    counts = sorted({len(dataset.layers[image]) for image in dataset.images_of(range(len(dataset)))})
+    counts = sorted({len(layers[image]) for image in dataset.images_of(range(len(dataset)))})
     several = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
     return f"{several} of each image"
 

@@ -19,6 +19,7 @@ from modules.config.families import load_families
 from modules.config.methods import facts_of
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.captions import file_stem, path_in_concept
+from modules.data.Dataset import Column
 from modules.data.errors import DataError, ImageError
 from modules.data.image_formats import EXTENSIONS
 from modules.data.images import fit_image, load_alpha, load_gray_on_black, may_be_transparent, size_or_reason
@@ -28,9 +29,10 @@ from modules.data.videos import is_video
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
     from modules.config.TrainConfig import TrainConfig
-    from modules.data.concepts import Dataset
+    from modules.data.Dataset import Dataset
 
 NUM_READERS = 8
+MASK = "mask"  # of the column of a dataset: the path of each sample's mask, None for an image without one
 
 
 def uses_masks(config: TrainConfig) -> bool:
@@ -57,7 +59,19 @@ def with_masks(dataset: Dataset) -> Dataset:
     if not kept:
         raise DataError(f"none of the masks can be read, such as {next(iter(reasons))}: repair or remove them.")
     lost = [(path, reasons[mask]) for path, mask in zip(dataset.paths, masks, strict=True) if mask in reasons]
-    return dataset.subset(kept, lost, masks=[masks[sample] for sample in kept])
+    column = Column(masks, files=lambda mask: [mask] if mask else [])
+    return dataset.with_column(MASK, column).take(kept, lost)
+
+
+def mask_of(dataset: Dataset, sample: int) -> str | None:
+    """The path of a sample's mask; None if it is trained without one."""
+    return dataset.value(MASK, sample)
+
+
+def mask_files(dataset: Dataset) -> set[str]:
+    """The files that are read as masks; not images whose alpha channel is the mask."""
+    pairs = zip(dataset.column(MASK) or (), dataset.paths, strict=False)
+    return {mask for mask, path in pairs if mask and mask != path}
 
 
 def find_masks(dataset: Dataset) -> list[str | None]:

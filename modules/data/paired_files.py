@@ -16,7 +16,7 @@ from modules.data.errors import DataError
 from modules.data.image_formats import EXTENSIONS
 
 if TYPE_CHECKING:
-    from modules.data.concepts import Dataset
+    from modules.data.Dataset import Dataset
 
 Setting = Literal["reference_folder", "layer_folder"]
 # setting -> one of the files, and all of them

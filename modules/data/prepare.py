@@ -9,14 +9,15 @@ from modules.config.clips import clip_rule
 from modules.config.image_sizes import size_problems
 from modules.config.methods import facts_of
 from modules.data.buckets import Buckets, assign_buckets
-from modules.data.clips import with_clips, with_frames, without_stills
-from modules.data.concepts import Dataset, scan
+from modules.data.clips import CLIP, with_clips, without_stills
+from modules.data.concepts import scan
+from modules.data.Dataset import Dataset
 from modules.data.errors import DataError
 from modules.data.folder_walk import Outputs
 from modules.data.holdout import hold_out
 from modules.data.image_views import with_views
 from modules.data.inpainting import mask_rule
-from modules.data.layers import with_layers
+from modules.data.layers import LAYER, with_layers
 from modules.data.masks import uses_masks, with_masks
 from modules.data.references import with_references
 
@@ -63,7 +64,17 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
         max_side=data.max_side,
         fixed_shape=data.fixed_shape,
     )
-    return dataset, with_frames(buckets, dataset, family.frames_per_token or family.frame_step)
+    return dataset, _with_frames(buckets, dataset, family.frames_per_token or family.frame_step)
+
+
+def _with_frames(buckets: Buckets, dataset: Dataset, frames_per_token: int | None) -> Buckets:
+    """The buckets divided by the number of frames, and of layers. frames_per_token: of the family."""
+    if (layers := dataset.column(LAYER)) is not None:
+        return buckets.divided([1 + len(own) for own in layers], 1)
+    if (clips := dataset.column(CLIP)) is None:
+        return buckets
+    frames = [1 if clip is None else clip.num_frames for clip in clips]
+    return buckets.divided(frames, frames_per_token or 1)
 
 
 def _check_epoch(dataset: Dataset) -> None:

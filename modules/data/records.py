@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from modules.data.buckets import Buckets
-    from modules.data.concepts import Dataset
+    from modules.data.Dataset import Dataset
     from modules.data.TensorCache import TensorCache
 
 

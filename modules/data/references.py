@@ -10,17 +10,21 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PIL.Image import Resampling
 
 from modules.config.counted import counted
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
+from modules.data.clips import clip_of
 from modules.data.concepts import as_prompt
+from modules.data.Dataset import Column
 from modules.data.errors import DataError
 from modules.data.image_formats import EXTENSIONS
 from modules.data.image_views import augmentation_of
 from modules.data.images import adjust_colors, fit_image, load_image, size_or_reason, to_array
+from modules.data.masks import mask_of
 from modules.data.paired_files import find_paired
 from modules.data.videos import frame_path, info_or_reason, is_video, split_time
 
@@ -31,11 +35,12 @@ if TYPE_CHECKING:
 
     from modules.config.SamplingConfig import SamplingConfig
     from modules.data.buckets import Buckets
-    from modules.data.concepts import Dataset
+    from modules.data.Dataset import Dataset
     from modules.families.Family import Family
 
 NUM_READERS = 8
 SHORTEST = 64  # pixels of a side; FLUX.2's pipeline refuses shorter ones
+REFERENCE = "reference"  # of the column of a dataset: the References of each sample
 RECORD = "reference."  # starts the names of references in a cache entry
 
 
@@ -107,7 +112,17 @@ def with_references(dataset: Dataset, family: Family) -> Dataset:
             read.append(tuple(Reference(path, *_size(sizes[path])) for path in references))
     if not kept:
         raise DataError(f"none of the references can be read, such as that of {lost[0][0]}: repair or remove them.")
-    return dataset.subset(kept, lost, references=read)
+    column = Column(read, files=_paths, identity=lambda references: (Path(path).name for path in _paths(references)))
+    return dataset.take(kept, lost).with_column(REFERENCE, column)
+
+
+def references_of(dataset: Dataset, sample: int) -> tuple[Reference, ...]:
+    """The reference images of a sample."""
+    return dataset.value(REFERENCE, sample) or ()
+
+
+def _paths(references: Sequence[Reference]) -> list[str]:
+    return [reference.path for reference in references]
 
 
 def load_references(dataset: Dataset, buckets: Buckets, sample: int, family: Family) -> list[np.ndarray]:
@@ -125,7 +140,7 @@ def reference_views(dataset: Dataset, buckets: Buckets, sample: int, family: Fam
     """How the model sees each reference of a sample."""
     size, shape = (int(dataset.widths[sample]), int(dataset.heights[sample])), buckets.shape_of(sample)
     views = []
-    for reference in dataset.references_of(sample):
+    for reference in references_of(dataset, sample):
         own = reference.width, reference.height
         is_aligned = is_alike(own, size)
         width, height = shape if is_aligned else own
@@ -193,17 +208,17 @@ def of_captions(
             found[prompt] = "\n".join(_ends(dataset, sample, family))
         elif family.inpainting:
             found[prompt] = dataset.paths[sample]
-            masks[prompt] = dataset.mask_of(sample) or ""
+            masks[prompt] = mask_of(dataset, sample) or ""
         elif family.layered:
             found[prompt] = dataset.paths[sample]
-        elif references := dataset.references_of(sample):
+        elif references := references_of(dataset, sample):
             found[prompt] = "\n".join(one.path for one in references)
     return found, masks
 
 
 def _ends(dataset: Dataset, sample: int, family: Family) -> list[str]:
     """The first frame of a sample's clip, and the last one if the family needs it."""
-    path, clip = dataset.paths[sample], dataset.clip_of(sample)
+    path, clip = dataset.paths[sample], clip_of(dataset, sample)
     if clip is None:
         return [path]
     times = [clip.times[0], clip.times[-1]] if family.needs_last_frame else [clip.start]
@@ -289,10 +304,10 @@ def references_in(record: Mapping[str, Tensor]) -> list[Tensor]:
 
 def describe_references(dataset: Dataset) -> str | None:
     """How many images have references; None if the run has no reference folder."""
-    if dataset.references is None:
+    if (references := dataset.column(REFERENCE)) is None:
         return None
     images = dataset.images_of(range(len(dataset)))
-    num_with = sum(bool(dataset.references[image]) for image in images)
+    num_with = sum(bool(references[image]) for image in images)
     return f"{num_with} of {counted(len(images), 'image has', 'images have')} reference images"
 
 

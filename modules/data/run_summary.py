@@ -19,15 +19,15 @@ from modules.config.visible_text import visible_line
 from modules.data.caption_remarks import caption_remarks
 from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
-from modules.data.clips import describe_clips, num_clips
+from modules.data.clips import clip_of, describe_clips, num_clips
 from modules.data.concepts import captions
 from modules.data.epoch_plan import count_samples, count_steps, few_samples_warning, planned_steps
 from modules.data.holdout import no_validation_warning
 from modules.data.inpainting import describe_inpainting, num_masks
-from modules.data.layers import describe_layers
-from modules.data.masks import unused_masks_warning
+from modules.data.layers import describe_layers, layers_of
+from modules.data.masks import MASK, unused_masks_warning
 from modules.data.prepare import prepare_data
-from modules.data.references import describe_references
+from modules.data.references import describe_references, references_of
 from modules.data.unread_files import FOLDERS, LEFT_OUT, described
 from modules.families.registry import FAMILIES
 from modules.session.backups import state_to_resume
@@ -42,7 +42,7 @@ from modules.weights.stated_prediction import stated_prediction
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.data.buckets import Buckets
-    from modules.data.concepts import Dataset
+    from modules.data.Dataset import Dataset
     from modules.families.Family import Family
 
 # The size of a LoRA relative to the model; measured at rank 16 on the attention layers of SD 1.5 and SDXL.
@@ -200,7 +200,7 @@ def image_warnings(config: TrainConfig, dataset: Dataset) -> Iterator[str]:
             yield described(kind, paths, LEFT_OUT) + "."
     if text := unused_masks_warning(config, dataset):
         yield text
-    if (masks := dataset.masks) and dataset.inpainting is None:
+    if (masks := dataset.column(MASK)) and dataset.inpainting is None:
         without_mask = sum(masks[image] is None for image in dataset.images_of(range(len(dataset))))
         if without_mask:
             yield f"{counted(without_mask, 'image has', 'images have')} no mask (trained unmasked)."
@@ -236,7 +236,7 @@ def disk_needs(
     pixels = (np.array(buckets.costs, np.int64)[buckets.index] * encoded).sum()
     if family.reference_size:  # not that of the image, as counted above
         width, height = family.reference_size(1.0)
-        pixels += sum(len(dataset.references_of(sample)) for sample in range(len(dataset))) * width * height
+        pixels += sum(len(references_of(dataset, sample)) for sample in range(len(dataset))) * width * height
     num_texts = len(dataset) if num_texts is None else num_texts
     cache = int(pixels) * family.latent_bytes_per_pixel + num_texts * family.caption_bytes
     size = base.size_bytes or family.typical_bytes  # unknown for a Hub id before it is downloaded
@@ -252,13 +252,13 @@ def disk_needs(
 
 def _num_encoded(dataset: Dataset, sample: int, family: Family) -> float:
     """How many times the size of one image's or clip's cache entry a sample takes."""
-    clip = dataset.clip_of(sample)
+    clip = clip_of(dataset, sample)
     mask_bytes = 1 / family.latent_bytes_per_pixel if family.inpainting == "pixels" else 0.0  # one for each pixel
     masked = num_masks(dataset, sample) * (1 + mask_bytes)
     # such a clip's entry is half latents, half first frame; if it is given without and with the last, that half twice
     both_kinds = clip is not None and clip.last_given and not family.needs_last_frame
-    num_alike = 0 if family.reference_size else len(dataset.references_of(sample))
-    whole = 1 / (1 + len(layers)) if (layers := dataset.layers_of(sample)) else 0.0  # once more, without its layers
+    num_alike = 0 if family.reference_size else len(references_of(dataset, sample))
+    whole = 1 / (1 + len(layers)) if (layers := layers_of(dataset, sample)) else 0.0  # once more, without its layers
     return 1 + masked + num_alike + whole + (0.5 if both_kinds else 0)
 
 

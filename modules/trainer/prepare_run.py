@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from modules.config.SamplingConfig import SamplingConfig
     from modules.config.TrainConfig import TrainConfig
     from modules.data.buckets import Buckets
-    from modules.data.concepts import Dataset
+    from modules.data.Dataset import Dataset
     from modules.data.records import CachedRecords
     from modules.diffusion.timesteps import TimestepDistribution
     from modules.distributed.attention_trial import AttentionCase

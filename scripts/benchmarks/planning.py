@@ -124,7 +124,7 @@ def _batch_maker(count: int, cache_dir: str) -> tuple[Callable[[int], object], f
 
     from modules.config.ConceptConfig import ConceptConfig
     from modules.data.CaptionSource import CaptionSource
-    from modules.data.concepts import Dataset
+    from modules.data.Dataset import Dataset
     from modules.data.epoch_plan import plan_epoch, shard
     from modules.data.records import CachedRecords
     from modules.data.SampleSource import SampleSource

@@ -22,7 +22,7 @@ from modules.config.validation import find_problems
 from modules.data.Augmentation import NO_AUGMENTATION
 from modules.data.cache_keys import latent_keys, text_keys
 from modules.data.captions import file_stem
-from modules.data.clips import Clip, clip_frames, load_clip
+from modules.data.clips import Clip, clip_frames, clip_of, load_clip
 from modules.data.concepts import captions, scan
 from modules.data.convert_captions import misencoded_captions
 from modules.data.decoding import load_pixels
@@ -69,7 +69,7 @@ def clips_of(config):
     """(name, number of the first frame in a video of 16 frames per second, frames) of each sample."""
     dataset, _ = prepared(config)
     names = [path.rpartition("/")[2] for path in dataset.paths]
-    clips = [dataset.clip_of(sample) for sample in range(len(dataset))]
+    clips = [clip_of(dataset, sample) for sample in range(len(dataset))]
     parts = [(round(clip.start * 16, 3), clip.num_frames) if clip else ("image",) for clip in clips]
     return [(name, *part) for name, part in zip(names, parts, strict=True)]
 

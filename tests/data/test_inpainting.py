@@ -18,6 +18,7 @@ from modules.data.decoding import load_pixels
 from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes
 from modules.data.inpainting import KINDS, MASKED, MASKS, MaskRule, chosen_inpainting, describe_inpainting, draw_mask
+from modules.data.masks import MASK
 from modules.data.prepare import prepare_data
 from modules.data.references import check_sample_references, of_captions
 from modules.data.run_summary import disk_needs, image_warnings
@@ -111,7 +112,7 @@ def test_what_is_cached_is_the_image_encoded_with_gray_in_place_of_each_mask(bas
     write_mask(folder / "000-mask.png")
     config = settings(folder)
     dataset, buckets = prepare_data(config, FAMILY)
-    assert dataset.masks == [str(folder / "000-mask.png"), None]  # without masked training
+    assert dataset.column(MASK) == [str(folder / "000-mask.png"), None]  # without masked training
     assert describe_inpainting(dataset) == "1 of 2 images have one, 3 are drawn for each other image"
     assert list(image_warnings(config, dataset)) == []
     keys = latent_keys(dataset, buckets, base, FileHashes(tmp_path / "hashes", 0))

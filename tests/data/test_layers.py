@@ -19,7 +19,7 @@ from modules.data.concepts import captions
 from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes
 from modules.data.health import check_health
-from modules.data.layers import describe_layers, load_layers
+from modules.data.layers import LAYER, describe_layers, load_layers
 from modules.data.prepare import prepare_data
 from modules.data.references import of_captions, references_in
 from modules.data.run_summary import disk_needs
@@ -54,7 +54,7 @@ def base(tiny_model) -> BaseModel:
 def test_images_with_other_numbers_of_layers_are_in_other_buckets(picture_folder, layer_folder):
     folder = picture_folder(SIZES)
     dataset, buckets = prepare(folder, layer_folder(folder, counts=(2, 1)))
-    assert [[Path(path).name for path in own] for own in dataset.layers] == [
+    assert [[Path(path).name for path in own] for own in dataset.column(LAYER)] == [
         ["000_0.png", "000_1.png"],
         ["001_0.png"],
         ["002_0.png", "002_1.png"],

@@ -18,7 +18,7 @@ from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes
 from modules.data.images import fit_image, load_image
 from modules.data.mask_names import is_mask
-from modules.data.masks import find_masks, load_mask, unused_masks_warning
+from modules.data.masks import MASK, find_masks, load_mask, unused_masks_warning
 from modules.data.prepare import prepare_data
 from modules.data.TensorCache import TensorCache
 from modules.families.registry import FAMILIES
@@ -84,8 +84,8 @@ def test_of_two_masks_the_same_one_is_always_taken(picture_folder):
 def test_masks_are_looked_for_only_in_masked_training(picture_folder):
     folder = picture_folder(SIZES)
     write_mask(folder / "000-mask.png")
-    assert prepare(folder, masked=False)[0].masks is None
-    assert prepare(folder)[0].masks == [str(folder / "000-mask.png"), None, None]
+    assert prepare(folder, masked=False)[0].column(MASK) is None
+    assert prepare(folder)[0].column(MASK) == [str(folder / "000-mask.png"), None, None]
 
 
 def concept_with_masks(folder, masks):
@@ -142,7 +142,7 @@ def test_transparency_is_the_mask_of_a_picture_without_one(picture_folder, base,
         loss={"masked_training": True},
     )
     dataset, buckets = prepare_data(config, FAMILIES["sd15"])
-    assert dataset.masks == [str(mask), str(folder / "001.png"), None]
+    assert dataset.column(MASK) == [str(mask), str(folder / "001.png"), None]
     keys, cache = latent_keys(dataset, buckets, base, hashes), TensorCache(tmp_path / "cache", "latents", 0)
     assert cache_latents(dataset, buckets, keys, cache, base) == {}
     columns = cache.get(keys[1])["mask"].mean((0, 1))
@@ -167,7 +167,7 @@ def test_a_mask_of_another_aspect_ratio_is_refused_in_one_sentence(picture_folde
 def test_a_mask_may_have_another_size(picture_folder, size):
     folder = picture_folder(SIZES)
     write_mask(folder / "001-mask.png", size)
-    assert prepare(folder)[0].masks[1] is not None
+    assert prepare(folder)[0].column(MASK)[1] is not None
 
 
 def test_a_mask_that_is_no_picture_leaves_its_picture_out(picture_folder):
@@ -176,7 +176,7 @@ def test_a_mask_that_is_no_picture_leaves_its_picture_out(picture_folder):
     kept = write_mask(folder / "002-mask.png", (32, 48))
     dataset, buckets = prepare(folder, resolutions=[32, 24])
     assert [Path(path).name for path in dataset.paths] == ["000.png", "000.png", "002.png", "002.png"]
-    assert dataset.masks == [None, None, str(kept), str(kept)]
+    assert dataset.column(MASK) == [None, None, str(kept), str(kept)]
     assert len(buckets.index) == 4
     ((path, reason),) = dataset.unreadable
     assert path == str(folder / "001.png")
@@ -193,7 +193,7 @@ def test_upper_and_lower_case_of_a_mask_are_the_same(picture_folder):
     mask = write_mask(folder / "cat-Mask.PNG")
     dataset = prepare(folder)[0]
     assert [Path(path).name for path in dataset.paths] == ["Cat.Png"]
-    assert dataset.masks == [str(mask)]
+    assert dataset.column(MASK) == [str(mask)]
 
 
 def test_masks_that_nobody_asked_for_are_counted(picture_folder):

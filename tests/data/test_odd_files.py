@@ -20,7 +20,7 @@ from modules.data.concepts import scan
 from modules.data.errors import DataError, ImageError
 from modules.data.holdout import hold_out
 from modules.data.images import read_size
-from modules.data.masks import with_masks
+from modules.data.masks import MASK, with_masks
 from modules.data.videos import load_still, read_frames, read_info, read_traits
 from modules.weights.errors import WeightsError
 from modules.weights.gguf_files import check_gguf
@@ -169,7 +169,7 @@ def test_an_image_that_vanishes_after_the_scan_ends_no_later_step(tmp_path):
     (tmp_path / "b.png").unlink()
     held_out = hold_out(dataset, 0.1).held_out
     assert held_out is None or len(held_out) == 3
-    assert with_masks(dataset).masks == [None, None, None]
+    assert with_masks(dataset).column(MASK) == [None, None, None]
 
 
 def test_a_video_of_an_unknown_codec_is_left_out_by_name(tmp_path):

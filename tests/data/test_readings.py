@@ -13,6 +13,7 @@ from modules.data.buckets import assign_buckets
 from modules.data.cache_keys import latent_keys
 from modules.data.concepts import scan
 from modules.data.FileHashes import FileHashes
+from modules.data.masks import mask_files
 from modules.data.prepare import prepare_data
 from modules.data.readings import reading_of
 from modules.families.registry import FAMILIES
@@ -98,9 +99,9 @@ def test_the_key_of_an_image_follows_how_its_mask_is_read(tmp_path, base):
         config = TrainConfig(concepts=[ConceptConfig(path=str(folder))], family="sd15")
         config.loss.masked_training = True
         dataset, buckets = prepare_data(config, FAMILIES["sd15"])
-        assert dataset.mask_files == {str(folder / "a-masklabel.png")}
+        assert mask_files(dataset) == {str(folder / "a-masklabel.png")}
         hashes = FileHashes(tmp_path / "cache", 0)
         keys += latent_keys(dataset, buckets, base, hashes)
-        (content,) = hashes.of(dataset.mask_files, dataset.mask_files)
+        (content,) = hashes.of(mask_files(dataset), mask_files(dataset))
         assert content.endswith(" black") == (alpha == 0)
     assert keys[0] != keys[1]

@@ -30,6 +30,7 @@ from modules.data.references import (
     of_captions,
     reference_size,
     references_in,
+    references_of,
 )
 from modules.data.run_summary import disk_needs
 from modules.data.TensorCache import TensorCache
@@ -62,7 +63,7 @@ def prepare(folder: Path, references: Path | str, family=MANY, **concept):
 
 
 def names(dataset) -> list[list[str]]:
-    return [[Path(one.path).name for one in dataset.references_of(sample)] for sample in range(len(dataset))]
+    return [[Path(one.path).name for one in references_of(dataset, sample)] for sample in range(len(dataset))]
 
 
 def test_references_are_named_like_their_image_or_numbered(picture_folder, tmp_path):

@@ -23,12 +23,13 @@ from modules.data.caption_tables import read_table
 from modules.data.captions import read_captions, trained_words
 from modules.data.CaptionSource import CaptionSource
 from modules.data.clips import clips_of, with_clips
-from modules.data.concepts import Dataset, Views, scan
+from modules.data.concepts import scan
+from modules.data.Dataset import Dataset, Views
 from modules.data.folder_walk import NO_OUTPUTS, Outputs
 from modules.data.image_views import resolutions_of
 from modules.data.images import adjust_colors, fit_image, load_image, read_size
 from modules.data.inpainting import inpainting_masks, mask_rule
-from modules.data.masks import load_mask, with_masks
+from modules.data.masks import load_mask, mask_of, with_masks
 from modules.data.videos import is_video, read_frames, read_info
 from modules.ui.models.decoding import fit_inside
 
@@ -181,9 +182,9 @@ def _masked_looks(
     """The image without augmentation as a model for inpainting sees it, with each of its masks."""
     one, (width, height) = np.ones(1, np.int32), read_size(path)
     views = None if not concept.augmentation.is_on else Views(np.zeros(1, np.int64), np.zeros(1, np.int32), rule.seed)
-    dataset = Dataset([concept], [path], np.zeros(1, np.int32), one * width, one * height, [], views=views)
-    dataset = with_masks(replace(dataset, inpainting=rule))
-    file, mask = dataset.mask_of(0), None
+    dataset = with_masks(Dataset([concept], [path], np.zeros(1, np.int32), one * width, one * height, []))
+    dataset = replace(dataset, inpainting=rule, views=views)
+    file, mask = mask_of(dataset, 0), None
     if file:
         mask = load_mask(file, (width, height), *shape, is_alpha=file == path)
     names = ["mask file"] if file else ["whole image", *(f"mask {number + 1}" for number in range(rule.variants))]
