@@ -18,6 +18,7 @@ from modules.config.LoraConfig import LoraConfig
 from modules.config.LossConfig import LossConfig
 from modules.config.methods import METHODS, methods_that, with_settings
 from modules.config.migrations import CURRENT_VERSION
+from modules.config.MlflowConfig import MlflowConfig
 from modules.config.ModelConfig import ModelConfig
 from modules.config.OptimizerConfig import OptimizerConfig
 from modules.config.OutputConfig import OutputConfig
@@ -27,6 +28,7 @@ from modules.config.setting import STRICT, Int, Str, section, setting
 from modules.config.TextEncoderConfig import TextEncoderConfig
 from modules.config.VaeConfig import VaeConfig
 from modules.config.ValidationConfig import ValidationConfig
+from modules.config.WandbConfig import WandbConfig
 
 MULTI_GPU: dict[str, list] = {"enable_multi_gpu": [True]}
 DDP: dict[str, list] = {**MULTI_GPU, "distributed_strategy": ["ddp", "auto"]}
@@ -394,6 +396,17 @@ class TrainConfig:
         group="general",
         importance="advanced",
     )
+    csv: bool = setting(
+        False,
+        label="CSV file",
+        also_called="csv logger, metrics.csv",
+        help="Also write losses, learning rates and speed to the table metrics.csv in the run's folder, a row for each "
+        "step.",
+        group="general",
+        importance="advanced",
+    )
+    wandb: WandbConfig = section(WandbConfig, label="Weights & Biases")
+    mlflow: MlflowConfig = section(MlflowConfig, label="MLflow")
     keep_awake: bool = setting(
         True,
         label="Keep the machine awake",
@@ -401,6 +414,11 @@ class TrainConfig:
         group="general",
         importance="advanced",
     )
+
+    @property
+    def has_loggers(self) -> bool:
+        """Whether the figures of steps are written anywhere besides the run's events."""
+        return self.tensorboard or self.csv or self.wandb.enabled or self.mlflow.enabled
 
     @field_validator("denoiser", "text_encoder", mode="before")
     @classmethod

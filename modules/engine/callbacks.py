@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from modules.config.errors import UserError, first_line
+from modules.loggers.TensorBoardLogger import TensorBoardLogger
 from modules.session.printing import print_line
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
-from modules.trainer.TensorBoardCallbacks import TensorBoardCallbacks
 
 SECONDS_BETWEEN_LINES = 10.0
 STEPS_BETWEEN_POINTS = 10  # of the curves over steps
@@ -69,14 +69,14 @@ class EngineBoard(TrainCallbacks):
     """TensorBoard logs: figures of epochs in `folder`, of every few steps in `folder/steps`, whose axes differ."""
 
     def __init__(self, folder: Path):
-        self._epochs, self._steps = TensorBoardCallbacks(folder), TensorBoardCallbacks(folder / "steps")
+        self._epochs = TensorBoardLogger(folder)
+        self._steps = TensorBoardLogger(folder / "steps", STEPS_BETWEEN_POINTS)
 
     def on_step(self, info: StepInfo) -> None:
-        if info.step % STEPS_BETWEEN_POINTS == 0:
-            self._steps.on_step(info)
+        self._steps.on_step(info)
 
     def on_epoch(self, epoch: int, figures: Mapping[str, float]) -> None:
-        self._epochs.add_scalars(figures, epoch)
+        self._epochs.log_figures(figures, epoch)
 
     def on_figures(self, step: int, figures: Mapping[str, float]) -> None:
         self._steps.add_scalars(figures, step)

@@ -8,6 +8,7 @@ from modules.config.errors import ConfigError
 from modules.distributed.Heartbeat import read_limits
 from modules.families.registry import FAMILIES
 from modules.launch.plan import JoinPlan, LaunchPlan, SupervisePlan
+from modules.loggers.access import logger_errors
 from modules.machine.can_start import StartFacts, blocking, shape_problems
 from modules.machine.interfaces import gloo_interface_problem
 from modules.session.RunFolder import RunFolder
@@ -37,6 +38,8 @@ def check_plan(plan: LaunchPlan) -> list[str]:
     check_writable("cache_dir", config.cache_dir)
     if not plan.resume and (not isinstance(plan, SupervisePlan) or plan.leads):
         folder.refuse_earlier_run()
+    if (errors := logger_errors(config)) and (not isinstance(plan, SupervisePlan) or plan.leads):
+        raise ConfigError(errors)
     base, warnings = check_start(config, plan.world_size, plan.resume)
     if base.kind == "hub":
         family = FAMILIES[config.family]

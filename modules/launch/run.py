@@ -16,11 +16,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from modules.config.errors import UserError
+from modules.config.files import to_values
 from modules.config.visible_text import visible_text
 from modules.distributed.environments import FAULT_VARIABLE
 from modules.distributed.errors import RankLostError
 from modules.distributed.nccl_errors import explain_nccl_error, has_known_cause, is_nccl_error
 from modules.launch.Supervisor import FAILED, FINISHED, STOPPED
+from modules.loggers.Logger import LoggedRun, Logger
+from modules.loggers.run_loggers import run_loggers
 from modules.machine.keep_awake import kept_awake
 from modules.session.backups import stopped_at_once
 from modules.session.EventCallbacks import EventCallbacks
@@ -41,8 +44,11 @@ from modules.trainer.TrainingError import StopRequested
 from modules.weights.libraries import gc_paused, quiet_libraries
 
 if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
     from modules.launch.plan import HerePlan
     from modules.trainer.GenericTrainer import GenericTrainer
+
+SECONDS_FOR_LOGGERS = 120.0  # to send the rest at the end
 
 MakeTrainer = Callable[[TrainCallbacks, TrainCommands], "GenericTrainer"]
 
@@ -97,7 +103,8 @@ def run_training(plan: HerePlan) -> int:
                 folder,
                 make_trainer,
                 started=started,
-                tensorboard=config.tensorboard,
+                config=config,
+                resumes=plan.resume,
                 signals=signals,
                 keeps_awake=config.keep_awake,
             )
@@ -124,7 +131,8 @@ def train_rank(
     make_trainer: MakeTrainer,
     *,
     started: float,
-    tensorboard: bool,
+    config: TrainConfig | None = None,
+    resumes: bool = False,
     rank: int = 0,
     tells_failure: bool = True,
     signals: tuple[int, ...] = (),
@@ -134,9 +142,9 @@ def train_rank(
 ) -> Outcome:
     """Train as one rank, from creating its trainer to the end, and return the outcome.
 
-    started: Unix time at which the run was started; older commands are ignored. tensorboard: whether rank 0 writes it.
-    tells_failure: whether to print a
-    failure here. signals: the first one stops after the step, backs up and saves; a second SIGINT ends at once; one of
+    started: Unix time at which the run was started; older commands are ignored. config: has the loggers of rank 0;
+    None: there are none. resumes: whether their logs continue. tells_failure: whether to print a failure here.
+    signals: the first one stops after the step, backs up and saves; a second SIGINT ends at once; one of
     `requeue_signals` only backs up, because the job continues later. keeps_awake: whether this process, rather than one
     above it, keeps the machine from going to sleep. node: number of the node if this is the first of its `node_ranks`
     ranks, whose start and end it prints; 0 for the others, and on node 0, where rank 0 prints everything.
@@ -144,18 +152,23 @@ def train_rank(
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(log_file(folder.log_path(rank)))
         other = OtherRankCallbacks(rank, sys.stderr, node, node_ranks) if rank > 0 else None
-        callbacks = CallbackList(_listeners(folder, rank, log, tells_failure, tensorboard, other, stack))
+        callbacks = CallbackList(_listeners(folder, rank, log, tells_failure, other, stack))
         callbacks.on_started(started)
         commands = FolderCommands(folder, callbacks, run_started=started) if rank == 0 else TrainCommands()
         stack.enter_context(stop_on(signals, commands, callbacks))
         if keeps_awake:
             stack.enter_context(kept_awake(callbacks.on_status))
+        loggers: list[Logger] = []
         try:
+            if config is not None and rank == 0:
+                loggers = _start_loggers(config, folder, resumes, callbacks, stack)
             outcome = _train(make_trainer, callbacks, commands)
         except (StopRequested, KeyboardInterrupt) as end:
             if rank == 0:
                 callbacks.on_status(stopped_at_once(folder))
             at_once = isinstance(end, KeyboardInterrupt)
+            for logger in loggers if at_once else ():
+                logger.close(0)
             return Outcome("stopped", requeues=commands.requeues and rank == 0, at_once=at_once)
         except Exception as error:
             outcome = failure_outcome(error)
@@ -220,11 +233,10 @@ def _listeners(
     rank: int,
     log: TextIO,
     tells_failure: bool,
-    tensorboard: bool,
     other: OtherRankCallbacks | None,
     stack: contextlib.ExitStack,
 ) -> Iterator[TrainCallbacks]:
-    """The listeners of the run: terminal, log, events, TensorBoard. `stack` closes them."""
+    """The listeners of the run: terminal, log, events. `stack` closes them."""
     for stream in (sys.stderr, log) if rank == 0 else (log,):
         terminal = TerminalCallbacks(stream, tells_failure or stream is log)
         stack.callback(terminal.close)
@@ -232,12 +244,19 @@ def _listeners(
     if other is not None:
         yield other
     yield EventCallbacks(stack.enter_context(EventWriter(folder.event_path(rank), rank)))
-    if tensorboard and rank == 0:
-        from modules.trainer.TensorBoardCallbacks import TensorBoardCallbacks
 
-        curves = TensorBoardCallbacks(folder.tensorboard_dir)
-        stack.callback(curves.close)
-        yield curves
+
+def _start_loggers(
+    config: TrainConfig, folder: RunFolder, resumes: bool, callbacks: CallbackList, stack: contextlib.ExitStack
+) -> list[Logger]:
+    """Add the loggers of the settings to `callbacks`. `stack` closes them."""
+    run = LoggedRun(folder.path, to_values(config), resumes, callbacks.on_warning, callbacks.on_status)
+    loggers = list(run_loggers(config, folder))
+    for logger in loggers:
+        logger.start(run)
+        stack.callback(logger.close, SECONDS_FOR_LOGGERS)
+    callbacks.listeners += loggers
+    return loggers
 
 
 @contextlib.contextmanager

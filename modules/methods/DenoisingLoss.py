@@ -39,7 +39,7 @@ class DenoisingLoss(Loss):
         super().__init__(base, trained)
         self._config = config.loss
         self._guidance = config.diffusion.guidance
-        self._shows_metrics = config.tensorboard
+        self._shows_metrics = config.has_loggers
         loss = config.loss
         self._mix = LossMix(loss.mse, loss.mae, loss.huber, loss.smooth_l1, loss.log_cosh)
         self._objective = objective_of(base.family, base.pipe.scheduler.config, base.device)

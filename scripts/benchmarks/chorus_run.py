@@ -66,17 +66,17 @@ def make_trainer(config: TrainConfig, callbacks: TrainCallbacks) -> GenericTrain
 
 def make_callbacks(folder: RunFolder, stack: ExitStack) -> TrainCallbacks:
     """What is told of a run, as a run has it; `stack` closes it."""
+    from modules.loggers.TensorBoardLogger import TensorBoardLogger
     from modules.session.EventCallbacks import EventCallbacks
     from modules.session.events import EventWriter
     from modules.session.TerminalCallbacks import TerminalCallbacks
     from modules.session.TrainCallbacks import CallbackList
-    from modules.trainer.TensorBoardCallbacks import TensorBoardCallbacks
 
     rank = int(os.environ.get("RANK", "0"))
     events = EventCallbacks(stack.enter_context(EventWriter(folder.event_path(rank), rank=rank)))
     if rank > 0:
         return events
-    tensorboard = TensorBoardCallbacks(folder.tensorboard_dir)
+    tensorboard = TensorBoardLogger(folder.tensorboard_dir)
     stack.callback(tensorboard.close)
     return CallbackList([TerminalCallbacks(), events, tensorboard])
 

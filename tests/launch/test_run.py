@@ -107,7 +107,7 @@ def toy_run(tmp_path):
 
         folder = RunFolder(tmp_path)
         folder.create()
-        return train_rank(folder, make, started=0.0, tensorboard=False, signals=signals)
+        return train_rank(folder, make, started=0.0, signals=signals)
 
     return run
 

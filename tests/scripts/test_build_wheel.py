@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 import venv
 from pathlib import Path
@@ -189,3 +190,24 @@ def test_no_text_that_is_used_names_a_module_by_its_name_in_a_checkout():
         texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in unused)
         found += [f"{path}:{text.lineno}" for text in texts if re.search(r"\bmodules\.[a-z]", str(text.value))]
     assert found == []
+
+
+def _extras() -> dict[str, list[str]]:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    section = text.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    return {
+        name: re.findall(r'"(.+?)"', packages) for name, packages in re.findall(r"^(\w+) = \[(.*?)\]", section, re.M)
+    }
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("extra", _extras())
+def test_the_packages_of_an_extra_can_be_installed_beside_our_pins(extra):
+    command = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--dry-run", "--quiet")
+    done = subprocess.run(
+        [*command, "--requirement", str(ROOT / "requirements.txt"), *_extras()[extra]],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS, encoding="utf-8",
+    )  # fmt: skip
+    if "No matching distribution" in done.stdout:
+        pytest.skip("needs a package index")
+    assert done.returncode == 0, done.stdout

@@ -306,6 +306,24 @@ def test_validation_without_held_out_pictures_is_a_warning(make_config, train):
 # --- what is told -----------------------------------------------------------------------------------------------------
 
 
+def test_a_run_and_its_resume_write_one_table_and_one_run_at_each_service(make_config, tmp_path, monkeypatch):
+    from tests.support.train_here import train_here
+
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "support" / "stand_ins")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    server = tmp_path / "server"
+    settings = ("csv=true", "wandb.enabled=true", "mlflow.enabled=true", f"mlflow.tracking_uri={server}")
+    assert train_here(make_config(*settings, "max_steps=2", "backup.at_end=true")) == 0
+    assert train_here(make_config(*settings, "max_steps=3", "backup.at_end=true"), resume=True) == 0
+    rows = (tmp_path / "run" / "metrics.csv").read_text(encoding="utf-8").splitlines()
+    assert [row.partition(",")[0] for row in rows] == ["step", "1", "2", "3"]
+    (of_wandb,), (of_mlflow,) = (tmp_path / "run" / "wandb").iterdir(), server.iterdir()
+    calls = [json.loads(line) for line in of_wandb.read_text(encoding="utf-8").splitlines()]
+    assert calls[0]["config"]["max_steps"] == 2
+    assert [call["data"]["step"] for call in calls if call["call"] == "log"] == [1, 2, 3]
+    assert of_mlflow.read_text(encoding="utf-8").count('"status": "FINISHED"') == 2
+
+
 def test_tensorboard_gets_pictures_validation_and_every_metric(make_config, validation, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.config.TrainConfig import TrainConfig
+from modules.loggers.access import logger_errors
 from modules.machine.can_start import StartFacts
 from modules.machine.devices import GpuUsage
 from modules.machine.Machine import read_machine
@@ -103,7 +104,7 @@ class BackgroundChecks:
             base_bytes=devices.base_bytes,
             base_error=self._base_error,
             data_errors=self._data_errors,
-            place_errors=tuple(self.places.errors()),
+            place_errors=(*self.places.errors(), *logger_errors(self._config())),
             free_port=self._free_port,
             free_workspace="" if self._follows_workspace() else self._free_workspace,
         )

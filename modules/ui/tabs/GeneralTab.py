@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.config.describe import settings_by_path
 from modules.ui.cards.ResumeCard import ResumeCard
 from modules.ui.models.Preferences import APPEARANCES, MAX_SCALE, MIN_SCALE
 from modules.ui.theme import Theme
@@ -15,7 +16,11 @@ from modules.ui.widgets.form import CardSpec, SettingsPage
 if TYPE_CHECKING:
     from modules.ui.App import App
 
-CARDS = (CardSpec("Run", ("workspace_dir", "cache_dir", "output.name", "seed", "tensorboard", "keep_awake")),)
+LOGGERS = ("tensorboard", "csv", *(path for path in settings_by_path() if path.startswith(("wandb.", "mlflow."))))
+CARDS = (
+    CardSpec("Run", ("workspace_dir", "cache_dir", "output.name", "seed", "keep_awake")),
+    CardSpec("Logging", LOGGERS),
+)
 SCALES = ("Match screen", "80 %", "90 %", "100 %", "110 %", "125 %", "150 %", "175 %", "200 %")
 
 

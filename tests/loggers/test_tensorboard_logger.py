@@ -4,12 +4,12 @@ import errno
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from modules.loggers.TensorBoardLogger import TensorBoardLogger
 from modules.session.StepInfo import StepInfo
-from modules.trainer.TensorBoardCallbacks import TensorBoardCallbacks
 
 
 def write(folder, steps, loss):
-    callbacks = TensorBoardCallbacks(folder)
+    callbacks = TensorBoardLogger(folder)
     for step in steps:
         info = StepInfo(
             epoch=1, step=step, steps_total=9, loss=loss, smooth_loss=loss, lr=1e-4, samples=4, seconds=0.5, grad_norm=1
