@@ -67,6 +67,9 @@ MEMBERS = {
         "on_finished",
     ),
     "EarlyStopping": (),
+    "CsvLogger": (),
+    "WandbLogger": (),
+    "MlflowLogger": (),
     "StepInfo": (),
     "UserError": (),
 }

@@ -15,7 +15,7 @@ from modules.config.EmaConfig import EmaConfig
 from modules.config.errors import UserError
 from modules.distributed.Runtime import Runtime
 from modules.engine.batches import to_device
-from modules.engine.callbacks import EngineBoard, told_of_failure
+from modules.engine.callbacks import logging_to, told_of_failure
 from modules.engine.EngineCheckpoints import EngineCheckpoints, load_model
 from modules.engine.EngineCommands import EngineCommands, stopping_on_ctrl_c
 from modules.engine.EngineOptimizer import EngineOptimizer
@@ -74,9 +74,6 @@ class Training:
             arguments.optimizer, arguments.scheduler, arguments.scheduler_interval, parts.model
         )
         self._source = step_source(arguments.train_loader, parts.runtime, arguments.accumulation, parts.seed)
-        self._board = EngineBoard(parts.folder / "tensorboard")
-        if parts.runtime.is_main:
-            listeners.listeners.append(self._board)
         self._loop = self._make_loop()
         self._has_compared = False  # the weights of the ranks
 
@@ -116,10 +113,14 @@ class Training:
 
     def run(self) -> None:
         """Trains to the last epoch or step, or until it is asked to stop."""
+        with logging_to(self._parts.folder, self._listeners, resumes=self._loop.step > 0):
+            self._run()
+            self._listeners.on_finished(self._loop.step)
+
+    def _run(self) -> None:
         loop, arguments, checkpoints = self._loop, self._arguments, self._parts.checkpoints
         with ExitStack() as stack:
             stack.callback(checkpoints.close)
-            stack.callback(self._board.close)
             if arguments.save_last and self._parts.runtime.world_size == 1:
                 stack.enter_context(stopping_on_ctrl_c(self._commands))
             stack.enter_context(told_of_failure(self._listeners))
@@ -135,7 +136,6 @@ class Training:
             self.history.stopped = loop.stopped and not arguments.is_over(loop.epoch, loop.step)
             rank_context().step, rank_context().stopped = loop.step, self.history.stopped
             self._parts.runtime.barrier("saving")
-        self._listeners.on_finished(loop.step)
 
     # --- an epoch -------------------------------------------------------------------------------------------------
 

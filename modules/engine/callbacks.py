@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from modules.config.errors import UserError, first_line
+from modules.loggers.Logger import CLOSE_SECONDS, LoggedRun, Logger
 from modules.loggers.TensorBoardLogger import TensorBoardLogger
 from modules.session.printing import print_line
 from modules.session.StepInfo import StepInfo
@@ -18,21 +19,24 @@ STEPS_BETWEEN_POINTS = 10  # of the curves over steps
 
 
 def listeners(callbacks: TrainCallbacks | Iterable[TrainCallbacks] | None, is_main: bool) -> CallbackList:
-    """The program's `callbacks`, and on rank 0 what prints warnings, if none of them takes them, and progress.
+    """The program's `callbacks`, and on rank 0 what prints warnings, if none of them takes them, progress and curves.
 
-    Raises UserError for anything else than TrainCallbacks.
+    The other ranks leave out loggers. Raises UserError for anything else than TrainCallbacks.
     """
     given = [callbacks] if isinstance(callbacks, TrainCallbacks) else callbacks or []
     if not isinstance(given, Iterable):
         raise _refused(given)
-    own = list(given)
-    for listener in own:
+    own = []
+    for listener in given:
         if not isinstance(listener, TrainCallbacks):
             raise _refused(listener)
+        if is_main or not isinstance(listener, Logger):
+            own.append(listener)
     printing: list[TrainCallbacks] = [PrintProgress()] if is_main else []
     if is_main and not any(map(_takes_warnings, own)):
         printing.append(PrintWarnings())
-    return CallbackList([*printing, *own])
+    curves: list[TrainCallbacks] = [EngineBoard()] if is_main else []
+    return CallbackList([*printing, *own, *curves])
 
 
 class PrintWarnings(TrainCallbacks):
@@ -65,25 +69,49 @@ class PrintProgress(TrainCallbacks):
         self._printed, self._samples = now, 0
 
 
-class EngineBoard(TrainCallbacks):
-    """TensorBoard logs: figures of epochs in `folder`, of every few steps in `folder/steps`, whose axes differ."""
+class EngineBoard(Logger):
+    """TensorBoard logs in `tensorboard` with the figures of epochs, and in `steps` those of every few steps."""
 
-    def __init__(self, folder: Path):
+    title = "TensorBoard"
+
+    def start(self, run: LoggedRun) -> None:
+        folder = run.folder / "tensorboard"
         self._epochs = TensorBoardLogger(folder)
         self._steps = TensorBoardLogger(folder / "steps", STEPS_BETWEEN_POINTS)
+        for logger in (self._epochs, self._steps):
+            logger.start(run)
 
     def on_step(self, info: StepInfo) -> None:
         self._steps.on_step(info)
+
+    def log_figures(self, figures: Mapping[str, float], step: int) -> None:
+        self._steps.log_figures(figures, step)
 
     def on_epoch(self, epoch: int, figures: Mapping[str, float]) -> None:
         self._epochs.log_figures(figures, epoch)
 
     def on_figures(self, step: int, figures: Mapping[str, float]) -> None:
-        self._steps.add_scalars(figures, step)
+        self._steps.log_figures(figures, step)
 
-    def close(self) -> None:
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
         self._epochs.close()
         self._steps.close()
+
+
+@contextlib.contextmanager
+def logging_to(folder: Path, listening: CallbackList, resumes: bool) -> Iterator[None]:
+    """Inside, the loggers among those `listening` log a training whose output is in `folder`.
+
+    resumes: whether the training continues, and so does what was logged of it.
+    """
+    run = LoggedRun(folder, {}, resumes, listening.on_warning, print_line)
+    with contextlib.ExitStack() as stack:
+        for logger in listening.listeners:
+            if isinstance(logger, Logger):
+                folder.mkdir(parents=True, exist_ok=True)
+                logger.start(run)
+                stack.callback(logger.close)
+        yield
 
 
 @contextlib.contextmanager

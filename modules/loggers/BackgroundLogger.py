@@ -52,7 +52,6 @@ class BackgroundLogger(Logger):
 
     def __init__(self, every_steps: int = 1):
         super().__init__(every_steps)
-        self.outcome = "stopped"  # "finished", "failed" or "stopped"
         self._thread: threading.Thread | None = None
 
     def connect(self, run: LoggedRun) -> None:
@@ -75,6 +74,7 @@ class BackgroundLogger(Logger):
 
     def start(self, run: LoggedRun) -> None:
         self._run = run
+        self.outcome = "stopped"  # "finished", "failed" or "stopped"
         self._waiting: deque[Figures | Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._closing = threading.Event()

@@ -33,13 +33,13 @@ class CsvLogger(FileLogger):
         super().__init__(every_steps)
         self._path = None if path is None else Path(path)
         self._file: IO[bytes] | None = None
-        self._columns = ["step"]
-        self._row: dict[str, Any] = {}  # the last one, which more figures of its step may complete
-        self._row_start = 0  # bytes before it
 
     def start(self, run: LoggedRun) -> None:
         super().start(run)
         self._path = self._path or run.folder / FILE_NAME
+        self._columns = ["step"]
+        self._row: dict[str, Any] = {}  # the last one, which more figures of its step may complete
+        self._row_start = 0  # bytes before it
 
     def log_figures(self, figures: Mapping[str, float], step: int) -> None:
         self.attempt(self._write, figures, step)
@@ -47,6 +47,7 @@ class CsvLogger(FileLogger):
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         if self._file is not None:
             self.attempt(self._file.close)
+            self._file = None
 
     def _write(self, figures: Mapping[str, float], step: int) -> None:
         if self._file is None:

@@ -80,6 +80,9 @@ class Logger(TrainCallbacks):
     def on_epoch(self, epoch: int, figures: Mapping[str, float]) -> None:
         self.log_figures({f"epoch/{name}": value for name, value in figures.items()}, self._step)
 
+    def on_figures(self, step: int, figures: Mapping[str, float]) -> None:
+        self.log_figures({f"validation/{name}": value for name, value in figures.items()}, step)
+
     def on_samples(self, folder: str | Path, step: int) -> None:
         self.log_samples(Path(folder), step)
 

@@ -15,16 +15,22 @@ if TYPE_CHECKING:
     from modules.engine.multi_node_commands import multi_node_commands
     from modules.engine.TrainingEngine import TrainingEngine
     from modules.engine.worker import distributed_train_worker
+    from modules.loggers.CsvLogger import CsvLogger
+    from modules.loggers.MlflowLogger import MlflowLogger
+    from modules.loggers.WandbLogger import WandbLogger
     from modules.session.StepInfo import StepInfo
     from modules.session.TrainCallbacks import TrainCallbacks
 
 __all__ = [
+    "CsvLogger",
     "EarlyStopping",
     "History",
+    "MlflowLogger",
     "StepInfo",
     "TrainCallbacks",
     "TrainingEngine",
     "UserError",
+    "WandbLogger",
     "distributed_train_worker",
     "launch_distributed_training",
     "multi_node_commands",
@@ -32,12 +38,15 @@ __all__ = [
 
 # Imported lazily: some import torch, and modules of this package, which must not import them back.
 _PUBLIC = {
+    "CsvLogger": "loggers.CsvLogger",
     "EarlyStopping": "engine.EarlyStopping",
     "History": "engine.History",
+    "MlflowLogger": "loggers.MlflowLogger",
     "StepInfo": "session.StepInfo",
     "TrainCallbacks": "session.TrainCallbacks",
     "TrainingEngine": "engine.TrainingEngine",
     "UserError": "config.errors",
+    "WandbLogger": "loggers.WandbLogger",
     "distributed_train_worker": "engine.worker",
     "launch_distributed_training": "engine.launch",
     "multi_node_commands": "engine.multi_node_commands",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import signal
 
@@ -11,8 +12,11 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from modules.engine import callbacks as module
+from modules.engine.callbacks import listeners
 from modules.engine.EarlyStopping import EarlyStopping
 from modules.engine.TrainingEngine import TrainingEngine
+from modules.loggers.CsvLogger import CsvLogger
+from modules.loggers.Logger import Logger
 from modules.session.TrainCallbacks import TrainCallbacks
 from tests.support.engine_data import adamw, points, small_net
 
@@ -150,6 +154,43 @@ def test_curves_over_steps_and_epochs_are_logged(engine, monkeypatch):
     train(engine)
     assert logged(engine.folder / "tensorboard" / "steps")["loss"] == [2, 4, 6, 8, 10, 12, 14]
     assert logged(engine.folder / "tensorboard")["train_loss"] == [1, 2]
+
+
+def test_a_table_has_each_step_once_also_after_going_back_to_a_checkpoint(engine, tmp_path):
+    table = tmp_path / "experiment" / "metrics.csv"
+    train(engine, num_epochs=1, callbacks=CsvLogger())
+    before = table.read_text(encoding="utf-8")
+    train(engine, num_epochs=2, resume=True, callbacks=[CsvLogger(), OnStep(10, engine.stop)])
+    train(engine, num_epochs=2, resume="best", callbacks=CsvLogger())  # goes back to the end of epoch 1
+    with table.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == list(range(1, 15))
+    assert [bool(row["epoch/train_loss"]) for row in rows] == [step in (7, 14) for step in range(1, 15)]
+    assert before.splitlines()[1] == table.read_text(encoding="utf-8").splitlines()[1]
+
+
+def test_only_rank_0_logs(tmp_path):
+    loggers = [each for each in listeners(CsvLogger(), is_main=False).listeners if isinstance(each, Logger)]
+    assert loggers == []
+
+
+def test_a_logger_hears_how_the_training_ended_before_it_closes(engine):
+    ends = []
+
+    class Recorder(Logger):
+        title = "Recorder"
+
+        def log_figures(self, figures, step):
+            pass
+
+        def on_finished(self, step):
+            ends.append("finished")
+
+        def close(self, seconds=0.0):
+            ends.append("closed")
+
+    train(engine, num_epochs=1, callbacks=Recorder())
+    assert ends == ["finished", "closed"]
 
 
 def test_a_criterion_with_buffers_is_moved_to_the_device():
