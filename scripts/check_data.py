@@ -1,4 +1,4 @@
-"""Finds problems with the images and captions of a run: python scripts/check_data.py --config run.yaml"""
+"""Finds problems with images and captions: python scripts/check_data.py FOLDER, or --config run.yaml for a run's."""
 
 import argparse
 import dataclasses
@@ -17,7 +17,7 @@ if __name__ == "__main__":  # before the imports that take long
 from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.config.files import apply_overrides, config_from_values, load_values
-from modules.config.installation import command_name
+from modules.config.installation import command_name, docs_page
 from modules.config.presets import load_preset, merge_values
 from modules.config.TrainConfig import TrainConfig
 from modules.config.visible_text import visible_line
@@ -25,6 +25,7 @@ from modules.data.convert_captions import WESTERN, convert_to_utf8, misencoded_c
 from modules.data.errors import DataError
 from modules.data.health import Health, check_health
 from modules.session.printing import print_line, print_text
+from scripts.number_options import positive
 from scripts.terminal import escape_unprintable, show
 
 LISTED = 5
@@ -39,7 +40,9 @@ def main(argv: list[str] | None = None) -> int:
         values = load_preset(args.preset) if args.preset else {}
         if args.config:
             values = merge_values(values, load_values(args.config))
-        source = args.config or f"preset {args.preset}"
+        if args.folders:
+            values = {**values, "concepts": [{"path": folder} for folder in args.folders]}
+        source = args.config or (f"preset {args.preset}" if args.preset else "the command")
         config = config_from_values(apply_overrides(values, args.set), source=source)
         if args.convert_captions:
             convert_captions(config, args.convert_captions, sys.stderr if args.json else None)
@@ -55,8 +58,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=command_name("check_data"), description="Look for what is wrong with the images and captions of a run."
     )
-    parser.add_argument("--config", metavar="FILE", help="settings, YAML or JSON (docs/settings.md lists them)")
-    parser.add_argument("--preset", metavar="NAME", help="start from a preset (docs/presets.md lists them)")
+    parser.add_argument(
+        "folders", metavar="FOLDER", nargs="*", help="images to check in place of those that the settings name"
+    )
+    parser.add_argument("--config", metavar="FILE", help=f"settings, YAML or JSON ({docs_page('settings')} lists them)")
+    parser.add_argument("--preset", metavar="NAME", help=f"start from a preset ({docs_page('presets')} lists them)")
     parser.add_argument("--set", metavar="PATH=VALUE", action="append", default=[], help="change one setting")
     parser.add_argument("--ranks", metavar="N", type=positive, default=1, help="GPUs that will train together")
     parser.add_argument("--decode", action="store_true", help="decode every image, which finds all damaged ones")
@@ -71,15 +77,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         f"ENCODING: of files without a byte order mark ({WESTERN}, that of Western European Windows, by default)",
     )
     args = parser.parse_args(argv)
-    if not args.config and not args.preset:
-        parser.error("name the settings with --config FILE or --preset NAME")
+    if not (args.folders or args.config or args.preset):
+        parser.error("name a folder of images, or settings with --config FILE or --preset NAME")
     return args
-
-
-def positive(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return int(text)
 
 
 def encoding(text: str) -> str:

@@ -26,7 +26,7 @@ if __name__ == "__main__":  # before the imports that take long
 
     prepare_terminal()
 
-from modules.config.installation import command_name
+from modules.config.installation import command_name, docs_page
 from modules.machine.doctor.CheckResult import CheckResult
 from modules.machine.doctor.packages import check_packages, check_python
 from modules.machine.doctor.report import as_values, can_train, result_lines, verdict
@@ -60,7 +60,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         prog=command_name("doctor"), description="Look for what would keep this machine from training."
     )
     parser.add_argument("--config", metavar="FILE", help="settings of a run to check as well")
-    parser.add_argument("--preset", metavar="NAME", help="start from a preset (docs/presets.md lists them)")
+    parser.add_argument("--preset", metavar="NAME", help=f"start from a preset ({docs_page('presets')} lists them)")
     parser.add_argument("--set", metavar="PATH=VALUE", action="append", default=[], help="change one setting")
     parser.add_argument("--quick", action="store_true", help="do not measure how fast the ranks exchange gradients")
     output = parser.add_mutually_exclusive_group()

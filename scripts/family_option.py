@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 
+from modules.config.installation import docs_page
+from modules.config.suggestions import in_place_of
 from modules.families.registry import FAMILIES
 
 
@@ -12,6 +13,6 @@ def family(name: str) -> str:
     """The name of a family, as argparse's `type`."""
     if not name or name in FAMILIES:  # argparse hands the default on, too
         return name
-    close = difflib.get_close_matches(name[:60], FAMILIES, n=1)
-    meant = f"did you mean {close[0]}?" if close else "docs/families.md lists them."
-    raise argparse.ArgumentTypeError(f"unknown family {name[:60]!r}; {meant}")
+    raise argparse.ArgumentTypeError(
+        f"unknown family {name[:60]!r}: {in_place_of(name, FAMILIES, docs_page('families'))}"
+    )

@@ -16,6 +16,7 @@ from modules.config.errors import UserError
 from modules.config.installation import command_name
 from modules.session.printing import print_line, print_text
 from scripts.lora_and_strength import lora_and_strength, strength_of_each
+from scripts.number_options import positive
 from scripts.terminal import escape_unprintable, show
 
 
@@ -121,12 +122,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def file(text: str) -> Path:
     return Path(text).expanduser()
-
-
-def positive(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return int(text)
 
 
 def share(text: str) -> float:

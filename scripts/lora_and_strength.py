@@ -12,12 +12,18 @@ _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 
 
 def lora_and_strength(text: str) -> tuple[str, float]:
-    """The file and the strength of "cat.safetensors:0.8"."""
+    """The file and the strength of "cat.safetensors:0.8".
+
+    Raises UserError if the file is there, but what follows its colon is no strength.
+    """
     text = os.path.expanduser(text)  # shells leave the ~ of --lora=~/cat.safetensors as it is
     match = re.fullmatch(rf"(.+):({_NUMBER})", text, re.ASCII)
-    if match is None or not math.isfinite(float(match[2])) or Path(text).exists():
-        return text, 1.0
-    return match[1], float(match[2])
+    if match is not None and math.isfinite(float(match[2])) and not Path(text).exists():
+        return match[1], float(match[2])
+    path, _, strength = text.rpartition(":")
+    if path and not Path(text).exists() and Path(path).is_file():
+        raise UserError(f"--lora {text!r}: {strength!r} is no strength; write a number, such as {path}:0.8.")
+    return text, 1.0
 
 
 def strength_of_each(texts: Iterable[str]) -> dict[str, float]:

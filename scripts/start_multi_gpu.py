@@ -23,7 +23,7 @@ elif __name__ == "__mp_main__":  # in a rank that this script has spawned
     end_with_parent()
 
 from modules.config.errors import UserError
-from modules.config.installation import ROOT
+from modules.config.installation import IS_INSTALLED, ROOT, command_name, runs_folder, terminal_state_folder
 from modules.launch.command_text import Command, bash_line, powershell_line
 from modules.machine.Machine import Machine, read_machine
 from modules.machine.run_shape import run_shape, shape_lines
@@ -49,7 +49,6 @@ from scripts.starting.what_to_train import (
 )
 from scripts.terminal import escape_unprintable
 
-STATE_DIR = ROOT / "workspace" / ".terminal"
 KEPT = ("settings", "pictures", "gpus", "backend", "data_loading", "launcher")  # answers worth keeping for next time
 
 
@@ -79,7 +78,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="start-multi-gpu", description="Train a diffusion model on several GPUs; asks what no option says."
+        prog=command_name("start_multi_gpu") if IS_INSTALLED else "start-multi-gpu",
+        description="Train a diffusion model on several GPUs; asks what no option says.",
     )
     parser.add_argument("--config", metavar="FILE", help="settings, YAML or JSON, or the name of a preset")
     parser.add_argument("--preset", metavar="NAME", help="preset that the settings of --config are applied to")
@@ -98,9 +98,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--yes", action="store_true", help="ask nothing; settings apply unless an option is given")
     parser.add_argument("--demo", action="store_true", help="teach a small model two digits in a few minutes")
     parser.add_argument("--dry-run", action="store_true", help="show what the run would do, then exit")
-    parser.add_argument(
-        "--state", metavar="FOLDER", type=Path, default=STATE_DIR, help="where the last answers are kept"
-    )
+    kept = terminal_state_folder()
+    parser.add_argument("--state", metavar="FOLDER", type=Path, default=kept, help="where the last answers are kept")
     return parser.parse_args(argv)
 
 
@@ -155,7 +154,7 @@ def start_demo(args: argparse.Namespace) -> int:
     refused = ("config", "preset", "pictures", "resume")
     if named := [f"--{name.replace('_', '-')}" for name in refused if getattr(args, name)]:
         raise UserError(f"--demo brings its own settings: leave out {' and '.join(named)}.")
-    folder = Path(args.run_folder or next_run_folder(ROOT / "workspace" / "demo"))
+    folder = Path(args.run_folder or next_run_folder(runs_folder() / "demo"))
     folders = [f"--set=workspace_dir={folder}", f"--set=cache_dir={folder.parent / 'cache'}"]
     arguments = ["--preset=demo", *folders, *(f"--set={change}" for change in args.set)]
     machine = read_machine()

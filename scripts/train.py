@@ -21,7 +21,7 @@ elif __name__ == "__mp_main__":  # in a rank that this script has spawned
 from modules.config.describe import settings_by_path, value_at
 from modules.config.errors import ConfigError, UserError
 from modules.config.files import apply_overrides, config_from_values, load_config, load_values
-from modules.config.installation import command_name
+from modules.config.installation import command_name, docs_page
 from modules.config.presets import load_preset, merge_values
 from modules.config.TrainConfig import TrainConfig
 from modules.session.out_of_memory import SYSTEM_ADVICE, is_out_of_system_memory
@@ -68,8 +68,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=command_name("train"), description="Train a diffusion model.")
-    parser.add_argument("--config", metavar="FILE", help="settings, YAML or JSON (docs/settings.md lists them)")
-    parser.add_argument("--preset", metavar="NAME", help="start from a preset (docs/presets.md lists them)")
+    parser.add_argument("--config", metavar="FILE", help=f"settings, YAML or JSON ({docs_page('settings')} lists them)")
+    parser.add_argument("--preset", metavar="NAME", help=f"start from a preset ({docs_page('presets')} lists them)")
     parser.add_argument("--set", metavar="PATH=VALUE", action="append", default=[], help="change one setting")
     parser.add_argument("--resume", action="store_true", help="resume from the latest backup in workspace_dir")
     parser.add_argument("--supervise", action="store_true", help="train in separate processes, watched by a supervisor")

@@ -7,7 +7,9 @@ folder, stopping and resuming are those of scripts/train.py.
 
 import argparse
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -22,16 +24,18 @@ elif __name__ == "__mp_main__":  # in a rank that this script has spawned
 
 from modules.config.errors import UserError
 from modules.config.files import apply_overrides, config_from_values
+from modules.config.flow_matching import check_flow
+from modules.config.installation import PACKAGE, command_name
 from modules.config.presets import list_presets, load_preset
 from modules.config.TrainConfig import TrainConfig
-
-# for programs that run their own ranks with FlowMatchingTrainer
-from modules.distributed.setup_distributed import cleanup_distributed, is_main_process, setup_distributed
 from modules.machine.hub import read_model
 from modules.session.printing import print_text
-from modules.trainer.FlowMatchingTrainer import FlowMatchingTrainer, check_flow
-from modules.weights.inspect import describe_index, inspect_base
+from scripts.number_options import positive, positive_real
 from scripts.terminal import escape_unprintable
+
+if TYPE_CHECKING:
+    from modules.distributed.setup_distributed import cleanup_distributed, is_main_process, setup_distributed
+    from modules.trainer.FlowMatchingTrainer import FlowMatchingTrainer
 
 __all__ = [
     "FlowMatchingTrainer",
@@ -44,6 +48,19 @@ __all__ = [
 ]
 
 DEMO = "video_demo"  # the preset
+# For programs that run their own ranks; imported when they are used, because help and refusals need no torch.
+_FOR_PROGRAMS = {
+    "FlowMatchingTrainer": "trainer.FlowMatchingTrainer",
+    "cleanup_distributed": "distributed.setup_distributed",
+    "is_main_process": "distributed.setup_distributed",
+    "setup_distributed": "distributed.setup_distributed",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FOR_PROGRAMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{PACKAGE}.{_FOR_PROGRAMS[name]}"), name)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -60,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="train_flow_matching.py", description="Train a flow-matching model on one GPU or on several."
+        prog=command_name("train_flow_matching"), description="Train a flow-matching model on one GPU or on several."
     )
     parser.add_argument(
         "--data", metavar="DIR", help="folder with images or videos, and captions (.txt files); default: the video demo"
@@ -73,13 +90,15 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--resume", action="store_true", help="resume from the latest backup in --output_dir")
     steps = parser.add_argument_group("training (defaults are those of the family's preset, unless named)")
-    steps.add_argument("--batch_size", "--batch-size", type=int, metavar="N", help="per GPU; default: 1")
-    steps.add_argument("--num_epochs", "--num-epochs", type=int, metavar="N", help="default: 100")
-    steps.add_argument("--max_steps", "--max-steps", type=int, metavar="N", help="end earlier, after so many steps")
-    steps.add_argument("--learning_rate", "--learning-rate", type=float, metavar="LR")
-    steps.add_argument("--gradient_accumulation_steps", "--gradient-accumulation-steps", type=int, metavar="N")
+    steps.add_argument("--batch_size", "--batch-size", type=positive, metavar="N", help="per GPU; default: 1")
+    steps.add_argument("--num_epochs", "--num-epochs", type=positive, metavar="N", help="default: 100")
+    steps.add_argument(
+        "--max_steps", "--max-steps", type=positive, metavar="N", help="end earlier, after so many steps"
+    )
+    steps.add_argument("--learning_rate", "--learning-rate", type=positive_real, metavar="LR")
+    steps.add_argument("--gradient_accumulation_steps", "--gradient-accumulation-steps", type=positive, metavar="N")
     steps.add_argument("--mixed_precision", "--mixed-precision", choices=("no", "bf16", "fp16"))
-    steps.add_argument("--resolution", type=int, metavar="PIXELS")
+    steps.add_argument("--resolution", type=positive, metavar="PIXELS")
     steps.add_argument("--seed", type=int, metavar="N")
     steps.add_argument("--use_ema", "--use-ema", action="store_true", help="also average the weights")
     steps.add_argument("--ema_decay", "--ema-decay", type=float, metavar="D")
@@ -168,6 +187,7 @@ def given_settings(args: argparse.Namespace) -> set[str]:
 def family_of_base(base: str) -> str:
     """The name of the model's family. Raises UserError if it is unknown."""
     from modules.families.registry import family_of
+    from modules.weights.inspect import describe_index, inspect_base
 
     info = inspect_base(base)
     index = read_model(base).index if info.kind == "hub" else info.index

@@ -1,7 +1,8 @@
-"""Checks in a minute whether several GPUs train like one on this machine: python scripts/validate_multigpu.py
+"""Checks by short trainings whether several GPUs train like one: python scripts/validate_multigpu.py
 
 It trains the demo's model for a few steps on one rank and on all, and resumes each run's backup on the other number of
-ranks. With fewer than two GPUs, two ranks train on the CPU. Exit code 0: all is well; 1: something failed.
+ranks, which takes some minutes, most of them for starting PyTorch. With fewer than two GPUs, two ranks train on the
+CPU. Exit code 0: all is well; 1: something failed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if __name__ == "__main__":  # before the imports that take long
     prepare_terminal()
 
 from modules.config.errors import UserError
+from modules.config.installation import command_name
 from modules.config.visible_text import visible_line
 from modules.launch.TrialRuns import TrialRuns
 from modules.machine.backend import choose_backend
@@ -65,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="validate_multigpu.py", description="Check by short trainings that several GPUs train like one."
+        prog=command_name("validate_multigpu"), description="Check by short trainings that several GPUs train like one."
     )
     parser.add_argument("--devices", metavar="0,2", type=indexes, help="indexes of the GPUs to use; all by default")
     parser.add_argument("--backend", choices=("nccl", "gloo", "auto"), default="auto", help="communication backend")
@@ -73,7 +75,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def indexes(text: str) -> list[int]:
-    return [int(index) for index in text.split(",")]
+    try:
+        return [int(index) for index in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} are no indexes of GPUs; write them as 0,2") from None
 
 
 def make_checks(args: argparse.Namespace, folder: Path) -> Iterator[CheckResult]:
@@ -82,12 +87,16 @@ def make_checks(args: argparse.Namespace, folder: Path) -> Iterator[CheckResult]
     if isinstance(hardware, CheckResult):
         yield hardware
         return
+    hardware = choose_devices(hardware, args.devices)
+    if args.backend == "nccl" and not hardware.gpus:
+        raise UserError(
+            "--backend nccl: two ranks train on the CPU here, and NCCL needs GPUs; use gloo, or leave it out."
+        )
     facts = read_torch()
     result = facts if isinstance(facts, CheckResult) else check_torch(facts, hardware)
     yield result
     if isinstance(facts, CheckResult) or result.state == "fails":
         return
-    hardware = choose_devices(hardware, args.devices)
     yield check_gpus(hardware) if hardware.gpus else CheckResult("devices", "ok", f"{CPU_RANKS} ranks on the CPU")
     if not hardware.gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # for the processes that are started: a single GPU is not shared
@@ -106,7 +115,9 @@ def choose_devices(hardware: Hardware, devices: list[int] | None) -> Hardware:
         return hardware if len(found) > 1 else hardware.choose([])
     if not set(devices) <= set(found) or len(set(devices)) < 2:
         available = ", ".join(map(str, found)) or "none"
-        raise UserError(f"--devices {devices}: name at least two GPUs of this machine (it has {available}).")
+        raise UserError(
+            f"--devices {','.join(map(str, devices))}: name at least two GPUs of this machine (it has {available})."
+        )
     return hardware.choose(devices)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from modules.config.describe import SettingInfo, range_text, settings_by_path
+from modules.config.installation import docs_page
 from modules.config.show_value import MAX_SHOWN, show_value
 
 # Setting names of other trainers -> the corresponding setting of Chorus.
@@ -104,7 +105,7 @@ def unknown_setting(path: str, source: str = "") -> str:
     meant = _with_numbers_of(path, FOREIGN_NAMES.get(path.rpartition(".")[2], "")) or _closest(path)
     if meant and meant != path:
         return f"{start}: did you mean {meant}?"
-    return f"{start}: remove it, or look its name up in docs/settings.md."
+    return f"{start}: remove it, or look its name up in {docs_page('settings')}."
 
 
 def square_side(text: str) -> int | None:
@@ -170,7 +171,7 @@ def _rule(path: str, info: SettingInfo | None) -> str:
         return f"a section with settings of its own, such as {_with_numbers_of(path, example)}"
     if info.type == "choice":
         if len(info.choices) > MAX_LISTED:
-            return f"one of the {len(info.choices)} that docs/settings.md lists, such as {info.choices[0]}"
+            return f"one of the {len(info.choices)} that {docs_page('settings')} lists, such as {info.choices[0]}"
         return f"one of {', '.join(info.choices)}"
     is_entry = generic_path(path) != info.path
     words = {

@@ -32,6 +32,16 @@ def command_name(script: str) -> str:
     return "chorus" if script == "train_ui" else f"chorus-{script.replace('_', '-')}"
 
 
+def docs_page(name: str) -> str:
+    """Where a person finds docs/NAME.md, for messages; scripts/build_wheel.py has the pages that are installed."""
+    return str(ROOT / "docs" / f"{name}.md") if IS_INSTALLED else f"docs/{name}.md"
+
+
+def shipped_file(name: str) -> str:
+    """Where a person finds resources/NAME, for messages."""
+    return str(ROOT / "resources" / name) if IS_INSTALLED else f"resources/{name}"
+
+
 def window_state_folder() -> Path:
     """Where the window keeps its last settings; it may not exist yet."""
     if not IS_INSTALLED:
@@ -39,6 +49,16 @@ def window_state_folder() -> Path:
     import platformdirs
 
     return platformdirs.user_state_path("chorus", appauthor=False) / "window"
+
+
+def terminal_state_folder() -> Path:
+    """Where start_multi_gpu.py keeps the last answers; it may not exist yet."""
+    return window_state_folder().with_name("terminal" if IS_INSTALLED else ".terminal")
+
+
+def runs_folder() -> Path:
+    """The folder that a demo's run folder is made in: that of the checkout, else the one that a person works in."""
+    return (ROOT if not IS_INSTALLED else Path.cwd()) / "workspace"
 
 
 def window_folder() -> Path:

@@ -9,7 +9,6 @@ for each memory size. Presets with a fused backward pass are for one GPU.
 """
 
 import copy
-import difflib
 import math
 import re
 from dataclasses import dataclass
@@ -18,8 +17,9 @@ from pathlib import Path
 
 from modules.config.errors import ConfigError
 from modules.config.files import load_values
-from modules.config.installation import ROOT
+from modules.config.installation import ROOT, docs_page
 from modules.config.parse import read_values
+from modules.config.suggestions import in_place_of
 
 PRESETS_DIR = ROOT / "resources" / "presets"
 SIZES_FILE = ROOT / "resources" / "preset_sizes.yaml"
@@ -55,9 +55,7 @@ def load_preset(name: str, folder: Path = PRESETS_DIR) -> dict:
     presets = {path.stem: path for path in folder.glob("*.yaml")}
     base, memory, num_gpus = (name, None, 1) if name in presets else _split(name)
     if base not in presets:
-        match = difflib.get_close_matches(base[:60], presets, n=1)
-        remedy = f"did you mean {match[0]}?" if match else f"there are {', '.join(sorted(presets))}."
-        raise ConfigError(f"unknown preset {name[:60]!r}: {remedy}")
+        raise ConfigError(f"unknown preset {name[:60]!r}: {in_place_of(base, presets, docs_page('presets'))}")
     if base != name:
         _check_variant(base, memory, num_gpus)
     values = _resolve_shipped(load_values(presets[base]))

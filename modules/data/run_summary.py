@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from modules.config.batch_size import accumulation_steps, global_batch, learning_rate_factor
+from modules.config.batch_size import accumulation_steps, global_batch, learning_rate_factor, scientific
 from modules.config.counted import counted
 from modules.config.errors import ConfigError
 from modules.config.methods import facts_of
@@ -166,7 +166,10 @@ def _step_lines(
     factor = state["learning_rate_factor"] if state else learning_rate_factor(config, num_ranks)
     rate = config.optimizer.learning_rate
     rule = "as in the backup" if state else config.lr_scaling
-    yield "Learning rate", f"{rate:g}" if factor == 1 else f"{rate:g} -> {rate * factor:g} ({rule})"
+    yield (
+        "Learning rate",
+        (scientific(rate) if factor == 1 else f"{scientific(rate)} -> {scientific(rate * factor)} ({rule})"),
+    )
     for text in step_warnings(config, samples, batch, total):
         yield "Warning", text
 

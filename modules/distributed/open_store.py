@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from modules.config.installation import IS_INSTALLED, PACKAGE
+from modules.config.installation import IS_INSTALLED, PACKAGE, docs_page
 from modules.distributed.environments import RankEnvironment
 from modules.machine.listening import open_ports_of_host
 
-PAGE = 'docs/multi_gpu.md, "What listens, and to whom"'
+PAGE = f'{docs_page("multi_gpu")}, "What listens, and to whom"'
 
 
 def open_store_warning(environment: RankEnvironment) -> str:

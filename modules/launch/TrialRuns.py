@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from modules.config.installation import ROOT
+from modules.config.installation import ROOT, command_name
 from modules.config.presets import load_preset
 from modules.config.visible_text import visible_text
 from modules.machine.backend import Backend
@@ -21,6 +21,8 @@ from modules.session.atomic import remove_folder
 from modules.session.events import read_events
 from modules.session.RunFolder import RunFolder
 from modules.session.StepInfo import StepInfo
+
+DOCTOR = command_name("doctor")
 
 STEPS = 6
 BACKUP_STEP = 3
@@ -90,7 +92,7 @@ class TrialRuns:
         answer = self._run(command, RUN_SECONDS)
         if answer.code == 0:
             return None
-        remedy = f"Run `python scripts/doctor.py`, and read the logs in {self.folder / folder / 'log'}."
+        remedy = f"Run {DOCTOR}, and read the logs in {self.folder / folder / 'log'}."
         if answer.code is None:
             return CheckResult(name, "fails", f"the training did not end within {RUN_SECONDS} s", remedy)
         return CheckResult(name, "fails", visible_text(answer.last_words), remedy)
@@ -161,7 +163,7 @@ def read_backup(folder: RunFolder, name: str) -> Mapping[str, Any]:
 
 def compare_losses(name: str, expected: Mapping[int, float], found: Mapping[int, float]) -> CheckResult:
     """expected: step -> loss of the run on one rank."""
-    remedy = "Ranks compute other results than one device: run `python scripts/doctor.py`, or try the backend gloo."
+    remedy = f"Ranks compute other results than one device: run {DOCTOR}, or try the backend gloo."
     if not expected or expected.keys() != found.keys():
         return CheckResult(name, "fails", f"steps {sorted(found)} in place of {sorted(expected)}", remedy)
     differences = {step: abs(found[step] - loss) / max(abs(loss), 1e-12) for step, loss in expected.items()}
@@ -175,7 +177,7 @@ def compare_losses(name: str, expected: Mapping[int, float], found: Mapping[int,
 
 def compare_weights(name: str, expected: Mapping[str, Any], found: Mapping[str, Any]) -> CheckResult:
     """expected: tensors of the run on one rank, by name."""
-    remedy = "The ranks do not add up their gradients: run `python scripts/doctor.py`, or try the backend gloo."
+    remedy = f"The ranks do not add up their gradients: run {DOCTOR}, or try the backend gloo."
     if not expected or expected.keys() != found.keys():
         return CheckResult(name, "fails", f"{len(found)} tensors in place of {len(expected)}", remedy)
     squares = sum(tensor.double().square().sum().item() for tensor in expected.values())

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.errors import ConfigError
 from modules.config.files import apply_overrides, config_from_values, to_values
+from modules.config.installation import shipped_file
 from modules.distributed.environments import is_accelerate_launch
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def apply_accelerate_options(
         if _is_true(env, variable):
             raise ConfigError(
                 f"accelerate was told to use {what}, which Chorus does not: switch it off (accelerate config), as "
-                "resources/accelerate_config.yaml has it."
+                f"{shipped_file('accelerate_config.yaml')} has it."
             )
     if has_gpu and _is_true(env, "ACCELERATE_USE_CPU"):
         raise ConfigError(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from modules.config.counted import counted
 from modules.config.describe import settings_by_path
+from modules.config.installation import shipped_file
 from modules.distributed.environments import RankEnvironment, find_environment, is_accelerate_launch
 from modules.launch.accelerate import apply_accelerate_options
 from modules.launch.lifeline import LIFELINE_VARIABLE
@@ -25,7 +26,7 @@ Signals: TypeAlias = tuple[int, ...]
 ONE_DEVICE = "enable_multi_gpu is on, but there is only one device, so it trains alone."
 LONE_PROCESS = (
     "accelerate has started one process, as it does for distributed_type MULTI_CPU: use MULTI_GPU, also on CPUs, as "
-    "resources/accelerate_config.yaml does."
+    f"{shipped_file('accelerate_config.yaml')} does."
 )
 
 

@@ -23,6 +23,7 @@ HUB_NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<rev
 """NAMESPACE/MODEL, or NAMESPACE/MODEL@REVISION: a branch, a tag or a commit."""
 TRANSFORMER = "transformer/config.json"  # U-Nets are told apart by their pipelines
 FOUND_LIMIT = 40
+SEARCH_SECONDS = 20.0
 REPORT_SECONDS = 0.5
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5", ".onnx", ".onnx_data", ".xml")
 SHARD_NAME = re.compile(r"\w[\w.-]*\.(safetensors|bin)")
@@ -127,12 +128,20 @@ def find_models(text: str) -> list[FoundModel]:
     Raises UserError if the Hub can't be asked.
     """
     from huggingface_hub import HfApi
+    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
+    # not by list_models, which tries again for half a minute, aloud, where there is no network
+    wanted = {"filter": "diffusers", "search": text, "sort": "downloads", "limit": FOUND_LIMIT}
     try:
-        found = HfApi().list_models(filter="diffusers", search=text, sort="downloads", limit=FOUND_LIMIT)
-        return [FoundModel(one.id, _license(one.tags), bool(one.gated), one.downloads or 0) for one in found]
+        url = f"{HfApi().endpoint}/api/models"
+        answer = get_session().get(url, params=wanted, headers=build_hf_headers(), timeout=SEARCH_SECONDS)
+        hf_raise_for_status(answer)
+        return [
+            FoundModel(one["id"], _license(one.get("tags")), bool(one.get("gated")), one.get("downloads") or 0)
+            for one in answer.json()
+        ]
     except Exception as error:
-        raise UserError(f"The Hub can't be searched: {hub_problem(expected_error(error))}.") from error
+        raise UserError(f"The Hub can't be searched: {hub_problem(expected_error(error), of_model=False)}.") from error
 
 
 def read_model(name: str, replaced: Collection[str] = ()) -> HubModel:
@@ -236,9 +245,10 @@ def models_on_disk() -> list[FoundModel]:
     return sorted(found, key=lambda model: model.name.casefold())
 
 
-def hub_problem(error: BaseException) -> str:
-    """Why a model could not be fetched from the Hub and what to do, as a clause without a full stop.
+def hub_problem(error: BaseException, of_model: bool = True) -> str:
+    """Why the Hub could not be asked and what to do, as a clause without a full stop.
 
+    of_model: whether it was asked for a model that somebody has named, which might be on this machine.
     The classes of huggingface_hub and its HTTP client are recognized by name, so that neither has to be imported.
     """
     names: set[str] = set()
@@ -246,7 +256,7 @@ def hub_problem(error: BaseException) -> str:
     while cause is not None:
         names |= {kind.__name__ for kind in type(cause).__mro__}
         cause = cause.__cause__ or cause.__context__
-    for known, text in _PROBLEMS.items():
+    for known, text in (_PROBLEMS if of_model else _PROBLEMS | _OF_NO_MODEL).items():
         if known in names:
             return text
     lines = str(error).strip().splitlines()
@@ -263,6 +273,11 @@ _PROBLEMS = {
     "TransportError": _UNREACHABLE,
     "ConnectionError": _UNREACHABLE,
     "TimeoutError": _UNREACHABLE,
+}
+_NO_CONNECTION = "it can't be reached; check the connection"
+_OF_NO_MODEL = {
+    "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set; unset it",
+    **dict.fromkeys(("TransportError", "ConnectionError", "TimeoutError"), _NO_CONNECTION),
 }
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from modules.config.errors import ConfigError
-from modules.config.families import load_families
-from modules.config.methods import METHODS
+from modules.config.flow_matching import check_flow
 from modules.distributed.setup_distributed import setup_distributed
 from modules.trainer.DistributedTrainer import DistributedTrainer
 
@@ -56,13 +54,3 @@ class FlowMatchingTrainer(DistributedTrainer):
         self.start()
         self.train()
         self.end()
-
-
-def check_flow(config: TrainConfig) -> None:
-    """Raises ConfigError if the family is not trained by flow matching, or the method trains without the denoiser."""
-    families = load_families()
-    if families[config.family].objective != "flow":
-        flow = ", ".join(name for name, info in families.items() if info.objective == "flow")
-        raise ConfigError(f"family {config.family} is not trained by flow matching: use one of {flow}.")
-    if not METHODS[config.method].uses_denoiser:
-        raise ConfigError(f"method {config.method} trains no denoiser, so there is no flow to match: use lora or full.")

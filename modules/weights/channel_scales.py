@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
-from peft.tuners.lycoris_utils import LycorisConfig, LycorisLayer
 from torch import Tensor, nn
+
+from modules.weights.peft_layers import LycorisConfig, LycorisLayer
 
 
 def add_channel_scales(module: Any, on_inputs: Mapping[str, bool], adapter: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from modules.config.installation import docs_page
 from modules.families.registry import FAMILIES, family_of
 from modules.weights.embedding_files import bundled_names
 from modules.weights.errors import WeightsError
@@ -103,7 +104,7 @@ def family_of_lora(path: Path, named: str, known: Iterable[str]) -> Family:
     may_be = [name for name in found.exact if name in known]
     name = named or found.best()
     if not name:
-        choices = ", ".join(may_be or known)
+        choices = f"one of {', '.join(may_be)}" if may_be else f"{docs_page('families')} lists them"
         raise WeightsError(f"'{path}': does not say which model it was made for; specify the family: {choices}.")
     return FAMILIES[name]
 
@@ -137,8 +138,10 @@ def _convert_model(source: str, target: Path, dtype: FloatName | Literal[""], co
 def _family_of_model(source: str, info: BaseInfo, named: str) -> Family:
     family, detail = family_of(info.index), info.detail
     if family is None or family.single_file is None:
-        known = ", ".join(one.name for one in FAMILIES.values() if one.single_file)
-        raise WeightsError(f"'{source}': is {detail}, which can't be converted; choose a model or a LoRA of {known}.")
+        raise WeightsError(
+            f"'{source}': is {detail}, which can't be converted; choose a model or a LoRA of another family "
+            f"({docs_page('families')})."
+        )
     if named and named != family.name:
         raise WeightsError(f"'{source}': is {detail}; its family is {family.name}, not {named}: leave the family out.")
     return family

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
-from peft.tuners.lycoris_utils import LycorisConfig, LycorisLayer
 from torch import Tensor, nn
+
+from modules.weights.peft_layers import LycorisConfig, LycorisLayer
 
 
 def is_norm(layer: nn.Module) -> bool:

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
-from peft.tuners.lokr.layer import factorization
-from peft.tuners.lycoris_utils import LycorisConfig, LycorisLayer
 from torch import Tensor, nn
+
+from modules.weights.peft_layers import LycorisConfig, LycorisLayer, factorization
 
 
 def add_oft(module: Any, block_sizes: Mapping[str, int], adapter: str) -> None:

@@ -27,6 +27,7 @@ from modules.config.errors import UserError
 from modules.session.printing import print_line, print_text
 from modules.trainer import TrainingEngine, launch_distributed_training
 from scripts.examples.image_data import load_cifar10, load_digits
+from scripts.number_options import positive, positive_real
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -46,15 +47,18 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a ResNet on one device or several.")
     parser.add_argument("--data", type=Path, metavar="DIR", help="cifar-10-batches-bin; without it: handwritten digits")
     parser.add_argument("--distributed", action="store_true", help="train on several GPUs, or CPU processes")
-    parser.add_argument("--world-size", type=int, metavar="N", help="how many of them; all GPUs by default")
+    parser.add_argument("--world-size", type=positive, metavar="N", help="how many of them; all GPUs by default")
     parser.add_argument("--epochs", type=int, default=15, metavar="N", help="passes over the training set (15)")
-    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images per rank and step (64)")
-    parser.add_argument("--lr", type=float, default=0.05, help="learning rate, on any number of ranks (0.05)")
+    parser.add_argument("--batch-size", type=positive, default=64, metavar="N", help="images per rank and step (64)")
+    parser.add_argument("--lr", type=positive_real, default=0.05, help="learning rate, on any number of ranks (0.05)")
     parser.add_argument("--use-amp", action="store_true", help="mixed precision")
     parser.add_argument("--use-ema", action="store_true", help="test an average of the weights")
     parser.add_argument("--resume", action="store_true", help="continue from the last checkpoint in the output folder")
     parser.add_argument("--output-dir", default="workspace/examples", metavar="DIR", help="(workspace/examples)")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.world_size and not args.distributed:
+        parser.error("--world-size is the number of ranks of --distributed: add that, or leave it out")
+    return args
 
 
 def train(rank: int, world_size: int, args: argparse.Namespace) -> float:

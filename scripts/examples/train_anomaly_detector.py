@@ -33,6 +33,7 @@ from modules.session.printing import print_line, print_text
 from modules.trainer import TrainingEngine, launch_distributed_training
 from modules.trainer.image_grid import image_grid
 from scripts.examples.image_data import load_digits
+from scripts.number_options import positive, positive_real
 
 AMP_DTYPES = {"no": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 WIDTHS = {"full": 32, "compressed": 8}  # channels of the first layer
@@ -56,12 +57,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train an anomaly detector on one device or several.")
     parser.add_argument("--anomaly", type=int, default=0, choices=range(10), help="the digit never trained on (0)")
     parser.add_argument("--distributed", action="store_true", help="train on several GPUs, or CPU processes")
-    parser.add_argument("--world-size", type=int, metavar="N", help="how many of them; all GPUs by default")
+    parser.add_argument("--world-size", type=positive, metavar="N", help="how many of them; all GPUs by default")
     parser.add_argument("--epochs", type=int, default=100, metavar="N", help="passes over the normal images (100)")
-    parser.add_argument("--batch-size", type=int, default=128, metavar="N", help="images per GPU at a time (128)")
-    parser.add_argument("--lr", type=float, default=3e-3, help="learning rate, on any number of ranks (3e-3)")
+    parser.add_argument("--batch-size", type=positive, default=128, metavar="N", help="images per GPU at a time (128)")
+    parser.add_argument("--lr", type=positive_real, default=3e-3, help="learning rate, on any number of ranks (3e-3)")
     parser.add_argument(
-        "--gradient-accumulation-steps", type=int, metavar="N", help="batches per step (accelerate's, else 1)"
+        "--gradient-accumulation-steps", type=positive, metavar="N", help="batches per step (accelerate's, else 1)"
     )
     parser.add_argument("--mixed-precision", choices=AMP_DTYPES, help="precision of the layers (accelerate's, else no)")
     parser.add_argument(
@@ -69,6 +70,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--output-dir", type=Path, default=Path("workspace/examples"), metavar="DIR")
     args = parser.parse_args(argv)
+    if args.world_size and not args.distributed:
+        parser.error("--world-size is the number of ranks of --distributed: add that, or leave it out")
     args.mixed_precision = args.mixed_precision or accelerate_option("mixed_precision") or "no"
     if args.mixed_precision not in AMP_DTYPES:
         parser.error(f"accelerate was given mixed_precision {args.mixed_precision}: use no, bf16 or fp16.")

@@ -7,11 +7,12 @@ import contextlib
 import dataclasses
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from modules.config.errors import ConfigError, UserError
 from modules.config.files import load_values
-from modules.config.installation import ROOT
+from modules.config.installation import window_folder
 from modules.config.parse import JSON_ENDINGS, YAML_ENDINGS
 from modules.config.presets import list_presets
 from modules.config.TrainConfig import TrainConfig
@@ -29,26 +30,30 @@ MAX_READ_FILES = 50  # a folder may be full of other programs' JSON
 
 def ask_settings(questions: Questions, args: argparse.Namespace) -> list[str]:
     """Which settings, and which pictures where they name none; as options of train.py. args: of start_multi_gpu.py."""
-    files, presets = find_settings(), list_presets()
-    names = [*files, *(preset.name for preset in presets)]
+    files, presets = find_settings(), {preset.name: preset.description for preset in list_presets()}
 
     def read(text: str) -> str:
         if text.isdecimal():
-            if not 1 <= int(text) <= len(names):
-                raise UserError(f"{text} is not in the list, which ends at {len(names)}: choose another number.")
-            text = names[int(text) - 1]
+            if not 1 <= int(text) <= len(files):
+                raise UserError(
+                    f"{text} is not in the list of files: choose another number, or name a file or a preset."
+                )
+            text = files[int(text) - 1]
         if not text:
-            raise UserError("Answer with a number or a name from the list, or with the path of a settings file.")
+            raise UserError("Answer with the number or path of a settings file, or with the name of a preset.")
+        if text not in presets and (listed := preset_lines(text, presets)):
+            raise UserError(listed)
         check_alone(read_config(settings_arguments(text, args)))
         return os.path.abspath(os.path.expanduser(text)) if is_file_name(text) else text
 
     if "settings" not in questions.given:
-        notes = [*("" for _ in files), *(preset.description for preset in presets)]
-        for number, (name, note) in enumerate(zip(names, notes, strict=True), start=1):
-            print_line(f"{number:>4}  {name:<16} {note}".rstrip())
-        print("      Presets also come for a GPU's memory, such as sdxl-lora-16gb.")
+        for number, name in enumerate(files, start=1):
+            print_line(f"{number:>4}  {name}")
+        print(f"There are {len(presets)} presets, also for a GPU's memory, such as sdxl-lora-16gb.")
+        print("Type a part of a name, such as sdxl, to see those that contain it, or ? to see all.")
     before = questions.last.get("settings")
-    settings = questions.ask("settings", "Settings: number, name, or a file", read)
+    numbered = "number or path of a file" if files else "path of a file"
+    settings = questions.ask("settings", f"Settings: {numbered}, or a preset", read)
     if settings != before:
         questions.last.clear()  # what was answered for other settings
     arguments = settings_arguments(settings, args)
@@ -59,10 +64,19 @@ def ask_settings(questions: Questions, args: argparse.Namespace) -> list[str]:
     return arguments
 
 
+def preset_lines(text: str, presets: Mapping[str, str]) -> str:
+    """The presets whose names contain the text, or all for ?, with their descriptions; "" for what is no such text."""
+    if is_file_name(text):
+        return ""
+    found = [name for name in presets if text == "?" or text.lower() in name]
+    width = max(map(len, found), default=0)
+    return "\n".join(f"  {name:<{width}}  {presets[name]}" for name in found)
+
+
 def find_settings() -> list[str]:
     """Settings files here and in the folder where the window writes them, the newest first."""
     known = {field.name for field in dataclasses.fields(TrainConfig)}
-    folders = dict.fromkeys((Path(working_folder()), ROOT / "workspace"))
+    folders = dict.fromkeys((Path(working_folder()), window_folder() / "workspace"))
     paths = [path for folder in folders for path in folder.glob("*") if is_file_name(path.name) and path.is_file()]
     found = []
     for path in sorted(paths, key=lambda path: -path.stat().st_mtime)[:MAX_READ_FILES]:

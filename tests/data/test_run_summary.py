@@ -96,7 +96,7 @@ def test_a_resumed_run_has_the_batch_of_its_backup_on_any_number_of_devices(valu
     assert lines["Resume"].strip() == "from the backup of step 1, 5 steps left"
     assert lines["Steps"].strip() == "6 (3 epochs of 10 samples, 2 steps each)"
     assert lines["Batch"].strip() == "2 per device x 1 device x 4 accumulation = 8"
-    assert lines["Learning rate"].strip() == "0.0001 -> 0.0002 (as in the backup)"
+    assert lines["Learning rate"].strip() == "1e-4 -> 2e-4 (as in the backup)"
 
 
 def test_the_epochs_before_a_backup_may_have_had_other_images(values, tmp_path):
@@ -113,9 +113,9 @@ def test_a_run_without_a_backup_is_resumed_with_its_settings(values):
 
 def test_more_devices_mean_fewer_steps_and_a_scaled_rate(values):
     assert text_of(values, "Steps", num_ranks=4).startswith("3 (3 epochs")
-    assert text_of(values, "Learning rate", num_ranks=4) == "0.0001 -> 0.0002 (sqrt)"
+    assert text_of(values, "Learning rate", num_ranks=4) == "1e-4 -> 2e-4 (sqrt)"
     values |= {"batch_size_mode": "global", "batch_size": 4}
-    assert text_of(values, "Learning rate", num_ranks=2) == "0.0001"
+    assert text_of(values, "Learning rate", num_ranks=2) == "1e-4"
     with pytest.raises(UserError, match=r"batch_size 4 \(global\) on 3 GPUs"):
         summarize(config_from_values(values), num_ranks=3)
 

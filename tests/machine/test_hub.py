@@ -77,6 +77,13 @@ def test_models_are_found_by_a_part_of_their_name(hub):
     assert find_models("nothing of the kind") == []
 
 
+def test_a_search_without_a_connection_is_refused_at_once_and_speaks_of_no_model(hub, monkeypatch, caplog):
+    go_offline(monkeypatch)
+    with pytest.raises(UserError, match=r"^The Hub can't be searched: it can't be reached; check the connection\.$"):
+        find_models("anything")
+    assert "Retrying" not in caplog.text
+
+
 def test_a_model_has_the_size_of_one_copy_of_its_weights(hub, repository):
     model = read_model(TINY)
     unwanted = (repository / "README.md", repository / "unet" / "diffusion_pytorch_model.fp16.safetensors")

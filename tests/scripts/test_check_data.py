@@ -141,3 +141,11 @@ def test_it_runs_as_a_script_without_torch(config):
         "sys.exit(bool({'torch', 'diffusers', 'transformers'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code, "--config", config], capture_output=True).returncode == 0
+
+
+def test_folders_can_be_checked_without_settings(config, tmp_path, capsys):
+    (folder,) = (one["path"] for one in json.loads(Path(config).read_text())["concepts"])
+    assert main([folder, "--set", "data.resolution=64"]) == 0
+    assert capsys.readouterr().out.startswith("4 images\n")
+    assert main([folder, str(tmp_path / "nowhere")]) == 1
+    assert "does not exist" in capsys.readouterr().out

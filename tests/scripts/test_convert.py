@@ -28,7 +28,7 @@ def test_an_unknown_family_is_told_without_naming_all(script, capsys):
     with pytest.raises(SystemExit):
         script.main([*command, "a.safetensors", "b.safetensors", "--family", "flux_1"])
     error = capsys.readouterr().err
-    assert "unknown family 'flux_1'; did you mean flux1?" in error
+    assert "unknown family 'flux_1': did you mean flux1?" in error
     assert len(error) < 600
 
 

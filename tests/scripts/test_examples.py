@@ -15,6 +15,7 @@ from PIL import Image
 
 from modules.config.errors import UserError
 from modules.weights.safe import load_tensors
+from scripts.examples import distributed_training_example, train_anomaly_detector
 from scripts.examples.image_data import load_cifar10, load_digits
 from scripts.examples.train_anomaly_detector import Autoencoder, area_under_roc
 from tests.support.fork_server import ROOT, ForkedScript
@@ -121,6 +122,17 @@ def test_a_rank_that_is_refused_alone_takes_the_other_along(tmp_path):
     finally:
         refused.kill()
         other.kill()
+
+
+@pytest.mark.parametrize("parse", [distributed_training_example.parse, train_anomaly_detector.parse])
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [(["--batch-size=0"], "0 is not above 0"), (["--world-size=2"], "--world-size is the number of ranks")],
+)
+def test_options_that_cannot_be_are_refused_in_a_sentence(parse, options, sentence, capsys):
+    with pytest.raises(SystemExit):
+        parse(options)
+    assert sentence in capsys.readouterr().err.splitlines()[-1]
 
 
 def write_cifar10(folder: Path, num_images: int) -> np.ndarray:

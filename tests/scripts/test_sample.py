@@ -13,6 +13,7 @@ from PIL import Image
 from safetensors import safe_open
 from transformers import CLIPTextModel
 
+from modules.config.errors import UserError
 from modules.families.sd15 import SD15
 from modules.weights.convert import convert
 from modules.weights.embedding_files import save_embedding
@@ -115,6 +116,12 @@ def test_a_strength_is_told_from_a_file_name(tmp_path):
     assert lora_and_strength("C:\\loras\\cat.safetensors") == ("C:\\loras\\cat.safetensors", 1.0)
     (tmp_path / "cat:2").write_bytes(b"")
     assert lora_and_strength(str(tmp_path / "cat:2")) == (str(tmp_path / "cat:2"), 1.0)
+
+
+def test_what_is_no_strength_of_a_lora_that_is_there_is_refused(tmp_path):
+    (tmp_path / "cat.safetensors").touch()
+    with pytest.raises(UserError, match="'abc' is no strength; write a number"):
+        lora_and_strength(str(tmp_path / "cat.safetensors:abc"))
 
 
 @pytest.mark.parametrize("number", ["2", "-0.3", ".5", "-.5", "+1.", "1e-1", "2.5E+0"])

@@ -20,6 +20,7 @@ from modules.machine.devices import Gpu
 from modules.machine.Machine import Machine
 from modules.session.RunFolder import RunFolder
 from scripts import start_multi_gpu, train
+from scripts.starting.what_to_train import preset_lines
 from tests.support.backup_files import write_backup
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -244,6 +245,18 @@ def test_one_device_needs_no_questions_about_several(machine, start, settings):
     assert (code, trained[1:]) == (0, ["--set=enable_multi_gpu=false"])
 
 
+def test_ones_own_files_stand_right_above_the_question_and_presets_are_shown_when_asked_for(start, settings):
+    code, _, said = start(answers=["sdxl-l", "1"], machine=ONE)
+    assert code == 0
+    before, shown = said.split("Settings: ", 1)
+    assert before.splitlines()[0].split() == ["1", str(settings)]
+    assert len(before.splitlines()) < 15
+    listed = [line for line in shown.splitlines() if line.startswith("  sdxl-l")]
+    assert [line.split()[0] for line in listed] == ["sdxl-lora"]
+    presets = {"a": "one", "longer": "two"}
+    assert preset_lines("?", presets) == "  a       one\n  longer  two"
+
+
 def test_a_wrong_answer_is_asked_again_with_the_reason(start, settings, tmp_path):
     broken = tmp_path / "broken.yaml"
     broken.write_text("batch_size: many\n")
@@ -256,7 +269,7 @@ def test_a_wrong_answer_is_asked_again_with_the_reason(start, settings, tmp_path
     answers += ["", "maybe", "yes", "x", "t"]
     code, trained, said = start(answers=answers)
     for reason in (
-        "Answer with a number or a name from the list",
+        "Answer with the number or path of a settings file",
         "999 is not in the list",
         "unknown preset 'nothing'",
         "none.yaml can't be read",

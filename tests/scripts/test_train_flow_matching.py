@@ -71,11 +71,21 @@ def test_the_batch_size_is_per_device_whatever_the_preset_says(method, given, ba
     check_batch_divides(config, num_ranks=4)
 
 
-@pytest.mark.parametrize("option", ["batch_size", "num_epochs"])
-def test_zero_is_refused_and_not_taken_for_the_default(option, options, tmp_path):
-    setting = option.removeprefix("num_")
-    with pytest.raises(UserError, match=f"^{setting} is 0 .* it must be a whole number, at least 1"):
-        flow_config(parse_args(options(tmp_path, f"--{option}=0")))
+@pytest.mark.parametrize("option", ["batch_size", "num_epochs", "max_steps", "learning_rate", "resolution"])
+def test_zero_is_refused_and_not_taken_for_the_default(option, options, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        parse_args(options(tmp_path, f"--{option}=0"))
+    refusal = capsys.readouterr().err.splitlines()[-1]
+    assert f"--{option}" in refusal
+    assert "above 0" in refusal
+    assert "default" not in refusal  # --help names the defaults, which are not those of the settings
+
+
+def test_help_and_refusals_import_neither_torch_nor_what_prints_notes_when_it_is_imported():
+    loaded = "{'torch', 'peft', 'transformers'} & set(sys.modules)"
+    code = f"import sys; from scripts import train_flow_matching; print({loaded})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=WAIT_SECONDS)
+    assert done.stdout == "set()\n", done.stderr
 
 
 def test_only_what_was_given_is_what_accelerate_may_not_contradict(options, tmp_path):
@@ -128,7 +138,7 @@ def test_without_data_the_video_demo_trains_with_what_was_given():
 
 def test_a_model_that_is_no_flow_model_is_refused(tiny_sd15, options, tmp_path, capsys):
     assert main([*options(tmp_path), f"--base={tiny_sd15}"]) == 2
-    assert "family sd15 is not trained by flow matching: use one of" in capsys.readouterr().err
+    assert "family sd15 is not trained by flow matching: use scripts/train.py for it" in capsys.readouterr().err
     with pytest.raises(UserError, match="method vae trains no denoiser"):
         flow_config(parse_args(options(tmp_path, "--set=method=vae", "--set=family=sd3")))
 

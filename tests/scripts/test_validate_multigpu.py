@@ -49,7 +49,13 @@ def test_a_single_gpu_is_not_shared_by_two_ranks():
 def test_chosen_gpus_are_taken_and_those_that_are_not_there_refused(capsys, monkeypatch):
     assert [gpu.index for gpu in choose_devices(hardware(0, 1, 2), [0, 2]).gpus] == [0, 2]
     monkeypatch.setattr(validate_multigpu, "read_hardware", lambda: hardware(0, 1))
-    monkeypatch.setattr(validate_multigpu, "read_torch", lambda: {})
-    monkeypatch.setattr(validate_multigpu, "check_torch", lambda *facts: CheckResult("PyTorch", "ok", ""))
+    monkeypatch.setattr(validate_multigpu, "read_torch", lambda: pytest.fail("takes long"))
     assert main(["--devices", "1,5"]) == 2
-    assert "it has 0, 1" in capsys.readouterr().err
+    assert "--devices 1,5: name at least two GPUs of this machine (it has 0, 1)" in capsys.readouterr().err
+
+
+def test_nccl_without_two_gpus_is_refused_at_once(capsys, monkeypatch):
+    monkeypatch.setattr(validate_multigpu, "read_hardware", lambda: hardware(0))
+    monkeypatch.setattr(validate_multigpu, "read_torch", lambda: pytest.fail("takes long"))
+    assert main(["--backend", "nccl"]) == 2
+    assert "NCCL needs GPUs" in capsys.readouterr().err

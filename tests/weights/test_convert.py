@@ -1,7 +1,6 @@
 """Conversion there and back gives every tensor back; what fits nowhere is refused in one sentence."""
 
 import json
-import re
 
 import diffusers
 import pytest
@@ -127,8 +126,7 @@ def test_what_can_not_be_converted_is_refused(tiny_sd15, tmp_path):
     target = tmp_path / "y.safetensors"
     save_tensors(tmp_path / "flux.safetensors", {"double_blocks.0.img_attn.x": torch.ones(1)})
     message = refusal(tmp_path / "flux.safetensors", target)
-    names = ", ".join(name for name, family in FAMILIES.items() if family.single_file)
-    assert f"is a FLUX.1 model, which can't be converted; choose a model or a LoRA of {names}." in message
+    assert "is a FLUX.1 model, which can't be converted; choose a model or a LoRA of another family (" in message
     assert "no such folder or file" in refusal(tmp_path / "none", target)
     assert "on this machine" in refusal("some/model", target)
     assert "its family is sd15, not sdxl" in refusal(tiny_sd15, target, family="sdxl")
@@ -147,8 +145,7 @@ def test_a_lora_is_converted_as_its_own_family_only(tmp_path):
     halves = {f"{layer}.lora_down.weight": torch.ones(4, 8), f"{layer}.lora_up.weight": torch.ones(8, 4)}
     save_tensors(tmp_path / "text.safetensors", halves)
     message = refusal(tmp_path / "text.safetensors", target)
-    assert "specify the family: " in message
-    assert {"flux1", "sd15", "sdxl"} <= set(re.findall(r"\w+", message.partition("the family: ")[2]))
+    assert "specify the family: docs/families.md lists them." in message
     convert(str(tmp_path / "text.safetensors"), target, family="sdxl")
     layer = "text_encoder.text_model.encoder.layers.0.mlp.fc1"
     assert set(load_tensors(target)) == {f"{layer}.lora_A.weight", f"{layer}.lora_B.weight"}

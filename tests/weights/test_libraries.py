@@ -1,10 +1,12 @@
 """How diffusers is imported."""
 
+import ast
 import gc
 
 import pytest
 import transformers
 
+from modules.config.installation import ROOT
 from modules.weights import libraries
 
 
@@ -47,3 +49,17 @@ def test_libraries_that_were_imported_before_are_quiet_too_unless_the_user_asks(
         assert settings.get_verbosity() == settings.log_levels[level]
     finally:
         settings.set_verbosity(before)
+
+
+def test_no_module_imports_a_library_that_prints_notes_before_it_is_quiet():
+    """At their top, they import peft by peft_layers.py. `import_pipeline` has imported diffusers before our pipelines
+    and FlowHeunScheduler.py, which nothing else imports at its top."""
+    noisy = {"bitsandbytes", "diffusers", "peft", "transformers"}
+    found = set()
+    for path in [*(ROOT / "modules").rglob("*.py"), *(ROOT / "scripts").glob("*.py")]:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            found |= {path.name for name in names if name.partition(".")[0] in noisy}
+    found -= {path.name for path in (ROOT / "modules" / "families" / "pipelines").iterdir()}
+    assert found == {"peft_layers.py", "FlowHeunScheduler.py"}

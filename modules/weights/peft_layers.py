@@ -1,0 +1,10 @@
+"""The parts of peft that adapters of our own are made of; other modules import it inside of functions."""
+
+from modules.weights.libraries import quiet_libraries
+
+quiet_libraries()  # before the first import of peft, which imports transformers and bitsandbytes
+
+from peft.tuners.lokr.layer import factorization  # noqa: E402
+from peft.tuners.lycoris_utils import LycorisConfig, LycorisLayer  # noqa: E402
+
+__all__ = ["LycorisConfig", "LycorisLayer", "factorization"]
