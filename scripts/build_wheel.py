@@ -3,6 +3,7 @@
     modules/*     ->  chorus/*
     scripts/*     ->  chorus/scripts/*      (SCRIPTS)
     resources/*   ->  chorus/resources/*    (RESOURCES)
+    docs/*        ->  chorus/docs/*         (DOCS)
 
 `from modules...` becomes `from chorus...`, and `from scripts...` becomes `from chorus.scripts...`. All else that
 depends on where Chorus is installed is in modules/config/installation.py. The package requires what requirements.txt
@@ -27,18 +28,18 @@ PACKAGE = "chorus"
 SCRIPTS = (
     "__init__.py",
     "commands.py",
-    "family_option.py",
-    "terminal.py",
-    "elastic_agent.py",
-    "starting/__init__.py",
-    "starting/shortcut.py",
+    *("family_option.py", "number_options.py", "terminal.py", "elastic_agent.py"),
+    "starting/*.py",
     *("train.py", "train_ui.py", "doctor.py", "sample.py", "sample_run.py"),
     *("check_data.py", "convert.py", "hub.py", "lora.py", "lora_and_strength.py", "multi_node.py", "slurm_job.py"),
+    *("start_multi_gpu.py", "train_flow_matching.py", "validate_multigpu.py", "examples_multigpu.py", "examples/*.py"),
 )
 RESOURCES = (
     *("accelerate_config.yaml", "families.json", "lora_layers.json", "preset_memory.json", "preset_sizes.yaml"),
-    *("presets/*", "demo/**/*"),
+    *("presets/*", "demo/**/*", "video_demo/**/*", "digits/*"),
 )
+DOCS = ("families.md", "multi_gpu.md", "presets.md", "settings.md")
+"""The pages that messages name, by `docs_page`."""
 NEW_NAMES = {"modules": PACKAGE, "scripts": f"{PACKAGE}.scripts"}
 
 
@@ -85,7 +86,7 @@ class RefuseEditable(editable_wheel):
 
 def shipped_files(root: Path) -> Iterator[tuple[Path, str]]:
     """(file below root, its path inside the package), sorted."""
-    for folder, patterns in (("modules", ("**/*.py",)), ("scripts", SCRIPTS), ("resources", RESOURCES)):
+    for folder, patterns in (("modules", ("**/*.py",)), ("scripts", SCRIPTS), ("resources", RESOURCES), ("docs", DOCS)):
         prefix = "" if folder == "modules" else f"{folder}/"
         paths = {path for pattern in patterns for path in (root / folder).glob(pattern)}
         for path in sorted(path for path in paths if path.is_file()):

@@ -46,5 +46,21 @@ def slurm_job() -> None:
     _run("slurm_job")
 
 
+def start_multi_gpu() -> None:
+    _run("start_multi_gpu")
+
+
+def train_flow_matching() -> None:
+    _run("train_flow_matching")
+
+
+def validate_multigpu() -> None:
+    _run("validate_multigpu")
+
+
+def examples_multigpu() -> None:
+    _run("examples_multigpu")
+
+
 def _run(script: str) -> None:
     runpy.run_module(f"{__package__}.{script}", run_name="__main__", alter_sys=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -23,7 +24,7 @@ if __name__ == "__main__":  # before the imports that take long
     prepare_terminal()
 
 from modules.config.errors import UserError
-from modules.config.installation import ROOT
+from modules.config.installation import IS_INSTALLED, ROOT, command_name
 from modules.session.printing import print_text
 from modules.session.Questions import Questions
 from scripts.terminal import show
@@ -53,13 +54,32 @@ class Example:
         command = self.command if os.name != "nt" or self.on_windows is None else self.on_windows
         if not command:
             raise UserError(f"{self.title}: it does not work on Windows; choose another way.")
-        return command
+        return _as_installed(self.title, command) if IS_INSTALLED else command
+
+
+# Starters of a checkout, without their endings -> what pip has installed in their place.
+_INSTALLED = {
+    "start-ui": ("chorus",),
+    "start-multi-gpu": ("chorus-start-multi-gpu",),
+    "train_multigpu": ("chorus-train-flow-matching", "--num_gpus=all"),
+}
+
+
+def _as_installed(title: str, command: tuple[str, ...]) -> tuple[str, ...]:
+    """A command of a checkout for the installed package. Raises UserError if it is only there."""
+    first, *others = command
+    starter = first.replace("\\", "/").rpartition("/")[2].partition(".")[0]
+    if first != PYTHON and starter not in _INSTALLED:
+        raise UserError(f"{title}: only a checkout of Chorus has this starter; choose another way.")
+    # the files are inside the package
+    paths = (re.sub(r"(^|=)(scripts|resources)/", lambda at: f"{at[1]}{(ROOT / at[2]).as_posix()}/", o) for o in others)
+    return (*_INSTALLED.get(starter, (first,)), *paths)
 
 
 EXAMPLES = (
     Example(
         "Check the set-up",
-        "Trains a small model on one GPU and on all, and compares the results; takes a minute.",
+        "Trains a small model on one GPU and on all, and compares the results; takes some minutes.",
         (PYTHON, "scripts/validate_multigpu.py"),
     ),
     Example(
@@ -178,7 +198,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="examples_multigpu.py", description="Ways to train on several GPUs; asks for one without an option."
+        prog=command_name("examples_multigpu"),
+        description="Ways to train on several GPUs; without an option, asks.",
     )
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--list", action="store_true", help="print all ways")
@@ -194,7 +215,7 @@ def chosen(number: int) -> Example:
 
 
 def command_line(example: Example) -> str:
-    """The command for the shell of this system, in the folder of Chorus; what it needs is left to fill in."""
+    """The command for the shell of this system, in the folder of a checkout; what it needs is left to fill in."""
     words = [str(_relative(Path(sys.executable))) if word == PYTHON else word for word in example.here()]
     line = subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
     return " ".join([line, *example.needs])
@@ -205,13 +226,13 @@ def _relative(path: Path) -> Path:
 
 
 def list_lines() -> list[str]:
-    lines = ["Run these in the folder of Chorus:"]
+    lines = ["Run these:" if IS_INSTALLED else "Run these in the folder of Chorus:"]
     for number, example in enumerate(EXAMPLES, start=1):
         lines += ["", f"{number:2}. {example.title}: {example.does}"]
         try:
             lines += [f"    {command_line(example)}"]
-        except UserError:
-            lines += ["    (not on Windows)"]
+        except UserError as error:
+            lines += [f"    ({str(error).partition(': ')[2].partition(';')[0]})"]
     return lines
 
 
@@ -223,7 +244,9 @@ def run(example: Example, options: Sequence[str]) -> int:
     if missing:
         raise UserError(f"{example.title} also needs {' '.join(missing)}: add it after --.")
     words = [sys.executable if word == PYTHON else word for word in example.here()]
-    process = subprocess.Popen([*words, *options], cwd=ROOT, shell=os.name == "nt" and words[0].endswith(".bat"))
+    process = subprocess.Popen(
+        [*words, *options], cwd=None if IS_INSTALLED else ROOT, shell=os.name == "nt" and words[0].endswith(".bat")
+    )
     while True:
         try:
             return process.wait()

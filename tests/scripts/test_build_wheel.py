@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import fnmatch
 import json
 import os
 import re
@@ -16,11 +17,13 @@ from pathlib import Path
 import pytest
 from setuptools.errors import SetupError
 
-from scripts.build_wheel import SCRIPTS, renamed, shipped_files
+from scripts.build_wheel import DOCS, RESOURCES, SCRIPTS, renamed, shipped_files
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 300
 PIP = ("-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps", "--no-build-isolation")
+# What their texts say is for a checkout, or is changed for the installed package.
+ONLY_IN_CHECKOUTS = {"examples_multigpu.py", "installation.py", "packages.py"}
 PROGRAM = """
 from chorus.trainer import TrainingEngine, distributed_train_worker, launch_distributed_training
 import torch
@@ -56,19 +59,19 @@ class Installed:
         borrowed = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
         (self.packages / "borrowed.pth").write_text("\n".join(borrowed), encoding="utf-8")
         self.source = folder / "source"
-        for name in ("modules", "scripts", "resources"):
+        for name in ("modules", "scripts", "resources", "docs"):
             shutil.copytree(ROOT / name, self.source / name, ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("pyproject.toml", "requirements.txt", "README.md", "LICENSE"):
             shutil.copy(ROOT / name, self.source / name)
 
-    def run(self, program: str, *arguments: str, code: int = 0) -> str:
+    def run(self, program: str, *arguments: str, code: int = 0, **variables: str) -> str:
         """The output of a program of the environment, which ends with the exit code `code`."""
         home = {name: str(self.folder) for name in ("HOME", "USERPROFILE")}
         env = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "PYTHON"))}
         done = subprocess.run(
             [self.programs / program, *arguments],
             cwd=self.folder,
-            env={**env, **home, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+            env={**env, **home, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -118,6 +121,31 @@ def test_the_demo_trains_with_files_in_the_current_folder(installed):
     assert list((installed.folder / "demo" / "models").iterdir())
 
 
+def test_the_presets_that_bring_their_data_find_it(installed):
+    for preset in ("demo", "video_demo"):
+        said = installed.run("chorus-train", f"--preset={preset}", "--dry-run")
+        assert str(installed.packages / "chorus" / "resources" / preset / "model") in said
+        assert "Steps:" in said
+
+
+def test_a_message_names_a_page_that_is_there(installed):
+    said = installed.run("chorus-train", "--preset=nosuch", code=2)
+    (page,) = re.findall(r"unknown preset 'nosuch': (\S+) lists them", said)
+    assert Path(page).is_file()
+    for page in re.findall(r"\S+\.md", installed.run("chorus-train", "--help", COLUMNS="1000").replace("(", " ")):
+        assert Path(page).is_file()
+
+
+def test_the_examples_find_their_data_and_the_ways_to_start_name_what_is_installed(installed):
+    example = ("-m", "chorus.scripts.examples.distributed_training_example", "--epochs=0")
+    assert "num_epochs 0: it must be at least 1" in installed.run("python", *example, code=2)
+    ways = installed.run("chorus-examples-multigpu", "--list")
+    named = re.findall(r"(/\S+/(?:scripts|resources)/\S+)", ways)
+    assert len(named) > 10
+    assert [path for path in named if not Path(path.partition("=")[2] or path).is_file()] == []
+    assert "chorus-start-multi-gpu --demo" in ways
+
+
 def test_the_doctor_reads_the_requirements_of_the_package(installed):
     checks = json.loads(installed.run("chorus-doctor", "--quick", "--json"))["checks"]
     texts = {check["name"]: check["text"] for check in checks}
@@ -149,7 +177,8 @@ def test_an_editable_installation_is_refused(installed):
 
 def test_all_files_that_are_named_are_shipped():
     names = [name for _, name in shipped_files(ROOT)]
-    assert {f"scripts/{name}" for name in SCRIPTS} <= set(names)
+    for folder, patterns in (("scripts", SCRIPTS), ("resources", RESOURCES), ("docs", DOCS)):
+        assert [pattern for pattern in patterns if not fnmatch.filter(names, f"{folder}/{pattern}")] == []
     assert len(names) == len(set(names))
 
 
@@ -176,6 +205,22 @@ def f():
 def test_an_import_that_would_keep_its_old_name_in_expressions_is_refused():
     with pytest.raises(SetupError, match="Line 2"):
         renamed("import sys\nimport modules.families\n")
+
+
+def test_texts_that_are_used_name_files_where_they_are_installed():
+    """By `docs_page`, `shipped_file` and `command_name`, which know where. Docstrings may name those of a checkout."""
+    name = re.compile(r"\bdocs/\w+\.md|\bresources/\w+\.yaml|python scripts/")
+    found, pages = [], set()
+    for path, _ in shipped_files(ROOT):
+        source = path.read_text(encoding="utf-8") if path.suffix == ".py" else ""
+        pages |= set(re.findall(r"docs_page\([\"'](\w+)", source))
+        if name.search(source):
+            tree = ast.parse(source)
+            unused = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+            texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in unused)
+            found += [f"{path}:{text.lineno}" for text in texts if name.search(str(text.value))]
+    assert [place for place in found if place.rpartition("/")[2].partition(":")[0] not in ONLY_IN_CHECKOUTS] == []
+    assert {f"{page}.md" for page in pages} == set(DOCS)
 
 
 def test_no_text_that_is_used_names_a_module_by_its_name_in_a_checkout():
