@@ -43,6 +43,8 @@ from scripts.benchmarks.options import OPTIONS
 from scripts.benchmarks.planning import describe, measure_planning
 from scripts.benchmarks.scaling import RANK_COUNTS, Scaling, measure_scaling
 from scripts.benchmarks.ui import PARTS, Figure, measure_ui
+from scripts.name_option import name_among
+from scripts.number_options import positive
 
 METHODS = ("lora", "full")
 
@@ -98,7 +100,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--method", choices=METHODS, help="what is trained; both if left out")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument(
-        "--options", nargs="+", choices=OPTIONS, default=[], help="of step: instead, Chorus with each against without"
+        "--options",
+        nargs="+",
+        type=name_among(OPTIONS, "option", "scripts/benchmarks/options.py"),
+        metavar="NAME",
+        default=[],
+        help="of step: instead, Chorus with each against without",
     )
     parser.add_argument(
         "--blocks", type=positive, default=20, help="pairs of turns of the step comparison; rounds of scaling"
@@ -117,12 +124,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     if args.json and not args.json.parent.is_dir():
         parser.error(f"--json {args.json}: there is no folder {args.json.parent}")  # now, not after an hour
     return args
-
-
-def positive(text: str) -> int:
-    if int(text) < 1:
-        raise ValueError
-    return int(text)
 
 
 def comparisons(args: argparse.Namespace, folder: Path) -> Iterator[Comparison]:

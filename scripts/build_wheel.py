@@ -28,11 +28,17 @@ PACKAGE = "chorus"
 SCRIPTS = (
     "__init__.py",
     "commands.py",
-    *("family_option.py", "number_options.py", "terminal.py", "elastic_agent.py"),
+    *("family_option.py", "name_option.py", "number_options.py", "terminal.py", "elastic_agent.py"),
     "starting/*.py",
     *("train.py", "train_ui.py", "doctor.py", "sample.py", "sample_run.py"),
     *("check_data.py", "convert.py", "hub.py", "lora.py", "lora_and_strength.py", "multi_node.py", "slurm_job.py"),
-    *("start_multi_gpu.py", "train_flow_matching.py", "validate_multigpu.py", "examples_multigpu.py", "examples/*.py"),
+    *(
+        "start_multi_gpu.py",
+        "train_flow_matching.py",
+        "validate_multigpu.py",
+        "examples_multigpu.py",
+        "examples/**/*.py",
+    ),
 )
 RESOURCES = (
     *("accelerate_config.yaml", "families.json", "lora_layers.json", "preset_memory.json", "preset_sizes.yaml"),

@@ -37,6 +37,7 @@ from scripts.gpu.parts import FAST, HALVES, PARTS, RIGHT, Part, parts_of
 from scripts.gpu.results import FILE_NAME, append_line, read_lines
 from scripts.gpu.scheduling import Room, run_parts
 from scripts.gpu.travelling import download_wheels
+from scripts.name_option import name_among
 from scripts.terminal import show
 
 Say = Callable[[str], None]
@@ -146,7 +147,9 @@ def _git(*arguments: str) -> str:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("half", nargs="?", choices=HALVES, help="; ".join(f"{k}: {v}" for k, v in HALVES.items()))
-    parser.add_argument("--parts", nargs="+", choices=PARTS, metavar="NAME", help="these alone; --list names all")
+    parser.add_argument(
+        "--parts", nargs="+", type=name_among(PARTS, "part", "--list"), metavar="NAME", help="these alone"
+    )
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="for all of them; what runs then is ended")
     parser.add_argument("--out", type=Path, help="folder for results and logs; workspace/gpu/DATE if left out")
     parser.add_argument("--device", choices=(CPU, GPU), default=GPU, help="cpu: a rehearsal with tiny sizes")

@@ -131,7 +131,7 @@ def find_models(text: str) -> list[FoundModel]:
     from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
     # not by list_models, which tries again for half a minute, aloud, where there is no network
-    wanted = {"filter": "diffusers", "search": text, "sort": "downloads", "limit": FOUND_LIMIT}
+    wanted = {"filter": "diffusers", "search": text, "sort": "downloads", "limit": str(FOUND_LIMIT)}
     try:
         url = f"{HfApi().endpoint}/api/models"
         answer = get_session().get(url, params=wanted, headers=build_hf_headers(), timeout=SEARCH_SECONDS)
