@@ -39,6 +39,7 @@ Made from the docstrings by `python scripts/generate.py --write`.
 MEMBERS = {
     "TrainingEngine": (
         "train",
+        "backward",
         "stop",
         "evaluate",
         "predict",

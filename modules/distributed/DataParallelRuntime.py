@@ -214,6 +214,15 @@ class DataParallelRuntime(Runtime):
         dist.all_reduce(both)
         return both[:-1], both[-1]
 
+    @torch.no_grad()
+    def sum_gradients(self, gradients: list[Tensor]) -> None:
+        for bucket in _buckets(gradients, self._settings.bucket_size_mb << 20):
+            flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+            dist.all_reduce(flat)
+            sums = flat.split([gradient.numel() for gradient in bucket])
+            for gradient, total in zip(bucket, sums, strict=True):
+                gradient.copy_(total.view(gradient.shape))
+
     def mean(self, values: Tensor) -> Tensor:
         total = values.clone()
         dist.all_reduce(total)
@@ -314,6 +323,18 @@ class DataParallelRuntime(Runtime):
         for wrapped in self._wrapped:
             del wrapped.reducer, wrapped.logger
         self._wrapped.clear()
+
+
+def _buckets(tensors: list[Tensor], most_bytes: int) -> Iterator[list[Tensor]]:
+    """`tensors` in order, in lists of one dtype and at most `most_bytes`, or with a single larger tensor."""
+    bucket: list[Tensor] = []
+    for tensor in tensors:
+        if bucket and (tensor.dtype != bucket[0].dtype or sum(part.nbytes for part in [*bucket, tensor]) > most_bytes):
+            yield bucket
+            bucket = []
+        bucket.append(tensor)
+    if bucket:
+        yield bucket
 
 
 def _longest(lengths: list[int]) -> int:

@@ -137,6 +137,12 @@ class Runtime:
         """
         return values, main_value
 
+    def sum_gradients(self, gradients: list[Tensor]) -> None:
+        """Sums `gradients` over the ranks, in place; for backward passes of which the wrapper does not know.
+
+        All ranks must call it, with gradients of the same shapes.
+        """
+
     def mean(self, values: Tensor) -> Tensor:
         """The mean of `values` over the ranks. A collective."""
         return values

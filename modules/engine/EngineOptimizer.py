@@ -32,6 +32,11 @@ class EngineOptimizer(LoopOptimizer):
         own = {param for group in optimizer.param_groups for param in group["params"]}
         self._others = [param for param in model.parameters() if param.requires_grad and param not in own]
 
+    @property
+    def params(self) -> list[nn.Parameter]:
+        """Those that it trains."""
+        return [param for group in self.torch.param_groups for param in group["params"] if param.requires_grad]
+
     def clear_stopped_gradients(self, step: int) -> None:
         # the gradients of parameters that it does not have would add up, and count for clipping and skipping
         for param in self._others:
@@ -61,6 +66,11 @@ class EngineOptimizer(LoopOptimizer):
         return tensors, data
 
     def check_state(self, data: dict[str, Any]) -> None:
+        if "optimizers" in data:
+            raise UserError(
+                f"resume: the checkpoint was saved with the optimizers {', '.join(data['optimizers'])}; pass them by "
+                "name as in the earlier training."
+            )
         saved = data["kind"], len(data["groups"])
         own = type(self.torch).__name__, len(self.torch.param_groups)
         if saved != own:

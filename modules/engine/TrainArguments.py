@@ -20,14 +20,13 @@ from modules.engine.arguments import (
     check_criterion,
     check_length,
     check_loader,
-    check_optimizer,
     check_plateau,
     check_resume,
-    check_scheduler,
     check_validation,
 )
 from modules.engine.metrics import Metric, is_torchmetric
 from modules.engine.Monitor import Mode, Monitor
+from modules.engine.optimizer_arguments import check_optimizers, check_steps_by_hand
 from modules.engine.Task import Criterion, StepFn, Task
 
 
@@ -37,9 +36,9 @@ class TrainArguments:
 
     train_loader: Iterable[Any]
     val_loader: Iterable[Any] | None
-    optimizer: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer]
     criterion: Criterion | None
-    scheduler: LRScheduler | None
+    scheduler: LRScheduler | Mapping[str, LRScheduler] | None
     num_epochs: int | None
     max_steps: int | None
     save_best: bool = True
@@ -62,10 +61,11 @@ class TrainArguments:
         check_loader("train_loader", self.train_loader)
         if self.val_loader is not None:
             check_loader("val_loader", self.val_loader)
-        check_optimizer(self.optimizer, model)
-        check_scheduler(self.scheduler, self.scheduler_interval, self.optimizer)
+        check_optimizers(self.optimizer, self.scheduler, self.scheduler_interval, model)
         check_length(self.num_epochs, self.max_steps)
         check_accumulation(self.gradient_accumulation_steps)
+        if isinstance(self.optimizer, Mapping):
+            check_steps_by_hand(self.step_fn is not None, self.gradient_accumulation_steps)
         if self.save_every_steps:
             check_count("save_every_steps", self.save_every_steps)
         if self.save_top_k is not None:
@@ -107,8 +107,11 @@ class TrainArguments:
         """The figure that tells the best epoch."""
         has_validation = self.val_loader is not None
         name = self.monitor or ("val_loss" if has_validation else "train_loss")
-        monitor = Monitor(name, self.mode, otherwise=getattr(self.scheduler, "mode", None))
-        check_plateau(self.scheduler, monitor)
+        schedulers = list(self.scheduler.values()) if isinstance(self.scheduler, Mapping) else [self.scheduler]
+        modes = (mode for scheduler in schedulers if (mode := getattr(scheduler, "mode", None)))
+        monitor = Monitor(name, self.mode, otherwise=next(modes, None))
+        for scheduler in schedulers:
+            check_plateau(scheduler, monitor)
         if self.step_fn is None:  # the names of its metrics are only known when it returns them
             monitor.check(["train_loss", "lr", *(["val_loss"] if has_validation else []), *self.metrics])
         return monitor

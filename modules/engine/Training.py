@@ -18,11 +18,12 @@ from modules.engine.batches import to_device
 from modules.engine.callbacks import logging_to, told_of_failure
 from modules.engine.EngineCheckpoints import EngineCheckpoints, load_model
 from modules.engine.EngineCommands import EngineCommands, stopping_on_ctrl_c
-from modules.engine.EngineOptimizer import EngineOptimizer
 from modules.engine.EpochTotals import EpochTotals
 from modules.engine.evaluation import inference_mode, measure
 from modules.engine.History import History
 from modules.engine.loading import mark_last, step_source
+from modules.engine.ManualLoop import ManualLoop
+from modules.engine.NamedOptimizers import NamedOptimizers, adapted
 from modules.engine.RankContext import rank_context
 from modules.engine.same_ranks import check_same_weights
 from modules.engine.TopCheckpoints import Score
@@ -70,9 +71,7 @@ class Training:
         self._monitor = arguments.monitored()
         self._totals = EpochTotals()
         self._since_validation = EpochTotals()  # with `validate_every_steps`
-        self._optimizer = EngineOptimizer(
-            arguments.optimizer, arguments.scheduler, arguments.scheduler_interval, parts.model
-        )
+        self._optimizer = adapted(arguments.optimizer, arguments.scheduler, arguments.scheduler_interval, parts.model)
         self._source = step_source(arguments.train_loader, parts.runtime, arguments.accumulation, parts.seed)
         self._loop = self._make_loop()
         self._has_compared = False  # the weights of the ranks
@@ -80,7 +79,8 @@ class Training:
     def _make_loop(self) -> TrainingLoop:
         parts, arguments = self._parts, self._arguments
         totals = [self._totals, *([self._since_validation] if arguments.validate_every_steps else [])]
-        loop = TrainingLoop(
+        make = ManualLoop if isinstance(self._optimizer, NamedOptimizers) else TrainingLoop
+        loop = make(
             parts.model,
             self._step,
             lambda params: self._optimizer,
@@ -91,7 +91,7 @@ class Training:
             parts.runtime,
             CallbackList([*totals, self._listeners]),
             self._commands,
-            arguments.unused_parameters,
+            unused_parameters=arguments.unused_parameters,
         )
         if arguments.validate_every_steps:
             trigger = Trigger(arguments.validate_every_steps, "steps")
@@ -99,6 +99,14 @@ class Training:
         if arguments.save_every_steps:
             loop.actions["save"] = Action(Trigger(arguments.save_every_steps, "steps"), self._save_within_epoch)
         return loop
+
+    def backward(self, loss: Tensor, name: str, samples: int | None, retain_graph: bool) -> None:
+        """See `TrainingEngine.backward`."""
+        if not isinstance(self._loop, ManualLoop):
+            raise UserError(
+                f"engine.backward: it is for optimizers that train gets by name; pass optimizer={{{name!r}: ...}}."
+            )
+        self._loop.backward(loss, name, samples, retain_graph)
 
     def begin(self, loaded: Backup | None) -> None:
         """Starts anew, or from the checkpoint that `resume` names, or from `loaded`."""
@@ -175,7 +183,7 @@ class Training:
         batch, planned = counted
         measures = self._arguments.val_loader is None  # metrics are those of the training data then
         result = self.task.run(model, to_device(batch, self._parts.runtime.device), planned, measures)
-        if not result.loss.requires_grad:
+        if not (result.loss.requires_grad or isinstance(self._loop, ManualLoop)):
             raise UserError(
                 "The loss does not depend on the trainable parameters of the model: compute it from the model's "
                 "output, without detach() or item()."

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from modules.config.EmaConfig import EmaConfig
+from modules.config.errors import UserError
 from modules.distributed.setup_distributed import cleanup_distributed
 from modules.engine.arguments import (
     Backend,
@@ -151,9 +152,9 @@ class TrainingEngine:
         train_loader: Iterable[Any],
         val_loader: Iterable[Any] | None = None,
         *,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer],
         criterion: Criterion | None = None,
-        scheduler: LRScheduler | None = None,
+        scheduler: LRScheduler | Mapping[str, LRScheduler] | None = None,
         num_epochs: int | None = None,
         max_steps: int | None = None,
         save_best: bool = True,
@@ -181,7 +182,8 @@ class TrainingEngine:
             samples), or (loss, samples, metrics), where each metric is its mean over the batch or a pair (sum, count).
             If it does not return the samples, they are those that the loader has put together; from other iterables
             of batches, the length of the batch's first tensor.
-        optimizer, scheduler: from torch, for the parameters of the model.
+        optimizer, scheduler: from torch, for the parameters of the model. Several optimizers are a mapping from names,
+            as are their schedulers; step_fn then calls `backward` for each of them.
         scheduler_interval: whether the scheduler steps after every epoch or after every optimizer step.
             ReduceLROnPlateau gets the metric `monitor`.
         num_epochs: passes over the data in total, including those before a resume.
@@ -240,6 +242,21 @@ class TrainingEngine:
         self.history = training.history
         training.run()
         return self.history
+
+    def backward(self, loss: Tensor, optimizer: str, *, samples: int | None = None, retain_graph: bool = False) -> None:
+        """Makes a step of one of several optimizers; called by step_fn, on every rank in the same order.
+
+        The gradient is that of the mean loss over the samples of all ranks. Only parameters of this optimizer get one;
+        they are clipped and stepped, and have no gradient afterwards. It does nothing while the model is evaluated.
+
+        loss: the mean over the batch, a scalar.
+        optimizer: its name in the mapping that `train` has got.
+        samples: of which `loss` is the mean; by default those in the batch.
+        retain_graph: keeps the graph for another call whose loss shares a part of it.
+        """
+        if self._training is None:
+            raise UserError("engine.backward: there is no training yet; call it in the step_fn of train.")
+        self._training.backward(loss, optimizer, samples, retain_graph)
 
     def stop(self) -> None:
         """Ends `train` after the current step, with a checkpoint; for callbacks that decide when training is done.

@@ -181,9 +181,12 @@ class _Strict(BaseModel):
 
 
 class _Optimizer(_Strict):
+    """optimizers: several by their names, beside which the other fields are empty."""
+
     kind: str
     groups: list[dict[str, Any]]
     state: dict[str, dict[str, Any]]
+    optimizers: dict[str, _Optimizer] = Field(default_factory=dict)
 
 
 class _Run(_Strict):

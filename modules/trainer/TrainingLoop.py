@@ -123,9 +123,7 @@ class TrainingLoop:
             self._check_fused()
         self._fused = FusedBackward(self.trainable.values()) if self.settings.fused_backward else None
         # grad_scale is float32, too coarse for a float64 run
-        self._divides_gradients = self.optimizer.supports_grad_scale and all(
-            param.dtype != torch.float64 for param in self.trainable.values()
-        )
+        self._has_float64 = any(param.dtype == torch.float64 for param in self.trainable.values())
 
     def _check_fused(self) -> None:
         conflicts = {
@@ -253,8 +251,9 @@ class TrainingLoop:
         # bit, and the weights of the ranks would drift apart.
         totals, norm = self.runtime.sum(totals, norm)
         skipped = totals[NOT_FINITE] > 0
-        norm = norm.to(torch.promote_types(norm.dtype, torch.float32)) * self._gradient_unit(totals)
-        self._apply_gradients(totals, norm, skipped)
+        unit = self._gradient_unit(totals)
+        norm = norm.to(torch.promote_types(norm.dtype, torch.float32)) * unit
+        self._apply_gradients(self.optimizer, self._gradients(), unit, norm, skipped)
         self.loss_scaler.update(skipped)
         return totals, norm, names
 
@@ -269,13 +268,13 @@ class TrainingLoop:
         totals, names = self._accumulate(step, losses.append)
         factor = self._gradient_unit(totals)
         skipped = ~torch.isfinite(totals[LOSS])
-        if self._divides_gradients:
-            self._scale_in_kernel(factor, skipped)
+        if self._divides_gradients(self.optimizer):
+            self._scale_in_kernel(self.optimizer, factor, skipped)
         elif skipped.item():
             losses.clear()
 
         def update(param: nn.Parameter) -> bool:
-            if param.grad is not None and not self._divides_gradients:
+            if param.grad is not None and not self._divides_gradients(self.optimizer):
                 self._scale([param.grad], factor)
             return self.optimizer.step_alone(self.step, param)
 
@@ -347,22 +346,28 @@ class TrainingLoop:
     def autocast(self) -> AbstractContextManager:
         return autocast(self.runtime.device, self.settings.mixed_precision)
 
-    def _apply_gradients(self, totals: Tensor, norm: Tensor, skipped: Tensor) -> None:
-        factor = self._gradient_unit(totals)
+    def _apply_gradients(
+        self, optimizer: LoopOptimizer, gradients: list[Tensor], unit: Tensor, norm: Tensor, skipped: Tensor
+    ) -> None:
+        """Clips and steps, unless `skipped`. unit: see `_gradient_unit`. norm: of the gradient of the mean loss."""
+        factor = unit
         max_norm = self.settings.max_grad_norm
         if max_norm:
             factor = factor * (max_norm / (norm + 1e-6)).clamp(max=1.0)
-        if self._divides_gradients:
-            self._scale_in_kernel(factor, skipped)
-            self.optimizer.step(self.step)
+        if self._divides_gradients(optimizer):
+            self._scale_in_kernel(optimizer, factor, skipped)
+            optimizer.step(self.step)
         elif not skipped.item():  # a sync, but non-fused optimizers make several anyway
-            self._scale(self._gradients(), factor)
-            self.optimizer.step(self.step)
+            self._scale(gradients, factor)
+            optimizer.step(self.step)
 
-    def _scale_in_kernel(self, factor: Tensor, skipped: Tensor) -> None:
+    def _divides_gradients(self, optimizer: LoopOptimizer) -> bool:
+        return optimizer.supports_grad_scale and not self._has_float64
+
+    def _scale_in_kernel(self, optimizer: LoopOptimizer, factor: Tensor, skipped: Tensor) -> None:
         # Fused optimizers divide by grad_scale and honor found_inf inside their kernel (torch.amp.GradScaler passes
         # them the same way). This saves a pass over the gradients, and the sync to decide whether to skip.
-        fused: Any = self.optimizer.torch  # torch declares neither attribute
+        fused: Any = optimizer.torch  # torch declares neither attribute
         fused.grad_scale = (1.0 / factor).float()
         fused.found_inf = skipped.float()
 

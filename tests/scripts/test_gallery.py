@@ -19,7 +19,7 @@ MAX_LINES = 60
 GALLERY = ROOT / "scripts" / "examples" / "gallery"
 KILLING = ROOT / "tests" / "support" / "gallery_programs.py"
 PROGRAMS = sorted(path.stem for path in GALLERY.glob("[!_]*.py"))
-IN_EVERY_RUN = ("detection", "graphs", "rnn")
+IN_EVERY_RUN = ("detection", "gan", "rnn")
 
 
 def programs() -> list[object]:

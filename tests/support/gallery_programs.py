@@ -87,6 +87,9 @@ class LoopByHand:
             if scheduler is not None:
                 scheduler.step()
 
+    def backward(self, loss: Tensor, name: str) -> None:
+        self._step(loss, self.optimizer[name])
+
     def _step(self, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
         optimizer.zero_grad()
         loss.backward()
