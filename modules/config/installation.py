@@ -58,7 +58,7 @@ def terminal_state_folder() -> Path:
 
 def runs_folder() -> Path:
     """The folder that a demo's run folder is made in: that of the checkout, else the one that a person works in."""
-    return (ROOT if not IS_INSTALLED else Path.cwd()) / "workspace"
+    return Path("workspace") if IS_INSTALLED else ROOT / "workspace"
 
 
 def window_folder() -> Path:

@@ -63,7 +63,7 @@ def on_one_rank(folder: Path) -> list[float]:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the commands are run by bash")
-def test_two_machines_train_by_the_written_commands_and_resume_from_the_disk_of_machine_0(machines, tmp_path):
+def test_machines_train_by_the_written_commands_and_resume_by_srun_from_the_disk_of_machine_0(machines, tmp_path):
     options = {"arguments": ["1"], "master_port": free_port(), "shell": "bash"}
     lines = [
         multi_node_commands("program.py", 2, 1, "127.0.0.1", folder=folder, **options)[number]
@@ -78,11 +78,12 @@ def test_two_machines_train_by_the_written_commands_and_resume_from_the_disk_of_
     assert "CHORUS_TOKEN is not set" not in said[0]
     assert not (machines[1] / "runs").exists()
 
-    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "2", "LOCAL_RANK": "0"}
-    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "PYTHONPATH": str(ROOT)}
+    shared = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_NNODES": "2", "SLURM_LOCALID": "0"}
+    shared |= {"SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_NODELIST": "node[1-2]", "PYTHONPATH": str(ROOT)}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = []
     for rank, folder in enumerate(machines):
-        own = environment | shared | {"RANK": str(rank), "GROUP_RANK": str(rank)}
+        own = environment | shared | {"SLURM_PROCID": str(rank), "SLURM_NODEID": str(rank)}
         ranks.append(ForkedScript([str(folder / "program.py"), "2"], own, folder / "output.txt", folder))
     assert [rank.wait(PATIENCE_SECONDS) for rank in ranks] == [0, 0], (machines[1] / "output.txt").read_text()
     assert history(machines[0]) == pytest.approx(on_one_rank(tmp_path), rel=1e-5)
