@@ -44,6 +44,8 @@ from modules.weights.libraries import import_pipeline
 from modules.weights.processors import load_processors
 from modules.weights.safe import load_tensors
 from modules.weights.transfers import DirectTransfers
+from tests.support import alike_families
+from tests.support.alike_families import once_for_each
 from tests.support.prepared import prepared
 from tests.support.short_training import load_plainly
 from tests.support.tiny_models import VARIANTS
@@ -653,6 +655,7 @@ def test_clips_from_their_first_frame_are_predicted_as_the_pipeline_does_it(clip
         assert largest_difference(without[:, :, -num_frames:], prediction) > 1e-4
 
 
+@once_for_each(alike_families.vae)
 def test_encoding_undoes_the_scale_and_shift_of_decoding(case):
     frames = 1 if case.family.layered else case.frames  # of which each is an image
     pixels = torch.rand(2, 3, *([frames] if frames > 1 else []), case.height, case.width) * 2 - 1
@@ -707,6 +710,7 @@ def test_a_batch_of_two_equals_two_singles(case):
     assert largest_difference(both[:1], both[1:]) > 1e-2
 
 
+@once_for_each(alike_families.blocks)
 def test_training_mode_and_gradient_checkpointing_change_no_prediction(case):
     pipe = case.fresh_pipe()
     for name in case.family.denoisers:
@@ -841,6 +845,7 @@ def test_only_components_that_the_family_names_have_weights_that_no_step_reaches
     assert loss.unused_parameters == bool(idle or case.family.experts)
 
 
+@once_for_each(alike_families.text)
 def test_a_text_is_read_from_the_cache_as_it_was_encoded(case, tmp_path):
     writer = TensorCache(tmp_path, "text", 0)
     for row, record in enumerate(case.records()):
@@ -871,6 +876,7 @@ def as_pixels(made):
     return np.concatenate([np.asarray(part, int) for part in parts], axis=-1)
 
 
+@once_for_each(alike_families.text)
 def test_samples_are_the_same_with_prompts_encoded_before_and_no_text_encoder_loaded(case, tmp_path):
     sample = case.sample(tmp_path, negative_prompt="the sky")
     requests = image_requests(sample)
@@ -927,6 +933,7 @@ def is_same(a, b):
     return a.shape == b.shape and torch.allclose(a, b, atol=1e-5)
 
 
+@once_for_each(alike_families.text)
 def test_an_empty_prompt_changes_no_other_that_is_encoded_with_it(case):
     prompts = [PROMPTS[0], ""]
     with torch.no_grad():
@@ -937,6 +944,7 @@ def test_an_empty_prompt_changes_no_other_that_is_encoded_with_it(case):
             assert largest_difference(one[name], value) <= 1e-5, name
 
 
+@once_for_each(alike_families.text)
 def test_text_is_encoded_with_only_the_text_encoders_in_memory(case):
     base = BaseModel(case.family, ModelConfig(base=case.folder), torch.device("cpu"))
     with base.using(*case.family.text_components) as pipe:
@@ -946,6 +954,7 @@ def test_text_is_encoded_with_only_the_text_encoders_in_memory(case):
         assert largest_difference(text[name], value) == 0.0
 
 
+@once_for_each(alike_families.text)
 def test_text_is_never_encoded_in_float16_where_activations_may_overflow(case):
     with torch.autocast("cpu", torch.float16):
         text = case.text(case.pipe)
@@ -953,6 +962,7 @@ def test_text_is_never_encoded_in_float16_where_activations_may_overflow(case):
         assert largest_difference(text[name], value) == 0.0, name
 
 
+@once_for_each(alike_families.adapters)
 def test_a_saved_lora_gives_a_fresh_pipeline_the_same_prediction(case, tmp_path):
     if "lora" not in case.family.methods:
         pytest.skip("the family has no LoRA")
@@ -971,6 +981,7 @@ def test_a_saved_lora_gives_a_fresh_pipeline_the_same_prediction(case, tmp_path)
     assert difference.min() > 1e-3  # of each row, so of each expert
 
 
+@once_for_each(alike_families.weights)
 def test_saved_full_weights_give_a_fresh_pipeline_the_same_prediction(case, tmp_path):
     base, config = training_base(case, "full")
     trained_parts = shake(base, config)

@@ -1,7 +1,7 @@
 """Methods with families: they train, and the saved model behaves in diffusers as it did in training.
 
-Every family has a cell here for each of its methods. For full fine-tunes and VAEs, one that would show nothing new only
-runs with `-m proof`, see `cells`.
+Every family has a cell here for each of its methods. One that would show little new only runs with `-m proof`, see
+`cells`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ from modules.weights.libraries import import_pipeline
 from modules.weights.lora_files import load_lora
 from modules.weights.processors import load_processors
 from modules.weights.safe import load_tensors
-from tests.support.preset_values import preset_values
+from tests.support.alike_families import text
 from tests.support.short_training import our_picture, plain_picture
 
 if TYPE_CHECKING:
@@ -45,23 +45,27 @@ SETTINGS = {
 
 
 def cells() -> Iterator[ParameterSet]:
-    """(method, family) of each run. Those whose claims other tests hold only run with `-m proof`.
+    """(method, family) of each run: one for each family, and one for each way to use a VAE and to encode words.
 
-    These are full fine-tunes of families with a preset for it, which test_presets.py trains, and a LoRA, whose cell
-    compares samples; test_conformance.py compares what is saved of them. A VAE is trained once for each way to use it.
+    Further ones only run with `-m proof`. These are full fine-tunes of families with a LoRA, whose cell compares
+    samples, too; test_conformance.py compares what is saved of them, test_presets.py trains some by their presets.
     """
-    in_presets = {(values["method"], values["family"]) for values in preset_values().values()}
-    vaes = set()
+    seen: list[tuple[str, Any]] = []
     for method in METHODS:
         for name, family in FAMILIES.items():
             if method not in family.methods:
                 continue
-            is_held = method == "full" and "lora" in family.methods and (method, name) in in_presets
-            if method == "vae":
-                vae = family.published.vae.class_name, family.codec, family.inpainting, family.needs_references
-                is_held = vae in vaes
-                vaes.add(vae)
-            yield pytest.param(method, name, marks=[pytest.mark.proof] if is_held else [])
+            part: Any = name
+            if method == "full" and "lora" in family.methods:
+                is_held = True
+            else:
+                if method == "vae":
+                    part = family.published.vae.class_name, family.codec, family.inpainting, family.needs_references
+                elif METHODS[method].facts.trains_words:
+                    part = text(family)
+                is_held = (method, part) in seen
+                seen.append((method, part))
+            yield pytest.param(method, name, marks=[pytest.mark.proof(family=name)] if is_held else [])
 
 
 def load(folder: Path) -> DiffusionPipeline:
@@ -92,7 +96,7 @@ def write_noise(path: str | Path, size: tuple[int, int]) -> None:
     Image.fromarray(np.random.default_rng(4).integers(0, 255, size[::-1], np.uint8)).convert("RGB").save(path)
 
 
-@pytest.mark.parametrize(("method", "family"), cells())
+@pytest.mark.parametrize(("method", "family"), list(cells()))
 def test_a_short_run_trains_and_the_saved_files_make_the_same_picture(
     method, family, make_config, train, tiny_model, family_data, untrained, tmp_path
 ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -16,6 +16,9 @@ from tests.support.ports import free_port
 from tests.support.preset_values import preset_values
 from tests.support.StartedRun import StartedRun
 
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
+
 # Each kind of memory-dependent change once: accumulation, bfloat16 weights with Adafactor, VAE checkpointing,
 # quantization.
 VARIANTS = ("sdxl-lora-8gb", "sd15-full-8gb", "sd15-vae-8gb", "zimage-lora-8gb")
@@ -26,19 +29,24 @@ WORD = ("embeddings.0.placeholder=number", "embeddings.0.initial_text=dog")  # t
 pytestmark = pytest.mark.slow
 
 
-def to_train() -> Iterator[str]:
-    """Every preset for full fine-tunes, which test_matrix.py relies on, and those others that show anything new: each
-    family once, and once each choice of settings, which most families share.
+def to_train() -> Iterator[ParameterSet]:
+    """Each choice of settings once, which most families share, full fine-tunes first, as they change all weights.
+
+    Further presets for full fine-tunes, and one of each other family, only run with `-m proof`: test_matrix.py trains
+    their families, too.
     """
     values = {name: of_one for name, of_one in preset_values().items() if name != "demo"}
     families, choices = set(), set()
     for name in sorted(values, key=lambda name: values[name]["method"] != "full"):
+        family, is_full = values[name]["family"], values[name]["method"] == "full"
         choice = frozenset(
             (path, repr(value)) for path, value in leaves(values[name]) if not path.startswith(BY_FAMILY)
         )
-        if values[name]["method"] == "full" or values[name]["family"] not in families or choice not in choices:
-            yield name
-        families.add(values[name]["family"])
+        if choice not in choices:
+            yield pytest.param(name, id=name)
+        elif is_full or family not in families:
+            yield pytest.param(name, id=name, marks=pytest.mark.proof(family=family))
+        families.add(family)
         choices.add(choice)
 
 
