@@ -10,7 +10,7 @@ gathered within it only; once a step, the groups sum their gradients.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,7 +18,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from modules.distributed.DataParallelRuntime import DataParallelRuntime, DataParallelSettings
 from modules.distributed.errors import RanksError
@@ -28,6 +27,7 @@ from modules.distributed.Heartbeat import Heartbeat
 from modules.distributed.placeholders import ReadRows, move_to_meta
 from modules.distributed.shards import first_row, full_tensor, is_sharded, local_part, sharing_group
 from modules.distributed.SharedBuffers import SharedBuffers
+from modules.distributed.synchronized_batch_norm import synchronized_batch_norm
 from modules.session.backups import part_name
 
 if TYPE_CHECKING:
@@ -40,7 +40,10 @@ MAX_SHARE = 0.1
 
 
 class ShardedRuntime(DataParallelRuntime):
-    """One rank of the default process group; of the settings, the two precisions and sharing_ranks have an effect."""
+    """One rank of the default process group.
+
+    Of the settings, the two precisions, sharing_ranks and sync_batch_norm have an effect.
+    """
 
     def __init__(
         self,
@@ -68,14 +71,43 @@ class ShardedRuntime(DataParallelRuntime):
         """
         if module in self._prepared:
             return module
+        self._begin(module)
+        has_own = any(True for _ in module.parameters(recurse=False))
+        for component in (module,) if has_own else module.children():
+            if _size(component):
+                self._copies[component] = FullCopy(component)
+                self._shard(component, blocks(component), self._settings.compute_precision)
+        self._finish(module, unused_parameters)
+        return module
+
+    def prepare_blocks(
+        self,
+        module: nn.Module,
+        parts: Sequence[nn.Module],
+        compute_precision: str = "no",
+        begin_part: Callable[[nn.Module], None] = lambda part: None,
+    ) -> None:
+        """Shards a module of any kind, as `prepare` does, which then returns it as it is.
+
+        parts: the modules in it that are gathered one at a time, inner ones first. No parameter may be both in one of
+            them and outside of it. What is in none of them is gathered for the whole pass.
+        compute_precision: as in DataParallelSettings.
+        begin_part: called with each part, and at last with the module, before its weights are divided; those of the
+            parts in it are divided already.
+        """
+        self._begin(module)
+        self._shard(module, parts, compute_precision, begin_part)
+        self._finish(module, unused_parameters=False)
+
+    def _begin(self, module: nn.Module) -> None:
         self._prepared.append(module)
         _check(module)
         if self._mesh is None:
             self._mesh = self._make_mesh()
-        has_own = any(True for _ in module.parameters(recurse=False))
-        for component in (module,) if has_own else module.children():
-            if _size(component):
-                self._shard(component)
+
+    def _finish(self, module: nn.Module, unused_parameters: bool) -> None:
+        if self._settings.sync_batch_norm:
+            self._add_batch_norms(module, unused_parameters)
         sizes = [(param.numel(), param.requires_grad) for param in module.parameters()]
         # Gradients that are exchanged only after the last pass are held in full until then: little for adapters, and
         # much too much for a whole model.
@@ -83,7 +115,6 @@ class ShardedRuntime(DataParallelRuntime):
         buffers = SharedBuffers(module, self.gather)
         buffers.start()
         self._buffers.append(buffers)
-        return module
 
     def _make_mesh(self) -> DeviceMesh:
         """The ranks in a row, or with one row for each copy of the model."""
@@ -99,15 +130,22 @@ class ShardedRuntime(DataParallelRuntime):
         rows = self.world_size // sharing
         return init_device_mesh(self.device.type, (rows, sharing), mesh_dim_names=("replicate", "shard"))
 
-    def _shard(self, component: nn.Module) -> None:
-        self._copies[component] = FullCopy(component)
+    def _shard(
+        self,
+        component: nn.Module,
+        parts: Iterable[nn.Module],
+        compute_precision: str,
+        begin_part: Callable[[nn.Module], None] = lambda part: None,
+    ) -> None:
         readers = move_to_meta(component)
-        for param in component.parameters():
-            param.data = param.data.contiguous()  # rows of channels-last weights are not contiguous
-        param_dtype = DTYPES.get(self._settings.compute_precision)
+        param_dtype = DTYPES.get(compute_precision)
         reduce_dtype = DTYPES.get(self._settings.reduce_precision, torch.float32 if param_dtype else None)
         policy = MixedPrecisionPolicy(param_dtype, reduce_dtype, cast_forward_inputs=False)  # autocast casts inputs
-        for part in (*blocks(component), component):
+        for part in (*parts, component):
+            begin_part(part)
+            for param in part.parameters():
+                if not is_sharded(param):
+                    param.data = param.data.contiguous()  # rows of channels-last weights are not contiguous
             # The root, too, is freed after its forward pass, so that outside of passes all parameters are sharded.
             sharded = fully_shard(part, mesh=self._mesh, reshard_after_forward=True, mp_policy=policy)
             sharded.set_force_sum_reduction_for_comms(True)  # then divided by the number of ranks; gloo has no mean
@@ -133,7 +171,8 @@ class ShardedRuntime(DataParallelRuntime):
         for root in self._roots:
             root.set_requires_gradient_sync(last or self._exchanges_each_pass)
             root.set_requires_all_reduce(last)  # between groups: their parts are summed up until then
-        yield
+        with synchronized_batch_norm(self._batch_norms, counts):
+            yield
         for buffers in self._buffers if last else ():
             buffers.after_step()
 
@@ -199,12 +238,6 @@ def _size(module: nn.Module) -> int:
 
 
 def _check(module: nn.Module) -> None:
-    for name, part in module.named_modules():
-        if isinstance(part, _BatchNorm) and part.training:
-            raise RanksError(
-                f"The BatchNorm layer {name} would train, which is not supported with sharded weights: set "
-                "distributed_strategy to ddp."
-            )
     dtypes = sorted({str(param.dtype).removeprefix("torch.") for param in module.parameters() if param.requires_grad})
     if len(dtypes) > 1:
         raise RanksError(

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from modules.config.errors import UserError
 from modules.distributed.Runtime import Runtime
+from modules.distributed.shards import Saved, assign, is_sharded
 from modules.engine.TopCheckpoints import Score, TopCheckpoints, best_first, scored
 from modules.session.atomic import remove_folder, sweep_temporaries
 from modules.session.backups import find_backups
+from modules.trainer.BackupRanks import BackupRanks
 from modules.trainer.BackupStore import Backup, BackupStore
+from modules.trainer.rank_checks import is_shared
 from modules.trainer.resuming import agreed_backup, newest_backup
 from modules.trainer.TrainingError import DamagedBackup, TrainingError
 
@@ -22,8 +25,8 @@ from modules.trainer.TrainingError import DamagedBackup, TrainingError
 class EngineCheckpoints:
     """The newest checkpoint in folder/checkpoints/last, the best one in best/, or several of the best in top/.
 
-    Rank 0 writes them in the background; every rank reads them. on_done(path, step) and on_warning(text) are
-    called from the writing thread.
+    Rank 0 writes them in the background, or all ranks their parts; every rank reads them. on_done(path, step) and
+    on_warning(text) are called from the writing thread.
     """
 
     def __init__(
@@ -57,6 +60,22 @@ class EngineCheckpoints:
     def top(self) -> list[Path]:
         """The folders of all checkpoints that were saved for their figure, the best one first."""
         return [checkpoint.path for checkpoint in best_first(scored(self._best.folder) + self._top.all())]
+
+    def divide(self) -> None:
+        """From now on, each rank writes what it holds itself, if all of them share the folder. All must call it."""
+        if self.are_in_parts:
+            return
+        if self._runtime.is_main:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        if is_shared(self._runtime, self._folder):
+            folders = [self._last.folder, self._best.folder, self._top.folder]
+            # the same for all, because the requests to the ranks are numbered
+            self._last.ranks = self._best.ranks = self._top.ranks = BackupRanks(self._runtime, folders)
+
+    @property
+    def are_in_parts(self) -> bool:
+        """Whether what is saved is to be this rank's part."""
+        return self._last.ranks is not None
 
     def save_last(self, state: dict[str, Any]) -> None:
         """Saves what `TrainingEngine.state_dict` returned. All ranks must call it."""
@@ -137,12 +156,13 @@ class EngineCheckpoints:
     def _may_write(self) -> bool:
         """Whether this rank writes; then what others have left is removed."""
         is_first, self._has_saved = not self._has_saved, True
-        if not self._runtime.is_main:
-            return False
-        if is_first:
-            sweep_temporaries(self._folder / "checkpoints")  # what a killed training was writing
-        self._remove_later()
-        return True
+        if self._runtime.is_main:
+            if is_first:
+                sweep_temporaries(self._folder / "checkpoints")  # what a killed training was writing
+            self._remove_later()
+        if self.are_in_parts:
+            self.close()  # the ranks write one checkpoint at a time
+        return self._runtime.is_main or self.are_in_parts
 
     def _remove_later(self) -> None:
         if self._went_back_to is None:
@@ -162,6 +182,24 @@ class EngineCheckpoints:
 def load_model(model: nn.Module, backup: Backup) -> None:
     """Loads the weights for inference. Raises UserError if they are another model's."""
     try:
-        model.load_state_dict(backup.tensors["model"])
+        if any(map(is_sharded, model.parameters())):
+            _load_parts(model, backup.tensors["model"])
+        else:
+            model.load_state_dict(backup.tensors["model"])
     except RuntimeError as error:
         raise UserError(f"The checkpoint belongs to another model: {str(error).splitlines()[-1].strip()}") from error
+
+
+def _load_parts(model: nn.Module, saved: Mapping[str, Saved]) -> None:
+    """Loads whole tensors into a model of which this rank has only some rows. Raises RuntimeError as torch does."""
+    own = model.state_dict()
+    for name, value in own.items():
+        if name not in saved:
+            raise RuntimeError(f"Missing key(s) in state_dict: {name!r}.")
+        if isinstance(value, Tensor) and value.shape != saved[name].shape:
+            raise RuntimeError(f"size mismatch for {name}: {tuple(saved[name].shape)} against {tuple(value.shape)}.")
+    if foreign := sorted(saved.keys() - own.keys()):
+        raise RuntimeError(f"Unexpected key(s) in state_dict: {foreign[0]!r}.")
+    for name, value in own.items():
+        if isinstance(value, Tensor):
+            assign(value, saved[name])

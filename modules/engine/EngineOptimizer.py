@@ -12,6 +12,8 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from modules.config.counted import counted
 from modules.config.errors import UserError
+from modules.distributed.DividedUpdates import DividedUpdates
+from modules.distributed.Runtime import Runtime
 from modules.distributed.shards import Saved
 from modules.trainer.LoopOptimizer import LoopOptimizer
 from modules.trainer.optimizers import load_parameter_state, parameter_state
@@ -20,17 +22,24 @@ from modules.trainer.optimizers import load_parameter_state, parameter_state
 class EngineOptimizer(LoopOptimizer):
     """A torch optimizer with an optional scheduler, which steps after every optimizer step or after every epoch.
 
-    model: whose parameters it trains, or some of them.
+    model: whose parameters it trains, or some of them. runtime: which may divide the updates among ranks.
     """
 
     def __init__(
-        self, optimizer: Optimizer, scheduler: LRScheduler | None, interval: Literal["epoch", "step"], model: nn.Module
+        self,
+        optimizer: Optimizer,
+        scheduler: LRScheduler | None,
+        interval: Literal["epoch", "step"],
+        model: nn.Module,
+        runtime: Runtime,
     ):
         super().__init__(optimizer)
         self.scheduler = scheduler
         self._interval = interval
         own = {param for group in optimizer.param_groups for param in group["params"]}
-        self._others = [param for param in model.parameters() if param.requires_grad and param not in own]
+        trainable = [param for param in model.parameters() if param.requires_grad]
+        self._others = [param for param in trainable if param not in own]
+        self._divided = runtime.divide_updates([param for param in trainable if param in own])
 
     @property
     def params(self) -> list[nn.Parameter]:
@@ -42,8 +51,16 @@ class EngineOptimizer(LoopOptimizer):
         for param in self._others:
             param.grad = None
 
+    @property
+    def divided(self) -> DividedUpdates | None:
+        return self._divided
+
     def step(self, step: int) -> None:
+        if self._divided:
+            self._divided.clear_other_gradients()
         self.torch.step()
+        if self._divided:
+            self._divided.exchange()
         if self.scheduler is not None and self._interval == "step":
             self.scheduler.step()
 
@@ -60,6 +77,8 @@ class EngineOptimizer(LoopOptimizer):
 
     def state(self, names: dict[Tensor, str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors, data = parameter_state(self.torch, names)
+        if self._divided:
+            data["state"] = self._divided.merged(data["state"])
         groups = [{key: group[key] for key in group if key != "params"} for group in self.torch.param_groups]
         data["groups"] = _to_json(groups)
         data["scheduler"] = _to_json(self.scheduler.state_dict()) if self.scheduler is not None else None
@@ -81,7 +100,8 @@ class EngineOptimizer(LoopOptimizer):
             )
 
     def load_state(self, names: dict[Tensor, str], tensors: Mapping[str, Saved], data: dict[str, Any]) -> None:
-        load_parameter_state(self.torch, names, tensors, data)
+        own, own_data = self._divided.of_own(names, tensors, data) if self._divided else (tensors, data)
+        load_parameter_state(self.torch, names, own, own_data)
         for group, saved in zip(self.torch.param_groups, data["groups"], strict=True):
             group.update(_restore_types(saved, group))
         if self.scheduler is not None and data["scheduler"] is not None:

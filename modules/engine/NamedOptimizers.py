@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from modules.config.errors import UserError
+from modules.distributed.Runtime import Runtime
 from modules.distributed.shards import Saved
 from modules.engine.EngineOptimizer import EngineOptimizer
 from modules.trainer.LoopOptimizer import LoopOptimizer
@@ -72,12 +73,20 @@ def adapted(
     scheduler: LRScheduler | Mapping[str, LRScheduler] | None,
     interval: Literal["epoch", "step"],
     model: nn.Module,
+    runtime: Runtime,
 ) -> EngineOptimizer | NamedOptimizers:
-    """What the loop drives, for one optimizer or several by name, each with its scheduler if there is one."""
+    """What the loop drives, for one optimizer or several by name, each with its scheduler if there is one.
+
+    Raises UserError for several where ranks share weights or the optimizer's state.
+    """
     if isinstance(optimizer, Mapping):
         schedulers = scheduler if isinstance(scheduler, Mapping) else {}
-        return NamedOptimizers(
-            {name: EngineOptimizer(own, schedulers.get(name), interval, model) for name, own in optimizer.items()}
-        )
+        several = {
+            name: EngineOptimizer(own, schedulers.get(name), interval, model, runtime)
+            for name, own in optimizer.items()
+        }
+        if runtime.shards or any(own.divided for own in several.values()):
+            raise UserError("optimizer: several optimizers work with strategy='ddp' only; use that, or one optimizer.")
+        return NamedOptimizers(several)
     assert not isinstance(scheduler, Mapping)  # it is checked
-    return EngineOptimizer(optimizer, scheduler, interval, model)
+    return EngineOptimizer(optimizer, scheduler, interval, model, runtime)

@@ -14,6 +14,7 @@ from modules.engine.Monitor import Mode
 from modules.session.atomic import remove_folder
 from modules.session.backups import ENGINE, STATE_NAME, find_backups
 from modules.session.names import safe_file_name
+from modules.trainer.BackupRanks import BackupRanks
 from modules.trainer.BackupStore import BackupStore
 
 
@@ -75,7 +76,10 @@ class TopCheckpoints:
     """Checkpoints in folder/NAME/step-N, where NAME says when each was saved and its score.
 
     Rank 0 writes them in the background. on_done(path, step) and on_warning(text) are called from the writing thread.
+    ranks: if each of them writes its part; all then call `save`.
     """
+
+    ranks: BackupRanks | None = None
 
     def __init__(self, folder: Path, on_done: Callable[[Path, int], None], on_warning: Callable[[str], None]):
         self.folder = folder
@@ -111,6 +115,7 @@ class TopCheckpoints:
 
         folder.mkdir(parents=True, exist_ok=True)
         self._writing = BackupStore(folder, 1, done, self._on_warning)
+        self._writing.ranks = self.ranks
         self._writing.write(state["tensors"], state["data"])
 
     def close(self) -> None:

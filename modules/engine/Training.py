@@ -71,7 +71,9 @@ class Training:
         self._monitor = arguments.monitored()
         self._totals = EpochTotals()
         self._since_validation = EpochTotals()  # with `validate_every_steps`
-        self._optimizer = adapted(arguments.optimizer, arguments.scheduler, arguments.scheduler_interval, parts.model)
+        self._optimizer = adapted(
+            arguments.optimizer, arguments.scheduler, arguments.scheduler_interval, parts.model, parts.runtime
+        )
         self._source = step_source(arguments.train_loader, parts.runtime, arguments.accumulation, parts.seed)
         self._loop = self._make_loop()
         self._has_compared = False  # the weights of the ranks
@@ -118,6 +120,8 @@ class Training:
             checkpoints.start_fresh()
         else:
             self._continue_from(backup)
+        if self._parts.runtime.shards or self._optimizer.divided:
+            checkpoints.divide()
 
     def run(self) -> None:
         """Trains to the last epoch or step, or until it is asked to stop."""
@@ -217,7 +221,7 @@ class Training:
         Its figures are not in the checkpoints: a training that is resumed with more steps goes on with this epoch.
         """
         by_step = self._arguments.validate_every_steps is not None
-        figures, state = self._figures(self._totals, validates=not by_step), self.state()
+        figures, state = self._figures(self._totals, validates=not by_step), self._saved_state()
         if self._arguments.save_last:
             self._parts.checkpoints.save_last(state)
         is_best = self._add_epoch(figures)
@@ -285,19 +289,29 @@ class Training:
 
     # --- checkpoints ----------------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
-        """See `TrainingEngine.state_dict`."""
-        tensors, data = self._loop.state()
+    def state(self, in_parts: bool = False) -> dict[str, Any]:
+        """See `TrainingEngine.state_dict`. in_parts: as in `TrainingLoop.state`, but rank 0 gets the whole model."""
+        tensors, data = self._loop.state(in_parts)
         data[ENGINE] = {
             "history": self.history.to_json(),
             "epoch_totals": self._totals.to_json(),
             "since_validation": self._since_validation.to_json(),
         }
         with self._loop.inference_weights():
-            used = self._parts.model.state_dict()  # its tensors keep the weights that they have here
-        if self._parts.ema.enabled:
-            tensors["training"] = tensors["model"]
-        return {"tensors": {**tensors, "model": used}, "data": data}
+            # its tensors keep the weights that they have here
+            used = self._parts.runtime.full_tensors(self._parts.model.state_dict())
+        files: dict[str, dict[str, Tensor]] = {}
+        for file, group in tensors.items():
+            if file.partition("-")[0] != "model":
+                files[file] = group
+            elif self._parts.ema.enabled:
+                files[file.replace("model", "training", 1)] = group
+        if self._parts.runtime.is_main or not in_parts:
+            files["model"] = used
+        return {"tensors": files, "data": data}
+
+    def _saved_state(self) -> dict[str, Any]:
+        return self.state(self._parts.checkpoints.are_in_parts)
 
     def _save_if_best(self, figures: dict[str, float], is_best: bool, state: dict[str, Any] | None = None) -> None:
         """Saves `state`, by default that of now, if it is the best so far, or among the `save_top_k` best."""
@@ -305,14 +319,14 @@ class Training:
         score = Score(monitor.name, monitor.mode, figures[monitor.name])
         if arguments.save_top_k is None:
             if is_best and arguments.save_best:
-                checkpoints.save_best(state or self.state(), score)
+                checkpoints.save_best(state or self._saved_state(), score)
         elif checkpoints.is_among_best(score, arguments.save_top_k):
             by_step = arguments.validate_every_steps is not None
             at = f"step-{self._loop.step}" if by_step else f"epoch-{self.history.num_epochs}"
-            checkpoints.save_among_best(state or self.state(), score, at, arguments.save_top_k)
+            checkpoints.save_among_best(state or self._saved_state(), score, at, arguments.save_top_k)
 
     def _save_last(self) -> None:
-        self._parts.checkpoints.save_last(self.state())
+        self._parts.checkpoints.save_last(self._saved_state())
 
     def _save_within_epoch(self) -> None:
         """After the last step of an epoch, `_end_epoch` saves when history and scheduler are past it, too."""

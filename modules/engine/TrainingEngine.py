@@ -8,7 +8,7 @@ and two ranks with batches of 32 give the same loss curve, up to rounding.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
@@ -38,6 +38,7 @@ from modules.engine.metrics import Metric
 from modules.engine.Monitor import Mode
 from modules.engine.RankContext import rank_context
 from modules.engine.same_ranks import check_same_program
+from modules.engine.Sharding import Sharding, Strategy
 from modules.engine.Task import Criterion, StepFn, Task
 from modules.engine.TrainArguments import TrainArguments
 from modules.engine.Training import EngineParts, Training
@@ -72,6 +73,13 @@ class TrainingEngine:
     experiment_name, output_dir: checkpoints, history.json and TensorBoard logs are written to
         output_dir/experiment_name.
     seed: determines the order of the samples, what datasets draw while they load them, and dropout.
+    strategy: what ranks share. "ddp": nothing; "zero1": the optimizer's state; "fsdp": also weights and gradients;
+        "hsdp": as "fsdp", but within groups of ranks. With the last two, make the optimizer after the engine, which
+        replaces the parameters of the model.
+    shard_blocks: the classes of modules that are gathered one at a time, such as the blocks of a transformer; by
+        default, they are chosen by size.
+    shard_group_size: ranks in a group of "hsdp"; by default those of a machine.
+    activation_checkpointing: keep only the inputs of these blocks for the backward pass, which computes them again.
 
     Raises UserError, with a one-sentence message, for mistakes of the caller.
     """
@@ -92,13 +100,18 @@ class TrainingEngine:
         experiment_name: str = "experiment",
         output_dir: str | os.PathLike = "runs",
         seed: int = 42,
+        strategy: Strategy = "ddp",
+        shard_blocks: Sequence[type[nn.Module]] | None = None,
+        shard_group_size: int | None = None,
+        activation_checkpointing: bool = False,
     ):
         check_model(model)
         check_ema_decay(ema_decay)
-        model = bare_model(model)
-        self.runtime = make_runtime(device, distributed, local_rank, world_size, backend, sync_batchnorm)
+        self.model = bare_model(model)
+        sharding = Sharding(strategy, shard_blocks, shard_group_size, activation_checkpointing)
+        sharding.check(self.model)
+        self.runtime = make_runtime(device, distributed, local_rank, world_size, backend, sync_batchnorm, sharding)
         self.device = self.runtime.device
-        self.model = model.to(self.device)
         self.seed = seed
         self.folder = Path(output_dir) / safe_file_name(experiment_name)
         self.history = History()
@@ -107,6 +120,8 @@ class TrainingEngine:
             introduce_ranks(backend, self._precision)
             check_same_program(self.runtime, experiment_name, seed, self.model)
         self._listeners = listeners(None, self.is_main_process)
+        if warning := sharding.prepare(self.model, self.runtime, self._precision):
+            self._listeners.on_warning(warning)
         self._commands = EngineCommands()
         self._checkpoints = EngineCheckpoints(self.folder, self.runtime, self._on_checkpoint, self._on_warning)
         ema = EmaConfig(enabled=use_ema, decay=ema_decay)
@@ -328,10 +343,11 @@ class TrainingEngine:
         """Everything needed to resume exactly: {"tensors": file -> name -> tensor, "data": plain data}.
 
         The tensors are live, not copies. tensors["model"] is the model's state_dict, with the averaged weights if there
-        are any. Complete only after the first call of `train`. All ranks must call it.
+        are any. Complete only after the first call of `train`. All ranks must call it; where they share weights or the
+        optimizer's state, rank 0 gets all, and the others may get nothing.
         """
         if self._training is None:
-            return {"tensors": {"model": self.model.state_dict()}, "data": {}}
+            return {"tensors": {"model": self.runtime.full_tensors(self.model.state_dict())}, "data": {}}
         return self._training.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

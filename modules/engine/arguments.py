@@ -16,11 +16,13 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import Dataset, IterableDataset
 
 from modules.config.errors import UserError
+from modules.distributed.shards import is_sharded
 from modules.engine.Monitor import Monitor
 
 Backend = Literal["auto", "nccl", "gloo"]
 BACKENDS = (None, *get_args(Backend))
 INTERVALS = ("epoch", "step")
+OF_WHOLE_MATRICES = ("Adafactor", "Muon")  # classes of torch's optimizers
 OWN_FIGURES = ("loss", "train_loss", "val_loss", "lr")
 
 
@@ -142,9 +144,18 @@ def check_optimizer(optimizer: Any, model: nn.Module) -> None:
             "optimizer: ZeroRedundancyOptimizer has only a part of its state on each rank, which checkpoints would "
             "lose; pass the optimizer inside it."
         )
+    shards = any(map(is_sharded, model.parameters()))
+    if shards and type(optimizer).__name__ in OF_WHOLE_MATRICES:
+        raise UserError(
+            f"optimizer: {type(optimizer).__name__} needs whole matrices, of which each rank has some rows; use AdamW, "
+            "or strategy='zero1'."
+        )
     own = set(model.parameters())
     if any(param not in own for group in optimizer.param_groups for param in group["params"]):
-        raise UserError("optimizer: it has parameters that are not the model's; create it with model.parameters().")
+        order = " after the engine, which replaces them" if shards else ""
+        raise UserError(
+            f"optimizer: it has parameters that are not the model's; create it with model.parameters(){order}."
+        )
 
 
 def check_scheduler(scheduler: Any, interval: Any, optimizer: Optimizer) -> None:

@@ -30,11 +30,13 @@ def measure(model: nn.Module, loader: Iterable[Any], task: Task, runtime: Runtim
     """
     figures = MeanFigures(task.metrics, runtime.device)
     for step in step_source(loader, runtime, Accumulation(), seed).steps(0):
-        if step.padding:
+        if step.padding and not runtime.shards:  # where ranks share weights, all must make the same passes
             continue
         runtime.heartbeat.beat()
         ((batch, planned),) = step.counted()
-        result = task.run(model, to_device(batch, runtime.device), planned)
+        result = task.run(model, to_device(batch, runtime.device), planned, measures=not step.padding)
+        if step.padding:
+            continue
         for name, pair in result.sums.items():
             figures.add(name, *pair)
         figures.add("loss", *mean_to_sum(result.loss, result.samples, runtime.device))

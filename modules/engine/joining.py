@@ -15,6 +15,7 @@ from modules.distributed.setup_distributed import create_runtime, setup_distribu
 from modules.distributed.usable_gpus import supports_bf16, usable_device
 from modules.engine.arguments import Backend, check_backend
 from modules.engine.RankContext import rank_context
+from modules.engine.Sharding import Sharding
 
 DEFAULT_PORT = "12355"
 ADDRESS = "MASTER_ADDR and MASTER_PORT"
@@ -54,6 +55,7 @@ def make_runtime(
     world_size: int,
     backend: Backend | None,
     sync_batchnorm: bool,
+    sharding: Sharding,
 ) -> Runtime:
     """The Runtime for the arguments of TrainingEngine. If `distributed`, the ranks join unless they have joined."""
     check_backend(backend)
@@ -63,7 +65,7 @@ def make_runtime(
         if world_size > 1:
             raise UserError(f"TrainingEngine(world_size={world_size}): several ranks need distributed=True.")
         return Runtime(wanted or default_device(), heartbeat)
-    config = _settings(backend)
+    config = _settings(backend, sharding=sharding)
     with heartbeat.phase("joining"):
         joined_local, _, joined_size = setup_distributed(config, tell=None, address_settings=ADDRESS)
     if (world_size > 1 and joined_size != world_size) or (local_rank > 0 and joined_local != local_rank):
@@ -72,7 +74,9 @@ def make_runtime(
             f"{joined_local} of {joined_size} ranks; call TrainingEngine.setup_distributed first, or start the program "
             "with torchrun."
         )
+    sharding.check_backend()
     runtime = create_runtime(config, heartbeat, sync_batch_norm=sync_batchnorm)
+    sharding.check_ranks(runtime)
     if wanted is not None and wanted.type != runtime.device.type:
         raise UserError(f"device {str(device)!r}: the ranks have joined with {runtime.device}; omit device.")
     return runtime
@@ -94,7 +98,10 @@ def precision_name(use_amp: bool, dtype: torch.dtype | None, device: torch.devic
     return PRECISIONS[dtype]
 
 
-def _settings(backend: Backend | None, precision: Precision = "no") -> TrainConfig:
-    """The settings with which the ranks are joined."""
+def _settings(backend: Backend | None, precision: Precision = "no", sharding: Sharding | None = None) -> TrainConfig:
+    """The settings with which the ranks are joined, and their runtime is made."""
     model = ModelConfig(mixed_precision=precision)
-    return TrainConfig(model=model, enable_multi_gpu=True, distributed_backend=backend or "auto")
+    config = TrainConfig(model=model, enable_multi_gpu=True, distributed_backend=backend or "auto")
+    if sharding is not None:
+        sharding.configure(config)
+    return config

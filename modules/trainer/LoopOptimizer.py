@@ -204,9 +204,7 @@ class ScheduledOptimizer(LoopOptimizer):
 
     def load_state(self, names: dict[Tensor, str], tensors: Mapping[str, Saved], data: dict[str, Any]) -> None:
         if self._divided:
-            others = {name for param, name in names.items() if not self._divided.is_own(param)}
-            tensors = {key: value for key, value in tensors.items() if key.rpartition("/")[0] not in others}
-            data = {**data, "state": {name: value for name, value in data["state"].items() if name not in others}}
+            tensors, data = self._divided.of_own(names, tensors, data)
         super().load_state(names, tensors, data)
         if self._host:
             self._host.adopt()

@@ -184,7 +184,7 @@ class TrainingLoop:
         files: dict[str, dict[str, Tensor]] = {}
         for file, group in tensors.items():
             holder = self.optimizer.divided if file == "optimizer" and self.optimizer.divided else self.runtime
-            files |= holder.parts(file, group) if in_parts else {file: self.runtime.full_tensors(group)}
+            files |= holder.parts(file, group) if in_parts else {file: holder.full_tensors(group)}
         return files, {
             "step": self.step,
             "epoch": self.epoch,

@@ -23,7 +23,9 @@ PROGRAMS = {
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
 
 
-@pytest.mark.parametrize(("name", "figure"), [("direct", "accuracy"), ("launched", "loss"), ("readme", "loss")])
+@pytest.mark.parametrize(
+    ("name", "figure"), [("direct", "accuracy"), ("launched", "loss"), ("sharded", "loss"), ("readme", "loss")]
+)
 def test_a_program_runs_as_printed(name, figure, tmp_path):
     program, output = tmp_path / f"{name}.py", tmp_path / "output.txt"
     program.write_text(PROGRAMS[name], encoding="utf-8")

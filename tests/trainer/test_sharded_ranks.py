@@ -310,11 +310,7 @@ def test_ranks_are_refused_what_they_do_not_support_even_if_multi_gpu_is_off(set
 
 
 def test_modules_that_cannot_be_sharded_are_refused(two_ranks):
-    for norm, mixed, groups in two_ranks.run(sharding_scenarios.refuse_modules):
-        assert norm == (
-            "The BatchNorm layer 0 would train, which is not supported with sharded weights: set distributed_strategy "
-            "to ddp."
-        )
+    for mixed, groups in two_ranks.run(sharding_scenarios.refuse_modules):
         assert mixed == (
             "The trained weights are in float32 and float64, and to be sharded all must have the same dtype: set "
             "model.weight_dtype to float32, or distributed_strategy to ddp."
