@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -125,8 +126,10 @@ def has_gpu() -> bool:
 
 def _room(device: str) -> Room:
     """What the parts may take together. Of a GPU of unknown size, one part at a time is to be content with it."""
+    if device == CPU:
+        return Room(math.inf, num_cores())
     processes = max(1, num_cores() // CORES_OF_A_PART)
-    memory = [gpu.memory_bytes for gpu in list_gpus()[:1]] if device == GPU else []
+    memory = [gpu.memory_bytes for gpu in list_gpus()[:1]]
     return Room(memory[0] / 2**30 - SPARE_GIB if memory and memory[0] else 0.0, processes)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
+from scripts.gpu.cases import is_cuda
 from scripts.gpu.parts import Part
 from scripts.gpu.results import append_line
 
@@ -24,11 +25,13 @@ ENVIRONMENT = {
     "TRANSFORMERS_VERBOSITY": "error",
     "DIFFUSERS_VERBOSITY": "error",
     "TQDM_DISABLE": "1",
-    "OMP_NUM_THREADS": "2",
     "TORCHINDUCTOR_COMPILE_THREADS": "4",
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     "PYTHONUNBUFFERED": "1",
 }
+
+
+THREADS, REHEARSING_THREADS = 2, 1  # of a process; the operations of tiny models are not worth sharing
 
 
 class Room(NamedTuple):
@@ -88,10 +91,11 @@ def _start(part: Part, device: str, results: Path, left: float, say: Callable[[s
     log = results.with_name(f"{part.name}.log").open("a", encoding="utf-8")
     command = [sys.executable, *PROGRAM, part.name, "--device", device, "--results", str(results)]
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    threads = THREADS if is_cuda(device) else REHEARSING_THREADS
     process = subprocess.Popen(
         command,
         cwd=ROOT,
-        env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
+        env={**os.environ, **ENVIRONMENT, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": path},
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,

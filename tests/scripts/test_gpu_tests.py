@@ -137,6 +137,20 @@ def test_parts_run_beside_each_other_where_there_is_room(begins, running, room, 
     assert fits(begins, running, room) is expected
 
 
+def test_a_rehearsal_runs_as_many_parts_as_there_are_cores_with_a_thread_each(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu_tests, "num_cores", lambda: 2)
+    large = replace(SMALL, gib=1000)  # no GPU has to hold them
+    room = gpu_tests._room("cpu")
+    assert fits(large, [large], room)
+    assert not fits(large, [large, large], room)
+    threads = "import os; print(os.environ['OMP_NUM_THREADS'])"
+    monkeypatch.setattr(scheduling, "PROGRAM", ("-c", threads))
+    for device, expected in (("cpu", "1"), ("cuda:0", "2")):
+        part = replace(SMALL, name=device.partition(":")[0])
+        run_parts([part], device, tmp_path / "results.jsonl", room, None, lambda text: None)
+        assert (tmp_path / f"{part.name}.log").read_text(encoding="utf-8").split() == [expected]
+
+
 @pytest.mark.parametrize(("device", "num_processes"), [("cuda:0", 3), ("cpu", 2)])
 def test_a_case_whose_process_dies_is_said_to_have_failed(device, num_processes, tmp_path, monkeypatch):
     """On a GPU, each case has a process of its own; a rehearsal has no time to start so many."""
