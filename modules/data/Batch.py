@@ -31,7 +31,7 @@ class Batch:
             height and width of the crop.
         references: of each sample, the normalized latents of its reference images, not batched, whose sizes may differ.
         first_frame: [B, C, F, H, W], normalized latents of the clips with gray in place of all frames but the first
-            (and the last, see `last_given`); of families with `encode_first`, what that gives.
+            (and the last, see `last_given`); or what the family's FirstFrame encodes.
         last_given: bool[B], clips whose `first_frame` shows the last frame, too.
         first_given: bool[B], clips whose first latent frame gets no noise and is no part of the loss.
         image_features: [B, tokens, width], what an image encoder makes of the first frames.

@@ -34,7 +34,7 @@ class LatentEncoder:
 
     A size that did not fit is not tried again. Tiled latents differ slightly, because each tile is encoded without its
     surroundings and blended where tiles overlap.
-    pipe: with the `image_components` of a family that has some.
+    pipe: with the components of the family's FirstFrame, if it has some.
     """
 
     def __init__(self, family: Family, vae: ModelMixin, pipe: DiffusionPipeline | None = None):
@@ -99,7 +99,7 @@ class LatentEncoder:
         return self.encode_clip(gray_elsewhere)
 
     def image_features(self, frames: Callable[[], Iterator[np.ndarray]]) -> Tensor:
-        """Of a clip, as a row of the `image_features` in `Batch.given`, for families that have `image_components`."""
+        """Of a clip, as a row of the `image_features` in `Batch.given`, if the family's FirstFrame has components."""
         import torch
 
         assert self._pipe is not None

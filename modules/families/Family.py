@@ -14,7 +14,7 @@ from modules.config.methods import methods_for
 from modules.config.ResolutionShift import ShiftLaw
 from modules.config.TrainingTimesteps import TrainingTimesteps
 from modules.families.Codec import Codec
-from modules.families.inpainting import MaskResolution
+from modules.families.conditions import Condition, Conditioned
 from modules.families.LayerNames import LayerNames
 from modules.families.PublishedModel import PublishedModel
 from modules.families.TextEncoding import Conditioning, TextEncoding
@@ -22,11 +22,9 @@ from modules.families.TextEncoding import Conditioning, TextEncoding
 if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
-    from PIL.Image import Image
     from torch import Tensor
 
     from modules.config.ModelConfig import ModelConfig
-    from modules.families.reference_sizes import Size
 
     CallAttributes = Callable[[DiffusionPipeline, int | None, int | None, float], Mapping[str, Any]]
 
@@ -60,7 +58,7 @@ class DenoiserCall:
 
 
 @dataclass(frozen=True)
-class Family:
+class Family(Conditioned):
     """A family of models with the same architecture and conventions.
 
     name: as in the settings. label: as shown to users.
@@ -90,35 +88,12 @@ class Family:
     unused: components that training never needs, which are not loaded.
     read_when_built: components that the pipeline looks at when it is created, loaded or not.
     optional: components that a model may lack -> prefix of their tensors in a single-file checkpoint.
-    takes_sizes: whether the denoiser takes the original size, crop and bucket of each image (`sizes` of `Batch.given`).
     takes_guidance: whether the denoiser takes a guidance scale, as guidance-distilled models do.
-    max_references: number of reference images that the denoiser can see beside the noised latents; the pipeline's
-        `__call__` takes them as `image`.
-    inpainting: for models that paint a part of an image, how the denoiser sees the mask in `Batch.given`: as one
-        channel in the resolution of the latents, or with a channel for each pixel of a latent cell; "" for others. The
-        pipeline's `__call__` takes `image` and `mask_image`.
-    needs_references: whether it sees at least one in each forward pass.
-    reference_size: aspect ratio (width / height) -> the size in which the denoiser sees a reference, to which the
-        pipeline resizes it; None if that depends on the size of the image to be made.
-    layer_options: for models that decompose an image into layers: (number of layers, width, height of the image) ->
-        arguments for the pipeline's `__call__`. The frames of their latents are the image and its layers, and their
-        only reference is the image itself. None for others.
+    conditions: what the denoiser sees beside text and latents, at most one of each kind.
     frame_step: a clip of a video model has a multiple of this many frames, and one more; 0 for models of images.
     frames_per_token: how many further frames of a clip take the denoiser as long as an image does; 0 for as many as
         `frame_step`.
     fps: frames per second of the videos that a video model was trained on.
-    image_pipeline: the diffusers class for videos whose first frame is given as an image; empty if the denoiser can't
-        keep a frame without noise.
-    needs_first_frame: whether the denoiser always sees the first frame of a clip, so that it
-        trains clips only, and samples start from an image.
-    takes_last_frame: whether the denoiser can also be given the last frame; the pipeline's
-        `__call__` takes it as `last_image`. needs_last_frame: whether it always is.
-    encode_first: (family, VAE, first frame [1, 3, H, W] in [-1, 1]) -> the `first_frame` of one clip,
-        [1, C, 1, h, w]; None if that is the clip with gray behind its first frame.
-    image_components: an image encoder that sees the first frame beside the VAE, and its processor; () for none.
-    image_features: (pipeline, images) -> what the denoiser takes of the image encoder, [tokens, width]; None unless
-        there are `image_components`. images: the first frame, in the size of the clip, and the last one if the family
-        `needs_last_frame`.
     min_sample_steps: the fewest steps that the pipeline can sample in.
     patch_size: latent cells along each side of a token, for shifting timesteps by resolution.
     shift_law: how the shift of timesteps by resolution grows with the size of an image, as in ResolutionShift.
@@ -190,23 +165,11 @@ class Family:
     unused: tuple[str, ...] = ()
     read_when_built: tuple[str, ...] = ()
     optional: Mapping[str, str] = field(default_factory=dict)
-    takes_sizes: bool = False
     takes_guidance: bool = False
-    max_references: int = 0
-    inpainting: MaskResolution = ""
-    needs_references: bool = False
-    reference_size: Callable[[float], Size] | None = None
-    layer_options: Callable[[int, int, int], Mapping[str, Any]] | None = None
+    conditions: tuple[Condition, ...] = ()
     frame_step: int = 0
     frames_per_token: int = 0
     fps: float = 16.0
-    image_pipeline: str = ""
-    needs_first_frame: bool = False
-    takes_last_frame: bool = False
-    needs_last_frame: bool = False
-    encode_first: Callable[[Family, ModelMixin, Tensor], Tensor] | None = None
-    image_components: tuple[str, ...] = ()
-    image_features: Callable[[DiffusionPipeline, list[Image]], Tensor] | None = None
     min_sample_steps: int = 1
     patch_size: int = 2
     shift_law: ShiftLaw = "exponential"
@@ -242,18 +205,6 @@ class Family:
     def pipelines(self) -> tuple[str, ...]:
         """All diffusers pipeline classes whose folders this family can train."""
         return (self.pipeline, *self.other_pipelines)
-
-    @property
-    def layered(self) -> bool:
-        """Whether it decomposes an image into transparent layers."""
-        return self.layer_options is not None
-
-    @property
-    def max_input_images(self) -> int:
-        """How many images a sample can start from: references, first and last frame of a video, or one to paint in."""
-        if self.inpainting:
-            return 1
-        return 1 + self.takes_last_frame if self.image_pipeline else self.max_references
 
     @property
     def methods(self) -> tuple[str, ...]:

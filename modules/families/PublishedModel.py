@@ -33,7 +33,7 @@ class PublishedModel:
     text: name of a text encoding output -> its shape for one prompt.
     side: the native resolution in pixels, as the side of a square.
     connectors: the components in `Family.text.connectors`.
-    image_features: the shape of what `Family.image_features` gives of one clip; () where it has none.
+    image_features: the shape of what `FirstFrame.features` gives of one clip; () where it has none.
     """
 
     denoiser: Component

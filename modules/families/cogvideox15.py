@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from modules.families.Codec import Codec
 from modules.families.cogvideox import COGVIDEOX, inputs, latent_shape
+from modules.families.conditions import FirstFrame
 from modules.families.Family import DenoiserCall, Family
 from modules.families.frames import decode_frames
 from modules.families.latents import encode_pixels
@@ -95,9 +96,7 @@ COGVIDEOX_15_I2V = replace(
     accepts=lambda index: True,
     # it has positions for one size and one number of frames
     unsupported=lambda config: "" if config.get("patch_size_t") else "CogVideoX I2V 1.0",
-    image_pipeline="CogVideoXImageToVideoPipeline",
-    needs_first_frame=True,
-    encode_first=_encode_first,
+    conditions=(FirstFrame("CogVideoXImageToVideoPipeline", needed=True, encode=_encode_first),),
     inputs=_inputs_with_first_frame,
     published=replace(
         _PUBLISHED,

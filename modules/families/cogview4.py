@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from modules.families.conditions import Sizes
 from modules.families.Family import DenoiserCall, Family
 from modules.families.PublishedModel import Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
@@ -63,7 +64,7 @@ COGVIEW4 = Family(
     objective="flow",
     align=16,
     inputs=_inputs,
-    takes_sizes=True,
+    conditions=(Sizes(),),
     shift_law="root",
     can_train_vae=True,
     lora_targets={"transformer": ("attn1.to_q", "attn1.to_k", "attn1.to_v", "attn1.to_out.0")},

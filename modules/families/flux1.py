@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from modules.families.conditions import References
 from modules.families.Family import DenoiserCall, Family
 from modules.families.flux_names import FLUX_NAMES
 from modules.families.packing import pack_2x2, token_positions, unpack_2x2
@@ -112,7 +113,7 @@ FLUX1_KONTEXT = replace(
     name="flux1_kontext",
     label="FLUX.1 Kontext",
     pipeline="FluxKontextPipeline",
-    max_references=1,
+    conditions=(References(),),
     output=lambda call, output: output[:, : call.latents.shape[1]],
     call_options={"_auto_resize": False},  # references come in the size that training uses
 )

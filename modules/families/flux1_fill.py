@@ -7,6 +7,7 @@ all pixels of the mask below it: 64, 64 and 256 in the published model.
 from dataclasses import replace
 from typing import Any
 
+from modules.families.conditions import Inpainting
 from modules.families.Family import DenoiserCall
 from modules.families.flux1 import FLUX1, FLUX1_MODEL
 from modules.families.packing import pack_2x2
@@ -32,7 +33,7 @@ FLUX1_FILL = replace(
     name="flux1_fill",
     label="FLUX.1 Fill",
     pipeline="FluxFillPipeline",
-    inpainting="pixels",
+    conditions=(Inpainting("pixels"),),
     inputs=_inputs,
     unused=(),  # its pipeline has none of the parts that the others may have
     published=replace(FLUX1_MODEL, denoiser=_DENOISER),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from modules.families.conditions import References
 from modules.families.Family import DenoiserCall, Family
 from modules.families.LayerNames import LayerNames
 from modules.families.packing import token_positions
@@ -94,7 +95,7 @@ FLUX2_DEV = Family(
     unpack=unpack_cells,
     patch_size=1,
     takes_guidance=True,
-    max_references=10,
+    conditions=(References(10),),
     output=lambda call, output: output[:, : call.latents.shape[1]],
     can_train_vae=True,
     lora_targets={

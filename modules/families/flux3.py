@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from modules.families.conditions import References
 from modules.families.Family import DenoiserCall, Family
 from modules.families.LayerNames import LayerNames
 from modules.families.packing import token_positions
@@ -88,7 +89,7 @@ FLUX3 = Family(
     pack=pack_cells,
     unpack=unpack_cells,
     patch_size=1,
-    max_references=10,
+    conditions=(References(10),),
     unused=("prompt_upsampler", "prompt_upsampler_processor"),
     # predicts from one timestep to another
     unsupported=lambda config: "a distilled FLUX.3" if config.get("flow_map") else "",

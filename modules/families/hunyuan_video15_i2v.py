@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from modules.families.conditions import FirstFrame
 from modules.families.Family import DenoiserCall
 from modules.families.hunyuan_video15 import HUNYUAN_VIDEO_15, text_inputs
 from modules.families.latents import encode_pixels
@@ -58,11 +59,15 @@ HUNYUAN_VIDEO_15_I2V = replace(
     name="hunyuan_video15_i2v",
     label="HunyuanVideo 1.5 I2V",
     pipeline="HunyuanVideo15ImageToVideoPipeline",
-    image_pipeline="HunyuanVideo15ImageToVideoPipeline",
-    needs_first_frame=True,
-    encode_first=encode_pixels,
-    image_components=("image_encoder", "feature_extractor"),
-    image_features=_image_features,
+    conditions=(
+        FirstFrame(
+            "HunyuanVideo15ImageToVideoPipeline",
+            needed=True,
+            encode=encode_pixels,
+            components=("image_encoder", "feature_extractor"),
+            features=_image_features,
+        ),
+    ),
     inputs=_inputs,
     call_attributes=_call_attributes,
     typical_bytes=HUNYUAN_VIDEO_15.typical_bytes + 1.7e9,

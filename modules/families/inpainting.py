@@ -6,16 +6,14 @@ Legend: B batch, C channels of latents, M channels of the mask, H W pixels, h w 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
+
+from modules.families.conditions import MaskResolution
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from modules.families.Family import DenoiserCall
-
-# How a denoiser sees the mask: as one channel in the resolution of the latents, or with a channel for each pixel of a
-# latent cell; "" for families without a mask.
-MaskResolution = Literal["", "latents", "pixels"]
 
 
 def mask_channels(resolution: MaskResolution, mask_B1HW: Tensor, height: int, width: int) -> Tensor:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from modules.families.conditions import References
 from modules.families.longcat_image import LONGCAT_IMAGE, NUM_TOKENS
 from modules.families.PublishedModel import QWEN_2_5_VL
 from modules.families.reference_sizes import Size
@@ -74,8 +75,7 @@ LONGCAT_IMAGE_EDIT = replace(
         collate="group",  # the number of tokens depends on the shape of the image
         reference_size=_size_in_text,
     ),
-    max_references=1,
-    needs_references=True,
+    conditions=(References(needed=True),),
     output=lambda call, output: output[:, : call.latents.shape[1]],
     adapt=lambda denoiser: None,  # edits are made one at a time
     call_options={},

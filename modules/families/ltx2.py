@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from modules.config.ResolutionShift import ResolutionShift
 from modules.config.TrainingTimesteps import TrainingTimesteps
+from modules.families.conditions import FirstFrame
 from modules.families.Family import DenoiserCall
 from modules.families.ltx_video import LTX_VIDEO
 from modules.families.PublishedModel import GEMMA_3_12B, Component, PublishedModel
@@ -62,7 +63,7 @@ LTX_2 = replace(
     name="ltx2",
     label="LTX-2",
     pipeline="LTX2Pipeline",
-    image_pipeline="LTX2ImageToVideoPipeline",
+    conditions=(FirstFrame("LTX2ImageToVideoPipeline"),),
     text=TextEncoding(
         outputs=("prompt_embeds", "prompt_attention_mask", None, None),
         encoders=("text_encoder",),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from modules.families.Codec import Codec
+from modules.families.conditions import FirstFrame
 from modules.families.Family import DenoiserCall, Family
 from modules.families.frames import encode_frames, shape_by_ratios
 from modules.families.LayerNames import DIFFUSERS_NAMES_WITHOUT_ALPHA
@@ -74,7 +75,7 @@ LTX_VIDEO = Family(
     fps=_FPS,
     codec=Codec(_stats, encode_frames, _decode, shape_by_ratios),
     inputs=_inputs,
-    image_pipeline="LTXImageToVideoPipeline",
+    conditions=(FirstFrame("LTXImageToVideoPipeline"),),
     min_sample_steps=2,  # the timesteps of one step can't be stretched to their end
     pack=_pack,
     unpack=_unpack,

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from modules.families.Codec import Posterior
+from modules.families.conditions import References
 from modules.families.Family import DenoiserCall, Family
 from modules.families.frames import decode_frames, encode_frames
 from modules.families.LayerNames import DIFFUSERS_FILE_WITHOUT_ALPHA
@@ -92,8 +93,7 @@ QWEN_IMAGE_21 = Family(
     pack=_pack,
     unpack=_unpack,
     patch_size=1,
-    max_references=4,
-    reference_size=partial(size_of_area, _AREA),
+    conditions=(References(4, size=partial(size_of_area, _AREA)),),
     guidance_argument="true_cfg_scale",
     read_when_built=("processor",),  # the pipeline tokenizes its instruction
     lora_targets={"transformer": tuple(f"attn.{name}" for name in ("to_q", "to_k", "to_v", "to_out.0"))},

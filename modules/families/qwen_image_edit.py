@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from modules.families.conditions import References
 from modules.families.PublishedModel import QWEN_2_5_VL
 from modules.families.qwen_image import QWEN_IMAGE
 from modules.families.reference_sizes import size_of_area
@@ -35,9 +36,7 @@ QWEN_IMAGE_EDIT = replace(
         trainable=False,  # they see images, which batches don't hold
         reference_size=partial(size_of_area, _AREA),
     ),
-    max_references=1,
-    needs_references=True,
-    reference_size=partial(size_of_area, _AREA),
+    conditions=(References(needed=True, size=partial(size_of_area, _AREA)),),
     output=lambda call, output: output[:, : call.latents.shape[1]],
     caption_bytes=_NUM_TOKENS * 3584 * 4,
     partly_unused=("transformer",),  # the last block's text output
@@ -57,7 +56,8 @@ QWEN_IMAGE_EDIT_PLUS = replace(
     label="Qwen-Image-Edit 2509, 2511",
     pipeline="QwenImageEditPlusPipeline",
     text=replace(QWEN_IMAGE_EDIT.text, reference_size=partial(size_of_area, _TEXT_AREA)),
-    max_references=3,  # as many as the authors recommend at most
+    # as many as the authors recommend at most
+    conditions=(References(3, needed=True, size=partial(size_of_area, _AREA)),),
     caption_bytes=_NUM_TOKENS_PLUS * 3584 * 4,
     published=replace(
         _PUBLISHED,

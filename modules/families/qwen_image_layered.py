@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from modules.families.Codec import Posterior
+from modules.families.conditions import Layers, References
 from modules.families.Family import DenoiserCall
 from modules.families.frames import decode_frames, encode_frames
 from modules.families.packing import pack_2x2, unpack_2x2
@@ -100,9 +101,7 @@ QWEN_IMAGE_LAYERED = replace(
     pack=_pack,
     unpack=_unpack,
     shift_law="side",
-    max_references=1,
-    needs_references=True,
-    layer_options=_layer_options,
+    conditions=(References(needed=True), Layers(_layer_options)),
     call_attributes=_call_attributes,
     published=replace(
         QWEN_IMAGE.published,

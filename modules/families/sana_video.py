@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from modules.families.conditions import FirstFrame
 from modules.families.Family import DenoiserCall
 from modules.families.PublishedModel import Component
 from modules.families.sana import GEMMA_2, SANA, TEXT
@@ -49,7 +50,7 @@ SANA_VIDEO = replace(
     name="sana_video",
     label="SANA-Video",
     pipeline="SanaVideoPipeline",
-    image_pipeline="SanaImageToVideoPipeline",
+    conditions=(FirstFrame("SanaImageToVideoPipeline"),),
     accepts=lambda index: index.get("vae") not in (_LATER_VAE, [*_LATER_VAE]),
     text=replace(SANA.text, options={**SANA.text.options, "complex_human_instruction": _INSTRUCTION}),
     align=32,

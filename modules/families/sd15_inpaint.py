@@ -6,6 +6,7 @@ mask and 4 of the masked image, in this order.
 
 from dataclasses import replace
 
+from modules.families.conditions import Inpainting
 from modules.families.inpainting import why_no_mask, with_mask
 from modules.families.PublishedModel import CLIP_L, KL_VAE, Component, PublishedModel
 from modules.families.sd15 import SD15
@@ -17,7 +18,7 @@ SD15_INPAINT = replace(
     is_default=False,
     pipeline="StableDiffusionInpaintPipeline",
     other_pipelines=(),
-    inpainting="latents",
+    conditions=(Inpainting("latents"),),
     inputs=with_mask(SD15.inputs),
     unsupported=why_no_mask,
     published=PublishedModel(

@@ -4,6 +4,7 @@ Podell et al. 2023, arXiv 2307.01952: the U-Net attends to the concatenated penu
 takes the pooled output of the second one and the original size, crop and bucket of each image (section 2.2).
 """
 
+from modules.families.conditions import Sizes
 from modules.families.Family import Family
 from modules.families.PublishedModel import CLIP_G, CLIP_L, KL_VAE, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
@@ -72,7 +73,7 @@ SDXL = Family(
     caption_bytes=(77 * 2048 + 1280) * 4,
     typical_bytes=13.9e9,
     unused=("image_encoder", "feature_extractor"),
-    takes_sizes=True,
+    conditions=(Sizes(),),
     can_train_vae=True,
     partly_unused=("text_encoder",),  # its last layer and pooled output are not used
     published=SDXL_MODEL,

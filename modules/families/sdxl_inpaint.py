@@ -5,6 +5,7 @@ The channels are those of the inpainting models of 1.x (sd15_inpaint.py).
 
 from dataclasses import replace
 
+from modules.families.conditions import Inpainting, Sizes
 from modules.families.inpainting import why_no_mask, with_mask
 from modules.families.PublishedModel import Component
 from modules.families.sdxl import SDXL, SDXL_MODEL, SDXL_UNET
@@ -14,7 +15,7 @@ SDXL_INPAINT = replace(
     name="sdxl_inpaint",
     label="Stable Diffusion XL Inpainting",
     pipeline="StableDiffusionXLInpaintPipeline",
-    inpainting="latents",
+    conditions=(Sizes(), Inpainting("latents")),
     inputs=with_mask(SDXL.inputs),
     unsupported=why_no_mask,
     # from pure noise, as in training; the default of the pipeline mixes in the image below the mask

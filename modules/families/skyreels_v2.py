@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from modules.families.PublishedModel import Component
 from modules.families.wan21 import WAN_21, WAN_21_MODEL
-from modules.families.wan21_i2v import I2V_CONFIG, WAN_21_I2V
+from modules.families.wan21_i2v import FIRST_FRAME, I2V_CONFIG, WAN_21_I2V
 
 _14B = {"num_attention_heads": 40, "ffn_dim": 13824, "num_layers": 40}
 
@@ -38,7 +38,7 @@ SKYREELS_V2_I2V = replace(
     label="SkyReels-V2 I2V",
     pipeline="SkyReelsV2ImageToVideoPipeline",
     accepts=lambda index: True,
-    image_pipeline="SkyReelsV2ImageToVideoPipeline",
+    conditions=(replace(FIRST_FRAME, pipeline="SkyReelsV2ImageToVideoPipeline"),),
     fps=24.0,
     published=replace(
         _WAN_21_I2V_MODEL, denoiser=Component("diffusers.SkyReelsV2Transformer3DModel", {**_14B, **I2V_CONFIG})

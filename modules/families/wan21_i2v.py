@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from modules.config.families import DENOISER_CONFIG
 from modules.config.TrainingTimesteps import TrainingTimesteps
+from modules.families.conditions import FirstFrame
 from modules.families.Family import DenoiserCall
 from modules.families.PublishedModel import Component
 from modules.families.wan21 import ATTENTION, WAN_21, WAN_21_MODEL
@@ -43,16 +44,19 @@ def _has_positions(index: Mapping[str, Any]) -> bool:
 
 I2V_CONFIG = {"in_channels": 36, "out_channels": 16, "image_dim": _IMAGE_WIDTH, "added_kv_proj_dim": 5120}
 
+FIRST_FRAME = FirstFrame(
+    "WanImageToVideoPipeline",
+    needed=True,
+    components=("image_encoder", "image_processor"),
+    features=_image_features,
+)
 WAN_21_I2V = replace(
     WAN_21,
     name="wan21_i2v",
     label="Wan 2.1 I2V",
     pipeline="WanImageToVideoPipeline",
     accepts=lambda index: WAN_21.accepts(index) and not _has_positions(index),
-    image_pipeline="WanImageToVideoPipeline",
-    needs_first_frame=True,
-    image_components=("image_encoder", "image_processor"),
-    image_features=_image_features,
+    conditions=(FIRST_FRAME,),
     inputs=_inputs,
     lora_targets={"transformer": (*ATTENTION, "add_k_proj", "add_v_proj")},
     latent_bytes_per_pixel=2 * WAN_21.latent_bytes_per_pixel,
@@ -70,8 +74,7 @@ WAN_21_FLF2V = replace(
     name="wan21_flf2v",
     label="Wan 2.1 FLF2V",
     accepts=lambda index: WAN_21.accepts(index) and _has_positions(index),
-    takes_last_frame=True,
-    needs_last_frame=True,
+    conditions=(replace(FIRST_FRAME, last="needed"),),
     # The scheduler's shift of 16 is for sampling. Its makers have published no training code; kohya-ss/musubi-tuner:
     # docs/wan.md trains all of Wan 2.1 with 3.
     training_timesteps=TrainingTimesteps(shift=3.0),

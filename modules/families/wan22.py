@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from modules.families.conditions import FirstFrame
 from modules.families.Family import DenoiserCall
 from modules.families.PublishedModel import Component
 from modules.families.wan21 import ATTENTION, MLP, WAN_21, WAN_21_MODEL, WAN_NAMES, wan_inputs
@@ -43,7 +44,7 @@ WAN_22_5B = replace(
     accepts=lambda index: bool(index.get("expand_timesteps")) and not index.get("boundary_ratio"),
     align=32,
     inputs=_inputs_by_token,
-    image_pipeline="WanImageToVideoPipeline",
+    conditions=(FirstFrame("WanImageToVideoPipeline"),),
     fps=24.0,
     latent_bytes_per_pixel=48 * 4 / 16**2,
     typical_bytes=45e9,
@@ -95,10 +96,8 @@ WAN_22_I2V_A14B = replace(
     label="Wan 2.2 I2V A14B",
     expert_boundary=0.9,  # Wan-Video/Wan2.2: wan/configs/wan_i2v_A14B.py
     pipeline="WanImageToVideoPipeline",
-    image_pipeline="WanImageToVideoPipeline",
+    conditions=(FirstFrame("WanImageToVideoPipeline", needed=True, last="optional"),),
     unused=("image_encoder", "image_processor"),
-    needs_first_frame=True,
-    takes_last_frame=True,
     inputs=inputs_with_first_frame,
     latent_bytes_per_pixel=2 * WAN_22_A14B.latent_bytes_per_pixel,
     published=replace(

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 
+from modules.families.conditions import References
 from modules.families.Family import Family
 from modules.families.reference_sizes import Size
 from modules.families.registry import FAMILIES
@@ -34,7 +35,8 @@ def shrink_inputs(name: str) -> None:
         return
     if family.reference_size:
         text = replace(family.text, reference_size=_smaller(family.text.reference_size))
-        FAMILIES[name] = replace(family, reference_size=_smaller(family.reference_size), text=text)
+        references = References(family.max_references, family.needs_references, _smaller(family.reference_size))
+        FAMILIES[name] = replace(family, conditions=family.conditions_with(references), text=text)
     _shrunk[name] = family, FAMILIES[name]
     pipeline = getattr(import_module("diffusers"), family.pipeline)
     module = import_module(pipeline.__module__)
