@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from modules.config.errors import UserError, first_line
-from modules.loggers.Logger import CLOSE_SECONDS, LoggedRun, Logger
+from modules.loggers.Logger import CLOSE_SECONDS, LoggedRun, Logger, close_loggers
 from modules.loggers.TensorBoardLogger import TensorBoardLogger
 from modules.session.printing import print_line
 from modules.session.StepInfo import StepInfo
@@ -106,11 +106,13 @@ def logging_to(folder: Path, listening: CallbackList, resumes: bool) -> Iterator
     """
     run = LoggedRun(folder, {}, resumes, listening.on_warning, print_line)
     with contextlib.ExitStack() as stack:
+        loggers: list[Logger] = []
+        stack.callback(close_loggers, loggers)
         for logger in listening.listeners:
             if isinstance(logger, Logger):
                 folder.mkdir(parents=True, exist_ok=True)
                 logger.start(run)
-                stack.callback(logger.close)
+                loggers.append(logger)
         yield
 
 

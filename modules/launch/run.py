@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TextIO
@@ -22,7 +22,7 @@ from modules.distributed.environments import FAULT_VARIABLE
 from modules.distributed.errors import RankLostError
 from modules.distributed.nccl_errors import explain_nccl_error, has_known_cause, is_nccl_error
 from modules.launch.Supervisor import FAILED, FINISHED, STOPPED
-from modules.loggers.Logger import LoggedRun, Logger
+from modules.loggers.Logger import LoggedRun, Logger, close_loggers
 from modules.loggers.run_loggers import run_loggers
 from modules.machine.keep_awake import kept_awake
 from modules.session.backups import stopped_at_once
@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from modules.launch.plan import HerePlan
     from modules.trainer.GenericTrainer import GenericTrainer
 
-SECONDS_FOR_LOGGERS = 120.0  # to send the rest at the end
+# to send the rest at the end; who stops a run, such as SLURM, may not give it long
+SECONDS_FOR_LOGGERS = {"finished": 120.0, "stopped": 10.0, "failed": 10.0}
 
 MakeTrainer = Callable[[TrainCallbacks, TrainCommands], "GenericTrainer"]
 
@@ -167,17 +168,21 @@ def train_rank(
             if rank == 0:
                 callbacks.on_status(stopped_at_once(folder))
             at_once = isinstance(end, KeyboardInterrupt)
-            for logger in loggers if at_once else ():
-                logger.close(0)
+            close_loggers(loggers, 0 if at_once else SECONDS_FOR_LOGGERS["stopped"])
             return Outcome("stopped", requeues=commands.requeues and rank == 0, at_once=at_once)
         except Exception as error:
             outcome = failure_outcome(error)
-            if not outcome.is_user_error:
-                for stream in (sys.stderr, log) if tells_failure else (log,):
-                    with contextlib.suppress(OSError):
-                        print_text(outcome.traceback, stream)
-            callbacks.on_failed(outcome.text)
+            _tell_failure(outcome, (sys.stderr, log) if tells_failure else (log,), callbacks)
+        close_loggers(loggers, SECONDS_FOR_LOGGERS[outcome.status])
         return outcome
+
+
+def _tell_failure(outcome: Outcome, streams: Sequence[TextIO], callbacks: TrainCallbacks) -> None:
+    if not outcome.is_user_error:
+        for stream in streams:
+            with contextlib.suppress(OSError):
+                print_text(outcome.traceback, stream)
+    callbacks.on_failed(outcome.text)
 
 
 def _train(make_trainer: MakeTrainer, callbacks: TrainCallbacks, commands: TrainCommands) -> Outcome:
@@ -254,7 +259,7 @@ def _start_loggers(
     loggers = list(run_loggers(config, folder))
     for logger in loggers:
         logger.start(run)
-        stack.callback(logger.close, SECONDS_FOR_LOGGERS)
+    stack.callback(close_loggers, loggers)
     callbacks.listeners += loggers
     return loggers
 

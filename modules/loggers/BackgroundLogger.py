@@ -97,14 +97,18 @@ class BackgroundLogger(Logger):
     def on_finished(self, step: int) -> None:
         self.outcome = "finished"
 
+    def end(self) -> None:
+        if self._thread is not None:
+            self._closing.set()
+            with self._changed:
+                self._changed.notify()
+
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Waits at most `seconds` until all is sent, and says what is not."""
+        self.end()
         thread, self._thread = self._thread, None
         if thread is None:
             return
-        self._closing.set()
-        with self._changed:
-            self._changed.notify()
         with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C: don't wait
             thread.join(min(seconds, QUIET_SECONDS))
             if thread.is_alive() and seconds > QUIET_SECONDS:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -65,8 +66,11 @@ class Logger(TrainCallbacks):
     def log_samples(self, folder: Path, step: int) -> None:
         """Logs the samples of all ranks, which are files in `folder`."""
 
+    def end(self) -> None:
+        """Called when nothing more will be logged, before `close`."""
+
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Called when the training has ended, however it did. seconds: the most that it may take."""
+        """Called when the training has ended, however it did. seconds: the most that it may take; again: no effect."""
 
     def on_step(self, info: StepInfo) -> None:
         self._step = info.step
@@ -85,6 +89,15 @@ class Logger(TrainCallbacks):
 
     def on_samples(self, folder: str | Path, step: int) -> None:
         self.log_samples(Path(folder), step)
+
+
+def close_loggers(loggers: Sequence[Logger], seconds: float = CLOSE_SECONDS) -> None:
+    """Closes all of them, side by side. seconds: the most that it may take."""
+    for logger in loggers:
+        logger.end()
+    deadline = time.monotonic() + seconds
+    for logger in loggers:
+        logger.close(max(0.0, deadline - time.monotonic()))
 
 
 class FileLogger(Logger):

@@ -19,7 +19,7 @@ class StepInfo(Event):
     samples: samples in this step, over all ranks.
     seconds: wall time of this step, so that samples / seconds is the throughput.
     grad_norm: norm of the gradient before clipping; None if it was not finite or not measured.
-    metrics: further numbers by name, for TensorBoard.
+    metrics: further numbers by name, for loggers such as TensorBoard.
     data_seconds: how long this rank waited for data in this step.
     device: of this rank, such as "cuda:1".
     memory_bytes, peak_memory_bytes: allocated there after the step, and the maximum so far; None if not measured.

@@ -37,6 +37,8 @@ def test_an_untouched_config_lacks_only_model_and_pictures():
 FUSED = ("method=full", "optimizer.fused_backward=true", "optimizer.max_grad_norm=0")
 
 MISTAKES = [
+    (["wandb.enabled=true", "wandb.project=me/flowers"], "wandb.project"),
+    (["mlflow.enabled=true", "mlflow.tracking_uri=postgresql://me:secret@server/runs"], "mlflow.tracking_uri"),
     (["enable_multi_gpu=true", "num_nodes=2", "master_addr=a b"], "master_addr"),
     (["model.base= "], "model.base"),
     (["workspace_dir="], "workspace_dir"),

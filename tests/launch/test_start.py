@@ -125,6 +125,16 @@ def test_one_of_several_machines_leaves_the_run_folder_to_the_first(config, tmp_
         check_plan(plan_launch(config, {}, Machine()))
 
 
+def test_a_logger_that_can_not_work_is_refused_only_on_the_machine_that_logs(config, monkeypatch):
+    monkeypatch.setattr("modules.loggers.access.find_spec", lambda name: None)
+    config.mlflow.enabled, config.enable_multi_gpu, config.num_nodes, config.node_rank = True, True, 2, 0
+    with pytest.raises(UserError, match="mlflow is not installed here; run `pip install mlflow`, or switch it off"):
+        check_plan(plan_launch(config, {}, Machine()))
+    config.node_rank = 1
+    with pytest.raises(UserError, match=r"model\.base is empty"):
+        check_plan(plan_launch(config, {}, Machine()))
+
+
 @pytest.mark.parametrize("by_torchrun", [False, True])
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.usefixtures("wrong_limit")

@@ -7,7 +7,7 @@ import pytest
 from modules.config.errors import UserError
 from modules.loggers import BackgroundLogger as module
 from modules.loggers.BackgroundLogger import BackgroundLogger
-from modules.loggers.Logger import LoggedRun
+from modules.loggers.Logger import LoggedRun, close_loggers
 
 SECONDS = 300.0
 
@@ -114,3 +114,14 @@ def test_a_sample_that_is_gone_is_left_out_with_a_warning(run, told, samples):
     logger.close(SECONDS)
     assert [name for _, name, *_ in logger.samples] == ["001_a dog"]
     assert any("000_a cat.png can't be read" in text for text in told)
+
+
+def test_loggers_end_side_by_side(run):
+    both = threading.Barrier(2, timeout=SECONDS)
+    loggers = [Service(), Service()]
+    for logger in loggers:
+        logger.opened.set()
+        logger.disconnect = both.wait
+        logger.start(run)
+    close_loggers(loggers, SECONDS)
+    assert not both.broken
