@@ -15,6 +15,7 @@ from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
 from modules.distributed.Runtime import Runtime, default_device
 from modules.engine.activation_checkpoints import checkpoint_activations
+from modules.engine.MetaWeights import MetaWeights
 from modules.engine.shard_blocks import choose_blocks
 from modules.machine.devices import is_gpu
 
@@ -77,22 +78,28 @@ class Sharding:
         config.sharding_group_size = self.group_size
         config.ddp_shard_optimizer = self.strategy == "zero1"
 
-    def prepare(self, model: nn.Module, runtime: Runtime, precision: str) -> str:
+    def prepare(self, model: nn.Module, runtime: Runtime, precision: str, weights: MetaWeights) -> str:
         """Puts the model on the device, or on each rank its part of it; call it before the optimizer is made.
 
-        precision: of the forward passes. Returns a warning, or "".
+        precision: of the forward passes. weights: of a model on the meta device. Returns a warning, or "".
         """
         blocks = choose_blocks(model, self.blocks)
         if self.checkpoints_activations:
             checkpoint_activations(blocks)
         if not runtime.shards:
+            weights.fill(model)
             model.to(runtime.device)
             return ""
         # torch's FSDP takes as long to import as all else
         from modules.distributed.ShardedRuntime import ShardedRuntime
 
         assert isinstance(runtime, ShardedRuntime)
-        runtime.prepare_blocks(model, blocks, precision, lambda part: _take_weights(part, runtime.device))
+
+        def begin(part: nn.Module) -> None:
+            weights.fill(part)
+            _take_weights(part, runtime.device)
+
+        runtime.prepare_blocks(model, blocks, precision, begin)
         if blocks:
             return ""
         return (

@@ -34,6 +34,7 @@ from modules.engine.EngineCommands import EngineCommands
 from modules.engine.evaluation import inference_mode, measure, predict
 from modules.engine.History import History
 from modules.engine.joining import introduce_ranks, join_ranks, make_runtime, precision_name
+from modules.engine.MetaWeights import InitWeights, MetaWeights
 from modules.engine.metrics import Metric
 from modules.engine.Monitor import Mode
 from modules.engine.RankContext import rank_context
@@ -80,6 +81,8 @@ class TrainingEngine:
         default, they are chosen by size.
     shard_group_size: ranks in a group of "hsdp"; by default those of a machine.
     activation_checkpointing: keep only the inputs of these blocks for the backward pass, which computes them again.
+    init_weights: for a model that was built under `torch.device("meta")`: called with each of its modules that has
+        weights of its own, after their `reset_parameters`; or the safetensors file of its state dict.
 
     Raises UserError, with a one-sentence message, for mistakes of the caller.
     """
@@ -104,6 +107,7 @@ class TrainingEngine:
         shard_blocks: Sequence[type[nn.Module]] | None = None,
         shard_group_size: int | None = None,
         activation_checkpointing: bool = False,
+        init_weights: InitWeights | None = None,
     ):
         check_model(model)
         check_ema_decay(ema_decay)
@@ -120,7 +124,8 @@ class TrainingEngine:
             introduce_ranks(backend, self._precision)
             check_same_program(self.runtime, experiment_name, seed, self.model)
         self._listeners = listeners(None, self.is_main_process)
-        if warning := sharding.prepare(self.model, self.runtime, self._precision):
+        weights = MetaWeights(self.model, init_weights, seed, self.device)
+        if warning := sharding.prepare(self.model, self.runtime, self._precision, weights):
             self._listeners.on_warning(warning)
         self._commands = EngineCommands()
         self._checkpoints = EngineCheckpoints(self.folder, self.runtime, self._on_checkpoint, self._on_warning)

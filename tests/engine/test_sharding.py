@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from modules.weights.safe import load_tensors
+from modules.weights.safe import load_tensors, save_tensors
 from tests.support import engine_sharding_scenarios as scenarios
 from tests.support.RankPool import run_alone
 
@@ -103,6 +103,18 @@ def test_a_checkpoint_in_parts_is_resumed_with_any_strategy_on_any_number_of_ran
         resumed = train(num_ranks, name, {**engine, **averaged}, resume=True)
         found = [{**rank, "norms": [*straight["norms"][:4], *rank["norms"]]} for rank in resumed]
         assert_same_training(found, straight)
+
+
+def test_a_model_built_without_memory_starts_from_the_same_values_on_any_ranks(train, tmp_path):
+    built = {"device": "meta", "seed": 3}
+    alone = train(1, "alone", {**DDP, **built}, "resnet", epochs=1)[0]
+    assert_same_training(train(2, "fsdp", {**FSDP, **built}, "resnet", epochs=1), alone)
+    first = tmp_path / "first.safetensors"
+    save_tensors(first, scenarios.resnet().double().state_dict())
+    given = {"init_weights": str(first), "device": "meta"}
+    straight = train(1, "straight", {**DDP, **given}, "resnet", epochs=1)[0]
+    assert straight["losses"] != pytest.approx(alone["losses"], rel=1e-6)
+    assert_same_training(train(2, "file", {**FSDP, **given}, "resnet", epochs=1), straight)
 
 
 def test_in_low_precision_a_shared_model_stays_close_to_that_of_one_rank(train):

@@ -89,13 +89,16 @@ def samples(model: str, count: int) -> TensorDataset:
     return TensorDataset(words if model == "transformer" else images, words[:, 0])
 
 
-def make_engine(model: str, folder: str, seed: int = 1, **options: Any) -> TrainingEngine:
+def make_engine(model: str, folder: str, device: str = "cpu", **options: Any) -> TrainingEngine:
+    """device: on which the model is built."""
     make, blocks = MODELS[model]
-    torch.manual_seed(seed)
+    torch.manual_seed(1)
     options = {"shard_blocks": blocks, "device": "cpu", **options}
     if "amp_dtype" in options:
         options["amp_dtype"] = getattr(torch, options["amp_dtype"])
-    return TrainingEngine(make().double(), distributed=dist.is_initialized(), output_dir=folder, **options)
+    with torch.device(device):
+        built = make().double()
+    return TrainingEngine(built, distributed=dist.is_initialized(), output_dir=folder, **options)
 
 
 def optimizer_of(engine: TrainingEngine, kind: str = "AdamW") -> torch.optim.Optimizer:
