@@ -39,7 +39,7 @@ def multi_node_commands(
     arguments: Sequence[str] = (),
     master_port: int = 12355,
     interface: str = "",
-    python: str = sys.executable,
+    python: str | None = None,
     folder: str | os.PathLike | None = None,
     shell: Shell | None = None,
 ) -> list[str]:
@@ -71,6 +71,7 @@ def multi_node_commands(
     shell = shell or ("powershell" if os.name == "nt" else "bash")
     if shell not in LINES:
         raise UserError(f"shell {shell!r}: it must be {' or '.join(get_args(Shell))}.")
+    python = sys.executable if python is None else python
     program, folder = os.fspath(program), working_folder() if folder is None else os.fspath(folder)
     _check(program, python, folder, interface, arguments)
     if num_nodes > 1 and (reason := why_no_address(master_addr)):
