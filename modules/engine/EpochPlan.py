@@ -28,13 +28,13 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StepKeys:
-    """What a rank loads for one optimizer step: the keys of each micro-batch, at least one.
+class StepSamples:
+    """What a rank loads for one optimizer step: the positions of each micro-batch, at least one.
 
     padding: whether the rank has no samples in this step and loads another rank's only to take part in the collectives.
     """
 
-    micro_batches: list[list[Key]]
+    micro_batches: list[range]
     padding: bool = False
 
 
@@ -60,18 +60,26 @@ class Epoch:
         """Of each rank, in all steps."""
         return len(self._shards)
 
-    def __getitem__(self, step: int) -> StepKeys:
+    def __getitem__(self, step: int) -> StepSamples:
         if step >= len(self):
             raise IndexError(step)
         shards = self._shards[step * self._accumulation : (step + 1) * self._accumulation]
-        own = [self._keys(shard[self._rank]) for shard in shards if shard[self._rank]]
+        own = [shard[self._rank] for shard in shards if shard[self._rank]]
         if own:
-            return StepKeys(own)
+            return StepSamples(own)
         other = next(positions for shard in shards for positions in shard if positions)
-        return StepKeys([self._keys(other[:1])], padding=True)
+        return StepSamples([other[:1]], padding=True)
 
-    def _keys(self, positions: range) -> list[Key]:
-        return [Key(self._number, position, self._order[position]) for position in positions]
+    def indexes(self, positions: range) -> list[Any]:
+        """The dataset's indexes of these samples."""
+        return [self._order[position] for position in positions]
+
+    def keys(self, positions: range, rank: int = 0, num_ranks: int = 1) -> list[Key]:
+        """The same with what seeds them.
+
+        rank, num_ranks: if the epoch is that of one of several ranks, whose samples take turns.
+        """
+        return [Key(self._number, place * num_ranks + rank, self._order[place]) for place in positions]
 
 
 class EpochPlan:

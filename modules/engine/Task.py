@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,16 +66,18 @@ class Task:
         inputs, target = _inputs_and_target(batch)
         output = model(inputs)
         loss = _mean_loss(self.criterion(output, target), "criterion")
-        with torch.no_grad():
-            sums = dict(self._measure(output, target, loss.device)) if measures else {}
+        sums = self._measured(output, target, loss.device) if measures and self.metrics else {}
         return BatchResult(loss, num_samples(batch, planned), sums)
 
-    def _measure(self, output: Any, target: Any, device: torch.device) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
+    @torch.no_grad()
+    def _measured(self, output: Any, target: Any, device: torch.device) -> dict[str, tuple[Tensor, Tensor]]:
+        sums = {}
         for name, metric in self.metrics.items():
             if is_torchmetric(metric):
                 metric.update(output, target)
             else:
-                yield name, sum_and_count(name, metric(output, target), device)
+                sums[name] = sum_and_count(name, metric(output, target), device)
+        return sums
 
 
 def _step_result(result: Any, batch: Any, planned: int | None) -> BatchResult:

@@ -94,12 +94,13 @@ class MapDatasetSource:
     ):
         here, alone = (runtime.rank, runtime.world_size), (0, 1)
         self._plan = EpochPlan(loader, *(alone if is_split else here), accumulation, seed)
-        self._keys = _EpochKeys(*(here if is_split else alone))
+        draws = not _draws_nothing(loader.dataset)
+        self._keys = _EpochKeys(*(here if is_split else alone), draws)
         # otherwise each item of the dataset is a batch already
         self._batches_samples = loader.batch_size is not None or loader.batch_sampler is not None
         self._loader = _rebuilt(
             loader,
-            _PlainDataset(loader.dataset) if _draws_nothing(loader.dataset) else _SeededDataset(loader.dataset, seed),
+            _SeededDataset(loader.dataset, seed) if draws else loader.dataset,
             **(
                 {"batch_sampler": self._keys}
                 if self._batches_samples
@@ -235,20 +236,22 @@ class _EpochKeys:
     """A batch sampler over the keys of the current epoch.
 
     rank, num_ranks: if the keys are of one of several ranks, whose samples take turns, as DistributedSampler has them.
+    draws: whether the dataset is seeded for each sample, rather than only looked up by indexes.
     """
 
-    def __init__(self, rank: int = 0, num_ranks: int = 1) -> None:
+    def __init__(self, rank: int = 0, num_ranks: int = 1, draws: bool = True) -> None:
         self._rank, self._num_ranks = rank, num_ranks
+        self._draws = draws
         self.epoch: Epoch | None = None
         self.first = 0
 
-    def __iter__(self) -> Iterator[list[Key]]:
+    def __iter__(self) -> Iterator[list[Any]]:
         epoch = self.epoch
         assert epoch is not None  # `MapDatasetSource.steps` sets it before the loader asks for keys
-        batches = (keys for number in range(self.first, len(epoch)) for keys in epoch[number].micro_batches)
-        return (
-            [key._replace(position=key.position * self._num_ranks + self._rank) for key in keys] for keys in batches
-        )
+        batches = (samples for number in range(self.first, len(epoch)) for samples in epoch[number].micro_batches)
+        if not self._draws:
+            return map(epoch.indexes, batches)
+        return (epoch.keys(positions, self._rank, self._num_ranks) for positions in batches)
 
 
 class _FlatKeys:
@@ -257,7 +260,7 @@ class _FlatKeys:
     def __init__(self, keys: _EpochKeys):
         self._keys = keys
 
-    def __iter__(self) -> Iterator[Key]:
+    def __iter__(self) -> Iterator[Any]:
         return (key for keys in self._keys for key in keys)
 
 
@@ -266,19 +269,6 @@ def _draws_nothing(dataset: Dataset) -> bool:
     while type(dataset) is Subset:
         dataset = dataset.dataset
     return type(dataset) is TensorDataset
-
-
-class _PlainDataset(Dataset):
-    """Loads samples by their keys."""
-
-    def __init__(self, dataset: Dataset):
-        self._dataset = dataset
-
-    def __getitem__(self, key: Key) -> Any:
-        return self._dataset[key.index]
-
-    def __getitems__(self, keys: list[Key]) -> list[Any]:
-        return [self._dataset[key.index] for key in keys]
 
 
 class _SeededDataset(Dataset):

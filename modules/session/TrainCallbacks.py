@@ -105,6 +105,10 @@ class CallbackList(TrainCallbacks):
         for listener in self.listeners:
             getattr(listener, f"on_{event.type}")(*event.arguments())
 
+    def on_step(self, info: StepInfo) -> None:
+        for listener in self.listeners:
+            listener.on_step(info)
+
     def on_epoch(self, epoch: int, figures: Mapping[str, float]) -> None:
         for listener in self.listeners:
             listener.on_epoch(epoch, figures)

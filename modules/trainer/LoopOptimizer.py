@@ -49,6 +49,22 @@ class LoopOptimizer:
     def clear_stopped_gradients(self, step: int) -> None:
         """Clears gradients that optimizer step `step` (from 0) does not use, such as those of groups that stopped."""
 
+    def clear_gradients(self) -> None:
+        """After each step."""
+        if not self._clears_plainly:
+            self.torch.zero_grad(set_to_none=True)
+            return
+        for group in self.torch.param_groups:
+            for param in group["params"]:
+                param.grad = None
+
+    @functools.cached_property
+    def _clears_plainly(self) -> bool:
+        """Whether `zero_grad` is torch's own, whose frame for the profiler takes longer than its work."""
+        import torch
+
+        return getattr(self.torch.zero_grad, "__func__", None) is torch.optim.Optimizer.zero_grad
+
     def step(self, step: int) -> None:
         """Updates the parameters from their gradients; `step` counts from 0."""
         self.torch.step()

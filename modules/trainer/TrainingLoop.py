@@ -107,6 +107,7 @@ class TrainingLoop:
         self._data_seconds = 0.0
         self._memory = MemoryReading(self.runtime.device, self.callbacks)
         self._recent_seconds: deque[float] = deque(maxlen=32)  # durations of steps, for the heartbeat's limit
+        self._step_limit = max(self.settings.slowest_step_seconds, PHASE_LIMITS["training"])  # the first step is slow
 
         self.model = model
         if not any(param.requires_grad for param in model.parameters()):
@@ -153,7 +154,7 @@ class TrainingLoop:
         if self._needs_warm_up:
             self._warm_up(step)
         totals, norm, names = self._fused_update(step) if self._fused else self._update(step)
-        self.optimizer.torch.zero_grad(set_to_none=True)
+        self.optimizer.clear_gradients()
         self.step += 1
         self.step_in_epoch = 0 if step.ends_epoch else step.index + 1
         if step.ends_epoch:
@@ -165,6 +166,7 @@ class TrainingLoop:
         self._read_late()
         self._late = report
         self._recent_seconds.append(seconds)
+        self._step_limit = max(self.settings.slowest_step_seconds, 10 * median(self._recent_seconds))
         self._beat()
 
     def state(self, in_parts: bool = False) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
@@ -245,8 +247,8 @@ class TrainingLoop:
         """Updates the parameters; returns (totals as LateReport expects them, norm of the gradient, names)."""
         totals, names = self._accumulate(step, self._backward)
         self.optimizer.clear_stopped_gradients(self.step)
-        norm = self.runtime.gradient_norm(self._gradients())
-        totals[NOT_FINITE] = ~(torch.isfinite(norm) & torch.isfinite(totals[LOSS]))
+        norm, loss = self.runtime.gradient_norm(self._gradients()), totals[LOSS]
+        totals[NOT_FINITE] = torch.isnan((norm - norm) + (loss - loss))  # a quarter of the kernels of isfinite
         # All ranks use rank 0's norm: on another GPU model, the same gradients may give a norm that differs in the last
         # bit, and the weights of the ranks would drift apart.
         totals, norm = self.runtime.sum(totals, norm)
@@ -318,14 +320,12 @@ class TrainingLoop:
             count += batch_count
         names = Names(("stop", *self.actions), metric_names)
         requested = self._requested()
-        total = torch.stack(sums).sum(0)
+        total = torch.stack(sums).sum(0) if sums[1:] else sums[0]
         head = torch.tensor([count, 0, *(name in requested for name in names.requests)], dtype=torch.float64)
         return torch.cat([total[:1], head.to(total.device, non_blocking=True), total[1:]]), names
 
     def _beat(self) -> None:
-        recent = self._recent_seconds
-        usual = 10 * median(recent) if recent else PHASE_LIMITS["training"]  # the first step is slow
-        self.runtime.heartbeat.beat(max(self.settings.slowest_step_seconds, usual))
+        self.runtime.heartbeat.beat(self._step_limit)
 
     def _warm_up(self, step: Step) -> None:
         """Runs a forward and backward pass that leaves gradients and buffers unchanged."""
@@ -334,14 +334,15 @@ class TrainingLoop:
             with self.autocast():
                 loss_sum, _, _ = self.step_fn(self._call, step.micro_batches[0])
             loss_sum.backward()
-        self.optimizer.torch.zero_grad(set_to_none=True)
+        self.optimizer.clear_gradients()
 
     def _gradients(self) -> list[Tensor]:
         return [param.grad for param in self.trainable.values() if param.grad is not None]
 
     def _gradient_unit(self, totals: Tensor) -> Tensor:
         """The factor that turns `.grad` into the gradient of the mean loss."""
-        return self.runtime.gradient_scale / (totals[COUNT] * self.loss_scaler.value)
+        count = totals[COUNT]
+        return self.runtime.gradient_scale / (count * self.loss_scaler.value if self.loss_scaler.enabled else count)
 
     def autocast(self) -> AbstractContextManager:
         return autocast(self.runtime.device, self.settings.mixed_precision)
