@@ -24,6 +24,7 @@ from modules.engine.arguments import (
     check_resume,
     check_validation,
 )
+from modules.engine.ExtraState import Stateful, check_extra_state
 from modules.engine.metrics import Metric, is_torchmetric
 from modules.engine.Monitor import Mode, Monitor
 from modules.engine.optimizer_arguments import check_optimizers, check_steps_by_hand
@@ -54,6 +55,7 @@ class TrainArguments:
     save_every_steps: int | None = None
     save_top_k: int | None = None
     validate_every_steps: int | None = None
+    extra_state: Mapping[str, Stateful] = field(default_factory=dict)
     unused_parameters: bool = False
 
     def check(self, model: nn.Module) -> None:
@@ -73,6 +75,7 @@ class TrainArguments:
         check_validation(self.validate_every_steps, self.val_loader)
         check_clip_grad_norm(self.clip_grad_norm)
         check_resume(self.resume)
+        check_extra_state(self.extra_state)
 
     def is_over(self, epoch: int, step: int) -> bool:
         """Whether so many epochs and optimizer steps are all."""

@@ -20,6 +20,7 @@ from modules.engine.EngineCheckpoints import EngineCheckpoints, load_model
 from modules.engine.EngineCommands import EngineCommands, stopping_on_ctrl_c
 from modules.engine.EpochTotals import EpochTotals
 from modules.engine.evaluation import inference_mode, measure
+from modules.engine.ExtraState import EXTRA, ExtraState
 from modules.engine.History import History
 from modules.engine.loading import mark_last, step_source
 from modules.engine.ManualLoop import ManualLoop
@@ -76,6 +77,7 @@ class Training:
         )
         self._source = step_source(arguments.train_loader, parts.runtime, arguments.accumulation, parts.seed)
         self._loop = self._make_loop()
+        self._extra = ExtraState(arguments.extra_state, parts.runtime, listeners.on_warning)
         self._has_compared = False  # the weights of the ranks
 
     def _make_loop(self) -> TrainingLoop:
@@ -308,6 +310,9 @@ class Training:
                 files[file.replace("model", "training", 1)] = group
         if self._parts.runtime.is_main or not in_parts:
             files["model"] = used
+        if self._arguments.extra_state:
+            extra, data[ENGINE][EXTRA] = self._extra.packed()
+            files |= {EXTRA: extra} if self._parts.runtime.is_main or not in_parts else {}
         return {"tensors": files, "data": data}
 
     def _saved_state(self) -> dict[str, Any]:
@@ -334,7 +339,8 @@ class Training:
             self._save_last()
 
     def _continue_from(self, backup: Backup) -> None:
-        loop, model = self._loop, self._parts.model
+        loop, model, own = self._loop, self._parts.model, backup.data[ENGINE]
+        self._extra.check_names(own.get(EXTRA, {}))
         load_model(model, backup)
         names = {*loop.trainable, *(name for name, _ in model.named_buffers())}
         training = backup.tensors.get("training") or {
@@ -342,7 +348,7 @@ class Training:
         }
         loop.load_state({**backup.tensors, "model": training}, backup.data)
         self._parts.checkpoints.go_back_to(loop.step)
-        own = backup.data[ENGINE]
+        self._extra.restore(backup.tensors.get(EXTRA, {}), own.get(EXTRA, {}))
         self.history = History.from_json(own["history"])
         self._totals.from_json(own["epoch_totals"])
         self._since_validation.from_json(own.get("since_validation", {}))

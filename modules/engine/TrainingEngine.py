@@ -32,6 +32,7 @@ from modules.engine.callbacks import listeners
 from modules.engine.EngineCheckpoints import EngineCheckpoints, load_model
 from modules.engine.EngineCommands import EngineCommands
 from modules.engine.evaluation import inference_mode, measure, predict
+from modules.engine.ExtraState import Stateful
 from modules.engine.History import History
 from modules.engine.joining import introduce_ranks, join_ranks, make_runtime, precision_name
 from modules.engine.MetaWeights import InitWeights, MetaWeights
@@ -190,6 +191,7 @@ class TrainingEngine:
         save_every_steps: int | None = None,
         save_top_k: int | None = None,
         validate_every_steps: int | None = None,
+        extra_state: Mapping[str, Stateful] | None = None,
         unused_parameters: bool = False,
         callbacks: TrainCallbacks | Iterable[TrainCallbacks] | None = None,
     ) -> History:
@@ -225,6 +227,8 @@ class TrainingEngine:
             `save_best`.
         validate_every_steps: validate after every so many optimizer steps in place of every epoch. The best checkpoint
             and ReduceLROnPlateau then go by these validations, whose figures are in `History.by_step`.
+        extra_state: name -> object with `state_dict()` and `load_state_dict(state)`, such as a teacher or a buffer,
+            which checkpoints save and a resume restores. On several ranks, the state is rank 0's.
         unused_parameters: whether a step may leave parameters without a gradient.
         callbacks: one or several, called at the start, for every optimizer step, validation, epoch and checkpoint, for
             warnings, and at the end or on an error. Warnings are printed unless one of them overrides `on_warning`.
@@ -252,6 +256,7 @@ class TrainingEngine:
             save_every_steps=save_every_steps,
             save_top_k=save_top_k,
             validate_every_steps=validate_every_steps,
+            extra_state=extra_state if extra_state is not None else {},
             unused_parameters=unused_parameters,
         )
         self._listeners = listeners(callbacks, self.is_main_process)

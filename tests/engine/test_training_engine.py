@@ -550,6 +550,11 @@ REFUSALS = {
         {"gradient_accumulation_steps": {0: 1, 2: 0}},
         "gradient_accumulation_steps[2] 0: it must be at least 1.",
     ),
+    "extra state without names": ({"extra_state": [1]}, "extra_state: list has no names; pass a dictionary"),
+    "extra state of an object without one": (
+        {"extra_state": {"buffer": [1]}},
+        "extra_state 'buffer': list has no state_dict; pass an object with state_dict() and load_state_dict(state).",
+    ),
     "no checkpoints to keep": ({"save_top_k": 0}, "save_top_k 0: it must be at least 1."),
     "validation without data": (
         {"validate_every_steps": 5},

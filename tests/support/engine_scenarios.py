@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -94,3 +95,50 @@ def validate_every_steps(make_runtime: MakeRuntime, folder: str) -> dict[str, An
 def kept(engine: TrainingEngine) -> dict[str, list[str]]:
     """The checkpoints kept for their figure, by name, best first."""
     return {"kept": [str(path.relative_to(engine.folder)) for path in engine.top_checkpoints]}
+
+
+class Drawn:
+    """A buffer of numbers that a step function fills, as one for replay."""
+
+    def __init__(self) -> None:
+        self.values = torch.zeros(0, dtype=torch.float64)
+        self.counts = {"calls": 0, (1, "odd"): [float("inf"), None, ("a", np.float32(0.5))]}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"values": self.values, "counts": self.counts, "squares": np.arange(3) ** 2}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert state["squares"].tolist() == [0, 1, 4]
+        self.values, self.counts = state["values"], state["counts"]
+
+
+def keep_extra_state(make_runtime: MakeRuntime, folder: str) -> dict[str, Any]:
+    """A teacher that follows the model and is a part of the loss, and a buffer; killed and resumed."""
+
+    def options() -> dict[str, Any]:
+        teacher, drawn = small_net(), Drawn()
+
+        def step_fn(model: nn.Module, batch: Any) -> torch.Tensor:
+            drawn.counts["calls"] += 1
+            output = model(batch[0])
+            with torch.no_grad():
+                drawn.values = torch.cat([drawn.values, next(teacher.parameters()).mean()[None]])[-5:]
+                for own, other in zip(teacher.parameters(), model.parameters(), strict=True):
+                    own.lerp_(other, 0.1)
+                target = teacher.eval()(batch[0])
+            return nn.functional.mse_loss(output, target) + nn.functional.cross_entropy(output, batch[1])
+
+        extra = {"teacher": teacher, "drawn": drawn}
+        return {"criterion": None, "step_fn": step_fn, "extra_state": extra, "num_epochs": 3}
+
+    whole, parts = options(), options()
+    engine = trained(folder, "whole", **whole)
+    with contextlib.suppress(RuntimeError):
+        trained(folder, "parts", callbacks=KilledAt(8), save_every_steps=2, **options())
+    resumed = trained(folder, "parts", resume=True, **parts)
+    return {"whole": found(engine) | _extra(whole), "parts": found(resumed) | _extra(parts)}
+
+
+def _extra(options: dict[str, Any]) -> dict[str, Any]:
+    drawn = options["extra_state"]["drawn"]
+    return {"values": drawn.values.tolist(), "counts": repr(drawn.counts)}
