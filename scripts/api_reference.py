@@ -71,6 +71,7 @@ MEMBERS = {
     "CsvLogger": (),
     "WandbLogger": (),
     "MlflowLogger": (),
+    "Profiler": (),
     "StepInfo": (),
     "UserError": (),
 }

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from modules.engine.History import History
     from modules.engine.launch import launch_distributed_training
     from modules.engine.multi_node_commands import multi_node_commands
+    from modules.engine.Profiler import Profiler
     from modules.engine.TrainingEngine import TrainingEngine
     from modules.engine.worker import distributed_train_worker
     from modules.loggers.CsvLogger import CsvLogger
@@ -26,6 +27,7 @@ __all__ = [
     "EarlyStopping",
     "History",
     "MlflowLogger",
+    "Profiler",
     "StepInfo",
     "TrainCallbacks",
     "TrainingEngine",
@@ -42,6 +44,7 @@ _PUBLIC = {
     "EarlyStopping": "engine.EarlyStopping",
     "History": "engine.History",
     "MlflowLogger": "loggers.MlflowLogger",
+    "Profiler": "engine.Profiler",
     "StepInfo": "session.StepInfo",
     "TrainCallbacks": "session.TrainCallbacks",
     "TrainingEngine": "engine.TrainingEngine",
