@@ -28,13 +28,11 @@ class ManualLoop(TrainingLoop):
 
     optimizer: NamedOptimizers
 
-    def __init__(self, *arguments: Any, unused_parameters: bool = False, **options: Any):
-        super().__init__(*arguments, unused_parameters=unused_parameters, **options)
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
         self._call = self.model
         self._needs_warm_up = False  # it is for DistributedDataParallel
-        if self.runtime.shards:
-            raise UserError("optimizer: a model that is sharded has a single optimizer; pass one, or do not shard it.")
-        self._unused_parameters = unused_parameters
+        self._unused_parameters = bool(options.get("unused_parameters"))
         self._step: Step | None = None  # the one that is being trained
         self._skipped = torch.zeros((), dtype=torch.float64, device=self.runtime.device)
         self._norms: list[Tensor] = []

@@ -33,7 +33,13 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
 CHORUS, REFERENCE, ENGINE = "chorus_run", "reference_loop", "engine_chorus"
-ENGINES = {"engine_hand": "by hand", "engine_accelerate": "accelerate", "engine_fabric": "Lightning Fabric"}
+# program -> how it is called, and the package that it needs
+ENGINES = {
+    "engine_hand": ("by hand", "torch"),
+    "engine_accelerate": ("accelerate", "accelerate"),
+    "engine_fabric": ("Lightning Fabric", "lightning_fabric"),
+}
+TINY_STEPS = 20  # for each of the usual ones
 
 
 @dataclass(frozen=True)
@@ -87,16 +93,23 @@ def compare_option(
 
 
 def compare_engine(folder: Path, device: str, blocks: int, steps_per_block: int, num_ranks: int) -> list[Comparison]:
-    """The same of TrainingEngine with a loop by hand, accelerate and, where it is installed, Lightning Fabric."""
-    arguments = WorkerArguments(folder, "full", steps_per_block, blocks + 1)
+    """The same of TrainingEngine with a loop by hand, accelerate and Lightning Fabric, as far as they are installed.
+
+    Tiny steps have more of them in a turn, as they take a hundredth of the time.
+    """
+    others = {name: label for name, (label, package) in ENGINES.items() if find_spec(package) is not None}
+    for name, (label, package) in ENGINES.items():
+        if name not in others:
+            print(f"engine, {label}: left out, as {package} is not installed", flush=True)
     found = []
-    for name, label in ENGINES.items():
-        if name == "engine_fabric" and find_spec("lightning_fabric") is None:
-            continue
-        answers = _take_turns([(ENGINE, arguments), (name, arguments)], blocks, device, num_ranks)
-        what = f"engine, {device}, {num_ranks} {'ranks' if num_ranks > 1 else 'rank'}"
-        sides = (f"TrainingEngine ({lines_of(ENGINE)} lines)", f"{label} ({lines_of(name)} lines)")
-        found += _of_turns(what, answers, steps_per_block, 1.02, sides)
+    for task, factor, target in (("usual", 1, 1.02), ("tiny", TINY_STEPS, None)):
+        steps = steps_per_block * factor
+        arguments = WorkerArguments(folder, "full", steps, blocks + 1, task=task)
+        for name, label in others.items():
+            answers = _take_turns([(ENGINE, arguments), (name, arguments)], blocks, device, num_ranks)
+            what = f"engine, {task} steps, {device}, {num_ranks} {'ranks' if num_ranks > 1 else 'rank'}"
+            sides = (f"TrainingEngine ({lines_of(ENGINE)} lines)", f"{label} ({lines_of(name)} lines)")
+            found += _of_turns(what, answers, steps, target, sides, in_ms=task == "tiny")
     return found
 
 
@@ -136,15 +149,15 @@ def compare_start(folder: Path, method: str, device: str, count: int) -> Compari
 
 def _of_turns(
     what: str, answers: list[tuple[Answer, Answer]], steps_per_block: int,
-    target: float | None = None, sides: tuple[str, str] = ("Chorus", "by hand"),
+    target: float | None = None, sides: tuple[str, str] = ("Chorus", "by hand"), in_ms: bool = False,
 ) -> list[Comparison]:  # fmt: skip
-    """What the turns of two sides say: seconds, and processor seconds, of a step."""
-
-    seconds = [(ours.seconds / steps_per_block, theirs.seconds / steps_per_block) for ours, theirs in answers]
-    used = [(ours.cpu_seconds / steps_per_block, theirs.cpu_seconds / steps_per_block) for ours, theirs in answers]
+    """What the turns of two sides say: time, and processor time, of a step."""
+    unit, steps = ("ms", steps_per_block / 1000) if in_ms else ("s", steps_per_block)
+    taken = [(ours.seconds / steps, theirs.seconds / steps) for ours, theirs in answers]
+    used = [(ours.cpu_seconds / steps, theirs.cpu_seconds / steps) for ours, theirs in answers]
     return [
-        Comparison(what, "s", target, seconds, sides),
-        Comparison(f"{what}, processor time", "s", target, used, sides),
+        Comparison(what, unit, target, taken, sides),
+        Comparison(f"{what}, processor time", unit, target, used, sides),
     ]
 
 

@@ -5,14 +5,23 @@ from accelerate import Accelerator
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
-from scripts.benchmarks.engine_task import BATCH, CLIP, LEARNING_RATE, device_type, epochs, make_data, make_model, run
+from scripts.benchmarks.engine_task import (
+    CLIP,
+    LEARNING_RATE,
+    batch_size,
+    device_type,
+    epochs,
+    make_data,
+    make_model,
+    run,
+)
 from scripts.benchmarks.worker import Turns, WorkerArguments, num_ranks
 
 
 def train(arguments: WorkerArguments, turns: Turns) -> None:
     accelerator = Accelerator(cpu=device_type() == "cpu")
-    model = make_model()
-    loader = DataLoader(make_data(arguments, num_ranks()), batch_size=BATCH, shuffle=True)
+    model = make_model(arguments)
+    loader = DataLoader(make_data(arguments, num_ranks()), batch_size=batch_size(arguments), shuffle=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     step = 0

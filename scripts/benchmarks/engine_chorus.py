@@ -9,7 +9,16 @@ from torch.utils.data import DataLoader
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.trainer import TrainingEngine
-from scripts.benchmarks.engine_task import BATCH, CLIP, LEARNING_RATE, device_type, epochs, make_data, make_model, run
+from scripts.benchmarks.engine_task import (
+    CLIP,
+    LEARNING_RATE,
+    batch_size,
+    device_type,
+    epochs,
+    make_data,
+    make_model,
+    run,
+)
 from scripts.benchmarks.worker import Turns, WorkerArguments, num_ranks
 
 
@@ -28,12 +37,12 @@ class TakeTurns(TrainCallbacks):
 def train(arguments: WorkerArguments, turns: Turns) -> None:
     # the others can't synchronize BatchNorm on CPUs
     engine = TrainingEngine(
-        make_model(),
+        make_model(arguments),
         distributed=num_ranks() > 1,
         sync_batchnorm=device_type() == "cuda",
         output_dir=arguments.run_folder,
     )
-    loader = DataLoader(make_data(arguments, num_ranks()), batch_size=arguments.batch_size or BATCH, shuffle=True)
+    loader = DataLoader(make_data(arguments, num_ranks()), batch_size=batch_size(arguments), shuffle=True)
     engine.train(
         loader,
         optimizer=torch.optim.AdamW(engine.model.parameters(), lr=LEARNING_RATE, fused=True),

@@ -5,17 +5,26 @@ from lightning_fabric import Fabric
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
-from scripts.benchmarks.engine_task import BATCH, CLIP, LEARNING_RATE, device_type, epochs, make_data, make_model, run
+from scripts.benchmarks.engine_task import (
+    CLIP,
+    LEARNING_RATE,
+    batch_size,
+    device_type,
+    epochs,
+    make_data,
+    make_model,
+    run,
+)
 from scripts.benchmarks.worker import Turns, WorkerArguments, num_ranks
 
 
 def train(arguments: WorkerArguments, turns: Turns) -> None:
     fabric = Fabric(accelerator=device_type(), devices=num_ranks(), strategy="ddp" if num_ranks() > 1 else "auto")
     fabric.launch()
-    model = make_model()
+    model = make_model(arguments)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
     model, optimizer = fabric.setup(model, optimizer)
-    loader = DataLoader(make_data(arguments, num_ranks()), batch_size=BATCH, shuffle=True)
+    loader = DataLoader(make_data(arguments, num_ranks()), batch_size=batch_size(arguments), shuffle=True)
     loader = fabric.setup_dataloaders(loader)
     step = 0
     for epoch in range(epochs(arguments)):

@@ -9,7 +9,16 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from scripts.benchmarks.engine_task import BATCH, CLIP, LEARNING_RATE, device_type, epochs, make_data, make_model, run
+from scripts.benchmarks.engine_task import (
+    CLIP,
+    LEARNING_RATE,
+    batch_size,
+    device_type,
+    epochs,
+    make_data,
+    make_model,
+    run,
+)
 from scripts.benchmarks.worker import Turns, WorkerArguments, num_ranks
 
 
@@ -17,7 +26,7 @@ def train(arguments: WorkerArguments, turns: Turns) -> None:
     ranks = num_ranks()
     is_cuda = device_type() == "cuda"
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if is_cuda else torch.device("cpu")
-    model = make_model().to(device)
+    model = make_model(arguments).to(device)
     data = make_data(arguments, ranks)
     sampler: DistributedSampler[tuple[torch.Tensor, ...]] | None = None
     if ranks > 1:
@@ -26,7 +35,7 @@ def train(arguments: WorkerArguments, turns: Turns) -> None:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         model = DistributedDataParallel(model, device_ids=[device.index] if is_cuda else None)
         sampler = DistributedSampler(data)
-    loader = DataLoader(data, batch_size=BATCH, shuffle=sampler is None, sampler=sampler)
+    loader = DataLoader(data, batch_size=batch_size(arguments), shuffle=sampler is None, sampler=sampler)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
     step = 0
     for epoch in range(epochs(arguments)):

@@ -26,8 +26,8 @@ class WorkerArguments:
     """folder: with the material and the caches. steps: optimizer steps of a turn.
 
     cold: pictures and captions are encoded in the run instead of read from a cache. run_folder: for what one run
-    writes, shared by its ranks. settings: further ones of Chorus, as "path=value". batch_size: of a rank of
-    TrainingEngine; None: that of the engine comparison.
+    writes, shared by its ranks. settings: further ones of Chorus, as "path=value". task: of TrainingEngine, in
+    engine_task. batch_size: of a rank of it; None: that of the task.
     """
 
     folder: Path
@@ -38,6 +38,7 @@ class WorkerArguments:
     run_folder: Path = Path()
     settings: tuple[str, ...] = ()
     batch_size: int | None = None
+    task: str = "usual"
 
     @property
     def total_steps(self) -> int:
@@ -47,6 +48,7 @@ class WorkerArguments:
         options = ["--folder", str(self.folder), "--method", self.method, "--run-folder", str(self.run_folder)]
         options += ["--steps", str(self.steps), "--turns", str(self.turns)]
         options += [f"--set={setting}" for setting in self.settings]
+        options += ["--task", self.task]
         options += [] if self.batch_size is None else ["--batch-size", str(self.batch_size)]
         return [*options, "--cold"] if self.cold else options
 
@@ -61,6 +63,7 @@ class WorkerArguments:
         parser.add_argument("--set", action="append", default=[], dest="settings")
         parser.add_argument("--cold", action="store_true")
         parser.add_argument("--batch-size", type=int)
+        parser.add_argument("--task", choices=("usual", "tiny"), default="usual")
         args = parser.parse_args()
         args.settings = tuple(args.settings)
         return cls(**vars(args))

@@ -93,6 +93,28 @@ def test_an_option_is_compared_to_the_same_run_without_it(material, tmp_path, mo
     assert "; with it " in capsys.readouterr().out
 
 
+def test_usual_and_tiny_steps_are_compared_with_what_is_installed(tmp_path, monkeypatch, capsys):
+    """By programs that answer without training."""
+    steps = {}
+
+    @contextlib.contextmanager
+    def program(name, arguments, device, num_ranks):
+        monkeypatch.setattr("sys.argv", [name, *arguments.as_options()])
+        read = WorkerArguments.parse()  # what the program itself would read
+        steps[name, read.task] = read.steps
+        yield SimpleNamespace(turn=lambda: Answer(1.0, 2.0, 0.0, None, "cpu", num_ranks))
+
+    monkeypatch.setattr(compare, "start_worker", program)
+    monkeypatch.setattr(compare, "find_spec", lambda package: None if package == "lightning_fabric" else package)
+    assert benchmark.main(["engine", "--ranks", "1", "--blocks", "1", "--folder", str(tmp_path)]) == 0
+    sides = (compare.ENGINE, "engine_hand", "engine_accelerate")
+    assert steps == {(name, task): count for name in sides for task, count in {"usual": 5, "tiny": 100}.items()}
+    said = capsys.readouterr().out
+    assert said.count("engine, Lightning Fabric: left out, as lightning_fabric is not installed") == 1
+    assert "engine, tiny steps, cpu, 1 rank, processor time: ratio 1.000" in said
+    assert "20.000 ms" in said
+
+
 def test_every_option_is_a_setting_that_a_run_takes(material):
     from modules.config.files import apply_overrides, config_from_values
     from modules.config.validation import find_problems
