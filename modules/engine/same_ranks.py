@@ -30,8 +30,8 @@ def check_same_weights(runtime: Runtime, model: nn.Module) -> None:
     """
     if runtime.world_size == 1:
         return
-    trained = {name: param for name, param in model.named_parameters() if param.requires_grad}
-    tensors: dict[str, torch.Tensor] = {
+    trained: dict[str, torch.Tensor] = {name: param for name, param in model.named_parameters() if param.requires_grad}
+    tensors = {
         name: torch.view_as_real(param.detach()) if param.is_complex() else param
         for name, param in runtime.replicated(trained).items()
     }
