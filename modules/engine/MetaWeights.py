@@ -58,7 +58,8 @@ class MetaWeights:
         modules = [module for module in part.modules() if _has_own(module)]
         fresh: dict[Tensor, Tensor] = {}  # tied ones stay tied
         for module in modules:
-            for own in (module._parameters, module._buffers):
+            tables: list[dict[str, Any]] = [module._parameters, module._buffers]
+            for own in tables:
                 for name, tensor in own.items():
                     if tensor is not None and tensor.is_meta:
                         own[name] = fresh.setdefault(tensor, _empty(tensor, self._device))

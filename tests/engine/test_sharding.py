@@ -51,6 +51,7 @@ def assert_holds_share(found: list[dict], shared: dict[str, float]) -> None:
             )  # shards are padded
 
 
+RESNET = {"model": "resnet", "optimizer": "SGD"}
 WHOLE = {"parameters": 0.5, "gradients": 0.5, "optimizer state": 0.5}
 
 
@@ -58,11 +59,13 @@ WHOLE = {"parameters": 0.5, "gradients": 0.5, "optimizer state": 0.5}
     ("num_ranks", "engine", "shared", "options"),
     [
         (2, FSDP, WHOLE, {"model": "transformer", "gradient_accumulation_steps": 2}),
-        (2, {**FSDP, "activation_checkpointing": True}, WHOLE, {"model": "resnet", "optimizer": "SGD"}),
+        (2, {**FSDP, "activation_checkpointing": True}, WHOLE, RESNET),
         (2, ZERO, {"optimizer state": 0.5}, {"model": "transformer"}),
-        (4, {**HSDP, "shard_blocks": None}, WHOLE, {"model": "resnet", "optimizer": "SGD"}),
+        pytest.param(2, ZERO, {"optimizer state": 0.5}, RESNET, marks=pytest.mark.proof),
+        pytest.param(4, HSDP, WHOLE, {"model": "transformer"}, marks=pytest.mark.proof),
+        (4, {**HSDP, "shard_blocks": None}, WHOLE, RESNET),
     ],
-    ids=["fsdp-transformer", "fsdp-resnet", "zero1-transformer", "hsdp-resnet"],
+    ids=["fsdp-transformer", "fsdp-resnet", "zero1-transformer", "zero1-resnet", "hsdp-transformer", "hsdp-resnet"],
 )
 def test_ranks_that_share_train_as_one_does_and_hold_their_parts(num_ranks, engine, shared, options, train):
     averaged = {"use_ema": True, "ema_decay": 0.9}
