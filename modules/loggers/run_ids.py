@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 from modules.session.atomic import write_json
 
 FILE_NAME = "loggers.json"
+_ONE_AT_A_TIME = threading.Lock()  # each logger writes from a thread of its own
 
 
 def read_run_id(folder: Path, service: str) -> str:
@@ -18,7 +20,8 @@ def read_run_id(folder: Path, service: str) -> str:
 
 def write_run_id(folder: Path, service: str, run_id: str) -> None:
     """Raises OSError."""
-    write_json(folder / FILE_NAME, {**_read(folder), service: run_id})
+    with _ONE_AT_A_TIME:
+        write_json(folder / FILE_NAME, {**_read(folder), service: run_id})
 
 
 def _read(folder: Path) -> dict:
