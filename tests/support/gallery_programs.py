@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.distributed.Runtime import Runtime
+from modules.engine.Accumulation import Accumulation
 from modules.engine.loading import step_source
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import TrainCallbacks
@@ -72,7 +73,7 @@ class LoopByHand:
         **of_the_engine: Any,
     ) -> None:
         self.optimizer = optimizer
-        source = step_source(loader, Runtime(self.device), 1, SEED)  # only for the order of the samples
+        source = step_source(loader, Runtime(self.device), Accumulation(), SEED)  # only for the order of the samples
         for epoch in range(num_epochs):
             self.model.train()
             for batch in (batch for step in source.steps(epoch) for batch in step.batches):
