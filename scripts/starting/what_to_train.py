@@ -49,7 +49,7 @@ def ask_settings(questions: Questions, args: argparse.Namespace) -> list[str]:
     if "settings" not in questions.given:
         for number, name in enumerate(files, start=1):
             print_line(f"{number:>4}  {name}")
-        print(f"There are {len(presets)} presets, also for a GPU's memory, such as sdxl-lora-16gb.")
+        print_line(f"There are {len(presets)} presets, also for a GPU's memory, such as sdxl-lora-16gb.")
         print("Type a part of a name, such as sdxl, to see those that contain it, or ? to see all.")
     before = questions.last.get("settings")
     numbered = "number or path of a file" if files else "path of a file"
