@@ -328,11 +328,13 @@ class DataParallelRuntime(Runtime):
 def _buckets(tensors: list[Tensor], most_bytes: int) -> Iterator[list[Tensor]]:
     """`tensors` in order, in lists of one dtype and at most `most_bytes`, or with a single larger tensor."""
     bucket: list[Tensor] = []
+    num_bytes = 0
     for tensor in tensors:
-        if bucket and (tensor.dtype != bucket[0].dtype or sum(part.nbytes for part in [*bucket, tensor]) > most_bytes):
+        if bucket and (tensor.dtype != bucket[0].dtype or num_bytes + tensor.nbytes > most_bytes):
             yield bucket
-            bucket = []
+            bucket, num_bytes = [], 0
         bucket.append(tensor)
+        num_bytes += tensor.nbytes
     if bucket:
         yield bucket
 

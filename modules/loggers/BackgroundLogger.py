@@ -47,11 +47,12 @@ class BackgroundLogger(Logger):
     what does not fit is left out, with a warning.
 
     Subclasses implement `connect`, `send_figures`, `send_samples` and `disconnect`, which the thread calls, and which
-    may raise anything. After an ImportError or a UserError, logging stops.
+    may raise anything. After an ImportError or a UserError, logging stops. samples: whether samples are sent, too.
     """
 
-    def __init__(self, every_steps: int = 1):
+    def __init__(self, every_steps: int = 1, samples: bool = True):
         super().__init__(every_steps)
+        self._takes_samples = samples
         self._thread: threading.Thread | None = None
 
     def connect(self, run: LoggedRun) -> None:
@@ -89,7 +90,8 @@ class BackgroundLogger(Logger):
         self._put(Figures(step, time.time(), figures))
 
     def log_samples(self, folder: Path, step: int) -> None:
-        self._put(partial(self._send_samples, folder, step))
+        if self._takes_samples:
+            self._put(partial(self._send_samples, folder, step))
 
     def on_failed(self, text: str) -> None:
         self.outcome = "failed"

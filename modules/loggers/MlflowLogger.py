@@ -7,7 +7,6 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from modules.config.errors import UserError, first_line
@@ -52,13 +51,12 @@ class MlflowLogger(BackgroundLogger):
         samples: bool = True,
         every_steps: int = 1,
     ):
-        super().__init__(every_steps)
+        super().__init__(every_steps, samples)
         refuse_missing_mlflow()
         self._tracking_uri = tracking_uri or None
         self._experiment = experiment or "Default"
         self._name = name
         self._config = dict(config or {})
-        self._takes_samples = samples
         self._client: Any = None
         self._run_id = ""
 
@@ -119,10 +117,6 @@ class MlflowLogger(BackgroundLogger):
             if error.error_code == "INVALID_PARAMETER_VALUE":  # it would be refused each time
                 raise UserError(first_line(error)) from error
             raise
-
-    def log_samples(self, folder: Path, step: int) -> None:
-        if self._takes_samples:
-            super().log_samples(folder, step)
 
     def send_samples(self, samples: Sequence[SampleFile], step: int) -> None:
         folder = f"samples/step-{step:09d}"

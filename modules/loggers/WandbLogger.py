@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from modules.loggers.access import refuse_missing_wandb
@@ -44,12 +43,11 @@ class WandbLogger(BackgroundLogger):
         samples: bool = True,
         every_steps: int = 1,
     ):
-        super().__init__(every_steps)
+        super().__init__(every_steps, samples)
         refuse_missing_wandb()
         self._where = {"project": project or None, "entity": entity or None}
         self._name = name
         self._config = dict(config or {})
-        self._takes_samples = samples
         self._wandb_run: Any = None
 
     def connect(self, run: LoggedRun) -> None:
@@ -82,10 +80,6 @@ class WandbLogger(BackgroundLogger):
     def send_figures(self, batch: Sequence[Figures]) -> None:
         for figures in batch:
             self._wandb_run.log({**figures.values, "step": figures.step})
-
-    def log_samples(self, folder: Path, step: int) -> None:
-        if self._takes_samples:
-            super().log_samples(folder, step)
 
     def send_samples(self, samples: Sequence[SampleFile], step: int) -> None:
         import wandb

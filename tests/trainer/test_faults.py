@@ -11,6 +11,7 @@ from torch import nn
 
 from modules.config.errors import UserError
 from modules.trainer.faults import KINDS, inject_fault
+from modules.trainer.Step import Step
 from modules.trainer.TrainingLoop import TrainingLoop
 from tests.support.make_loop import make_loop
 
@@ -118,5 +119,7 @@ def test_an_invalid_fault_is_refused_on_every_rank(text, make_failing):
 
 
 def test_other_programs_may_have_a_variable_of_that_name(monkeypatch):
-    monkeypatch.setenv("FAULT", "tolerance")
-    make_loop(nn.Linear(1, 1), lambda model, batch: (model(batch).sum(), 1, {}))
+    monkeypatch.setenv("FAULT", "raise@0:1")
+    loop = make_loop(nn.Linear(1, 1), lambda model, batch: (model(batch).sum(), 1, {}))
+    loop.fit([Step([torch.ones(1, 1)])])
+    assert loop.step == 1
