@@ -41,7 +41,7 @@ def values_of(preset: str, **changes) -> dict:
 
 def test_presets_are_listed_by_memory_and_only_those_of_the_family_and_method():
     choices = fitting_presets("sdxl", "lora")
-    assert {choice.preset for choice in choices} == {"sdxl-lora"}
+    assert {choice.preset for choice in choices} == {"sdxl-lora", "sdxl-style"}
     sizes = [choice.memory for choice in choices]
     assert sizes == sorted(sizes)
     assert 24 in sizes
