@@ -272,7 +272,7 @@ def test_a_communication_test_runs_beside_the_window(open_tab, app, wait_for):
 def test_a_communication_test_can_be_cancelled(open_tab, app, wait_for):
     tab = open_tab(world_size=2)
     tab.links_card.toggle()
-    process = tab.links_card._test._process
+    process = tab.links_card._test._child.process
     tab.links_card.toggle()
     wait_for(app, lambda: tab.links_card.measured is not None)
     assert tab.links_card.measured.text == "Cancelled."

@@ -129,7 +129,7 @@ class TestTensorBoard:
     def test_a_stop_ends_the_process(self, board, tmp_path):
         (tmp_path / "events").touch()
         board.start(tmp_path)
-        process = board._process
+        process = board._child.process
         board.stop()
         assert process.poll() is not None
 
@@ -156,13 +156,13 @@ class TestTensorBoard:
 
         first, second = threading.Thread(target=start), threading.Thread(target=start)
         first.start()
-        wait_until(lambda: board._process is not None)
-        process = board._process
+        wait_until(lambda: board._child is not None and board._child.process is not None)
+        process = board._child.process
         second.start()  # waits for the first, and would start once that is stopped
         board.stop()
         for thread in (first, second):
             thread.join(PATIENCE_SECONDS)
-        assert (len(ends), board._process) == (2, None)
+        assert (len(ends), board._child) == (2, None)
         assert process.poll() is not None
 
     def test_the_button_opens_the_browser(self, tab, app, folder, board, wait_for, monkeypatch):

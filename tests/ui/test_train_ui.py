@@ -319,9 +319,9 @@ def test_closing_the_window_ends_a_check(make_app, wait_for, monkeypatch):
     app = make_app()
     app.bottom_bar.check.invoke()
     check = app.bottom_bar.control._check
-    wait_for(app, lambda: check._process is not None)
+    wait_for(app, lambda: check._child.process is not None)
     app.destroy()
-    assert check._process.wait(120) != 0
+    assert check._child.process.wait(120) != 0
 
 
 def test_check_shows_the_summary_without_a_start(app, wait_for, monkeypatch):

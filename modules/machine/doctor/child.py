@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from modules.config.installation import IMPORT_FOLDER
+from modules.machine.ChildProcess import ChildProcess
 
 
 @dataclass(frozen=True)
@@ -27,24 +28,15 @@ class ChildAnswer:
 
 def run_child(command: Sequence[str], seconds: float, folder: str | os.PathLike = IMPORT_FOLDER) -> ChildAnswer:
     """Run `command` in `folder` for at most `seconds`, without stdin."""
-    env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ, "PYTHONUNBUFFERED": "1"}  # GPUs in the order of devices.py
+    gpu_order = os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # that of devices.py
+    child = ChildProcess(folder, {"CUDA_DEVICE_ORDER": gpu_order, "PYTHONUNBUFFERED": "1"})
+    child.start(command)
     try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=seconds,
-            encoding="utf-8",
-            errors="replace",
-            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-        )
+        done = child.wait(seconds)
     except subprocess.TimeoutExpired as expired:
         return ChildAnswer(None, _text(expired.stdout), _text(expired.stderr))
-    return ChildAnswer(done.returncode, done.stdout, done.stderr)
+    return ChildAnswer(done.returncode, _text(done.stdout), _text(done.stderr))
 
 
-def _text(data: bytes | str | None) -> str:
-    """The output of a child that was killed: on POSIX it is bytes even in text mode."""
-    return data.decode("utf-8", "replace") if isinstance(data, bytes) else data or ""
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace").replace("\r\n", "\n")

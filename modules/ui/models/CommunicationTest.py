@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from pathlib import Path
 
 from modules.config.installation import IMPORT_FOLDER
 from modules.config.TrainConfig import TrainConfig
+from modules.machine.ChildProcess import ChildProcess
 from modules.machine.Machine import Machine
 from modules.ui.models.DeviceModel import probe_command
 
@@ -31,47 +30,32 @@ class CommunicationTest:
     """One test, from `start` to the end of `wait`; `cancel` ends it and all its ranks early."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-        self._cancelled = False
+        self._child = ChildProcess(IMPORT_FOLDER, own_session=True)
 
     def start(self, config: TrainConfig, machine: Machine, python: str = sys.executable) -> None:
         """Raises OSError if the process can't be started."""
         self._folder = tempfile.TemporaryDirectory()
         command = probe_command(python, config, machine, Path(self._folder.name) / "probe.json")
-        self._process = subprocess.Popen(
-            command,
-            cwd=IMPORT_FOLDER,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="replace",
-            env={**os.environ, "PYTHONIOENCODING": "utf-8"},
-            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-            start_new_session=os.name != "nt",
-        )
+        self._child.start(command)
 
     def wait(self) -> Measured:
         """Wait for the result, in a thread. The ranks end with the process that started them."""
-        assert self._process is not None  # `start` was called
-        _, told = self._process.communicate()
+        done = self._child.wait()
         path = Path(self._folder.name) / "probe.json"
         try:
             result = json.loads(path.read_bytes())
         except (FileNotFoundError, ValueError):
             result = None
         self._folder.cleanup()
-        if self._cancelled:
+        if self._child.is_cancelled:
             return Measured({}, "Cancelled.", failed=True)
         if result is None:
-            return Measured({}, _last_line(told) or "The test ended without a result.", failed=True)
+            return Measured({}, _last_line(done.stderr) or "The test ended without a result.", failed=True)
         return read_result(result)
 
     def cancel(self) -> None:
         """End the test if it is running."""
-        self._cancelled = True
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
+        self._child.cancel(by_force=True)
 
 
 def read_result(result: dict) -> Measured:
@@ -96,6 +80,6 @@ def _spoken(pair: frozenset[int | str], is_gpu: bool) -> str:
     return f"{'GPUs' if is_gpu else 'ranks'} {first}-{second}"
 
 
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+def _last_line(text: bytes) -> str:
+    lines = [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
     return lines[-1] if lines else ""

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 from modules.config.errors import UserError
 from modules.config.families import load_families
 from modules.config.installation import ROOT
+from modules.machine.ChildProcess import ChildProcess
 from modules.session.byte_sizes import spoken_bytes
 
 LAST_LETTERS = 500  # shown of an error message
@@ -58,51 +57,33 @@ class HubScript:
 
     def __init__(self, *arguments: str):
         self._arguments = arguments
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
-        self._is_cancelled = False
+        self._child = ChildProcess()
 
     def run(self, heard: Callable[[Any], None] = lambda answer: None) -> Any:
         """The last line of its answer, decoded; None if it was cancelled. Call it in a thread.
 
         heard: called in this thread with each line. Raises UserError if the Hub can't be asked or refuses.
         """
-        with self._lock:
-            if self._is_cancelled:
-                return None
-            process = self._process = subprocess.Popen(
-                [sys.executable, str(ROOT / "scripts" / "hub.py"), *self._arguments, "--json"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                encoding="utf-8",
-                errors="replace",
-                env={**os.environ, "PYTHONIOENCODING": "utf-8"},
-                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-            )
-        assert process.stdout is not None  # both are pipes
-        assert process.stderr is not None
-        errors: list[str] = []
-        reader = threading.Thread(target=errors.extend, args=(process.stderr,), daemon=True)
-        reader.start()
-        answer = None
-        with process:
-            for line in process.stdout:
-                answer = json.loads(line)
-                heard(answer)
-            reader.join()
-        if self._is_cancelled:
+        if not self._child.start([sys.executable, str(ROOT / "scripts" / "hub.py"), *self._arguments, "--json"]):
             return None
-        if process.returncode != 0 or answer is None:
-            raise UserError(errors[-1].strip()[-LAST_LETTERS:] if errors else "The Hub could not be asked.")
+        answer = None
+
+        def decode(line: bytes) -> None:
+            nonlocal answer
+            answer = json.loads(line)
+            heard(answer)
+
+        done = self._child.wait(heard=decode)
+        if self._child.is_cancelled:
+            return None
+        if done.returncode != 0 or answer is None:
+            lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            raise UserError(lines[-1].strip()[-LAST_LETTERS:] if lines else "The Hub could not be asked.")
         return answer
 
     def cancel(self) -> None:
         """End it; `run` then returns None."""
-        with self._lock:
-            self._is_cancelled = True
-            if self._process is not None:
-                self._process.terminate()
+        self._child.cancel()
 
 
 def read_facts(answer: dict[str, Any]) -> HubFacts:

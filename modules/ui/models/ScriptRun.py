@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING
 from modules.config.errors import UserError
 from modules.config.files import save_config
 from modules.config.installation import ROOT
+from modules.machine.ChildProcess import ChildProcess
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -40,9 +39,7 @@ class ScriptRun:
         self._config = config
         self._options = list(options)
         self._exit_codes, self._seconds = tuple(exit_codes), seconds
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen | None = None
-        self._is_cancelled = False
+        self._child = ChildProcess()
 
     def run(self) -> bytes | None:
         """The output of the script; None if it was cancelled.
@@ -56,37 +53,23 @@ class ScriptRun:
                 path = Path(folder) / "config.yaml"
                 save_config(self._config, path)
                 options = ["--config", str(path), *options]
-            with self._lock:
-                if self._is_cancelled:
-                    return None
-                process = self._process = subprocess.Popen(
-                    [sys.executable, str(ROOT / "scripts" / self._name), *options],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    env={**os.environ, "PYTHONIOENCODING": "utf-8"},
-                    creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-                )
-            output, errors = self._wait(process)
-        if self._is_cancelled:
+            if not self._child.start([sys.executable, str(ROOT / "scripts" / self._name), *options]):
+                return None
+            done = self._wait()
+        if self._child.is_cancelled:
             return None
-        if process.returncode not in self._exit_codes or not output:
-            lines = errors.decode("utf-8", "replace").strip().splitlines()
+        if done.returncode not in self._exit_codes or not done.stdout:
+            lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
             text = lines[-1][-LAST_LETTERS:] if lines else ""
-            raise UserError(text or f"{self._name} ended with exit code {process.returncode}.")
-        return output
+            raise UserError(text or f"{self._name} ended with exit code {done.returncode}.")
+        return done.stdout
 
     def cancel(self) -> None:
         """End it; `run` then returns None."""
-        with self._lock:
-            self._is_cancelled = True
-            if self._process is not None:
-                self._process.terminate()
+        self._child.cancel()
 
-    def _wait(self, process: subprocess.Popen) -> tuple[bytes, bytes]:
+    def _wait(self) -> subprocess.CompletedProcess[bytes]:
         try:
-            return process.communicate(timeout=self._seconds)
+            return self._child.wait(self._seconds)
         except subprocess.TimeoutExpired as error:
-            process.kill()
-            process.communicate()
             raise UserError(f"{self._name} took longer than {self._seconds:.0f} seconds: check the disks.") from error

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -13,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from modules.config.errors import UserError
+from modules.machine.ChildProcess import ChildProcess
 
 START_SECONDS = 60.0
-STOP_SECONDS = 5.0
 SAID_LINES = 3
 STOPPED = "TensorBoard is no longer wanted: open it again."
 
@@ -29,7 +27,7 @@ class TensorBoard:
     def __init__(self, command: Sequence[str] = (sys.executable, "-m", "tensorboard.main")):
         self._command = list(command)
         self._lock = threading.Lock()
-        self._process: subprocess.Popen | None = None
+        self._child: ChildProcess | None = None
         self._is_stopped = False
         self._folder: Path | None = None
         self._url = ""
@@ -46,7 +44,7 @@ class TensorBoard:
         if not has_curves:
             raise UserError(f"{folder} holds nothing for TensorBoard: switch tensorboard on before a run starts.")
         with self._lock:
-            if self._folder == folder and self._process is not None and self._process.poll() is None:
+            if self._folder == folder and self._child is not None and self._child.is_running:
                 return self._url
             self._end()
             self._url = self._start(folder)
@@ -55,9 +53,9 @@ class TensorBoard:
 
     def stop(self) -> None:
         self._is_stopped = True  # also cancels a start that is waiting for the lock or comes later
-        process = self._process
-        if process is not None:
-            process.terminate()  # even while another thread waits for it to start
+        child = self._child
+        if child is not None:
+            child.cancel()  # even while another thread waits for it to start
         with self._lock:
             self._end()
 
@@ -67,19 +65,14 @@ class TensorBoard:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         with tempfile.TemporaryFile() as said:
-            self._process = subprocess.Popen(
-                [*self._command, "--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)],
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=subprocess.STDOUT,
-                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-            )
+            child = self._child = ChildProcess(output=said)
+            child.start([*self._command, "--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)])
             deadline = time.monotonic() + START_SECONDS
             while not _answers(port):
                 if self._is_stopped:
                     self._end()
                     raise UserError(STOPPED)
-                if self._process.poll() is not None or time.monotonic() > deadline:
+                if not child.is_running or time.monotonic() > deadline:
                     self._end()
                     said.seek(0)
                     lines = said.read().decode("utf-8", "replace").strip().splitlines()[-SAID_LINES:]
@@ -88,15 +81,9 @@ class TensorBoard:
         return f"http://127.0.0.1:{port}/"
 
     def _end(self) -> None:
-        process, self._process, self._folder = self._process, None, None
-        if process is None:
-            return
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_SECONDS)
-            return
-        process.kill()
-        process.wait()
+        child, self._child, self._folder = self._child, None, None
+        if child is not None:
+            child.end()
 
 
 def _answers(port: int) -> bool:
