@@ -1,9 +1,14 @@
 """What is reported about one optimizer step."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from __future__ import annotations
 
-from modules.session.event_types import NOT_WRITTEN, Event
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from modules.session.event_types import NOT_WRITTEN, Event, loss_text
+
+if TYPE_CHECKING:
+    from modules.session.TrainCallbacks import TrainCallbacks
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,10 @@ class StepInfo(Event):
     peak_memory_bytes: int | None = None
     counts: dict[str, float] = field(default_factory=dict, metadata=NOT_WRITTEN)
 
-    def arguments(self) -> tuple["StepInfo"]:
+    def tell(self, listener: TrainCallbacks) -> None:
         """The listener gets the step as a whole: it has too many fields to pass them one by one."""
-        return (self,)
+        listener.on_step(self)
+
+    def describe(self) -> str:
+        loss = self.loss if self.smooth_loss is None else self.smooth_loss
+        return f"step {self.step}/{self.steps_total or '?'}, epoch {self.epoch}, loss {loss_text(loss)}"

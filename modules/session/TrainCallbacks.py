@@ -103,11 +103,7 @@ class CallbackList(TrainCallbacks):
 
     def on_event(self, event: Event) -> None:
         for listener in self.listeners:
-            getattr(listener, f"on_{event.type}")(*event.arguments())
-
-    def on_step(self, info: StepInfo) -> None:
-        for listener in self.listeners:
-            listener.on_step(info)
+            event.tell(listener)
 
     def on_epoch(self, epoch: int, figures: Mapping[str, float]) -> None:
         for listener in self.listeners:

@@ -1,23 +1,38 @@
 """The events of a run other than its steps (StepInfo). docs/run_folder.md lists types and fields."""
 
-from dataclasses import dataclass, fields
+from __future__ import annotations
+
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+from modules.config.counted import counted
+
+if TYPE_CHECKING:
+    from modules.session.TrainCallbacks import TrainCallbacks
+
+EVENT_TYPES: dict[str, type[Event]] = {}  # by name; each type enters itself as it is declared
 
 
 @dataclass(frozen=True)
 class Event:
     """Something that a run reports: a dataclass whose fields are those of a line in an event file.
 
-    type: its name in the file; the listeners' method is `on_` followed by it. Fields declared with the metadata
-    NOT_WRITTEN are for listeners only.
+    type: its name in the file. Fields declared with the metadata NOT_WRITTEN are for listeners only.
     """
 
     type: ClassVar[str]
 
-    def arguments(self) -> tuple[Any, ...]:
-        """The arguments of the listeners' method."""
-        return tuple(getattr(self, field.name) for field in fields(self))
+    def __init_subclass__(cls) -> None:
+        EVENT_TYPES[cls.type] = cls
+
+    def tell(self, listener: TrainCallbacks) -> None:
+        """Call the listener's method for this event."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """The event for a log, without a full stop."""
+        return self.type
 
 
 NOT_WRITTEN = {"is_written": False}
@@ -28,6 +43,12 @@ class StatusEvent(Event):
     type: ClassVar[str] = "status"
     text: str
 
+    def tell(self, listener: TrainCallbacks) -> None:
+        listener.on_status(self.text)
+
+    def describe(self) -> str:
+        return self.text
+
 
 @dataclass(frozen=True)
 class WaitingEvent(Event):
@@ -37,6 +58,12 @@ class WaitingEvent(Event):
     type: ClassVar[str] = "waiting"
     text: str
 
+    def tell(self, listener: TrainCallbacks) -> None:
+        listener.on_waiting(self.text)
+
+    def describe(self) -> str:
+        return self.text
+
 
 @dataclass(frozen=True)
 class StartedEvent(Event):
@@ -44,6 +71,12 @@ class StartedEvent(Event):
 
     type: ClassVar[str] = "started"
     started: float
+
+    def tell(self, listener: TrainCallbacks) -> None:
+        listener.on_started(self.started)
+
+    def describe(self) -> str:
+        return "Started"
 
 
 @dataclass(frozen=True)
@@ -54,6 +87,12 @@ class ProgressEvent(Event):
     text: str
     done: int
     total: int
+
+    def tell(self, listener: TrainCallbacks) -> None:
+        listener.on_progress(self.text, self.done, self.total)
+
+    def describe(self) -> str:
+        return f"{self.text}: {self.done} of {self.total}"
 
 
 @dataclass(frozen=True)
@@ -66,6 +105,12 @@ class ValidationEvent(Event):
     loss: float | None
     ema_loss: float | None
 
+    def tell(self, listener: TrainCallbacks) -> None:
+        listener.on_validation(self.step, self.samples, self.loss, self.ema_loss)
+
+    def describe(self) -> str:
+        return f"Validation at step {self.step}: loss {loss_text(self.loss)} ({counted(self.samples, 'sample')})"
+
 
 @dataclass(frozen=True)
 class SampleEvent(Event):
@@ -73,6 +118,12 @@ class SampleEvent(Event):
     path: str | Path
     prompt: str
     step: int
+
+    def tell(self, listener: TrainCallbacks) -> None:
+        listener.on_sample(self.path, self.prompt, self.step)
+
+    def describe(self) -> str:
+        return f"Sample at step {self.step}: {self.path}"
 
 
 @dataclass(frozen=True)
@@ -83,12 +134,24 @@ class SamplesEvent(Event):
     path: str | Path
     step: int
 
+    def tell(self, listener: TrainCallbacks) -> None:
+        listener.on_samples(self.path, self.step)
+
+    def describe(self) -> str:
+        return f"All samples at step {self.step}: {self.path}"
+
 
 @dataclass(frozen=True)
 class BackupEvent(Event):
     type: ClassVar[str] = "backup"
     path: str | Path
     step: int
+
+    def tell(self, listener: TrainCallbacks) -> None:
+        listener.on_backup(self.path, self.step)
+
+    def describe(self) -> str:
+        return f"Backup at step {self.step}: {self.path}"
 
 
 @dataclass(frozen=True)
@@ -97,11 +160,23 @@ class SavedEvent(Event):
     path: str | Path
     step: int
 
+    def tell(self, listener: TrainCallbacks) -> None:
+        listener.on_saved(self.path, self.step)
+
+    def describe(self) -> str:
+        return f"Model saved at step {self.step}: {self.path}"
+
 
 @dataclass(frozen=True)
 class WarningEvent(Event):
     type: ClassVar[str] = "warning"
     text: str
+
+    def tell(self, listener: TrainCallbacks) -> None:
+        listener.on_warning(self.text)
+
+    def describe(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True)
@@ -109,8 +184,24 @@ class FailedEvent(Event):
     type: ClassVar[str] = "failed"
     text: str
 
+    def tell(self, listener: TrainCallbacks) -> None:
+        listener.on_failed(self.text)
+
+    def describe(self) -> str:
+        return self.text
+
 
 @dataclass(frozen=True)
 class FinishedEvent(Event):
     type: ClassVar[str] = "finished"
     step: int
+
+    def tell(self, listener: TrainCallbacks) -> None:
+        listener.on_finished(self.step)
+
+    def describe(self) -> str:
+        return f"Finished after {counted(self.step, 'step')}"
+
+
+def loss_text(loss: float | None) -> str:
+    return "not finite" if loss is None else f"{loss:.4f}"

@@ -16,48 +16,15 @@ from dataclasses import MISSING, Field, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from types import NoneType
-from typing import IO, Any, TypeGuard, get_args
+from typing import IO, Any, TypeGuard, get_args, get_type_hints
 
 from modules.config.counted import counted
 from modules.config.own_file import open_own
 from modules.config.visible_text import find_hidden
-from modules.session.event_types import (
-    NOT_WRITTEN,
-    BackupEvent,
-    Event,
-    FailedEvent,
-    FinishedEvent,
-    ProgressEvent,
-    SampleEvent,
-    SamplesEvent,
-    SavedEvent,
-    StartedEvent,
-    StatusEvent,
-    ValidationEvent,
-    WaitingEvent,
-    WarningEvent,
-)
+from modules.session.event_types import EVENT_TYPES, NOT_WRITTEN, Event
 from modules.session.printing import print_line
 from modules.session.StepInfo import StepInfo
 
-EVENT_TYPES: dict[str, type[Event]] = {
-    event.type: event
-    for event in (
-        StartedEvent,
-        StatusEvent,
-        WaitingEvent,
-        ProgressEvent,
-        StepInfo,
-        ValidationEvent,
-        SampleEvent,
-        SamplesEvent,
-        BackupEvent,
-        SavedEvent,
-        WarningEvent,
-        FailedEvent,
-        FinishedEvent,
-    )
-}
 END_OF_TIME = 2**33  # Unix seconds, in 2242: datetime refuses times far beyond it
 MAX_STEP_BYTES = 1024
 MAX_TEXT_BYTES = 16 * 1024
@@ -293,8 +260,10 @@ def _written_fields(event_type: type) -> list[Field]:
 def _read_fields(event_type: type) -> list[tuple[str, tuple[type, ...], Any]]:
     """For each field its name, the types it may have in JSON, and the value to use if it is missing."""
     found = []
+    hints = get_type_hints(event_type)
     for field in _written_fields(event_type):
-        kinds = tuple(kind for kind in get_args(field.type) or (field.type,) if kind is not Path)
+        declared = hints[field.name]
+        kinds = tuple(kind for kind in get_args(declared) or (declared,) if kind is not Path)
         default = field.default
         if default is MISSING and NoneType in kinds:
             default = None

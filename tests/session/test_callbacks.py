@@ -7,8 +7,9 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
+from modules.session.event_types import EVENT_TYPES
 from modules.session.EventCallbacks import EventCallbacks
-from modules.session.events import EVENT_TYPES, EventWriter
+from modules.session.events import EventWriter
 from modules.session.StepInfo import StepInfo
 from modules.session.TerminalCallbacks import TerminalCallbacks
 from modules.session.TrainCallbacks import CallbackList, TrainCallbacks

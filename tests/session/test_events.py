@@ -4,8 +4,10 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +15,9 @@ import pytest
 from modules.config.visible_text import find_hidden
 from modules.session import events
 from modules.session.event_types import (
+    EVENT_TYPES,
     BackupEvent,
+    Event,
     FailedEvent,
     FinishedEvent,
     ProgressEvent,
@@ -26,8 +30,9 @@ from modules.session.event_types import (
     WaitingEvent,
     WarningEvent,
 )
-from modules.session.events import EVENT_TYPES, EventRecord, EventWriter, decode, encode, read_events, to_plain
+from modules.session.events import EventRecord, EventWriter, decode, encode, read_events, to_plain
 from modules.session.StepInfo import StepInfo
+from modules.session.TrainCallbacks import CallbackList
 from tests.support.waiting import PATIENCE_SECONDS
 
 STEP = StepInfo(
@@ -103,7 +108,7 @@ def test_events_come_back_in_order_with_time_and_rank(path):
 
 
 def test_the_events_listed_here_are_all_there_are():
-    assert [type(event) for event in EVENTS] == list(EVENT_TYPES.values())
+    assert {type(event) for event in EVENTS} == set(EVENT_TYPES.values())
 
 
 def test_the_supervisor_writes_no_rank(path):
@@ -360,3 +365,24 @@ def test_a_damaged_stretch_does_not_stop_reading_in_pieces(path):
         piece, offset = read_events(path, offset, max_bytes=300)
         found += piece
     assert texts(found) == ["a"]
+
+
+def test_a_type_that_is_declared_is_written_read_and_told_without_any_other_list(path):
+    @dataclass(frozen=True)
+    class PausedEvent(Event):
+        type: ClassVar[str] = "paused"
+        seconds: float | None
+        where: str | Path = ""
+
+        def tell(self, listener):
+            listener.on_paused(self.seconds)
+
+    try:
+        with EventWriter(path, rank=0) as writer:
+            writer.write(PausedEvent(2.5))
+        [record], _ = read_events(path)
+        told = []
+        CallbackList([SimpleNamespace(on_paused=told.append)]).on_event(record.event)
+    finally:
+        del EVENT_TYPES["paused"]
+    assert (record.event, told) == (PausedEvent(2.5), [2.5])

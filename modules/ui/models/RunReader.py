@@ -24,10 +24,8 @@ from modules.session.event_types import (
     BackupEvent,
     Event,
     FailedEvent,
-    FinishedEvent,
     ProgressEvent,
     SampleEvent,
-    SamplesEvent,
     SavedEvent,
     StartedEvent,
     StatusEvent,
@@ -54,7 +52,6 @@ REFUSAL_LINES = 10
 MAX_WARNINGS = 1000
 TRAINING = "Training"
 FULL_BYTES = 2**20  # free on a disk that is as good as full: the events of its run may no longer arrive
-WRITTEN = {SampleEvent: "Sample", SamplesEvent: "All samples", BackupEvent: "Backup", SavedEvent: "Model saved"}
 
 GONE = "The run folder {} is gone: connect its disk again, or open another run."
 NO_RECORD = "The run ended without recording why: see the end of log/rank-0.log and log/supervisor.log."
@@ -197,7 +194,7 @@ class RunReader:
             self._note_progress(info)
         if when - self._last_step_line.get(rank, 0.0) >= STEP_LINE_SECONDS or info.step == self._state.total:
             self._last_step_line[rank] = when
-            self._log(when, rank, info.type, _step_text(info, self._state.total))
+            self._log(when, rank, info.type, info.describe())
 
     def _note_progress(self, info: StepInfo) -> None:
         state = self._state
@@ -397,11 +394,6 @@ def _ending(record: dict[str, Any], step: int) -> str:
     return visible_text(f"Failed: {record.get('text') or 'the run left no reason'}")
 
 
-def _step_text(info: StepInfo, total: int) -> str:
-    loss = info.loss if info.smooth_loss is None else info.smooth_loss
-    return f"step {info.step}/{total or '?'}, epoch {info.epoch}, loss {_loss_text(loss)}"
-
-
 def full_disk_text(folder: Path) -> str:
     """That there is no space left for a run, without a full stop; "" if there is. Raises OSError."""
     if shutil.disk_usage(folder).free >= FULL_BYTES:
@@ -410,25 +402,8 @@ def full_disk_text(folder: Path) -> str:
 
 
 def _text(event: Event) -> str:
-    """The text of an event other than a step; it has several lines only if an error's text does."""
-    match event:
-        case FailedEvent():
-            return visible_text(event.text)
-        case ProgressEvent():
-            return visible_line(f"{event.text}: {event.done} of {event.total}")
-        case StatusEvent() | WaitingEvent() | WarningEvent():
-            return visible_line(event.text)
-        case FinishedEvent():
-            return f"Finished after {counted(event.step, 'step')}"
-        case ValidationEvent():
-            samples = counted(event.samples, "sample")
-            return f"Validation at step {event.step}: loss {_loss_text(event.loss)} ({samples})"
-    assert isinstance(event, SampleEvent | SamplesEvent | BackupEvent | SavedEvent)
-    return visible_line(f"{WRITTEN[type(event)]} at step {event.step}: {event.path}")
-
-
-def _loss_text(loss: float | None) -> str:
-    return "not finite" if loss is None else f"{loss:.4f}"
+    """The text of an event for the log; it has several lines only if an error's text does."""
+    return (visible_text if isinstance(event, FailedEvent) else visible_line)(event.describe())
 
 
 def _time_of(record: dict[str, Any]) -> float:
