@@ -11,13 +11,15 @@ import hashlib
 import json
 import math
 import sys
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from modules.config.families import FamilyInfo  # noqa: E402
 from modules.families.Family import Family  # noqa: E402
 from modules.families.registry import FAMILIES  # noqa: E402
 from scripts.generated_file import write_or_check  # noqa: E402
@@ -36,48 +38,28 @@ def families_text() -> str:
     return json.dumps([_entry(family, counted.get(family.name)) for family in FAMILIES.values()], indent=2) + "\n"
 
 
+# What FamilyInfo has in another form, or under another name, than Family.
+TRANSLATED: dict[str, Callable[[Family], Any]] = {
+    "text_encoders": lambda family: family.text.encoders,
+    "text_trainable": lambda family: family.text.trainable,
+    "groups_texts": lambda family: family.text.collate == "group",
+    "skips_layers": lambda family: family.text.skips_layers,
+    "takes_chunks": lambda family: family.text.takes_chunks,
+    "lora_targets": lambda family: list(family.lora_targets),
+    "embedding_keys": lambda family: list(family.embedding_keys),
+    "reference_pixels": lambda family: math.prod(family.reference_size(1.0)) if family.reference_size else 0,
+    "frames_per_token": lambda family: family.frames_per_token or family.frame_step,
+    "takes_first_frame": lambda family: bool(family.image_pipeline),
+    "has_kohya_loras": lambda family: bool(family.kohya_prefixes),
+    "training_timesteps": lambda family: family.training_timesteps and asdict(family.training_timesteps),
+    "experts": lambda family: family.experts is not None,
+}
+
+
 def _entry(family: Family, counted: dict[str, Any] | None) -> dict[str, Any]:
-    return {
-        "name": family.name,
-        "label": family.label,
-        "is_default": family.is_default,
-        "denoisers": family.denoisers,
-        "text_encoders": family.text.encoders,
-        "vae": family.vae,
-        "objective": family.objective,
-        "align": family.align,
-        "typical_bytes": family.typical_bytes,
-        "single_file": family.single_file,
-        "can_train_vae": family.can_train_vae,
-        "lora_targets": list(family.lora_targets),
-        "embedding_keys": list(family.embedding_keys),
-        "takes_guidance": family.takes_guidance,
-        "max_references": family.max_references,
-        "inpainting": family.inpainting,
-        "needs_references": family.needs_references,
-        "reference_pixels": math.prod(family.reference_size(1.0)) if family.reference_size else 0,
-        "layered": family.layered,
-        "frame_step": family.frame_step,
-        "frames_per_token": family.frames_per_token or family.frame_step,
-        "fps": family.fps,
-        "takes_first_frame": bool(family.image_pipeline),
-        "needs_first_frame": family.needs_first_frame,
-        "takes_last_frame": family.takes_last_frame,
-        "needs_last_frame": family.needs_last_frame,
-        "min_sample_steps": family.min_sample_steps,
-        "has_own_sampler": family.has_own_sampler,
-        "groups_texts": family.text.collate == "group",
-        "skips_layers": family.text.skips_layers,
-        "takes_chunks": family.text.takes_chunks,
-        "has_kohya_loras": bool(family.kohya_prefixes),
-        "patch_size": family.patch_size,
-        "shift_law": family.shift_law,
-        "training_timesteps": family.training_timesteps and asdict(family.training_timesteps),
-        "expert_boundary": family.expert_boundary,
-        "experts": family.experts is not None,
-        "text_trainable": family.text.trainable,
-        "memory": _memory(family, counted),
-    }
+    names = [field.name for field in fields(FamilyInfo) if field.name != "memory"]
+    entry = {name: TRANSLATED[name](family) if name in TRANSLATED else getattr(family, name) for name in names}
+    return {**entry, "memory": _memory(family, counted)}
 
 
 def _memory(family: Family, counted: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -21,9 +21,9 @@ PATH = ROOT / "resources" / "families.json"
 DENOISER_CONFIG = "denoiser_config"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FamilyInfo:
-    """One family.
+    """One family. A field is the attribute of Family with its name, unless scripts/families_reference.py translates it.
 
     label: as shown to users. is_default: whether a new config is of this family.
     denoisers, text_encoders, vae: names of the model's parts. objective: "ddpm" or "flow".
@@ -64,9 +64,6 @@ class FamilyInfo:
     lora_targets: tuple[str, ...]
     embedding_keys: tuple[str, ...]
     takes_guidance: bool
-    experts: bool
-    memory: Mapping[str, Any] | None = field(hash=False)
-    text_trainable: bool = True
     max_references: int = 0
     inpainting: Literal["", "latents", "pixels"] = ""
     needs_references: bool = False
@@ -89,6 +86,9 @@ class FamilyInfo:
     shift_law: ShiftLaw = "exponential"
     training_timesteps: TrainingTimesteps | None = None
     expert_boundary: float = 0.0
+    experts: bool
+    text_trainable: bool = True
+    memory: Mapping[str, Any] | None = field(hash=False)
 
     @property
     def trainable_text_encoders(self) -> tuple[str, ...]:
