@@ -140,7 +140,7 @@ def check_here(config: TrainConfig, wait_seconds: float, resume: bool) -> None:
             tell(f"Warning: {problem.message}")
     with refused_together(config, tell):  # the devices of a node are its own
         if refused := blocking(device_problems(config, StartFacts(read_machine()), resume)):
-            raise UserError(refused[0])
+            raise UserError.of(refused[0])
     for line in check_nodes(config, tell, wait_seconds=wait_seconds, resume=resume):
         tell(line)
 

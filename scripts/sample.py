@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     escape_unprintable()
     try:
         check_writable("--out", args.out)  # before minutes of work
-        from modules.data.references import check_mask, check_references, image_files
+        from modules.data.references import check_mask, image_files, refused_references
         from modules.distributed.Runtime import default_device
         from modules.families.registry import family_of_pipeline
         from modules.session.names import safe_file_name
@@ -62,7 +62,8 @@ def main(argv: list[str] | None = None) -> int:
         )
         references = tuple(file for path in args.reference for file in image_files(path))
         family = family_of_pipeline(pipe)
-        check_references(references, family)
+        if refused := refused_references(references, family):
+            raise UserError(f"--reference: {refused}")
         check_mask(args.mask, "".join(references[:1]), family, "--mask", "--reference")
         check_frames(args.frames, family, len(references))
         check_steps(args.steps, family)
@@ -202,7 +203,7 @@ def check_frames(num_frames: int, family: Family | None, num_references: int) ->
     if family and family.frame_step:
         problem = frame_problem("--frames", num_frames, family.label, family.frame_step)
         if problem:
-            raise DataError(problem.message)
+            raise DataError.of(problem)
         if family.takes_last_frame and num_references > 1 and num_frames == 1:
             raise DataError("--frames 1: there is nothing between the two images; set it to 33, for one.")
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -27,6 +28,7 @@ from modules.config.TrainConfig import TrainConfig
 from modules.session.out_of_memory import SYSTEM_ADVICE, is_out_of_system_memory
 from modules.session.printing import print_text
 from modules.session.RunFolder import RunFolder
+from modules.session.RunSummary import RunSummary
 from modules.session.signals import forget_early_signals
 from scripts.terminal import escape_unprintable, show
 
@@ -51,13 +53,17 @@ def main(argv: list[str] | None = None) -> int:
             warnings = check_plan(plan)
             check_compiles(config)
             summary = summarize(config, plan.world_size, warnings, plan.resume)
-            show(f"{'Start:':<15}{plan.describe()}\n{summary}")
+            summary = replace(summary, lines=(("Start", plan.describe()), *summary.lines))
+            show(summary.to_json() if args.json else summary.text())
             return 0
         from modules.launch.start import start_training
 
         return start_training(config, args.resume, args.supervise, given_settings(args))
     except UserError as error:
-        print_text(error, sys.stderr)
+        if args.json:
+            show(RunSummary(problems=tuple(error.problems)).to_json())
+        else:
+            print_text(error, sys.stderr)
         return 2
     except (MemoryError, OSError, ImportError, RuntimeError) as error:
         if not is_out_of_system_memory(error):
@@ -74,6 +80,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="resume from the latest backup in workspace_dir")
     parser.add_argument("--supervise", action="store_true", help="train in separate processes, watched by a supervisor")
     parser.add_argument("--dry-run", action="store_true", help="show what the run would do, then exit")
+    parser.add_argument("--json", action="store_true", help="print what --dry-run shows as JSON, for programs")
     # torch.distributed.launch gives it to each rank, beside torchrun's variables, which say the same
     parser.add_argument("--local-rank", "--local_rank", help=argparse.SUPPRESS)
     ranks = parser.add_argument_group("several GPUs (each changes a setting)")
@@ -91,6 +98,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if not args.config and not args.preset:
         parser.error("name the settings with --config FILE or --preset NAME")
+    if args.json and not args.dry_run:
+        parser.error("--json prints what --dry-run shows: add it")
     return args
 
 

@@ -94,11 +94,13 @@ def ranks_wanted(wanted: str) -> list[str]:
 def count_ranks(config: TrainConfig, machine: Machine, resume: bool = False) -> tuple[int, bool]:
     """(ranks to start, whether there is a GPU). Raises UserError for more than this machine has GPUs or memory for."""
     if config.num_nodes > 1:
-        raise UserError(f"num_nodes {config.num_nodes}: this is for one machine; scripts/multi_node.py is for several.")
+        raise UserError.at(
+            "num_nodes", f"{config.num_nodes}: this is for one machine; scripts/multi_node.py is for several."
+        )
     if not machine.gpus and (num_gpus := count_by_torch()):  # those that NVIDIA's driver does not know
         return config.world_size or len(config.device_indexes) or num_gpus, True
     if refused := blocking(can_start(config, StartFacts(machine), resume)):
-        raise UserError(refused[0])
+        raise UserError.of(refused[0])
     return default_num_ranks(config, machine.gpus, machine.cores), bool(machine.gpus)
 
 

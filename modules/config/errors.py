@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from modules.config.problems import Problem, Remedy
 from modules.config.visible_text import visible_line
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class UserError(Exception):
@@ -11,24 +19,43 @@ class UserError(Exception):
 
     The sentence is a single line that is safe to print and log, whatever names and values it contains, so that code
     that raises an error need not care.
+
+    setting: the path of the setting to change; "" if it is none in particular. remedy: what would solve it, if known.
+    problems: what is wrong, each with its setting and remedy, in the order of the lines of `str()`.
     """
+
+    def __init__(self, text: str = "", setting: str = "", remedy: Remedy | None = None):
+        super().__init__(text)
+        self.problems = [Problem(setting, visible_line(str(text)), remedy=remedy)]
+
+    @classmethod
+    def at(cls, setting: str, text: str) -> Self:
+        """The mistake of one setting, with whose path the sentence begins. text: the rest of it."""
+        return cls(f"{setting}{text if text.startswith(':') else f' {text}'}", setting)
+
+    @classmethod
+    def of(cls, problem: Problem) -> Self:
+        return cls(problem.message, problem.path, problem.remedy)
 
     def __str__(self) -> str:
         return visible_line(super().__str__())
 
 
 class ConfigError(UserError):
-    """Settings that can't be used. `problems` has one sentence per mistake, `str()` one line per mistake.
+    """Settings that can't be used. `str()` is one line per mistake.
 
     All mistakes of a file are reported together, so that users can fix them in one go.
     """
 
-    def __init__(self, problems: str | list[str]):
-        self.problems = list(map(visible_line, [problems] if isinstance(problems, str) else problems))
-        super().__init__(self.problems)
+    def __init__(self, problems: str | Sequence[Problem], setting: str = "", remedy: Remedy | None = None):
+        if isinstance(problems, str):
+            problems = [Problem(setting, problems, remedy=remedy)]
+        super().__init__()
+        self.args = (problems,)  # for pickling between processes
+        self.problems = [replace(problem, message=visible_line(problem.message)) for problem in problems]
 
     def __str__(self) -> str:
-        return "\n".join(self.problems)
+        return "\n".join(problem.message for problem in self.problems)
 
 
 class ModelFileError(UserError, ValueError):

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from modules.config.describe import SettingInfo, range_text, settings_by_path
 from modules.config.installation import docs_page
+from modules.config.problems import Problem
 from modules.config.show_value import MAX_SHOWN, show_value
 
 # Setting names of other trainers -> the corresponding setting of Chorus.
@@ -74,20 +75,23 @@ MAX_PATH = 200
 MAX_LISTED = 20
 
 
-def explain(error: ValidationError, source: str = "") -> list[str]:
-    """One sentence for each of the first 20 mistakes that pydantic found in the values for a TrainConfig.
+def explain(error: ValidationError, source: str = "") -> list[Problem]:
+    """One problem for each of the first 20 mistakes that pydantic found in the values for a TrainConfig.
 
     source: where the values came from, such as a file name; empty to leave it out.
     """
     problems = error.errors(include_url=False)
-    sentences = [explain_one(problem["loc"], problem, source) for problem in problems[:MAX_LISTED]]
-    hidden = len(problems) - len(sentences)
-    return [*sentences, f"... and {hidden} more mistakes{_in(source)}."] if hidden else sentences
+    listed = [
+        Problem(_path_of(problem["loc"]), explain_one(problem["loc"], problem, source))
+        for problem in problems[:MAX_LISTED]
+    ]
+    hidden = len(problems) - len(listed)
+    return [*listed, Problem("", f"... and {hidden} more mistakes{_in(source)}.")] if hidden else listed
 
 
 def explain_one(location: Sequence[Any], problem: Mapping[str, Any], source: str) -> str:
     """The sentence for one entry of `ValidationError.errors()`, at the path given by `location`."""
-    path = ".".join(_show_name(name) for name in location)
+    path = _path_of(location)
     if problem["type"] in UNKNOWN_KEY_ERRORS:
         return unknown_setting(path, source)
     info = _find(path)
@@ -206,6 +210,10 @@ def _remedy(path: str, info: SettingInfo | None, problem: Mapping[str, Any]) -> 
     if info.default is None:
         return "; leave it empty if in doubt"
     return f"; the default is {info.default if info.type == 'choice' else show_value(info.default)}"
+
+
+def _path_of(location: Sequence[Any]) -> str:
+    return ".".join(map(_show_name, location))
 
 
 def _show_name(name: Any) -> str:

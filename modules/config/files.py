@@ -17,6 +17,7 @@ from modules.config.errors import ConfigError
 from modules.config.explain import explain, explain_one, generic_path, section_paths, unknown_setting
 from modules.config.migrations import migrate
 from modules.config.parse import JSON_ENDINGS, check_ending, parse_yaml_value, read_values
+from modules.config.problems import Problem
 from modules.config.TrainConfig import TrainConfig
 
 _ADAPTER = TypeAdapter(TrainConfig)
@@ -86,7 +87,7 @@ def apply_overrides(values: dict, overrides: Iterable[str]) -> dict:
     Raises ConfigError with one sentence for every override with an unknown setting or an invalid value.
     """
     values = copy.deepcopy(values)
-    problems: list[str] = []
+    problems: list[Problem] = []
     for override in overrides:
         path, equals, text = override.partition("=")
         path = path.strip()
@@ -95,7 +96,7 @@ def apply_overrides(values: dict, overrides: Iterable[str]) -> dict:
             value = _read_override(path, text)
             problem = _problem_with_value(path, value) or _put(values, path, value)
         if problem:
-            problems.append(problem)
+            problems.append(Problem(path, problem))
     if problems:
         raise ConfigError(problems)
     return values

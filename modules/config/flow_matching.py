@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 def check_flow(config: TrainConfig) -> None:
     """Raises ConfigError if the family is not trained by flow matching, or the method trains without the denoiser."""
     if load_families()[config.family].objective != "flow":
-        raise ConfigError(
-            f"family {config.family} is not trained by flow matching: use {command_name('train')} for it."
+        raise ConfigError.at(
+            "family", f"{config.family} is not trained by flow matching: use {command_name('train')} for it."
         )
     if not METHODS[config.method].uses_denoiser:
-        raise ConfigError(f"method {config.method} trains no denoiser, so there is no flow to match: use lora or full.")
+        raise ConfigError.at(
+            "method", f"{config.method} trains no denoiser, so there is no flow to match: use lora or full."
+        )

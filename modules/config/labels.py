@@ -42,12 +42,6 @@ def with_labels(message: str, path: str = "") -> str:
     return "".join(part if number % 2 else _label_names(part, path, number == 0) for number, part in enumerate(parts))
 
 
-def first_setting(message: str) -> str:
-    """The path of the setting that the message starts with, as most do; "" if it starts with none."""
-    name = _NAME.match(message)
-    return name[0] if name and generic_path(name[0]) in settings_by_path() else ""
-
-
 def _label_names(text: str, path: str, is_start: bool) -> str:
     def label(match: re.Match[str]) -> str:
         name = match[0]

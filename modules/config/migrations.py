@@ -39,14 +39,19 @@ def migrate(values: dict, migrations: Mapping[int, Migration] = MIGRATIONS, curr
     version = values.get("config_version", current)
     shown = show_value(version)
     if not isinstance(version, int) or isinstance(version, bool):
-        raise ConfigError(f"config_version is {shown}: it must be a whole number; delete the line or write {current}.")
+        raise ConfigError.at(
+            "config_version", f"is {shown}: it must be a whole number; delete the line or write {current}."
+        )
     if version > current:
-        raise ConfigError(f"config_version {shown} is newer than this Chorus understands ({current}): update Chorus.")
+        raise ConfigError.at(
+            "config_version", f"{shown} is newer than this Chorus understands ({current}): update Chorus."
+        )
     while version < current:
         if version not in migrations:
-            raise ConfigError(
-                f"config_version {show_value(version)} is too old for this Chorus ({current}): "
-                "create the settings again, starting from a preset."
+            raise ConfigError.at(
+                "config_version",
+                f"{show_value(version)} is too old for this Chorus ({current}): "
+                "create the settings again, starting from a preset.",
             )
         values = migrations[version](values)
         version += 1

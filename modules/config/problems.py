@@ -6,10 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from modules.config.describe import value_at
-from modules.config.files import config_from_values, to_values
-from modules.config.TrainConfig import TrainConfig
-
 
 @dataclass(frozen=True)
 class Remedy:
@@ -31,13 +27,9 @@ class Problem:
     remedy: Remedy | None = None
 
 
-def with_remedy(config: TrainConfig, remedy: Remedy) -> TrainConfig:
-    """A copy of `config` with the remedy's values."""
-    config = config_from_values(to_values(config))
-    for path, value in remedy.values.items():
-        parent, _, name = path.rpartition(".")
-        setattr(value_at(config, parent) if parent else config, name, value)
-    return config
+def warning(message: str) -> Problem:
+    """What may spoil a run, and is the fault of no setting in particular."""
+    return Problem("", message, blocking=False)
 
 
 def set_to(path: str, value: Any, shown: str = "") -> Remedy:

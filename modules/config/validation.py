@@ -70,7 +70,6 @@ def find_problems(config: TrainConfig) -> list[Problem]:
 def check_settings(config: TrainConfig) -> list[Problem]:
     """The problems that are only warnings. Raises ConfigError for blocking ones."""
     problems = find_problems(config)
-    blocking = [problem.message for problem in problems if problem.blocking]
-    if blocking:
+    if blocking := [problem for problem in problems if problem.blocking]:
         raise ConfigError(blocking)
     return problems

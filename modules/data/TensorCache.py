@@ -81,9 +81,10 @@ class TensorCache:
                 _write(path, data)
         except OSError as error:
             reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else error.strerror
-            raise DataError(
-                f"cache_dir {str(self._root)!r}: an entry of {len(data)} bytes can't be written ({reason}); free some "
-                "space or choose another folder. Existing cache entries are kept."
+            raise DataError.at(
+                "cache_dir",
+                f"{str(self._root)!r}: an entry of {len(data)} bytes can't be written ({reason}); free some "
+                "space or choose another folder. Existing cache entries are kept.",
             ) from error
         self._paths[key] = path
         self._memory.keep(key, record)

@@ -193,7 +193,7 @@ def rotation_margins(bucket_w: int, bucket_h: int, degrees: float) -> tuple[int,
 
 def _refuse(problem: Problem | None) -> None:
     if problem is not None:
-        raise DataError(problem.message)
+        raise DataError.of(problem)
 
 
 def _not_upscaled(

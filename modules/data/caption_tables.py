@@ -65,10 +65,14 @@ def find_table(concept: ConceptConfig, setting: str) -> str:
         path = os.path.join(root, os.path.expanduser(name))
         if os.path.isfile(path) or is_special(path):  # which reading it explains
             if not path.lower().endswith((".csv", ".jsonl")):
-                raise DataError(f"{setting}.caption_table {name}: must end in .csv or .jsonl; save it as one of these.")
+                raise DataError.at(
+                    f"{setting}.caption_table", f"{name}: must end in .csv or .jsonl; save it as one of these."
+                )
             return path
     listed = ", ".join(names)
-    raise DataError(f"{setting}.caption_table: {root} has no {listed}; add it, or choose another {setting}.captions.")
+    raise DataError.at(
+        f"{setting}.caption_table", f": {root} has no {listed}; add it, or choose another {setting}.captions."
+    )
 
 
 def unread_tables(concept: ConceptConfig) -> list[str]:

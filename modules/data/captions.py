@@ -125,9 +125,9 @@ def check_placeholders(config: TrainConfig, captions: Iterable[str]) -> None:
         if not missing:
             return
     number, word = next(iter(missing.items()))
-    raise DataError(
-        f"embeddings.{number}.placeholder {word!r} appears in no caption: add it to the captions of the images that "
-        "it should learn."
+    raise DataError.at(
+        f"embeddings.{number}.placeholder",
+        f"{word!r} appears in no caption: add it to the captions of the images that it should learn.",
     )
 
 

@@ -80,7 +80,7 @@ def scan(
         return size_or_reason(image.path)
 
     if not any(concept.enabled for concept in concepts):
-        raise DataError("concepts: none is enabled; add a folder of images or enable one.")
+        raise DataError.at("concepts", ": none is enabled; add a folder of images or enable one.")
     paths: list[str] = []
     concept_index: list[int] = []
     sizes: list[tuple[int, int]] = []
@@ -117,9 +117,10 @@ def scan(
                     unread_captions[number, image.path] = image.unread_caption
             if len(paths) == num_before:
                 path, reason = unreadable[-1]
-                raise DataError(
-                    f"concepts.{number}.path {concept.path}: none of its {counted(len(found), 'image')} can be read "
-                    f"({os.path.basename(path)}: {reason}); repair them or disable the concept."
+                raise DataError.at(
+                    f"concepts.{number}.path",
+                    f"{concept.path}: none of its {counted(len(found), 'image')} can be read "
+                    f"({os.path.basename(path)}: {reason}); repair them or disable the concept.",
                 )
     widths, heights = np.array(sizes, np.int32).T.copy()
     index = np.array(concept_index, np.int32)
@@ -210,11 +211,11 @@ def _find_images(
     setting: "concepts.N", for error messages.
     """
     if not concept.path:
-        raise DataError(f"{setting}.path is empty: choose a folder of images.")
+        raise DataError.at(f"{setting}.path", "is empty: choose a folder of images.")
     root = os.path.expanduser(concept.path)
     if not os.path.isdir(root):
         problem = "is not a folder" if os.path.exists(root) else "does not exist"
-        raise DataError(f"{setting}.path {concept.path}: {problem}; choose a folder of images.")
+        raise DataError.at(f"{setting}.path", f"{concept.path}: {problem}; choose a folder of images.")
     skipped = Skipped()
     found: set[str] = set()
     known: set[str] = set()
@@ -249,7 +250,7 @@ def _find_images(
             else:
                 found.add(path)
     if not found:
-        raise DataError(f"{setting}.path {concept.path}: {skipped.why_no_images(concept, setting)}")
+        raise DataError.at(f"{setting}.path", f"{concept.path}: {skipped.why_no_images(concept, setting)}")
     table = read_table(concept, setting) if concept.captions == "table" else None
     return [_image_file(root, path, concept, table, known) for path in sorted(found)], skipped
 

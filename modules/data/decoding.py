@@ -113,9 +113,10 @@ def check_unusable(dataset: Dataset, unusable: dict[int, str], max_share: float)
     """Raises DataError if more images are unusable than data.max_unreadable_share allows, or a folder is gone."""
     images = dataset.images_of(unusable)
     for number, path in _gone_folders(dataset, unusable):
-        raise DataError(
-            f"concepts.{number}.path {path}: the folder is gone since its images were found; bring it back, such as by "
-            "connecting its disk, and start again."
+        raise DataError.at(
+            f"concepts.{number}.path",
+            f"{path}: the folder is gone since its images were found; bring it back, such as by "
+            "connecting its disk, and start again.",
         )
     count = len(images) + len(dataset.unreadable)
     total = dataset.num_images + len(dataset.unreadable)

@@ -44,9 +44,10 @@ def with_views(dataset: Dataset, data: DataConfig, seed: int) -> tuple[Dataset, 
 
     num_views = num_variants * num_resolutions
     if num_views.sum() > MAX_VIEWS:
-        raise DataError(
-            f"data.augmentation_variants {data.augmentation_variants}: with {counted(len(dataset), 'image')} these are "
-            f"{num_views.sum()} variants to encode and cache, above the limit of {MAX_VIEWS}; use fewer."
+        raise DataError.at(
+            "data.augmentation_variants",
+            f"{data.augmentation_variants}: with {counted(len(dataset), 'image')} these are "
+            f"{num_views.sum()} variants to encode and cache, above the limit of {MAX_VIEWS}; use fewer.",
         )
     image = np.repeat(np.arange(len(dataset)), num_views)
     first = np.cumsum(num_views) - num_views

@@ -95,9 +95,10 @@ def find_masks(dataset: Dataset) -> list[str | None]:
         concept = dataset.concepts[number]
         of_concept = [mask for mask, index in zip(masks, numbers, strict=True) if index == number]
         if root and not any(of_concept):
-            raise DataError(
-                f"concepts.{number}.mask_folder {concept.mask_folder}: it holds a mask of none of the "
-                f"{counted(len(of_concept), 'image')}; name masks like the images."
+            raise DataError.at(
+                f"concepts.{number}.mask_folder",
+                f"{concept.mask_folder}: it holds a mask of none of the "
+                f"{counted(len(of_concept), 'image')}; name masks like the images.",
             )
     return masks
 
@@ -171,8 +172,9 @@ def _mask_root(concept: ConceptConfig, number: int) -> str:
     root = os.path.expanduser(concept.mask_folder)
     if root and not os.path.isdir(root):
         problem = "is not a folder" if os.path.exists(root) else "does not exist"
-        raise DataError(
-            f"concepts.{number}.mask_folder {concept.mask_folder}: {problem}; choose a folder of masks, or empty it."
+        raise DataError.at(
+            f"concepts.{number}.mask_folder",
+            f"{concept.mask_folder}: {problem}; choose a folder of masks, or empty it.",
         )
     return root
 

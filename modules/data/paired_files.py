@@ -49,9 +49,10 @@ def find_paired(dataset: Dataset, setting: Setting) -> list[tuple[str, ...]]:
         of_concept = [found[i] for i, place in enumerate(places) if place[0] == number]
         root = getattr(concept, setting)
         if of_concept and root and not any(of_concept):
-            raise DataError(
-                f"concepts.{number}.{setting} {root}: it holds a {one} of none of the "
-                f"{counted(len(of_concept), 'image')}; name {one}s like the images, or with _0, _1 behind the name."
+            raise DataError.at(
+                f"concepts.{number}.{setting}",
+                f"{root}: it holds a {one} of none of the "
+                f"{counted(len(of_concept), 'image')}; name {one}s like the images, or with _0, _1 behind the name.",
             )
     return found
 
@@ -61,7 +62,9 @@ def _root(folder: str, number: int, setting: Setting) -> str:
     if not os.path.isdir(root):
         problem = "is not a folder" if os.path.exists(root) else "does not exist"
         _, several = _NAMES[setting]
-        raise DataError(f"concepts.{number}.{setting} {folder}: {problem}; choose a folder of {several}, or empty it.")
+        raise DataError.at(
+            f"concepts.{number}.{setting}", f"{folder}: {problem}; choose a folder of {several}, or empty it."
+        )
     return root
 
 

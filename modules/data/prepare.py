@@ -32,7 +32,7 @@ MAX_SAMPLES = 100_000_000  # of an epoch, whose plan takes about 50 bytes for ea
 def check_sizes(config: TrainConfig, family: Family) -> None:
     """Raises DataError for sizes of training or sample images that the family can't process."""
     for problem in size_problems(config, family.align, family.name):
-        raise DataError(problem.message)
+        raise DataError.of(problem)
 
 
 def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]:
@@ -83,7 +83,8 @@ def _check_epoch(dataset: Dataset) -> None:
     if repeats.sum() <= MAX_SAMPLES:
         return
     number = int(dataset.concept_index[int(repeats.argmax())])
-    raise DataError(
-        f"concepts.{number}.repeats {dataset.concepts[number].repeats:g}: an epoch would have {repeats.sum():.3g} "
-        f"samples, and at most {MAX_SAMPLES:g} can be planned; use less, and more epochs."
+    raise DataError.at(
+        f"concepts.{number}.repeats",
+        f"{dataset.concepts[number].repeats:g}: an epoch would have {repeats.sum():.3g} "
+        f"samples, and at most {MAX_SAMPLES:g} can be planned; use less, and more epochs.",
     )

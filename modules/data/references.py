@@ -248,38 +248,38 @@ def check_sample_references(sampling: SamplingConfig, family: Family) -> None:
     """
     for number, sample in enumerate(sampling.samples) if family.max_input_images else ():
         if sample.enabled and sample.reference:
-            setting, files = f"sampling.samples.{number}.reference {sample.reference}", image_files(sample.reference)
+            setting, files = f"sampling.samples.{number}.reference", image_files(sample.reference)
+            named = f"{setting} {sample.reference}"
             if sample.last_frame and family.takes_last_frame:
-                setting = f"{setting} with last_frame {sample.last_frame}"
+                named += f" with last_frame {sample.last_frame}"
                 files += image_files(sample.last_frame)
-            check_references(files, family, setting)
+            if refused := refused_references(files, family):
+                raise DataError(f"{named}: {refused}", setting)
         if sample.enabled and family.inpainting:
             check_mask(sample.mask, sample.reference, family, f"sampling.samples.{number}.mask", "reference")
 
 
-def check_references(files: Sequence[str], family: Family | None, setting: str = "--reference") -> None:
-    """Raises DataError if a model of `family` (None: unknown) can't see these images. setting: where they are named.
+def refused_references(files: Sequence[str], family: Family | None) -> str:
+    """Why a model of `family` (None: unknown) can't see these images, as a clause with the remedy; "" if it can.
 
     A video stands for its first frame, as the last image for the one where the sample ends, unless a time is named.
     """
     if family and family.needs_first_frame and not files:
-        raise DataError(f"{setting}: {family.label} makes videos of images; name one.")
+        return f"{family.label} makes videos of images; name one."
     if family and family.needs_last_frame and len(files) == 1:
-        raise DataError(f"{setting}: {family.label} makes videos between two images; name the last one, too.")
+        return f"{family.label} makes videos between two images; name the last one, too."
     if family and family.needs_references and not files:
-        verb = "decomposes images" if family.layered else "edits images"
-        raise DataError(f"{setting}: {family.label} {verb}; name one.")
+        return f"{family.label} {'decomposes images' if family.layered else 'edits images'}; name one."
     if files and (family is None or not family.max_input_images):
-        name = family.label if family else "this model"
-        raise DataError(f"{setting}: {name} takes no reference images; leave it out.")
+        return f"{family.label if family else 'this model'} takes no reference images; leave it out."
     if family and len(files) > family.max_input_images:
-        number = family.max_input_images
-        raise DataError(f"{setting}: these are {len(files)} images, but {family.label} takes {number}.")
+        return f"these are {len(files)} images, but {family.label} takes {family.max_input_images}."
     for path in files:
         file, _ = split_time(path)
         reason = info_or_reason(file) if is_video(file) else size_or_reason(file)
         if isinstance(reason, str):
-            raise DataError(f"{setting}: {path} can't be read ({reason}); choose another image.")
+            return f"{path} can't be read ({reason}); choose another image."
+    return ""
 
 
 def check_mask(mask: str, reference: str, family: Family | None, setting: str, image_setting: str) -> None:
@@ -290,11 +290,13 @@ def check_mask(mask: str, reference: str, family: Family | None, setting: str, i
     if not mask:
         return
     if family is None or not family.inpainting:
-        raise DataError(f"{setting} {mask}: {family.label if family else 'this model'} takes no mask; leave it out.")
+        raise DataError.at(setting, f"{mask}: {family.label if family else 'this model'} takes no mask; leave it out.")
     if not reference:
-        raise DataError(f"{setting} {mask}: there is no image to paint in; set {image_setting}, or leave the mask out.")
+        raise DataError.at(
+            setting, f"{mask}: there is no image to paint in; set {image_setting}, or leave the mask out."
+        )
     if isinstance(reason := size_or_reason(os.path.expanduser(mask)), str):
-        raise DataError(f"{setting} {mask}: it can't be read ({reason}); choose another mask.")
+        raise DataError.at(setting, f"{mask}: it can't be read ({reason}); choose another mask.")
 
 
 def references_in(record: Mapping[str, Tensor]) -> list[Tensor]:

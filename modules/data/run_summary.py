@@ -13,9 +13,9 @@ from modules.config.batch_size import accumulation_steps, global_batch, learning
 from modules.config.counted import counted
 from modules.config.errors import ConfigError
 from modules.config.methods import facts_of
+from modules.config.problems import warning
 from modules.config.rules.ranks import check_batch
 from modules.config.validation import check_settings
-from modules.config.visible_text import visible_line
 from modules.data.caption_remarks import caption_remarks
 from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
@@ -33,6 +33,7 @@ from modules.families.registry import FAMILIES
 from modules.session.backups import state_to_resume
 from modules.session.byte_sizes import spoken_bytes
 from modules.session.RunFolder import RunFolder
+from modules.session.RunSummary import RunSummary
 from modules.weights.hub_parts import with_parts_on_disk
 from modules.weights.inspect import BaseInfo, check_base
 from modules.weights.model_files import check_format
@@ -40,17 +41,24 @@ from modules.weights.own_parts import own_parts, replaced_parts
 from modules.weights.stated_prediction import stated_prediction
 
 if TYPE_CHECKING:
+    from modules.config.problems import Problem
     from modules.config.TrainConfig import TrainConfig
     from modules.data.buckets import Buckets
     from modules.data.Dataset import Dataset
     from modules.families.Family import Family
 
+WARNING = "Warning"  # the label of what is no line of the summary
+
 # The size of a LoRA relative to the model; measured at rank 16 on the attention layers of SD 1.5 and SDXL.
 LORA_SHARE_PER_RANK = 0.02 / 16
 
 
-def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] = (), resume: bool = False) -> str:
-    """The summary as text: images, buckets, steps, batch, learning rate and disk space; then all warnings.
+def summarize(
+    config: TrainConfig, num_ranks: int = 1, warnings: Sequence[Problem] = (), resume: bool = False
+) -> RunSummary:
+    """What the run would do: images, buckets, steps, batch, learning rate and disk space.
+
+    warnings: those that are known already.
 
     resume: the run resumes the one in its folder, whose backup determines the batch and the learning rate's factor.
     Raises UserError for settings, a base model or data that training would refuse; trainer/checks.py checks the rest.
@@ -58,7 +66,7 @@ def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] =
     check_settings(config)
     accumulation = config.gradient_accumulation_steps
     if problem := check_batch(config.batch_size, config.batch_size_mode, num_ranks, accumulation):
-        raise ConfigError(problem.message)
+        raise ConfigError([problem])
     family = FAMILIES[config.family]
     base = check_base(config.model.base, family, replaced=replaced_parts(family, config.model))
     check_format(family, config.output)
@@ -78,10 +86,10 @@ def summarize(config: TrainConfig, num_ranks: int = 1, warnings: Sequence[str] =
         *_caption_lines(num_texts),
         *_step_lines(config, dataset, num_ranks, state),
         *_disk_lines(disk_needs(config, family, base, dataset, buckets, num_texts)),
-        *(("Warning", text) for text in warnings),
         *_warning_lines(config, dataset, empty),
     ]
-    return "\n".join(visible_line(f"{label + ':':<15}{text}") for label, text in lines)
+    found = [warning(text) for label, text in lines if label == WARNING]
+    return RunSummary(tuple(line for line in lines if line[0] != WARNING), (*warnings, *found))
 
 
 def _part_lines(config: TrainConfig, family: Family) -> Iterator[tuple[str, str]]:
@@ -171,7 +179,7 @@ def _step_lines(
         (scientific(rate) if factor == 1 else f"{scientific(rate)} -> {scientific(rate * factor)} ({rule})"),
     )
     for text in step_warnings(config, samples, batch, total):
-        yield "Warning", text
+        yield WARNING, text
 
 
 def step_warnings(config: TrainConfig, samples: int, batch: int, total_steps: int) -> Iterator[str]:
@@ -214,16 +222,16 @@ def _disk_lines(needs: list[DiskNeed]) -> Iterator[tuple[str, str]]:
         size, free = spoken_bytes(need.needed_bytes), spoken_bytes(need.free_bytes)
         yield "Disk", f"{need.setting} {need.folder}: about {size} needed, {free} free"
         if need.warning:
-            yield "Warning", need.warning
+            yield WARNING, need.warning
 
 
 def _warning_lines(config: TrainConfig, dataset: Dataset, empty: set[str]) -> Iterator[tuple[str, str]]:
     num_held_out = 0 if dataset.held_out is None else int(dataset.held_out.sum())
     for text in (unused_masks_warning(config, dataset), no_validation_warning(config, num_held_out)):
         if text:
-            yield "Warning", text
+            yield WARNING, text
     if facts_of(config).uses_captions:
-        yield from (("Warning", finding.message) for finding in caption_remarks(dataset, empty))
+        yield from ((WARNING, finding.message) for finding in caption_remarks(dataset, empty))
 
 
 def disk_needs(

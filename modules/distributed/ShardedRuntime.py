@@ -121,9 +121,10 @@ class ShardedRuntime(DataParallelRuntime):
         sharing = self._settings.sharing_ranks or self.world_size
         if len(counts := set(self.gather(sharing, "sharding"))) > 1 or self.world_size % sharing:
             numbers = " and ".join(map(str, sorted(counts)))
-            raise RanksError(
-                f"distributed_strategy hsdp: {self.world_size} ranks can't be divided into groups of {numbers}; choose "
-                "a sharding_group_size that divides their number, or set distributed_strategy to fsdp."
+            raise RanksError.at(
+                "distributed_strategy",
+                f"hsdp: {self.world_size} ranks can't be divided into groups of {numbers}; choose "
+                "a sharding_group_size that divides their number, or set distributed_strategy to fsdp.",
             )
         if sharing == self.world_size:
             return init_device_mesh(self.device.type, (self.world_size,))

@@ -123,12 +123,13 @@ def choose_ranks(
     chosen = wanted or list(gpus)
     num_ranks = (len(chosen) or DEFAULT_CPU_RANKS) if world_size is None else world_size
     if backend == "nccl" and (num_ranks > len(chosen) or len(set(chosen)) < len(chosen)):
-        raise UserError(
-            f"world_size {num_ranks} on devices {join_words(chosen)}: nccl needs a GPU of its own for each rank; "
-            "use fewer ranks or gloo."
+        raise UserError.at(
+            "world_size",
+            f"{num_ranks} on devices {join_words(chosen)}: nccl needs a GPU of its own for each rank; "
+            "use fewer ranks or gloo.",
         )
     if num_ranks < 2:
-        raise UserError(f"world_size {num_ranks}: the probe needs at least 2 ranks; use 2 or more.")
+        raise UserError.at("world_size", f"{num_ranks}: the probe needs at least 2 ranks; use 2 or more.")
     return backend, [chosen[rank % len(chosen)] if chosen else "cpu" for rank in range(num_ranks)]
 
 

@@ -178,7 +178,7 @@ def create_runtime(config: TrainConfig, heartbeat: Heartbeat | None = None, *, s
     # a separate prefix, because every runtime counts its exchanges from 0; all ranks create runtimes in the same order
     store = membership.meeting.store.within(f"runtime-{len(membership.runtimes)}")
     if strategy != "ddp" and membership.device.type == "cuda" and dist.get_backend() != "nccl":
-        raise ConfigError(sharding_needs_nccl(strategy))
+        raise ConfigError(sharding_needs_nccl(strategy), "distributed_strategy")
     runtime_class = DataParallelRuntime
     if strategy != "ddp":
         from modules.distributed.ShardedRuntime import (
@@ -216,9 +216,10 @@ def rank_device(
     if torch.cuda.device_count() == 1 and env.get("CUDA_VISIBLE_DEVICES"):  # set by wrappers of mpirun
         return first
     if environment.local_world_size > len(indexes) and backend == "nccl":
-        raise ConfigError(
-            f"world_size {environment.local_world_size}: {counted(len(indexes), 'GPU is', 'GPUs are')} there or "
-            f"chosen, and with nccl each rank needs its own; use {len(indexes)}, or distributed_backend gloo."
+        raise ConfigError.at(
+            "world_size",
+            f"{environment.local_world_size}: {counted(len(indexes), 'GPU is', 'GPUs are')} there or "
+            f"chosen, and with nccl each rank needs its own; use {len(indexes)}, or distributed_backend gloo.",
         )
     return torch.device("cuda", indexes[environment.local_rank % len(indexes)])
 

@@ -163,9 +163,10 @@ def check_prediction(family: Family, scheduler_config: Mapping[str, Any]) -> Non
     """Raises UserError if the base model's scheduler has a prediction type that can't be trained."""
     predicted = scheduler_config.get("prediction_type", "epsilon")  # the default of diffusers
     if family.objective == "ddpm" and predicted not in ("epsilon", "v_prediction"):
-        raise UserError(
-            f"model.prediction_type auto: the base predicts {predicted!r}, but only epsilon and v_prediction can be "
-            "trained; set the one that the model was made for, or choose another base."
+        raise UserError.at(
+            "model.prediction_type",
+            f"auto: the base predicts {predicted!r}, but only epsilon and v_prediction can be "
+            "trained; set the one that the model was made for, or choose another base.",
         )
 
 
@@ -173,7 +174,7 @@ def check_offset_noise(scheduler_config: Mapping[str, Any], diffusion: Diffusion
     """Raises UserError for offset noise by timestep where only the last timestep, which is noise alone, has any."""
     has_any = diffusion.offset_noise_by_timestep and diffusion.offset_noise
     if has_any and scheduler_config.get("rescale_betas_zero_snr", False):
-        raise UserError(
-            "diffusion.offset_noise_by_timestep: this base model has zero terminal SNR, with which only the last "
-            "timestep would have any; switch it off."
+        raise UserError.at(
+            "diffusion.offset_noise_by_timestep",
+            ": this base model has zero terminal SNR, with which only the last timestep would have any; switch it off.",
         )

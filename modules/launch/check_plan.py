@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 
 from modules.config.errors import ConfigError
+from modules.config.problems import Problem, warning
 from modules.distributed.Heartbeat import read_limits
 from modules.families.registry import FAMILIES
 from modules.launch.plan import JoinPlan, LaunchPlan, SupervisePlan
-from modules.loggers.access import logger_errors
+from modules.loggers.access import logger_problems
 from modules.machine.can_start import StartFacts, blocking, shape_problems
 from modules.machine.interfaces import gloo_interface_problem
 from modules.session.RunFolder import RunFolder
@@ -19,7 +20,7 @@ from modules.weights.hub_parts import check_parts_on_hub, with_parts_on_disk
 from modules.weights.own_parts import replaced_parts
 
 
-def check_plan(plan: LaunchPlan) -> list[str]:
+def check_plan(plan: LaunchPlan) -> list[Problem]:
     """Check a start up to the point where its data is read, and return the warnings.
 
     The compiler is not checked, as `check_compiles` takes GPU memory. Raises UserError if the run can't start.
@@ -38,7 +39,7 @@ def check_plan(plan: LaunchPlan) -> list[str]:
     check_writable("cache_dir", config.cache_dir)
     if not plan.resume and (not isinstance(plan, SupervisePlan) or plan.leads):
         folder.refuse_earlier_run()
-    if (errors := logger_errors(config)) and (not isinstance(plan, SupervisePlan) or plan.leads):
+    if (errors := logger_problems(config)) and (not isinstance(plan, SupervisePlan) or plan.leads):
         raise ConfigError(errors)
     base, warnings = check_start(config, plan.world_size, plan.resume)
     if base.kind == "hub":
@@ -52,5 +53,5 @@ def check_plan(plan: LaunchPlan) -> list[str]:
     if refused := blocking(problems):
         raise ConfigError(refused)
     if plan.world_size > 1 and (problem := gloo_interface_problem(os.environ.get("GLOO_SOCKET_IFNAME", ""))):
-        warnings.append(f"{problem}: ranks on gloo can't reach each other; correct or unset it.")
-    return list(dict.fromkeys([*warnings, *(problem.message for problem in problems)]))
+        warnings.append(warning(f"{problem}: ranks on gloo can't reach each other; correct or unset it."))
+    return list(dict.fromkeys([*warnings, *problems]))

@@ -114,7 +114,7 @@ def interface_variables(interface: str) -> list[tuple[str, str]]:
 def check_address(config: TrainConfig) -> None:
     """Raises UserError if the address of machine 0 is missing."""
     if not config.master_addr.strip():
-        raise UserError("master_addr is empty: write the address of machine 0, as the others reach it.")
+        raise UserError.at("master_addr", "is empty: write the address of machine 0, as the others reach it.")
 
 
 def commands_text(commands: Sequence[Command], master_addr: str, line: Callable[[Command], str]) -> str:

@@ -151,9 +151,10 @@ def _with_folders_apart(job: Job, base: dict, config_path: str, overrides: list[
     if len(set(folders)) == 1:
         return [*overrides, f"workspace_dir={folders[0]}-%a"]
     shared = next(folder for folder in folders if folders.count(folder) > 1)
-    raise UserError(
-        f"workspace_dir {shared!r} is that of {folders.count(shared)} tasks of --array: give each its own, as with "
-        "--set workspace_dir=workspace/%a."
+    raise UserError.at(
+        "workspace_dir",
+        f"{shared!r} is that of {folders.count(shared)} tasks of --array: give each its own, as with "
+        "--set workspace_dir=workspace/%a.",
     )
 
 

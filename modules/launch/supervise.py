@@ -217,9 +217,10 @@ def _launch_dir(config: TrainConfig, folder: RunFolder, stack: contextlib.ExitSt
         stack.callback(shutil.rmtree, launch_dir, ignore_errors=True)
         save_config(config, launch_dir / SETTINGS_NAME)
     except OSError as error:
-        raise UserError(
-            f"workspace_dir {str(folder.path)!r} can't be written ({error.strerror}): free some space there, or choose "
-            "another folder."
+        raise UserError.at(
+            "workspace_dir",
+            f"{str(folder.path)!r} can't be written ({error.strerror}): free some space there, or choose "
+            "another folder.",
         ) from error
     return launch_dir
 
@@ -237,7 +238,9 @@ def _check_gloo(config: TrainConfig) -> None:
     from modules.distributed.setup_distributed import gloo_problem
 
     if problem := gloo_problem():
-        raise UserError(f"distributed_backend {config.distributed_backend}: {problem}; switch enable_multi_gpu off.")
+        raise UserError.at(
+            "distributed_backend", f"{config.distributed_backend}: {problem}; switch enable_multi_gpu off."
+        )
 
 
 def _meet_nodes(plan: SupervisePlan, folder: RunFolder, callbacks: TrainCallbacks, started: float) -> bool:
@@ -262,7 +265,7 @@ def _free_port(plan: SupervisePlan, callbacks: TrainCallbacks, claims: contextli
         return wanted
     claimed = claim_free_port(wanted, LOOPBACK)
     if claimed is None:
-        raise UserError(f"initial_port {wanted} and the {PORTS_TO_TRY} after it are busy: set another one.")
+        raise UserError.at("initial_port", f"{wanted} and the {PORTS_TO_TRY} after it are busy: set another one.")
     port, claim = claimed
     claims.enter_context(claim)
     if port != wanted:

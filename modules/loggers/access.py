@@ -11,17 +11,22 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from modules.config.errors import UserError
+from modules.config.problems import Problem, switch_off
 from modules.config.TrainConfig import TrainConfig
 
 WANDB_HOSTS = {"api.wandb.ai", "api.forge.coreweave.com"}  # its cloud, by its old and its new address
 WITHOUT_LOGIN = {"offline", "disabled", "dryrun"}  # values of WANDB_MODE
 
 
-def logger_errors(config: TrainConfig) -> list[str]:
-    """A sentence for each logger that is switched on and can't work here, which starts with its setting."""
+def logger_problems(config: TrainConfig) -> list[Problem]:
+    """Of each logger that is switched on and can't work here."""
     checks = {"wandb": (config.wandb.enabled, wandb_error), "mlflow": (config.mlflow.enabled, mlflow_error)}
-    errors = {name: find() for name, (enabled, find) in checks.items() if enabled}
-    return [f"{name}.enabled true: {error}, or switch it off." for name, error in errors.items() if error]
+    errors = {f"{name}.enabled": find() for name, (enabled, find) in checks.items() if enabled}
+    return [
+        Problem(path, f"{path} true: {error}, or switch it off.", remedy=switch_off(path))
+        for path, error in errors.items()
+        if error
+    ]
 
 
 def refuse_missing_wandb() -> None:

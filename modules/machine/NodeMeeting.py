@@ -61,9 +61,10 @@ class NodeMeeting:
             self._server = socket.create_server(("", port), family=family)
         except OSError as error:
             free = next_free_port(port + 1)
-            raise UserError(
-                f"initial_port {port} is busy here ({error.strerror}): end what uses it, or set another one on every "
-                f"machine{f', such as {free}' if free else ''}."
+            raise UserError.at(
+                "initial_port",
+                f"{port} is busy here ({error.strerror}): end what uses it, or set another one on every "
+                f"machine{f', such as {free}' if free else ''}.",
             ) from error
         self._server.setblocking(False)
 

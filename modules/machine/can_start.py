@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from modules.config.counted import counted
 from modules.config.describe import value_at
 from modules.config.errors import UserError
-from modules.config.labels import first_setting
 from modules.config.optimizers import facts_of_optimizer
 from modules.config.problems import Problem, Remedy, set_to
 from modules.config.rules.ranks import check_batch
@@ -35,8 +34,8 @@ class StartFacts:
     machine: None while unknown, so nothing that depends on it is checked.
     usage: of all GPUs of the machine; empty: unknown, so their free memory is not checked.
     num_samples: of an epoch. base_bytes: size of the base's files. None: unknown.
-    base_error: why the base can't be used, as a sentence, or "". data_errors: the same for the images of each concept.
-    place_errors: the same for each setting whose file or folder is missing; each starts with the setting.
+    base_error: why the base can't be used, as a sentence, or "". found: what is wrong with images, files, folders and
+    loggers, as far as it was found in the background.
     free_port: the first free one from initial_port on, 0 if there is none; None: unknown.
     free_workspace: an unused folder, if another run is active in workspace_dir; else "".
     """
@@ -46,8 +45,7 @@ class StartFacts:
     num_samples: int | None = None
     base_bytes: int | None = None
     base_error: str = ""
-    data_errors: Sequence[str] = ()
-    place_errors: Sequence[str] = ()
+    found: Sequence[Problem] = ()
     free_port: int | None = None
     free_workspace: str = ""
 
@@ -68,7 +66,7 @@ def device_problems(config: TrainConfig, facts: StartFacts, resume: bool = False
     try:
         shape = run_shape(config, facts.machine, facts.num_samples)
     except UserError as error:
-        return [_missing_devices(config, facts.machine, str(error))]
+        return [_missing_devices(config, facts.machine, error.problems[0])]
     return shape_problems(config, shape, facts, resume)
 
 
@@ -87,17 +85,16 @@ def shape_problems(config: TrainConfig, shape: RunShape, facts: StartFacts, resu
     return sorted(problems, key=lambda problem: not problem.blocking)
 
 
-def blocking(problems: Sequence[Problem], *paths: str) -> list[str]:
-    """The messages of the blocking problems; if `paths` are given, only of those settings."""
-    return [problem.message for problem in problems if problem.blocking and (not paths or problem.path in paths)]
+def blocking(problems: Sequence[Problem], *paths: str) -> list[Problem]:
+    """The blocking problems; if `paths` are given, only of those settings."""
+    return [problem for problem in problems if problem.blocking and (not paths or problem.path in paths)]
 
 
 def _place_problems(config: TrainConfig, facts: StartFacts) -> Iterator[Problem]:
     """Of files, folders and the port."""
     if facts.base_error:
         yield Problem("model.base", facts.base_error)
-    for error in dict.fromkeys([*facts.place_errors, *facts.data_errors]):
-        yield Problem(first_setting(error) or "concepts", error)
+    yield from facts.found
     if facts.free_workspace:
         message = f"workspace_dir {config.workspace_dir!r} is in use by another run: choose another folder."
         name = facts.free_workspace.replace("\\", "/").rpartition("/")[2]
@@ -111,19 +108,18 @@ def _place_problems(config: TrainConfig, facts: StartFacts) -> Iterator[Problem]
         yield Problem("initial_port", message, remedy=free)
 
 
-def _missing_devices(config: TrainConfig, machine: Machine, message: str) -> Problem:
-    """The problem of settings that name more devices than there are, as `run_shape` says it."""
+def _missing_devices(config: TrainConfig, machine: Machine, refused: Problem) -> Problem:
+    """What `run_shape` has refused, settings that name more devices than there are, with its remedy."""
     num_gpus = len(machine.gpus)
-    if not message.startswith("device_indexes"):
-        num_gpus = len(config.device_indexes) or num_gpus
-        return Problem("world_size", message, remedy=set_to("world_size", num_gpus))
+    if refused.path != "device_indexes":
+        return replace(refused, remedy=set_to("world_size", len(config.device_indexes) or num_gpus))
     existing = [index for index in config.device_indexes if index < num_gpus]
     numbers = ", ".join(map(str, existing))
     text = f"Use GPU {numbers}" if existing else "Use all GPUs" if num_gpus else "Use the CPU"
     values: dict[str, object] = {"device_indexes": existing}
     if config.enable_multi_gpu and config.world_size is not None and num_gpus:
         values["world_size"] = None  # one rank on each of them
-    return Problem("device_indexes", message, remedy=Remedy(text, values))
+    return replace(refused, remedy=Remedy(text, values))
 
 
 def _count_problems(config: TrainConfig, shape: RunShape, facts: StartFacts, machine: Machine) -> Iterator[Problem]:

@@ -229,9 +229,10 @@ def default_num_ranks(config: TrainConfig, gpus: Sequence[Gpu], cores: int) -> i
         return num_gpus or min(2, cores)
     if 0 < num_gpus < config.world_size and config.distributed_backend != "gloo":
         there = f"device_indexes names {num_gpus}" if config.device_indexes else f"this machine has {num_gpus}"
-        raise UserError(
-            f"world_size {config.world_size} with distributed_backend {config.distributed_backend}: each rank needs a "
-            f"GPU of its own and {there}; use {num_gpus} or less, or leave world_size empty."
+        raise UserError.at(
+            "world_size",
+            f"{config.world_size} with distributed_backend {config.distributed_backend}: each rank needs a "
+            f"GPU of its own and {there}; use {num_gpus} or less, or leave world_size empty.",
         )
     return config.world_size
 
@@ -241,7 +242,7 @@ def check_device_indexes(device_indexes: Sequence[int], num_gpus: int) -> None:
     for index in device_indexes:
         if index >= num_gpus:
             there = f"only 0 to {num_gpus - 1} exist" if num_gpus else "there is no GPU here"
-            raise UserError(f"device_indexes {list(device_indexes)}: {there}; choose others, or none for all.")
+            raise UserError.at("device_indexes", f"{list(device_indexes)}: {there}; choose others, or none for all.")
 
 
 @contextlib.contextmanager

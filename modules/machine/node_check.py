@@ -172,9 +172,10 @@ def _refuse_second_leader(own: dict[str, Any], place: Place) -> None:
             lines.say(own)
             if refusal := (lines.read(stream) or {}).get("refusal"):
                 raise UserError(plain(refusal))
-    raise UserError(
-        f"master_addr {place.address!r} is not an address of this machine, which is node 0: write one that it has and "
-        "the others reach, or give it another node_rank."
+    raise UserError.at(
+        "master_addr",
+        f"{place.address!r} is not an address of this machine, which is node 0: write one that it has and "
+        "the others reach, or give it another node_rank.",
     )
 
 
@@ -191,8 +192,8 @@ def _look_up(address: str) -> list[tuple]:
     try:
         return socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError) as error:
-        raise UserError(
-            f"master_addr {address!r}: there is no such machine ({error}); write its IP address."
+        raise UserError.at(
+            "master_addr", f"{address!r}: there is no such machine ({error}); write its IP address."
         ) from error
 
 

@@ -153,9 +153,9 @@ def _check_new(tokenizer: PreTrainedTokenizerBase, number: int, embedding: Embed
     pieces = tokenizer.tokenize(word)
     is_one = len(pieces) == 1 and pieces[0] != tokenizer.unk_token
     if is_one or any(name in vocabulary for name in token_names(word, embedding.vectors)):
-        raise UserError(
-            f"embeddings.{number}.placeholder {word!r} is a word that the model already knows: choose another, such as "
-            f"{word.strip('<>')}-1."
+        raise UserError.at(
+            f"embeddings.{number}.placeholder",
+            f"{word!r} is a word that the model already knows: choose another, such as {word.strip('<>')}-1.",
         )
 
 
@@ -165,7 +165,9 @@ def _initial_rows(
     """[vectors, D], the embeddings of the initial text's tokens, distributed over the vectors."""
     ids = tokenizer(embedding.initial_text, add_special_tokens=False).input_ids
     if not ids:
-        raise UserError(f"embeddings.{number}.initial_text {embedding.initial_text!r} has no tokens: write a word.")
+        raise UserError.at(
+            f"embeddings.{number}.initial_text", f"{embedding.initial_text!r} has no tokens: write a word."
+        )
     chosen = [ids[vector * len(ids) // embedding.vectors] for vector in range(embedding.vectors)]
     rows = old.weight.detach()[chosen]
     return rows.to(torch.promote_types(rows.dtype, torch.float32))

@@ -64,5 +64,7 @@ def trained_layers(family: Family, component: str, module: nn.Module, part: Part
     path = part_path(family, component)
     names = preset_layers(family, component, module, part.layers)
     if not names:
-        raise UserError(f"{path}.layers {part.layers!r}: the {component} of this model has no such layers; use all.")
+        raise UserError.at(
+            f"{path}.layers", f"{part.layers!r}: the {component} of this model has no such layers; use all."
+        )
     return matching_layers(names, path, part, component)

@@ -84,9 +84,9 @@ def check_patterns(family: Family, parts: Mapping[str, PartConfig], candidates: 
         for setting in ("include_layers", "exclude_layers"):
             for pattern in _patterns(getattr(parts[of_part[0]], setting)):
                 if not any(_matches(name, pattern) for name in names):
-                    raise UserError(
-                        f"{path}.{setting} {pattern!r} matches no layer of the {' or the '.join(of_part)}: "
-                        f"{_examples(names)}."
+                    raise UserError.at(
+                        f"{path}.{setting}",
+                        f"{pattern!r} matches no layer of the {' or the '.join(of_part)}: {_examples(names)}.",
                     )
 
 
@@ -102,7 +102,7 @@ def check_layer_ranks(text: str, candidates: Mapping[str, Sequence[str]]) -> Non
     names = [name for of_component in candidates.values() for name in of_component]
     for pattern in read_layer_ranks(text) if names else ():
         if not any(_matches(name, pattern) for name in names):
-            raise UserError(f"lora.layer_ranks {pattern!r} matches no layer with an adapter: {_examples(names)}.")
+            raise UserError.at("lora.layer_ranks", f"{pattern!r} matches no layer with an adapter: {_examples(names)}.")
 
 
 def matching_layers(names: Sequence[str], part: str, config: PartConfig, component: str) -> list[str]:
@@ -115,9 +115,9 @@ def matching_layers(names: Sequence[str], part: str, config: PartConfig, compone
     included, selected = _select(names, config)
     if not selected:
         setting = "exclude_layers" if included else "include_layers"
-        raise UserError(
-            f"{part}.{setting} {getattr(config, setting)!r} leaves no layer of the {component} to train: "
-            f"{_examples(names)}."
+        raise UserError.at(
+            f"{part}.{setting}",
+            f"{getattr(config, setting)!r} leaves no layer of the {component} to train: {_examples(names)}.",
         )
     return selected
 

@@ -187,7 +187,9 @@ def target_modules(
     """
     names = preset_layers(family, component, module, targets)
     if not names:
-        raise UserError(f"lora.targets {targets!r}: the {component} of this model has no such layers; use linear.")
+        raise UserError.at(
+            "lora.targets", f"{targets!r}: the {component} of this model has no such layers; use linear."
+        )
     return matching_layers(names, part_path(family, component), part, component) if part else names
 
 

@@ -79,9 +79,10 @@ class LycorisStart:
                 check_composable(module, [path for path, layer in named.items() if layer.kind != "norm"], config)
             add_lycoris(module, named, ADAPTER, dtype)
         except (ValueError, AttributeError) as error:
-            raise UserError(
-                f"lora.start_from '{config.lora.start_from}' was made for a different model ({error} the {component} "
-                "of this one); choose a file made for the same base model."
+            raise UserError.at(
+                "lora.start_from",
+                f"'{config.lora.start_from}' was made for a different model ({error} the {component} "
+                "of this one); choose a file made for the same base model.",
             ) from error
 
 
@@ -98,9 +99,10 @@ def check_composable(module: Model, targets: Sequence[str], config: TrainConfig)
         layer = dict(module.named_modules()).get(path)
         weight, shape = getattr(layer, "weight", None), weight_shape(layer)
         if weight is not None and shape is not None and tuple(weight.shape) != shape:
-            raise UserError(
-                f"lora.adapter {config.lora.adapter}: the layer {path} is quantized to 4 bits, and only lora can be "
-                "added to such layers; use a base model in 8 bits or more."
+            raise UserError.at(
+                "lora.adapter",
+                f"{config.lora.adapter}: the layer {path} is quantized to 4 bits, and only lora can be "
+                "added to such layers; use a base model in 8 bits or more.",
             )
 
 
@@ -124,8 +126,8 @@ def read_start(
         check_family(first, family)
         is_other = is_lycoris(first.shapes)
         if first.norms and not config.lora.train_norms:
-            raise UserError(
-                f"lora.start_from '{path}' changes norm layers: switch lora.train_norms on, or choose another file."
+            raise UserError.at(
+                "lora.start_from", f"'{path}' changes norm layers: switch lora.train_norms on, or choose another file."
             )
         files = [path]
         for expert in family.denoisers[1:]:  # in separate files, as they are saved
@@ -140,21 +142,23 @@ def read_start(
                 read = read_layers(file, family, but_norms=True, note=note)
                 starts |= {name: LoraStart(read.get(name, {}), norms.get(name, {})) for name in {**read, **norms}}
     except WeightsError as error:
-        raise UserError(f"lora.start_from {error}") from error
+        raise UserError.at("lora.start_from", str(error)) from error
     starts = _of_trained(starts, family, trained, path, note)
     for component, start in starts.items():
         kinds = {getattr(layer, "kind", "lora") for layer in start.layers.values()} - {"norm"}
         if not kinds:
-            raise UserError(
-                f"lora.start_from '{path}' holds only norm layers for the {component}, and no {wanted}: choose another "
-                "file."
+            raise UserError.at(
+                "lora.start_from",
+                f"'{path}' holds only norm layers for the {component}, and no {wanted}: choose another file.",
             )
         if kinds != {wanted}:
             held = " and ".join(sorted(kinds))
-            raise UserError(f"lora.start_from '{path}' holds {held}: set lora.adapter to it, or choose another file.")
+            raise UserError.at(
+                "lora.start_from", f"'{path}' holds {held}: set lora.adapter to it, or choose another file."
+            )
         if len({getattr(layer, "magnitude", None) is None for layer in start.layers.values()}) > 1:
-            raise UserError(
-                f"lora.start_from '{path}': only some layers of the {component} use DoRA; choose another file."
+            raise UserError.at(
+                "lora.start_from", f"'{path}': only some layers of the {component} use DoRA; choose another file."
             )
     return starts
 
@@ -170,7 +174,7 @@ def _of_trained(
     what = f"for parts that are not trained ({', '.join(sorted(idle))})"
     remedy = f"turn on {' and '.join(sorted(parts))}"
     if len(idle) == len(starts):
-        raise UserError(f"lora.start_from '{path}': is only {what}; {remedy}, or choose another file.")
+        raise UserError.at("lora.start_from", f"'{path}': is only {what}; {remedy}, or choose another file.")
     note(
         f"lora.start_from '{path}': what it has {what} is left out, and will be missing from the saved LoRA; {remedy} "
         "to continue it, too."
@@ -194,7 +198,7 @@ def fitting_starts(
     try:
         fitting = fitting_layers(file, layers, modules, lambda text: note(f"lora.start_from {text}"))
     except WeightsError as error:
-        raise UserError(f"lora.start_from {error}") from error
+        raise UserError.at("lora.start_from", str(error)) from error
     return {component: starts[component].restricted(of_component) for component, of_component in fitting.items()}
 
 

@@ -29,15 +29,17 @@ def trained_parts(family: Family, config: TrainConfig, trainable: set[str]) -> d
     only = config.text_encoder.only if config.text_encoder.train else []
     for number in only:
         if number > len(encoders):
-            raise UserError(
-                f"text_encoder.only {number}: {family.label} has {len(encoders)} text encoder"
-                f"{'s' if len(encoders) > 1 else ''}; use 1 to {len(encoders)}, or leave it empty."
+            raise UserError.at(
+                "text_encoder.only",
+                f"{number}: {family.label} has {len(encoders)} text encoder"
+                f"{'s' if len(encoders) > 1 else ''}; use 1 to {len(encoders)}, or leave it empty.",
             )
         if encoders[number - 1] not in trainable:
             others = [str(other) for other, name in enumerate(encoders, start=1) if name in trainable]
-            raise UserError(
-                f"text_encoder.only {number}: method {config.method!r} can't train that encoder of {family.label}; use "
-                f"{' or '.join(others)}."
+            raise UserError.at(
+                "text_encoder.only",
+                f"{number}: method {config.method!r} can't train that encoder of {family.label}; use "
+                f"{' or '.join(others)}.",
             )
     chosen = [encoders[number - 1] for number in only] or encoders
     denoisers = family.denoisers_of(config.denoiser.expert)
@@ -45,9 +47,10 @@ def trained_parts(family: Family, config: TrainConfig, trainable: set[str]) -> d
     for setting, own in (("learning_rate", "learning_rates"), ("stop_after", "stops_after")):
         values = getattr(config.text_encoder, own) if config.text_encoder.train else []
         if len(values) > len(encoders):
-            raise UserError(
-                f"text_encoder.{own} {', '.join(map(str, values))}: {family.label} has "
-                f"{counted(len(encoders), 'text encoder')}; leave out what is too much."
+            raise UserError.at(
+                f"text_encoder.{own}",
+                f"{', '.join(map(str, values))}: {family.label} has "
+                f"{counted(len(encoders), 'text encoder')}; leave out what is too much.",
             )
         for name, value in zip(encoders, values, strict=False):
             parts[name] = replace(parts[name], **{setting: value})
@@ -73,9 +76,10 @@ def trained_in(method: Method, base: BaseModel, config: TrainConfig) -> dict[str
     # other methods choose their encoders themselves
     for number in config.text_encoder.only if config.text_encoder.train and facts_of(config).chooses_parts else ():
         if encoders[number - 1] not in base.component_names:
-            raise UserError(
-                f"text_encoder.only {number}: model.base {config.model.base!r} does not have this text encoder; remove "
-                f"{number}, or choose a base model that has it."
+            raise UserError.at(
+                "text_encoder.only",
+                f"{number}: model.base {config.model.base!r} does not have this text encoder; remove "
+                f"{number}, or choose a base model that has it.",
             )
     return {name: part for name, part in parts.items() if name in base.component_names}
 

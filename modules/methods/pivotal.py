@@ -94,10 +94,11 @@ class Pivotal(Lora):
                 rows = words.new.weight[words.spans[number]]
                 found = vectors.get(name)
                 if found is None or found.shape != rows.shape:
-                    raise UserError(
-                        f"lora.start_from {config.lora.start_from!r} does not hold {embedding.vectors} vectors of the "
+                    raise UserError.at(
+                        "lora.start_from",
+                        f"{config.lora.start_from!r} does not hold {embedding.vectors} vectors of the "
                         f"word {embedding.placeholder!r} (embeddings.{number}); choose the file in kohya's format of a "
-                        "run with this word, or leave it empty."
+                        "run with this word, or leave it empty.",
                     )
                 with torch.no_grad():
                     rows.copy_(found)

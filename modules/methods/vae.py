@@ -30,9 +30,10 @@ class Vae(WholeModelMethod):
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
         vae = base.vae
         if config.model.mixed_precision == "fp16" and vae.config.get("force_upcast"):
-            raise ConfigError(
-                f"model.mixed_precision 'fp16': the VAE of {config.model.base!r} overflows in float16 (its config has "
-                "force_upcast); use bf16 or no."
+            raise ConfigError.at(
+                "model.mixed_precision",
+                f"'fp16': the VAE of {config.model.base!r} overflows in float16 (its config has "
+                "force_upcast); use bf16 or no.",
             )
         vae.requires_grad_(True)
         prepare_for_training(vae, config.model.gradient_checkpointing)

@@ -124,7 +124,7 @@ class RunFolder:
             with tempfile.TemporaryFile(dir=self.path):  # existing folders may be read-only
                 pass
         except OSError as error:
-            raise UserError(unusable("workspace_dir", self.path, error)) from error
+            raise UserError(unusable("workspace_dir", self.path, error), "workspace_dir") from error
         if is_held(self.lock_path):  # by a run on another machine or in another container: its writers look dead here
             return
         # Only our own subfolders: workspace_dir may be a home folder by mistake, which must not be searched.
@@ -144,7 +144,7 @@ class RunFolder:
                 stack.enter_context(RunLock(self.lock_path))
                 self.clear_exit()
             except OSError as error:
-                raise UserError(unusable("workspace_dir", self.path, error)) from error
+                raise UserError(unusable("workspace_dir", self.path, error), "workspace_dir") from error
             yield
 
     def check(self) -> None:
@@ -153,14 +153,14 @@ class RunFolder:
             for folder in self._folders():
                 look_for_obstacles(folder)
         except OSError as error:
-            raise UserError(unusable("workspace_dir", self.path, error)) from error
+            raise UserError(unusable("workspace_dir", self.path, error), "workspace_dir") from error
 
     def refuse_earlier_run(self) -> None:
         """Raise UserError if an earlier run has left backups or models here, which a new run would mix with its own."""
         for folder in (self.backup_dir, self.models_dir):
             if folder.is_dir() and any(_is_work(entry) for entry in folder.iterdir()):
-                raise UserError(
-                    f"workspace_dir {str(self.path)!r} holds a run already: resume it, or choose another folder."
+                raise UserError.at(
+                    "workspace_dir", f"{str(self.path)!r} holds a run already: resume it, or choose another folder."
                 )
 
     def freeze_config(self, config: TrainConfig) -> None:

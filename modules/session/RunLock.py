@@ -37,7 +37,7 @@ class RunLock:
             if error.errno in _IS_HELD:
                 holder = _read_holder(self._file)
                 self._file.close()
-                raise UserError(self._in_use(*holder)) from error
+                raise UserError(self._in_use(*holder), "workspace_dir") from error
             if error.errno not in _HAS_NO_LOCKS:
                 self._file.close()
                 raise

@@ -18,11 +18,11 @@ def folder_path(setting: str, folder: str | os.PathLike) -> Path:
     """The folder as an absolute path, without touching the disk. Raises UserError, naming the setting, if invalid."""
     text = os.fspath(folder)
     if not text.strip():
-        raise UserError(f"{setting} is empty: name a folder to write to.")
+        raise UserError.at(setting, "is empty: name a folder to write to.")
     if not _can_be_a_path(text):  # every file operation would raise ValueError
-        raise UserError(f"{setting} {text!r} contains a character that no path can have: choose another folder.")
+        raise UserError.at(setting, f"{text!r} contains a character that no path can have: choose another folder.")
     if _ON_WINDOWS and (name := illegal_on_windows(text)):
-        raise UserError(f"{setting} {text!r}: Windows has no folders named {name!r}; choose another name.")
+        raise UserError.at(setting, f"{text!r}: Windows has no folders named {name!r}; choose another name.")
     return Path(absolute_path(text))
 
 
@@ -32,7 +32,7 @@ def check_writable(setting: str, folder: str | os.PathLike) -> None:
     try:
         look_for_obstacles(path)
     except OSError as error:
-        raise UserError(unusable(setting, path, error)) from error
+        raise UserError(unusable(setting, path, error), setting) from error
 
 
 def look_for_obstacles(path: Path) -> None:

@@ -70,15 +70,17 @@ def trained_parts(
     """
     parts = trained_in(method, base, config)
     if method.facts.trains_weights and (quantized := base.stored_quantized):
-        raise ConfigError(
-            f"method {config.method!r}: the {quantized[0]} of model.base {config.model.base!r} is quantized and can "
-            "neither train nor be saved with the model; choose a base model that is not quantized, or train a LoRA."
+        raise ConfigError.at(
+            "method",
+            f"{config.method!r}: the {quantized[0]} of model.base {config.model.base!r} is quantized and can "
+            "neither train nor be saved with the model; choose a base model that is not quantized, or train a LoRA.",
         )
     if shards and (quantized := [name for name in base.stored_quantized if name in parts]):
-        raise ConfigError(
-            f"distributed_strategy {config.distributed_strategy}: the {quantized[0]} of model.base "
+        raise ConfigError.at(
+            "distributed_strategy",
+            f"{config.distributed_strategy}: the {quantized[0]} of model.base "
             f"{config.model.base!r} is quantized and can't be sharded; choose a base model that is not quantized, or "
-            "use ddp."
+            "use ddp.",
         )
     check_parts(config, parts)  # again, because this base may lack a component of its family
     check_layers(method, base, parts, config)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.errors import ConfigError
 from modules.config.methods import facts_of
+from modules.config.problems import Problem, warning
 from modules.config.rules.ranks import check_batch, divided_optimizer_problems, sharding_problems
 from modules.config.validation import check_settings
 from modules.data.prepare import check_sizes
@@ -49,18 +50,22 @@ def check_compiles(config: TrainConfig) -> None:
         check_compiler(config.model, default_device(config.device_indexes))
 
 
-def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tuple[BaseInfo, list[str]]:
+def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tuple[BaseInfo, list[Problem]]:
     """Checks the settings and returns (what model.base is, warnings). Raises UserError if the run can't start.
 
     resume: don't check the batch size, which the backup determines.
     """
-    warnings = [problem.message for problem in check_settings(config)]
+    warnings = check_settings(config)
+
+    def warn(text: str) -> None:
+        warnings.append(warning(text))
+
     # also without enable_multi_gpu: a launcher may have started several ranks all the same
     shards = num_ranks > 1 and config.distributed_strategy in ("fsdp", "hsdp")
     unsupported = list(sharding_problems(config)) if shards else []
     unsupported += divided_optimizer_problems(config) if num_ranks > 1 else []
     if unsupported:
-        raise ConfigError([problem.message for problem in unsupported])
+        raise ConfigError(unsupported)
     if not resume:
         check_batch_divides(config, num_ranks)
     family = FAMILIES[config.family]
@@ -74,11 +79,11 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
     _check_clip_skips(config, family, base)
     own_parts(family, with_parts_on_disk(config.model))
     if config.model.training_adapter and facts_of(config).uses_denoiser:
-        read_training_adapter(config.model.training_adapter, family, warnings.append)
+        read_training_adapter(config.model.training_adapter, family, warn)
     _check_scheduler(config, family, base)
     check_packages(config.optimizer)
     check_quantization_packages(config.model)
-    _check_trained(config, family, warnings.append)
+    _check_trained(config, family, warn)
     return base, warnings
 
 
@@ -88,13 +93,14 @@ def check_precision(model: ModelConfig, device: torch.device) -> None:
         import torch
 
         name = torch.cuda.get_device_name(device)
-        raise ConfigError(f"model.mixed_precision 'bf16': {name} can't compute in bf16; use fp16.")
+        raise ConfigError.at("model.mixed_precision", f"'bf16': {name} can't compute in bf16; use fp16.")
     of_weights = {"bfloat16": "bf16", "float16": "fp16"}.get(model.weight_dtype)
     if device.type == "cpu" and of_weights and model.mixed_precision not in ("no", of_weights):
         # autocast on a CPU leaves normalization in the dtype of its input, whose weights then have another one
-        raise ConfigError(
-            f"model.mixed_precision {model.mixed_precision!r} with weight_dtype {model.weight_dtype}: a CPU can't "
-            f"combine them; set model.mixed_precision to {of_weights}, or model.weight_dtype to float32."
+        raise ConfigError.at(
+            "model.mixed_precision",
+            f"{model.mixed_precision!r} with weight_dtype {model.weight_dtype}: a CPU can't "
+            f"combine them; set model.mixed_precision to {of_weights}, or model.weight_dtype to float32.",
         )
 
 
@@ -102,7 +108,7 @@ def check_batch_divides(config: TrainConfig, num_ranks: int) -> None:
     """Raises ConfigError if the batch of a step can't be divided among the ranks."""
     accumulation = config.gradient_accumulation_steps
     if problem := check_batch(config.batch_size, config.batch_size_mode, num_ranks, accumulation):
-        raise ConfigError(problem.message)
+        raise ConfigError([problem])
 
 
 def check_parts(config: TrainConfig, parts: Collection[str]) -> None:
@@ -111,7 +117,7 @@ def check_parts(config: TrainConfig, parts: Collection[str]) -> None:
         family = FAMILIES[config.family]
         has_denoiser = not set(family.denoisers).isdisjoint(facts_of(config).trainable(family))
         part = "denoiser" if has_denoiser else "text_encoder"
-        raise ConfigError(f"method {config.method!r} can't train the enabled parts: enable {part}.train.")
+        raise ConfigError.at("method", f"{config.method!r} can't train the enabled parts: enable {part}.train.")
 
 
 def _check_clip_skips(config: TrainConfig, family: Family, base: BaseInfo) -> None:
@@ -131,14 +137,15 @@ def _check_scheduler(config: TrainConfig, family: Family, base: BaseInfo) -> Non
         scheduler = json.loads(path.read_text(encoding="utf-8"))
         predicted = scheduler.get("prediction_type", "epsilon")
     except (OSError, ValueError, AttributeError) as error:
-        raise WeightsError(f"model.base {model.base!r}: {path} can't be read; fetch the model again.") from error
+        raise WeightsError.at("model.base", f"{model.base!r}: {path} can't be read; fetch the model again.") from error
     if facts_of(config).uses_denoiser:
         check_prediction(family, scheduler)
         check_offset_noise(scheduler, config.diffusion)
     if model.zero_terminal_snr and predicted == "epsilon":
-        raise WeightsError(
-            "model.zero_terminal_snr: this base predicts epsilon, which carries no information about the image at pure "
-            "noise; set model.prediction_type to v_prediction, or disable zero_terminal_snr."
+        raise WeightsError.at(
+            "model.zero_terminal_snr",
+            ": this base predicts epsilon, which carries no information about the image at pure "
+            "noise; set model.prediction_type to v_prediction, or disable zero_terminal_snr.",
         )
 
 

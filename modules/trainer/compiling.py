@@ -36,11 +36,11 @@ def compile_blocks(denoiser: nn.Module) -> None:
 
 def check_compiler(model: ModelConfig, device: torch.device) -> None:
     """Raises UserError if torch can't compile the denoiser for `device`: otherwise the first step would fail."""
-    setting, reason = "model.compile 'blocks'", _missing_on_gpu() if device.type == "cuda" else _missing_on_cpu()
+    what, reason = "model.compile 'blocks'", _missing_on_gpu() if device.type == "cuda" else _missing_on_cpu()
     if not reason and model.denoiser_quantization == "float8":
-        setting, reason = f"{setting} with denoiser_quantization float8", float8_compiler_problem(device)
+        what, reason = f"{what} with denoiser_quantization float8", float8_compiler_problem(device)
     if reason:
-        raise UserError(f"{setting}: {reason}, or set model.compile to off.")
+        raise UserError(f"{what}: {reason}, or set model.compile to off.", "model.compile")
 
 
 def _missing_on_gpu() -> str:

@@ -27,9 +27,10 @@ def check_packages(config: OptimizerConfig) -> None:
     """
     facts = facts_of_optimizer(config)
     if facts.package and find_spec(facts.maker.partition(".")[0]) is None:
-        raise TrainingError(
-            f"optimizer.name {config.name!r} needs the package {facts.package}, which is not installed here: run "
-            f"`pip install {facts.package}`, or choose adamw or adafactor."
+        raise TrainingError.at(
+            "optimizer.name",
+            f"{config.name!r} needs the package {facts.package}, which is not installed here: run "
+            f"`pip install {facts.package}`, or choose adamw or adafactor.",
         )
     if config.name == "other" and config.other_arguments:
         _check_arguments(facts, facts.arguments(config))
@@ -45,16 +46,16 @@ def _check_arguments(facts: OptimizerFacts, arguments: dict[str, Any]) -> None:
     known = [name for name in inspect.signature(made).parameters if name not in {"params", "kwargs", *SET_ELSEWHERE}]
     for name in arguments:
         if name not in known:
-            raise TrainingError(
-                f"optimizer.other_arguments: {facts.label} has no argument {name!r}; it has {', '.join(known)}."
+            raise TrainingError.at(
+                "optimizer.other_arguments", f": {facts.label} has no argument {name!r}; it has {', '.join(known)}."
             )
     import torch
 
     try:
         made([{"params": [torch.zeros(2, 2)], MATRICES: True}], **arguments)
     except (TypeError, ValueError) as error:
-        raise TrainingError(
-            f"optimizer.other_arguments: {facts.label} says {str(error)!r}; change the value, or leave it out."
+        raise TrainingError.at(
+            "optimizer.other_arguments", f": {facts.label} says {str(error)!r}; change the value, or leave it out."
         ) from error
 
 

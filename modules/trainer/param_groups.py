@@ -41,9 +41,10 @@ def param_groups(
             groups.append(ParamGroup(label, alike, part.learning_rate, part.weight_decay, last, factor))
     last = max(total_steps if group.stops_after is None else group.stops_after for group in groups)
     if last < total_steps:
-        raise ConfigError(
-            f"denoiser.stop_after and text_encoder.stop_after leave nothing to train after step {last} of "
-            f"{total_steps}: let a part train to the end, or set max_steps to {last}."
+        raise ConfigError.at(
+            "denoiser.stop_after",
+            f"and text_encoder.stop_after leave nothing to train after step {last} of "
+            f"{total_steps}: let a part train to the end, or set max_steps to {last}.",
         )
     return groups
 

@@ -120,7 +120,7 @@ def prepare_run(
     size = _global_batch(start, backup)
     plan = RunPlan(data.dataset, data.buckets, unusable, config.seed, size)
     if not plan.num_samples:
-        raise DataError("concepts: their repeats leave no sample in an epoch; raise concepts.N.repeats.")
+        raise DataError.at("concepts", ": their repeats leave no sample in an epoch; raise concepts.N.repeats.")
     digest = _digest_of_samples(start, data, unusable, backup)
     factor = _learning_rate_factor(start, backup)
     loss = start.method.loss(base, config)
@@ -172,8 +172,8 @@ def _check_settings(start: _Start, resume: bool) -> BaseInfo:
     """Checks the settings with this device; returns what model.base is."""
     config, device = start.config, start.runtime.device
     base_info, warnings = check_start(config, start.runtime.world_size, resume)
-    for text in warnings:
-        start.progress.warn(text)
+    for problem in warnings:
+        start.progress.warn(problem.message)
     check_precision(config.model, device)
     if compiles(config):
         check_compiler(config.model, device)
@@ -311,9 +311,10 @@ def _of_the_experts(timesteps: TimestepDistribution, config: TrainConfig, base: 
     # the upper border belongs to the other expert, also where float32 rounds up to it
     limits = max(timesteps.low, low / 1000), min(timesteps.high, high / 1000 - 1e-6)
     if limits[0] >= limits[1]:
-        raise ConfigError(
-            f"denoiser.expert {config.denoiser.expert}: it has the timesteps {max(0, low):g} to {min(1000, high):g}, "
-            "and diffusion.min_timestep and max_timestep leave none of them; widen those, or train the other expert."
+        raise ConfigError.at(
+            "denoiser.expert",
+            f"{config.denoiser.expert}: it has the timesteps {max(0, low):g} to {min(1000, high):g}, "
+            "and diffusion.min_timestep and max_timestep leave none of them; widen those, or train the other expert.",
         )
     return replace(timesteps, low=limits[0], high=limits[1])
 

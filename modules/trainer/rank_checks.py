@@ -55,9 +55,10 @@ def check_shared_folder(config: TrainConfig, runtime: Runtime, folder: Path) -> 
     """Raises ConfigError, on all ranks, if their backups can't be written into the run folder, but must be."""
     divides = config.ddp_shard_optimizer and runtime.world_size > 1 and not runtime.shards
     if divides and not is_shared(runtime, folder):
-        raise ConfigError(
-            "ddp_shard_optimizer: each GPU writes its part of the optimizer's state into the backups, but the machines "
-            f"don't share the folder {folder}; choose a workspace_dir on a shared disk, or switch it off."
+        raise ConfigError.at(
+            "ddp_shard_optimizer",
+            ": each GPU writes its part of the optimizer's state into the backups, but the machines "
+            f"don't share the folder {folder}; choose a workspace_dir on a shared disk, or switch it off.",
         )
 
 

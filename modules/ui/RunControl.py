@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from modules.config.errors import UserError
+from modules.config.errors import ConfigError, UserError
 from modules.config.labels import with_labels
+from modules.config.problems import warning
 from modules.session.backups import newest_usable, state_to_resume
 from modules.session.RunFolder import RunFolder
+from modules.session.RunSummary import RunSummary
 from modules.ui.models.free_folders import next_free_folder
 from modules.ui.models.ScriptRun import ScriptRun
 from modules.ui.widgets.dialogs import ask, open_window
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from modules.machine.devices import GpuUsage
     from modules.ui.App import App
 
+REFUSED = 2  # exit code of scripts/train.py
 CHECK_SECONDS = 600  # enough for many images on a slow disk
 CANCEL_MS = 1000  # until a check can be cancelled, so that a double click does not cancel it
 
@@ -131,7 +134,7 @@ class RunControl:
         try:
             folder = RunFolder(settings.get("workspace_dir"))
         except UserError as error:
-            self._refuse(str(error))
+            self._refuse(error)
             return None
         try:
             folder.refuse_earlier_run()
@@ -142,7 +145,7 @@ class RunControl:
                 return "new"
             return "resume" if answer == "Resume" else None
         except OSError as error:
-            self._refuse(f"workspace_dir can't be read: {error.strerror}; choose another folder.")
+            self._refuse(UserError.at("workspace_dir", f"can't be read: {error.strerror}; choose another folder."))
             return None
         return "new"
 
@@ -172,11 +175,11 @@ class RunControl:
         self._set_check(check)
         self.app.after(CANCEL_MS, self._offer_cancel, check)
 
-        def find() -> tuple[str, list[GpuUsage], dict[str, Any] | None]:
+        def find() -> tuple[RunSummary, list[GpuUsage], dict[str, Any] | None]:
             summary = run_check(check)
             return summary, read_usage(), state_to_resume(RunFolder(config.workspace_dir)) if resume else None
 
-        def show(found: tuple[str, list[GpuUsage], dict[str, Any] | None]) -> None:
+        def show(found: tuple[RunSummary, list[GpuUsage], dict[str, Any] | None]) -> None:
             if check is self._check:  # not cancelled
                 self._set_check(None)
                 self._show_summary(*found, config, (lambda: self._start(config, resume)) if then_start else None)
@@ -185,7 +188,7 @@ class RunControl:
 
     def _show_summary(
         self,
-        summary: str,
+        summary: RunSummary,
         usage: list[GpuUsage],
         resumed: dict[str, Any] | None,
         config: TrainConfig,
@@ -196,14 +199,16 @@ class RunControl:
 
         self.app.devices.take_usage(usage)
         self.app.checks.tell()
-        lines = with_labels(summary, "").splitlines()
-        known = "\n".join(lines)
         devices = self.app.devices
         estimates = (("Memory", devices.memory_text(config)), ("Time", devices.time_text(config, resumed)))
-        place = first_warning(lines)
-        lines[place:place] = [f"{label + ':':<15}{text}" for label, text in estimates if text]
-        lines += [f"{'Warning:':<15}{one.message}" for one in self.app.problems.all() if one.message not in known]
-        open_window(self.app, RunSummaryWindow, "\n".join(dict.fromkeys(lines)), start)
+        lines = [(label, with_labels(text)) for label, text in summary.lines]
+        found = [with_labels(one.message, one.path) for one in summary.warnings]
+        found += [one.message for one in self.app.problems.all()]
+        shown = RunSummary(
+            lines=(*lines, *(estimate for estimate in estimates if estimate[1])),
+            warnings=tuple(map(warning, dict.fromkeys(found))),
+        )
+        open_window(self.app, RunSummaryWindow, shown.text(), start)
 
     def _start(self, config: TrainConfig, resume: bool) -> None:
         if self.app.settings.config() != config:  # the summary does not block the settings
@@ -215,7 +220,7 @@ class RunControl:
         try:
             self.app.run.start(config, resume)
         except UserError as error:
-            self._refuse(str(error))
+            self._refuse(error)
         else:
             self.app.open_tab("monitor")
 
@@ -231,11 +236,11 @@ class RunControl:
         if not isinstance(error, UserError):
             raise error
         if is_wanted:
-            self._refuse(str(error))
+            self._refuse(error)
 
-    def _refuse(self, text: str) -> None:
-        """List why the run can't start, a sentence per line, and lead to the first."""
-        self.app.problems.take_refusal(text.splitlines())
+    def _refuse(self, error: UserError) -> None:
+        """List why the run can't start, and lead to the first."""
+        self.app.problems.take_refusal(error.problems)
         lead_to(self.app, self.app.problems.all()[0])
 
     def _set_check(self, check: ScriptRun | None) -> None:
@@ -253,15 +258,14 @@ def check_of(config: TrainConfig, resume: bool = False) -> ScriptRun:
 
     resume: the run resumes the one in its folder.
     """
-    options = ["--dry-run", "--supervise", *(["--resume"] if resume else [])]
-    return ScriptRun("train.py", config, options, (0,), CHECK_SECONDS)
+    options = ["--dry-run", "--json", "--supervise", *(["--resume"] if resume else [])]
+    return ScriptRun("train.py", config, options, (0, REFUSED), CHECK_SECONDS)
 
 
-def run_check(check: ScriptRun) -> str:
-    """A summary of what the run would do; "" if the check was cancelled. Raises UserError if it would be refused."""
-    return (check.run() or b"").decode("utf-8", "replace").strip()
-
-
-def first_warning(lines: Sequence[str]) -> int:
-    """The index of the first warning in a summary, or behind its last line."""
-    return next((number for number, line in enumerate(lines) if line.startswith("Warning:")), len(lines))
+def run_check(check: ScriptRun) -> RunSummary:
+    """What the run would do; nothing if the check was cancelled. Raises UserError if it would be refused."""
+    output = check.run()
+    summary = RunSummary() if output is None else RunSummary.from_json(output)
+    if summary.problems:
+        raise ConfigError(summary.problems)
+    return summary

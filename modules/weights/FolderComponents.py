@@ -76,8 +76,9 @@ class FolderComponents:
             self._loaded["scheduler"] = adapted_scheduler(scheduler, family, config)
         self.pipe = self._new_pipe()
         if version := family.unsupported and family.unsupported(self._denoiser_config):
-            raise WeightsError(
-                f"model.base {config.base!r}: is {version}, which can't be trained yet; choose another {family.label}."
+            raise WeightsError.at(
+                "model.base",
+                f"{config.base!r}: is {version}, which can't be trained yet; choose another {family.label}.",
             )
 
     @property
@@ -224,14 +225,16 @@ class FolderComponents:
         wanted = quantization_of(self.family, name, self.config)
         if stored != "none" and wanted not in ("none", stored):
             part = "text_encoder" if name in self.family.text.encoders else "denoiser"
-            raise WeightsError(
-                f"model.{part}_quantization {wanted!r}: the {name} of model.base {self.config.base!r} is stored in "
-                f"{stored}; set it to none, or choose a base model that is not quantized."
+            raise WeightsError.at(
+                f"model.{part}_quantization",
+                f"{wanted!r}: the {name} of model.base {self.config.base!r} is stored in "
+                f"{stored}; set it to none, or choose a base model that is not quantized.",
             )
         if stored == "nf4" and find_spec("bitsandbytes") is None:
-            raise WeightsError(
-                f"model.base {self.config.base!r}: its {name} is stored in nf4, which needs the package bitsandbytes; "
-                "run `pip install bitsandbytes`, or choose a base model that is not quantized."
+            raise WeightsError.at(
+                "model.base",
+                f"{self.config.base!r}: its {name} is stored in nf4, which needs the package bitsandbytes; "
+                "run `pip install bitsandbytes`, or choose a base model that is not quantized.",
             )
 
     def _check_arguments(self, arguments: Mapping[str, inspect.Parameter]) -> None:
@@ -250,17 +253,19 @@ class FolderComponents:
     def _unreadable(self, name: str, error: Exception) -> WeightsError:
         """The refusal of a component that a library could not load."""
         if isinstance(error, ImportError) and "torchvision" in str(error).lower():
-            return WeightsError(
-                f"model.base {self.config.base!r}: its {name} needs the package torchvision, which Chorus does not "
-                "install; install the version for its torch with pip, or choose another base."
+            return WeightsError.at(
+                "model.base",
+                f"{self.config.base!r}: its {name} needs the package torchvision, which Chorus does not "
+                "install; install the version for its torch with pip, or choose another base.",
             )
         return self._error(name, reason_with_file(error, self.path / name))
 
     def _index_error(self, error: Exception) -> WeightsError:
-        return WeightsError(
-            f"model.base {self.config.base!r}: the settings in its model_index.json don't make a "
-            f"{self.family.pipeline} ({loading_reason(error)}); download the model again or choose another."
+        return WeightsError.at(
+            "model.base",
+            f"{self.config.base!r}: the settings in its model_index.json don't make a "
+            f"{self.family.pipeline} ({loading_reason(error)}); download the model again or choose another.",
         )
 
     def _error(self, name: str, reason: str) -> WeightsError:
-        return component_error(f"model.base {self.config.base!r}", name, reason)
+        return component_error("model.base", repr(self.config.base), name, reason)

@@ -112,6 +112,6 @@ class SingleFileComponents:
     def _error(self, reason: str, remedy: str) -> WeightsError:
         folder = self.config.config_folder
         described = f" with model.config_folder {folder!r}" if folder else ""
-        return WeightsError(
-            f"model.base {self.config.base!r}{described} can't be read as {self.family.label}: {reason}; {remedy}."
+        return WeightsError.at(
+            "model.base", f"{self.config.base!r}{described} can't be read as {self.family.label}: {reason}; {remedy}."
         )

@@ -42,4 +42,4 @@ def check_layers(model: ModelConfig, family: Family, configs: Mapping[str, Mappi
             setting, skip = f"model.clip_skips.{number}", model.clip_skips[number]
         layers = config.get("num_hidden_layers", CLIP_LAYERS)
         if isinstance(layers, int) and skip > layers:
-            raise WeightsError(f"{setting} {skip}: the model's {name} has {layers} layers; use {layers} at most.")
+            raise WeightsError.at(setting, f"{skip}: the model's {name} has {layers} layers; use {layers} at most.")

@@ -38,17 +38,18 @@ def check_gguf(path: Path, setting: str) -> list[str]:
     Source: the description of the format, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
     """
     if find_spec("gguf") is None:
-        raise WeightsError(
-            f"{setting} '{path}': is a GGUF file, which needs the package gguf; run `pip install gguf`, or choose a "
-            ".safetensors file."
+        raise WeightsError.at(
+            setting,
+            f"'{path}': is a GGUF file, which needs the package gguf; run `pip install gguf`, or choose a "
+            ".safetensors file.",
         )
     try:
         with open_regular(path) as file:
             return _check_header(file, os.path.getsize(path))
     except OSError as error:
-        raise WeightsError(f"{setting} '{path}': can't be read ({error.strerror}); choose another file.") from error
+        raise WeightsError.at(setting, f"'{path}': can't be read ({error.strerror}); choose another file.") from error
     except ValueError as error:
-        raise WeightsError(f"{setting} '{path}': can't be read as GGUF, {error}; download it again.") from error
+        raise WeightsError.at(setting, f"'{path}': can't be read as GGUF, {error}; download it again.") from error
 
 
 def _check_header(file: BinaryIO, size: int) -> list[str]:

@@ -25,9 +25,11 @@ def check_on_hub(name: str, family: Family, replaced: Collection[str] = ()) -> N
     try:
         model = read_model(name)
     except UserError as error:
-        raise WeightsError(f"model.base {error}") from error
+        raise WeightsError.at("model.base", str(error)) from error
     if not model.index:
-        raise WeightsError(f"model.base {name!r} is not in diffusers' format: download its single file and use that.")
+        raise WeightsError.at(
+            "model.base", f"{name!r} is not in diffusers' format: download its single file and use that."
+        )
     pipeline = str(model.index.get("_class_name"))
     check_fits(name, BaseInfo("hub", pipeline, 0, describe_index(model.index), model.index), family)
 
@@ -55,4 +57,4 @@ def download_folder(name: str, setting: str = "model.base", replaced: Collection
             raise UserError(f"{name!r} is not in diffusers' format: download its single file and use that.")
         return download_model(model)
     except UserError as error:
-        raise WeightsError(f"{setting} {error}") from error
+        raise WeightsError.at(setting, str(error)) from error

@@ -26,7 +26,7 @@ def with_downloaded_parts(model: ModelConfig) -> ModelConfig:
         try:
             return str(part.download())
         except UserError as error:
-            raise WeightsError(f"model.{field} {error}") from error
+            raise WeightsError.at(f"model.{field}", str(error)) from error
 
     return _with_paths(model, download)
 
@@ -38,7 +38,7 @@ def check_parts_on_hub(model: ModelConfig) -> None:
             try:
                 part.files()
             except UserError as error:
-                raise WeightsError(f"model.{field} {error}") from error
+                raise WeightsError.at(f"model.{field}", str(error)) from error
 
 
 def _parts(model: ModelConfig) -> Iterator[tuple[str, HubPart]]:

@@ -89,7 +89,7 @@ def check_base(base: str, family: Family, setting: str = "model.base", replaced:
         if info.kind == "folder":
             check_parts(Path(os.path.expanduser(base)), family.unused, replaced)
     except WeightsError as error:
-        raise WeightsError(f"{setting} {error}") from error
+        raise WeightsError.at(setting, str(error)) from error
     if info.kind != "hub":
         check_fits(base, info, family, setting)
     return info
@@ -99,17 +99,18 @@ def check_config_folder(config: ModelConfig, family: Family) -> None:
     """Raises WeightsError if model.config_folder is not a folder that can describe a single file of the family."""
     if not config.config_folder:
         return
-    setting, path = f"model.config_folder {config.config_folder!r}", Path(os.path.expanduser(config.config_folder))
+    setting, path = "model.config_folder", Path(os.path.expanduser(config.config_folder))
     if not path.is_dir():
-        raise WeightsError(f"{setting}: no such folder; name a diffusers folder of the same kind.")
+        text = f"{config.config_folder!r}: no such folder; name a diffusers folder of the same kind."
+        raise WeightsError.at(setting, text)
     if not index_file(path).is_file():
         return  # diffusers says what it misses
     try:
         refused = refused_class(_index_of(path), family, family.unused)
     except WeightsError as error:
-        raise WeightsError(f"model.config_folder {error}") from error
+        raise WeightsError.at(setting, str(error)) from error
     if refused:
-        raise component_error(setting, *refused)
+        raise component_error(setting, repr(config.config_folder), *refused)
 
 
 def check_fits(base: str, info: BaseInfo, family: Family, setting: str = "model.base") -> None:
@@ -117,35 +118,38 @@ def check_fits(base: str, info: BaseInfo, family: Family, setting: str = "model.
     may_fit = info.pipeline in family.pipelines or info.detail == UNKNOWN_LAYOUT
     if info.kind == "single_file" and family.single_file is None and may_fit:
         settings = " or ".join(DENOISER_SETTINGS[: len(family.denoisers)])
-        raise WeightsError(
-            f"{setting} '{base}': is {info.detail} in a single file, and {family.label} is read from diffusers "
+        raise WeightsError.at(
+            setting,
+            f"'{base}': is {info.detail} in a single file, and {family.label} is read from diffusers "
             "folders; choose a folder or a model's name on the Hugging Face Hub, and this file as "
-            f"{settings} if it has the transformer."
+            f"{settings} if it has the transformer.",
         )
     fitting = family_of(info.index)
     if fitting is None or fitting.name != family.name:
         remedy = f"choose family {fitting.name} or another base" if fitting else "choose another base"
-        raise WeightsError(
-            f"{setting} '{base}': is {info.detail}; the family {family.name} needs {family.label}: {remedy}."
+        raise WeightsError.at(
+            setting, f"'{base}': is {info.detail}; the family {family.name} needs {family.label}: {remedy}."
         )
     if info.kind == "folder":
         _check_complete(base, info.index, family, setting)
     if refused := refused_class(info.index, family, family.unused):
-        raise component_error(f"{setting} {base!r}", *refused)
+        raise component_error(setting, repr(base), *refused)
 
 
-def component_error(model: str, name: str, reason: str) -> WeightsError:
-    """The refusal of a component. model: the setting with its value. reason: a clause."""
-    return WeightsError(f"{model}: its {name} can't be loaded ({reason}); download the model again or choose another.")
+def component_error(setting: str, model: str, name: str, reason: str) -> WeightsError:
+    """The refusal of a component. model: the value of the setting, as it is shown. reason: a clause."""
+    text = f"{model}: its {name} can't be loaded ({reason}); download the model again or choose another."
+    return WeightsError.at(setting, text)
 
 
 def _check_complete(base: str, index: Mapping[str, Any], family: Family, setting: str) -> None:
     """Raises WeightsError if the folder goes without a component that the family needs."""
     for name in (*family.denoisers, family.vae, *family.text_components, *family.image_components):
         if name not in family.optional and not _is_present(index.get(name)):
-            raise WeightsError(
-                f"{setting} '{base}': has no {name}, which {family.label} needs; load it with diffusers, give the "
-                "pipeline the missing component, save it to a folder and choose that."
+            raise WeightsError.at(
+                setting,
+                f"'{base}': has no {name}, which {family.label} needs; load it with diffusers, give the "
+                "pipeline the missing component, save it to a folder and choose that.",
             )
 
 

@@ -134,7 +134,9 @@ def _check_own_parts(model: ModelConfig, family: Family | None) -> None:
                 "encoder."
             )
     elif model.denoiser_2 and len(family.denoisers) == 1:
-        raise WeightsError(f"model.denoiser_2 {model.denoiser_2!r}: {family.label} has one denoiser; leave it out.")
+        raise WeightsError.at(
+            "model.denoiser_2", f"{model.denoiser_2!r}: {family.label} has one denoiser; leave it out."
+        )
 
 
 def _has_own_parts(model: ModelConfig) -> bool:
@@ -176,7 +178,7 @@ def _folder(info: BaseInfo, model: ModelConfig, with_unused: bool) -> DiffusionP
         for name, part in pipe.components.items():
             check_tokenizer(part)
             if hasattr(part, "parameters") and any(param.is_meta for param in part.parameters()):
-                raise component_error(f"base {base!r}", name, "tensors are missing from its files")
+                raise component_error("base", repr(base), name, "tensors are missing from its files")
         adapt_denoisers(pipe)
         if family:
             pipe.scheduler = scheduler_by_files(pipe.scheduler, family, model)
@@ -260,7 +262,7 @@ def _check_classes(
             elif not any(kind in SETTINGS for kind in kinds):
                 raise ValueError(NO_PAIR)
         except ValueError as error:
-            raise component_error(f"base {base!r}", name, str(error)) from error
+            raise component_error("base", repr(base), name, str(error)) from error
 
 
 def _error(base: str, error: Exception) -> WeightsError:

@@ -67,8 +67,8 @@ def check_names(base: BaseModel, output: OutputConfig) -> None:
 def check_format(family: Family, output: OutputConfig) -> None:
     """Raises WeightsError if only a single file is requested and the family has no layout for it."""
     if output.format == "single_file" and family.single_file is None:
-        raise WeightsError(
-            f"output.format 'single_file': {family.label} can only be saved in diffusers' format; use diffusers."
+        raise WeightsError.at(
+            "output.format", f"'single_file': {family.label} can only be saved in diffusers' format; use diffusers."
         )
 
 

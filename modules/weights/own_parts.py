@@ -119,8 +119,8 @@ def _vae_path(name: str) -> Path:
         return _file(name, "model.vae")
     folder = next((one for one in (path, path / "vae") if (one / "config.json").is_file()), None)
     if folder is None:
-        raise WeightsError(
-            f"model.vae {name!r}: has no config.json; choose the folder of a VAE, that of a model, or a file."
+        raise WeightsError.at(
+            "model.vae", f"{name!r}: has no config.json; choose the folder of a VAE, that of a model, or a file."
         )
     for file in sorted(folder.glob("*.safetensors")):
         _check_header(file, "model.vae")
@@ -130,7 +130,7 @@ def _vae_path(name: str) -> Path:
 def _file(name: str, setting: str) -> Path:
     path = Path(os.path.expanduser(name))
     if not path.is_file() or path.suffix != ".safetensors":
-        raise WeightsError(f"{setting} {name!r}: is not a .safetensors file; choose one.")
+        raise WeightsError.at(setting, f"{name!r}: is not a .safetensors file; choose one.")
     _check_header(path, setting)
     return path
 
@@ -139,7 +139,7 @@ def _check_header(path: Path, setting: str) -> None:
     try:
         read_header(path)
     except WeightsError as error:
-        raise WeightsError(f"{setting} {error}") from error
+        raise WeightsError.at(setting, str(error)) from error
 
 
 def check_places(family: Family, parts: Mapping[str, Path], components: Collection[str], base: str) -> None:
@@ -149,9 +149,10 @@ def check_places(family: Family, parts: Mapping[str, Path], components: Collecti
     """
     for name in family.text.encoders:
         if name in parts and name not in components:
-            raise WeightsError(
-                f"{ENCODERS_SETTING} '{parts[name]}': is the {name} of {family.label}, and model.base {base!r} goes "
-                "without; leave it out, or choose a base model that has one."
+            raise WeightsError.at(
+                ENCODERS_SETTING,
+                f"'{parts[name]}': is the {name} of {family.label}, and model.base {base!r} goes "
+                "without; leave it out, or choose a base model that has one.",
             )
 
 
@@ -277,7 +278,8 @@ def _error(setting: str, path: Path, component_class: type[Any], reason: str) ->
     kind = "" if path.is_dir() or is_gguf(path) else kind_of(tensor_shapes(read_header(path)))
     if kind:
         reason = f"{reason}; by the names of its tensors, it is {kind}"
-    return WeightsError(
-        f"{setting} '{path}': can't be read as the {component_class.__name__} of model.base ({reason}); choose one "
-        "that was made for this kind of model."
+    return WeightsError.at(
+        setting,
+        f"'{path}': can't be read as the {component_class.__name__} of model.base ({reason}); choose one "
+        "that was made for this kind of model.",
     )

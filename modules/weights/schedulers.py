@@ -37,9 +37,10 @@ def scheduler_by_files(scheduler, family: Family, config: ModelConfig):
 def _with_zero_terminal_snr(scheduler):
     """Lin et al. 2023, arXiv 2305.08891: the last timestep is pure noise, and sampling starts there."""
     if scheduler.config.prediction_type == "epsilon":
-        raise WeightsError(
-            "model.zero_terminal_snr: this base model predicts epsilon, which contains no information about the "
-            "image at pure noise; set model.prediction_type to v_prediction, or turn it off."
+        raise WeightsError.at(
+            "model.zero_terminal_snr",
+            ": this base model predicts epsilon, which contains no information about the "
+            "image at pure noise; set model.prediction_type to v_prediction, or turn it off.",
         )
     taken = inspect.signature(type(scheduler).__init__).parameters
     options = {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}

@@ -41,12 +41,14 @@ def check_single_file(model: ModelConfig, family: Family) -> None:
     is_known = len(on_disk.text_encoders) == len(model.text_encoders)  # files tell which text encoder they have
     for part in family.text.encoders if is_known else ():
         if part not in given and not has_part(names, part, family):
-            raise WeightsError(
-                f"model.base {model.base!r}: has no {part}, which {family.label} needs; add its file to "
-                "model.text_encoders, or choose a checkpoint that contains the complete model."
+            raise WeightsError.at(
+                "model.base",
+                f"{model.base!r}: has no {part}, which {family.label} needs; add its file to "
+                "model.text_encoders, or choose a checkpoint that contains the complete model.",
             )
     if not model.vae and not has_part(names, family.vae, family):
-        raise WeightsError(
-            f"model.base {model.base!r}: has no VAE; set model.vae to that of a {family.label} model, or choose a "
-            "checkpoint that contains the complete model."
+        raise WeightsError.at(
+            "model.base",
+            f"{model.base!r}: has no VAE; set model.vae to that of a {family.label} model, or choose a "
+            "checkpoint that contains the complete model.",
         )

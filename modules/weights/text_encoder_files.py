@@ -67,15 +67,17 @@ def encoder_files(family: Family, config: ModelConfig) -> dict[str, Path]:
             fitting = alike  # a variant of the family, such as Stable Diffusion 2, in a single file without configs
         if not fitting:
             listed = " and ".join(dict.fromkeys(map(str, kinds.values())))
-            raise WeightsError(
-                f"{SETTING} '{path}': is {kind}, and {family.label} has {listed}; leave it out, or choose the file of "
-                f"one of {family.label}'s text encoders."
+            raise WeightsError.at(
+                SETTING,
+                f"'{path}': is {kind}, and {family.label} has {listed}; leave it out, or choose the file of "
+                f"one of {family.label}'s text encoders.",
             )
         free = [component for component in fitting if component not in found]
         if not free:
-            raise WeightsError(
-                f"{SETTING} '{path}': is {kind}, as '{found[fitting[0]]}' is, which is the {fitting[0]} already; leave "
-                "one of them out."
+            raise WeightsError.at(
+                SETTING,
+                f"'{path}': is {kind}, as '{found[fitting[0]]}' is, which is the {fitting[0]} already; leave "
+                "one of them out.",
             )
         found[free[0]] = path
     return found
@@ -88,10 +90,10 @@ def kind_in(path: Path) -> EncoderKind:
     if not kinds:
         kind = kind_of(shapes)
         what = f"is {kind}" if kind else "has no text encoder, as far as the names of its tensors tell"
-        raise WeightsError(f"{SETTING} '{path}': {what}; choose the file of a text encoder.")
+        raise WeightsError.at(SETTING, f"'{path}': {what}; choose the file of a text encoder.")
     if len(kinds) > 1:
         listed = " and ".join(sorted(str(kind) for kind in kinds.values()))
-        raise WeightsError(f"{SETTING} '{path}': has {listed}; choose a file with one text encoder.")
+        raise WeightsError.at(SETTING, f"'{path}': has {listed}; choose a file with one text encoder.")
     return next(iter(kinds.values()))
 
 
@@ -107,11 +109,11 @@ def _kinds(shapes: Mapping[str, tuple[int, ...]]) -> list[EncoderKind]:
 def _checked(name: str) -> Path:
     path = Path(os.path.expanduser(name))
     if not path.is_file() or path.suffix != ".safetensors":
-        raise WeightsError(f"{SETTING} {name!r}: is not a .safetensors file; choose one.")
+        raise WeightsError.at(SETTING, f"{name!r}: is not a .safetensors file; choose one.")
     try:
         read_header(path)
     except WeightsError as error:
-        raise WeightsError(f"{SETTING} {error}") from error
+        raise WeightsError.at(SETTING, str(error)) from error
     return path
 
 
@@ -152,4 +154,4 @@ def _config_of(config: ModelConfig, component: str) -> dict[str, Any]:
     except (OSError, ModelFileError):
         return {}  # which loading reports
     except UserError as error:
-        raise WeightsError(f"model.base {error}") from error
+        raise WeightsError.at("model.base", str(error)) from error

@@ -37,7 +37,7 @@ def read_training_adapter(file: str, family: Family, note: Callable[[str], None]
     note: told about what it has for other parts, which is left out.
     Raises WeightsError, starting with the setting, if it has no plain LoRA for the denoisers of this family.
     """
-    setting, path = f"model.training_adapter {file!r}", Path(os.path.expanduser(file))
+    setting, path = "model.training_adapter", Path(os.path.expanduser(file))
     try:
         source = LoraSource(path)
         check_family(source, family)
@@ -45,17 +45,16 @@ def read_training_adapter(file: str, family: Family, note: Callable[[str], None]
             raise WeightsError(f"'{path}': is no plain LoRA; choose one.")
         layers = read_layers(source, family, note=note)
     except WeightsError as error:
-        raise WeightsError(f"model.training_adapter {error}") from error
+        raise WeightsError.at(setting, str(error)) from error
     others = sorted(layers.keys() - set(family.denoisers))
     layers = {component: of for component, of in layers.items() if component in family.denoisers}
     if not layers:
-        raise WeightsError(f"{setting}: has a LoRA for the {others[0]} alone; choose one for the denoiser.")
+        raise WeightsError.at(setting, f"{file!r}: has a LoRA for the {others[0]} alone; choose one for the denoiser.")
     if others:
-        note(
-            f"{setting}: what it has for the {' and the '.join(others)} is left out; it is added to the denoiser alone."
-        )
+        names = " and the ".join(others)
+        note(f"{setting} {file!r}: what it has for the {names} is left out; it is added to the denoiser alone.")
     if any(layer.magnitude is not None for of_component in layers.values() for layer in of_component.values()):
-        raise WeightsError(f"{setting}: has a DoRA, which is not added to a weight; choose a plain LoRA.")
+        raise WeightsError.at(setting, f"{file!r}: has a DoRA, which is not added to a weight; choose a plain LoRA.")
     return layers
 
 
@@ -71,11 +70,11 @@ class TrainingAdapter:
         self._tensors: dict[str, Tensor] = {}
         loaded = {component: of for component, of in layers.items() if base.is_loaded(component)}
         modules = {component: base.denoiser(component) for component in loaded}
-        file, setting = base.config.training_adapter, "model.training_adapter "
+        file, setting = base.config.training_adapter, "model.training_adapter"
         try:
-            fitting = fitting_layers(file, loaded, modules, lambda text: note(setting + text))
+            fitting = fitting_layers(file, loaded, modules, lambda text: note(f"{setting} {text}"))
         except WeightsError as error:
-            raise WeightsError(f"{setting}{error}") from error
+            raise WeightsError.at(setting, str(error)) from error
         for component, of_component in fitting.items():
             self._add(base, component, of_component)
 
@@ -99,9 +98,10 @@ class TrainingAdapter:
             module = _unwrapped(modules[path_in_module(denoiser, path)])
             change = _change_of(module)
             if change is None:
-                raise WeightsError(
-                    f"model.training_adapter: its layer '{component}.{path}' is neither a linear layer nor a "
-                    "convolution of images; choose one for such layers."
+                raise WeightsError.at(
+                    "model.training_adapter",
+                    f": its layer '{component}.{path}' is neither a linear layer nor a "
+                    "convolution of images; choose one for such layers.",
                 )
             down = layer.down.to(base.device, base.dtype)
             up = (layer.up.float() * (layer.alpha / layer.rank)).to(base.device, base.dtype)

@@ -174,7 +174,7 @@ def read_gpus(text: str, arguments: list[str], machine: Machine) -> str:
 def check_devices(arguments: list[str], machine: Machine, *paths: str) -> None:
     """Raises UserError for a problem of one of the settings at `paths` with the devices of this machine."""
     if refused := blocking(device_problems(read_config(arguments), StartFacts(machine)), *paths):
-        raise UserError(refused[0])
+        raise UserError.of(refused[0])
 
 
 def _memory(gpu: Gpu) -> str:

@@ -116,8 +116,8 @@ def read_config(arguments: list[str]) -> TrainConfig:
 def check_alone(config: TrainConfig) -> None:
     """Raises ConfigError for what is wrong in the settings, but for what the other questions may mend."""
     problems = find_problems(dataclasses.replace(config, enable_multi_gpu=False))
-    if messages := [one.message for one in problems if one.blocking and one.path != "concepts"]:
-        raise ConfigError(messages)
+    if refused := [one for one in problems if one.blocking and one.path != "concepts"]:
+        raise ConfigError(refused)
 
 
 def read_folder(text: str) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from modules.config.labels import first_setting, label_of, with_labels
+from modules.config.labels import label_of, with_labels
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,3 @@ def test_a_setting_has_the_label_of_its_field(path, label):
 )  # fmt: skip
 def test_a_message_of_the_window_has_labels_for_names(message, path, said):
     assert with_labels(message, path) == said
-
-
-def test_most_messages_start_with_their_setting():
-    assert first_setting("concepts.0.path /a: gone.") == "concepts.0.path"
-    assert first_setting("method 'x' can't.") == "method"
-    assert first_setting("Something else.") == first_setting("") == ""

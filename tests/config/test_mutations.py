@@ -66,7 +66,7 @@ def mutated_values(draw) -> dict:
 
 def check_sentences(error: ConfigError) -> None:
     assert error.problems
-    for sentence in error.problems:
+    for sentence in str(error).splitlines():
         assert "\n" not in sentence
         assert len(sentence) < 600
         assert sentence.endswith((".", "?"))

@@ -9,11 +9,11 @@ from modules.config.errors import ConfigError
 from modules.config.files import apply_overrides, config_from_values
 from modules.config.labels import with_labels
 from modules.config.methods import METHODS
-from modules.config.problems import with_remedy
 from modules.config.rules.ranks import check_batch
 from modules.config.SampleConfig import SampleConfig
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import find_problems
+from tests.support.remedies import with_remedy
 
 
 def good_config(*overrides: str) -> TrainConfig:

@@ -16,7 +16,6 @@ from modules.config.AugmentationConfig import AugmentationConfig
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.DataConfig import DataConfig
 from modules.config.LossConfig import LossConfig
-from modules.config.problems import with_remedy
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import find_problems
 from modules.data.Augmentation import NO_AUGMENTATION
@@ -34,12 +33,13 @@ from modules.data.LatentEncoder import FRAMES_AHEAD, LatentEncoder
 from modules.data.masks import find_masks
 from modules.data.paired_files import find_paired
 from modules.data.prepare import prepare_data
-from modules.data.references import check_references, of_captions
-from modules.data.run_summary import summarize
+from modules.data.references import of_captions, refused_references
 from modules.data.RunPlan import samples_digest
 from modules.data.videos import frame_files
 from modules.families.registry import FAMILIES
 from modules.weights.BaseModel import BaseModel
+from tests.support.remedies import with_remedy
+from tests.support.run_summaries import summary_text
 from tests.support.videos import LEVELS, turn_sideways, write_video
 
 
@@ -88,7 +88,7 @@ def test_the_ends_of_a_sample_without_prompt_are_those_of_its_clip(videos, frame
         found, _ = of_captions(dataset, captions(dataset), FAMILIES[config.family])
         ends_of_first = next(iter(found.values())).split("\n")
         assert [Path(path).name for path in ends_of_first] == ends
-        check_references(ends_of_first, FAMILIES[config.family])
+        assert not refused_references(ends_of_first, FAMILIES[config.family])
 
 
 def test_a_video_is_a_clip_of_its_start_or_middle_or_several_that_follow_each_other(videos):
@@ -324,7 +324,7 @@ def test_a_number_of_frames_that_the_vae_would_cut_is_refused_with_a_remedy():
 def test_the_summary_of_a_run_counts_images_videos_and_clips(videos, tiny_model):
     config = config_of(videos, clips="chunks")
     config.model.base = str(tiny_model("wan21"))
-    lines = dict(line.split(":", 1) for line in summarize(config).splitlines())
+    lines = dict(line.split(":", 1) for line in summary_text(config).splitlines())
     assert lines["Images"].split() == ["1"]
     assert lines["Clips"].strip() == "5 of 2 videos"
     assert "x9: 4" in lines["Buckets"]

@@ -9,8 +9,9 @@ import pytest
 
 from modules.config.errors import ConfigError, UserError
 from modules.config.files import config_from_values
-from modules.data.run_summary import DiskNeed, summarize
+from modules.data.run_summary import DiskNeed
 from tests.support.backup_files import state_of, write_backup
+from tests.support.run_summaries import summary_text
 
 SIZES = ((64, 64), (64, 64), (64, 64), (96, 64), (64, 96))
 
@@ -30,7 +31,7 @@ def values(tiny_sd15, picture_folder, tmp_path):
 
 
 def lines_of(values, num_ranks=1):
-    return [line.split(":", 1) for line in summarize(config_from_values(values), num_ranks).splitlines()]
+    return [line.split(":", 1) for line in summary_text(config_from_values(values), num_ranks).splitlines()]
 
 
 def text_of(values, label, num_ranks=1):
@@ -92,7 +93,7 @@ def test_a_resumed_run_has_the_batch_of_its_backup_on_any_number_of_devices(valu
     run = {"global_batch": 8, "samples": "digest"}
     state = state_of(1, run=run, learning_rate_factor=2.0)
     write_backup(tmp_path / "run" / "backup", 1, state)
-    lines = dict(line.split(":", 1) for line in summarize(config_from_values(values), 1, resume=True).splitlines())
+    lines = dict(line.split(":", 1) for line in summary_text(config_from_values(values), 1, resume=True).splitlines())
     assert lines["Resume"].strip() == "from the backup of step 1, 5 steps left"
     assert lines["Steps"].strip() == "6 (3 epochs of 10 samples, 2 steps each)"
     assert lines["Batch"].strip() == "2 per device x 1 device x 4 accumulation = 8"
@@ -102,13 +103,13 @@ def test_a_resumed_run_has_the_batch_of_its_backup_on_any_number_of_devices(valu
 def test_the_epochs_before_a_backup_may_have_had_other_images(values, tmp_path):
     state = state_of(10, run={"global_batch": 8, "samples": "digest"}, epoch=1, step_in_epoch=0)
     write_backup(tmp_path / "run" / "backup", 10, state)
-    lines = dict(line.split(":", 1) for line in summarize(config_from_values(values), 1, resume=True).splitlines())
+    lines = dict(line.split(":", 1) for line in summary_text(config_from_values(values), 1, resume=True).splitlines())
     assert lines["Steps"].strip() == "14 (3 epochs of 10 samples, 2 steps each)"
     assert lines["Resume"].strip() == "from the backup of step 10, 4 steps left"
 
 
 def test_a_run_without_a_backup_is_resumed_with_its_settings(values):
-    assert summarize(config_from_values(values), 1, resume=True) == summarize(config_from_values(values), 1)
+    assert summary_text(config_from_values(values), 1, resume=True) == summary_text(config_from_values(values), 1)
 
 
 def test_more_devices_mean_fewer_steps_and_a_scaled_rate(values):
@@ -117,14 +118,14 @@ def test_more_devices_mean_fewer_steps_and_a_scaled_rate(values):
     values |= {"batch_size_mode": "global", "batch_size": 4}
     assert text_of(values, "Learning rate", num_ranks=2) == "1e-4"
     with pytest.raises(UserError, match=r"batch_size 4 \(global\) on 3 GPUs"):
-        summarize(config_from_values(values), num_ranks=3)
+        summary_text(config_from_values(values), num_ranks=3)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such names")
 def test_a_name_stays_on_its_line_whatever_it_holds(values):
     name = "a\x1b]0;pwned\x07\n\u202egnp.png"
     Path(values["concepts"][0]["path"], name).write_bytes(b"no picture")
-    lines = [line for line in summarize(config_from_values(values)).splitlines() if line.startswith("Left out:")]
+    lines = [line for line in summary_text(config_from_values(values)).splitlines() if line.startswith("Left out:")]
     assert len(lines) == 1
     assert r"/a\x1b]0;pwned\x07\n\u202egnp.png (" in lines[0]
 
@@ -162,13 +163,13 @@ def test_an_unreadable_picture_is_listed(values, tmp_path):
 )
 def test_what_the_run_would_refuse_is_refused(values, change, sentence):
     with pytest.raises(UserError, match=sentence):
-        summarize(config_from_values({**values, **change}))
+        summary_text(config_from_values({**values, **change}))
 
 
 def test_settings_that_contradict_each_other_are_refused(values):
     values["denoiser"] = {"train": False}
     with pytest.raises(ConfigError, match="nothing would be trained"):
-        summarize(config_from_values(values))
+        summary_text(config_from_values(values))
 
 
 def test_a_small_disk_is_warned_of(tmp_path):

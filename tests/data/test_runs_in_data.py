@@ -13,13 +13,14 @@ from modules.data.errors import DataError
 from modules.data.folder_walk import Outputs
 from modules.data.health import check_health
 from modules.data.prepare import prepare_data
-from modules.data.run_summary import image_warnings, summarize
+from modules.data.run_summary import image_warnings
 from modules.data.RunPlan import samples_digest
 from modules.families.registry import FAMILIES
 from modules.session.RunFolder import RunFolder
 from modules.ui.cards.ConceptCards import ConceptCard
 from modules.ui.models.concept_preview import find_pictures
 from modules.ui.models.picture_count import count_pictures, scan_key
+from tests.support.run_summaries import summary_text
 
 
 @pytest.fixture
@@ -167,7 +168,7 @@ def test_everything_that_counts_or_shows_images_leaves_out_the_same(config, fold
     told = [f"3 images of the run folder {folder / name} will be left out." for name in ("earlier", "run")]
     assert [finding.message for finding in health.findings] == told
     assert list(image_warnings(config, dataset)) == told
-    lines = [line.partition(":") for line in summarize(config).splitlines()]
+    lines = [line.partition(":") for line in summary_text(config).splitlines()]
     found = [text.strip() for label, _, text in lines if label == "Left out"]
     assert found == [f"3 images of the run folder {folder / name}" for name in ("earlier", "run")]
 

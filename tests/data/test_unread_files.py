@@ -9,8 +9,9 @@ from modules.config.files import config_from_values
 from modules.data.concepts import scan
 from modules.data.errors import DataError
 from modules.data.health import check_health
-from modules.data.run_summary import image_warnings, summarize
+from modules.data.run_summary import image_warnings
 from modules.data.unread_files import FOLDERS, kind_of
+from tests.support.run_summaries import summary_text
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +44,7 @@ def test_the_dry_run_names_each_kind_once_with_its_number(folder, tiny_sd15, tmp
         "model": {"base": str(tiny_sd15)}, "workspace_dir": str(tmp_path / "run"), "cache_dir": str(tmp_path / "cache"),
         "data": {"resolution": 64}, "concepts": [{"path": str(folder)}],
     }  # fmt: skip
-    lines = [line for line in summarize(config_from_values(values)).splitlines() if line.startswith("Left out")]
+    lines = [line for line in summary_text(config_from_values(values)).splitlines() if line.startswith("Left out")]
     assert len(lines) == len(EXPECTED)
     for text in EXPECTED:
         assert sum(text.format(folder) in line for line in lines) == 1, text

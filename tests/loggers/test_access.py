@@ -4,7 +4,7 @@ import pytest
 
 from modules.config.TrainConfig import TrainConfig
 from modules.loggers import access
-from modules.loggers.access import logger_errors, wandb_error
+from modules.loggers.access import logger_problems, wandb_error
 
 
 @pytest.fixture
@@ -21,9 +21,11 @@ def test_a_missing_package_and_a_missing_login_are_told_by_their_settings(home, 
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setattr(access, "find_spec", lambda name: name if name == "wandb" else None)
     config = TrainConfig()
-    assert logger_errors(config) == []
+    assert logger_problems(config) == []
     config.wandb.enabled = config.mlflow.enabled = True
-    assert logger_errors(config) == [
+    found = logger_problems(config)
+    assert [problem.path for problem in found] == ["wandb.enabled", "mlflow.enabled"]
+    assert [problem.message for problem in found] == [
         "wandb.enabled true: nobody is logged in to Weights & Biases on this machine; run `wandb login`, set "
         "WANDB_API_KEY, or set WANDB_MODE=offline to send the runs later, or switch it off.",
         "mlflow.enabled true: the package mlflow is not installed here; run `pip install mlflow`, or switch it off.",

@@ -7,10 +7,10 @@ import pytest
 
 from modules.config.files import config_from_values
 from modules.config.presets import load_preset, merge_values
-from modules.config.problems import with_remedy
 from modules.machine.fitting import NO_CHANGE, Change, micro_batches, mildest, values_of
 from modules.machine.memory_estimate import GIB, needed_bytes
 from modules.machine.memory_remedy import memory_remedy
+from tests.support.remedies import with_remedy
 
 SIZES = [Change({"size": size}) for size in (9, 6, 2)]
 COLOURS = [Change({"colour": colour}) for colour in (2, 1)]

@@ -8,7 +8,6 @@ import pytest
 
 from modules.config.files import config_from_values
 from modules.config.presets import load_preset, merge_values
-from modules.config.problems import with_remedy
 from modules.config.TrainConfig import TrainConfig
 from modules.machine.architectures import load_architectures
 from modules.machine.can_start import StartFacts, device_problems
@@ -18,6 +17,7 @@ from modules.machine.machine_memory import pinnable_bytes
 from modules.machine.memory_estimate import GIB, blocks_to_swap, needed_bytes
 from modules.machine.memory_remedy import memory_remedy
 from modules.machine.system_memory import kept_bytes, kept_in_ram, most_swapped, room_in_ram
+from tests.support.remedies import with_remedy
 
 FLUX1 = load_architectures()["flux1"]
 SWAPPED = {"blocks_to_swap": FLUX1.blocks.count, "gradient_checkpointing": True, "weight_dtype": "bfloat16"}

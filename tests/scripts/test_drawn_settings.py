@@ -71,7 +71,7 @@ def planned(config, num_gpus):
     _, warnings = check_start(config, plan.world_size)
     problems = shape_problems(config, plan.shape, StartFacts(machine))
     check_text("".join(problem.message for problem in problems))
-    check_text(f"{plan.describe()}\n{summarize(config, plan.world_size, warnings)}")
+    check_text(f"{plan.describe()}\n{summarize(config, plan.world_size, warnings).text()}")
 
 
 @pytest.mark.parametrize("seeds", chunks(), ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from modules.config.describe import settings_by_path
+from modules.config.explain import generic_path
 from modules.session.backups import damage
+from modules.session.RunSummary import RunSummary
 from modules.trainer import compiling
 from scripts import train
 from tests.support.waiting import PATIENCE_SECONDS
@@ -228,10 +232,14 @@ def test_a_dry_run_refuses_it_too(name, settings, run, tmp_path):
     spoil, expected = REFUSALS[name]
     spoil(settings, tmp_path)
     settings = json.loads(json.dumps(settings).replace("{tmp}", str(tmp_path)))
-    code, _, error = run(settings, "--dry-run")
-    assert code == 2
-    assert "Traceback" not in error
-    assert all(part in error for part in expected)
+    code, output, error = run(settings, "--dry-run", "--json")
+    assert (code, error) == (2, "")
+    problems = RunSummary.from_json(output).problems
+    text = "\n".join(problem.message for problem in problems)
+    assert all(part in text for part in expected)
+    for problem in problems:
+        first = re.split("[ :]", problem.message)[0]
+        assert generic_path(first) not in settings_by_path() or problem.path == first
     assert not (tmp_path / "run").exists()
 
 

@@ -5,10 +5,10 @@ import torch
 
 from modules.config.files import save_config
 from modules.data.decoding import load_pixels
-from modules.data.run_summary import summarize
 from modules.families.latents import encode_pixels
 from tests.support import rank_scenarios
 from tests.support.RankPool import run_alone
+from tests.support.run_summaries import summary_text
 
 VIEWS = (
     "data.resolutions=[32, 40]",
@@ -76,7 +76,7 @@ def test_every_tag_order_in_use_is_cached_and_counted_by_the_dry_run(make_config
     assert 11 < len(prompts) <= 33
     texts = trainer.prepared.source.captions.all_texts()
     assert prompts <= set(texts)
-    assert f"{len(texts)} different texts are cached" in summarize(config)
+    assert f"{len(texts)} different texts are cached" in summary_text(config)
 
 
 def test_while_a_text_encoder_trains_tags_are_shuffled_each_time(make_config, start):
@@ -85,7 +85,7 @@ def test_while_a_text_encoder_trains_tags_are_shuffled_each_time(make_config, st
     prompts = [prompt for batch in batches(trainer) for prompt in batch.prompts]
     assert len(set(prompts)) > 33
     assert trainer.prepared.source.text is None
-    assert "encoded in each step" in summarize(config)
+    assert "encoded in each step" in summary_text(config)
 
 
 def test_all_captions_of_an_image_are_cached_and_used(make_config, start, tmp_path):

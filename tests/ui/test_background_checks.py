@@ -257,8 +257,8 @@ def test_folders_are_not_read_again_while_nothing_happens_to_them(app, counts, w
 
 def test_each_missing_folder_is_a_problem_of_its_own(tmp_path):
     config = TrainConfig(concepts=[{"path": str(tmp_path / name)} for name in "ab"])
-    _, errors = count_pictures(config, lambda: True)
-    assert [error.partition(" ")[0] for error in errors] == ["concepts.0.path", "concepts.1.path"]
+    _, problems = count_pictures(config, lambda: True)
+    assert [problem.path for problem in problems] == ["concepts.0.path", "concepts.1.path"]
 
 
 def test_a_folder_that_another_run_uses_is_told_with_the_next_free_one(app, tmp_path, wait_for):

@@ -9,6 +9,7 @@ from modules.config.files import config_from_values, load_config, save_config
 from modules.config.presets import load_preset
 from modules.config.TrainConfig import TrainConfig
 from modules.session.RunLock import RunLock
+from modules.session.RunSummary import RunSummary
 from modules.ui import RunControl as run_control
 from modules.ui.cards.DemoCard import DemoCard
 from modules.ui.cards.OwnImagesCard import describe_images
@@ -31,7 +32,7 @@ def started(monkeypatch) -> list[tuple[TrainConfig, bool]]:
         return SimpleNamespace(cancel=lambda: None)
 
     monkeypatch.setattr(run_control, "check_of", check_of)
-    monkeypatch.setattr(run_control, "run_check", lambda check: "a summary")
+    monkeypatch.setattr(run_control, "run_check", lambda check: RunSummary())
     monkeypatch.setattr(summary_module, "RunSummaryWindow", lambda app, text, start: start() or SimpleNamespace())
     monkeypatch.setattr(
         "modules.ui.models.RunModel.RunModel.start", lambda run, config, resume: found.append((config, resume))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from modules.config.problems import Problem, set_to
 from modules.machine.can_start import StartFacts
 from modules.machine.Machine import Machine
 from modules.ui.models.ProblemList import ProblemList
@@ -71,9 +72,12 @@ def test_half_precision_on_this_cpu_is_a_warning_that_one_undo_brings_back(setti
 
 
 def test_what_a_check_refuses_stays_until_a_setting_changes_and_does_not_prevent_the_next_check(settings, problems):
-    refusal = ["lora.start_from '/a' is no LoRA: choose another.", "The Hub can't be reached."]
+    refusal = [
+        Problem("lora.start_from", "lora.start_from '/a' is no LoRA: choose another."),
+        Problem("", "The Hub can't be reached."),
+    ]
     problems.take_refusal(refusal)
-    assert messages(problems) == ["Resume from LoRA file '/a' is no LoRA: choose another.", refusal[1]]
+    assert messages(problems) == ["Resume from LoRA file '/a' is no LoRA: choose another.", refusal[1].message]
     assert [problem.path for problem in problems.all()] == ["lora.start_from", ""]
     assert problems.blocking() == []
     problems.take_facts(StartFacts(CPU))
@@ -88,5 +92,13 @@ def test_what_a_check_refuses_stays_until_a_setting_changes_and_does_not_prevent
 
 def test_a_problem_that_several_find_is_said_once(settings, problems):
     settings.set("workspace_dir", "")
-    problems.take_refusal(["workspace_dir is empty: name a folder to write to."])
+    problems.take_refusal([Problem("workspace_dir", "workspace_dir is empty: name a folder to write to.")])
     assert len(problems.at("workspace_dir")) == 1
+
+
+def test_the_remedy_of_what_a_check_refuses_solves_it(settings, problems):
+    problems.take_refusal([Problem("batch_size", "batch_size 3 is refused: use 4.", remedy=set_to("batch_size", 4))])
+    [problem] = problems.at("batch_size")
+    problems.apply(problem.remedy)
+    assert settings.get("batch_size") == 4
+    assert problems.all() == []

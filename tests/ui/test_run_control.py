@@ -1,17 +1,22 @@
 """The check before a start: what the window adds to it, and cancelling it."""
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from modules.config.errors import UserError
+from modules.config.problems import warning
 from modules.machine.Machine import read_machine
+from modules.session.RunSummary import RunSummary
 from modules.ui import RunControl as run_control
 from modules.ui.models.measured_speed import speed_key
 from modules.ui.windows import RunSummaryWindow as summary_module
 from tests.support.backup_files import state_of, write_backup
 from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml, put_gpus
+
+STEPS = RunSummary((("Steps", "5"),))
 
 
 @pytest.fixture
@@ -32,7 +37,7 @@ def test_the_summary_says_which_gpu_has_too_little_free_memory_at_this_moment(ap
     wait_for(app, lambda: app.devices.machine is not None)
     put_gpus(monkeypatch, FakeNvml([gpu]))
     app.devices.take_machine(read_machine())
-    monkeypatch.setattr(run_control, "run_check", lambda check: "Steps:         5")
+    monkeypatch.setattr(run_control, "run_check", lambda check: STEPS)
     app.bottom_bar.check.invoke()
     wait_for(app, lambda: summaries)
     assert summaries[0].splitlines()[0] == "Steps:         5"
@@ -45,7 +50,7 @@ def test_the_summary_says_which_gpu_has_too_little_free_memory_at_this_moment(ap
 
 def test_the_summary_says_the_memory_that_the_run_needs(app, wait_for, summaries, monkeypatch):
     wait_for(app, lambda: app.devices.machine is not None)
-    monkeypatch.setattr(run_control, "run_check", lambda check: "Steps:         5")
+    monkeypatch.setattr(run_control, "run_check", lambda check: STEPS)
     app.bottom_bar.check.invoke()
     wait_for(app, lambda: summaries)
     assert summaries[0].splitlines()[1].startswith("Memory:        ")
@@ -64,7 +69,7 @@ def test_the_time_of_a_resumed_run_is_that_of_the_steps_left_in_batches_of_the_m
     state = state_of(shape.steps - 3, run={"global_batch": batch, "samples": "digest"})
     write_backup(tmp_path / "run" / "backup", shape.steps - 3, state)
     app.devices.take_speed(speed_key(config), 2.0)
-    monkeypatch.setattr(run_control, "run_check", lambda check: "Steps:         5")
+    monkeypatch.setattr(run_control, "run_check", lambda check: STEPS)
     app.bottom_bar.control.resume()
     wait_for(app, lambda: summaries)
     times = [line for line in summaries[0].splitlines() if line.startswith("Time:")]
@@ -79,7 +84,7 @@ def test_the_summary_names_settings_by_their_labels_and_says_each_warning_once(a
     app.settings.set("max_steps", 50)
     [problem] = app.problems.all()
     text = "schedule.warmup 100 does not end within max_steps 50: use fewer steps, or a share such as 0.1."
-    monkeypatch.setattr(run_control, "run_check", lambda check: f"Steps:         5\nWarning:       {text}")
+    monkeypatch.setattr(run_control, "run_check", lambda check: replace(STEPS, warnings=(warning(text),)))
     app.bottom_bar.check.invoke()
     wait_for(app, lambda: summaries)
     assert summaries[0].count("Warning") == 1
@@ -94,12 +99,12 @@ def test_a_long_check_can_be_cancelled_and_its_result_is_passed_over(app, wait_f
     def run_check(check):
         checks.append(check)
         if len(checks) == 2:
-            return "the second"
+            return RunSummary((("Check", "the second"),))
         cancelled.wait(120)
         ended.set()
         if refused:
             raise UserError("the first was refused")
-        return "the first"
+        return RunSummary((("Check", "the first"),))
 
     monkeypatch.setattr(run_control, "CANCEL_MS", 10)
     monkeypatch.setattr(run_control, "check_of", lambda config, resume: SimpleNamespace(cancel=cancelled.set))
@@ -114,6 +119,6 @@ def test_a_long_check_can_be_cancelled_and_its_result_is_passed_over(app, wait_f
     wait_for(app, ended.is_set)
     bar.check.invoke()
     wait_for(app, lambda: summaries)
-    assert [summary.splitlines()[0] for summary in summaries] == ["the second"]
+    assert [summary.splitlines()[0] for summary in summaries] == ["Check:         the second"]
     assert app.message.cget("text") == "The check was cancelled."
     assert bar.start.cget("text") == "Start training"

@@ -23,6 +23,7 @@ from modules.machine.Machine import read_machine
 from modules.session.following import run_info
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
+from modules.session.RunSummary import RunSummary
 from modules.ui import RunControl as run_control
 from modules.ui.cards.ResumeCard import ResumeCard, look
 from modules.ui.models.find_settings import find_settings
@@ -43,6 +44,8 @@ from tests.support.backup_files import write_backup
 from tests.support.fake_nvml import FakeGpu, FakeNvml, put_gpus
 
 FORM_TABS = ("general", "model", "dataset", "training")
+
+FINE = RunSummary((("Check", "fine"),))
 
 
 def press(app, keys: str) -> None:
@@ -278,7 +281,7 @@ def test_f5_shows_the_summary_and_start_in_it_starts_the_run(app, wait_for, monk
 
     def run_check(check):
         seen.wait(120)
-        return f"seed {check.seed}"
+        return RunSummary((("Seed", str(check.seed)),))
 
     def check_of(config, resume):
         return SimpleNamespace(seed=config.seed, cancel=seen.set)
@@ -293,7 +296,7 @@ def test_f5_shows_the_summary_and_start_in_it_starts_the_run(app, wait_for, monk
     seen.set()
     wait_for(app, lambda: shown)
     _, summary, start = shown[0]
-    assert summary.splitlines()[0] == "seed 42"
+    assert summary.splitlines()[0] == "Seed:          42"
     assert started == []
     start()
     assert started[0][0] == app.settings.config()
@@ -328,17 +331,17 @@ def test_check_shows_the_summary_without_a_start(app, wait_for, monkeypatch):
     from modules.ui.windows import RunSummaryWindow as module
 
     shown = []
-    monkeypatch.setattr(run_control, "run_check", lambda check: "fine")
+    monkeypatch.setattr(run_control, "run_check", lambda check: FINE)
     monkeypatch.setattr(module, "RunSummaryWindow", lambda *arguments: shown.append(arguments) or SimpleNamespace())
     app.bottom_bar.check.invoke()
     wait_for(app, lambda: shown)
-    assert shown[0][1].splitlines()[0] == "fine"
+    assert shown[0][1].splitlines()[0] == "Check:         fine"
     assert shown[0][2] is None
 
 
 def test_what_the_check_refuses_is_said_at_its_field_until_it_is_changed(app, wait_for, monkeypatch):
     def refuse(check):
-        raise UserError("model.base 'x': no such model; choose another.")
+        raise UserError.at("model.base", "'x': no such model; choose another.")
 
     monkeypatch.setattr(run_control, "run_check", refuse)
     app.bottom_bar.check.invoke()
@@ -352,7 +355,7 @@ def test_what_the_check_refuses_is_said_at_its_field_until_it_is_changed(app, wa
 
 def test_a_start_that_fails_is_said_at_its_field_and_no_banner_stays(app):
     def refuse(config, resume):
-        raise UserError("workspace_dir 'a' is in use by another run: choose another folder.")
+        raise UserError.at("workspace_dir", "'a' is in use by another run: choose another folder.")
 
     app.run.start = refuse
     app.bottom_bar.control._start(app.settings.config(), resume=False)
@@ -426,7 +429,7 @@ def test_two_fast_presses_of_start_or_of_check_make_one_check(app, wait_for, mon
     from modules.ui.windows import RunSummaryWindow as module
 
     checks, shown = [], []
-    monkeypatch.setattr(run_control, "run_check", lambda check: checks.append(check) or "fine")
+    monkeypatch.setattr(run_control, "run_check", lambda check: checks.append(check) or FINE)
     monkeypatch.setattr(module, "RunSummaryWindow", lambda *arguments: shown.append(arguments) or SimpleNamespace())
     bar = app.bottom_bar
     for number, press_it in enumerate((bar.start.invoke, bar.check.invoke, bar.control.start, bar.control.resume), 1):
@@ -453,7 +456,7 @@ def test_a_second_press_of_start_in_the_summary_neither_starts_again_nor_stops_t
         app.run.state = RunState(is_running=True)
         app.bottom_bar.show_run(app.run.state)
 
-    monkeypatch.setattr(run_control, "run_check", lambda check: "fine")
+    monkeypatch.setattr(run_control, "run_check", lambda check: FINE)
     monkeypatch.setattr(app.run, "start", start)
     monkeypatch.setattr(app.run, "stop", lambda: stopped.append(1))
     app.focus_force()
@@ -1231,24 +1234,25 @@ def test_colours_and_size_are_changed_and_kept(make_app, wait_for, tmp_path):
 def test_the_check_runs_in_a_process_of_its_own_and_says_what_the_run_would_do(app, tmp_path):
     app.settings.set("workspace_dir", str(tmp_path / "run"))
     app.settings.set("world_size", 1)
-    summary = run_check(check_of(app.settings.config()))
-    assert "Steps:" in summary
-    assert "Images:" in summary
+    labels = [label for label, _ in run_check(check_of(app.settings.config())).lines]
+    assert "Steps" in labels
+    assert "Images" in labels
 
 
 def test_the_check_of_a_run_that_is_gone_on_with_does_not_mind_the_run_in_its_folder(app, tmp_path):
     (tmp_path / "run" / "models" / "model").mkdir(parents=True)
     app.settings.set("workspace_dir", str(tmp_path / "run"))
     app.settings.set("world_size", 1)
-    assert "Steps:" in run_check(check_of(app.settings.config(), resume=True))
+    assert "Steps:" in run_check(check_of(app.settings.config(), resume=True)).text()
     with pytest.raises(UserError, match="holds a run already"):
         run_check(check_of(app.settings.config()))
 
 
 def test_the_check_hands_on_the_sentence_of_a_mistake(app, tmp_path):
     app.settings.set("concepts.0.path", str(tmp_path / "nothing"))
-    with pytest.raises(UserError, match=r"concepts\.0\.path"):
+    with pytest.raises(UserError, match=r"concepts\.0\.path") as caught:
         run_check(check_of(app.settings.config()))
+    assert caught.value.problems[0].path == "concepts.0.path"
 
 
 def test_the_next_free_folder_has_the_next_number(tmp_path):

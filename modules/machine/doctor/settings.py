@@ -30,7 +30,7 @@ def check_settings(
     # --resume: only the start itself should refuse a folder that already holds a run
     command = [sys.executable, str(ROOT / "scripts" / "train.py"), *arguments, "--dry-run", "--resume"]
     answer = run(command, DRY_RUN_SECONDS, os.getcwd())
-    refused = blocking(problems)
+    refused = [problem.message for problem in blocking(problems)]
     if answer.code == REFUSED:
         refused += [line for line in answer.errors.strip().splitlines() if line not in refused]
     elif answer.code is None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
+from modules.config.problems import Problem
 from modules.config.TrainConfig import TrainConfig
-from modules.loggers.access import logger_errors
+from modules.loggers.access import logger_problems
 from modules.machine.can_start import StartFacts
 from modules.machine.devices import GpuUsage
 from modules.machine.Machine import read_machine
@@ -67,7 +68,7 @@ class BackgroundChecks:
         self._is_due = False
         self._counted: tuple | None = None  # the key of the last count
         self._is_counting = False
-        self._data_errors: tuple[str, ...] = ()
+        self._data_problems: tuple[Problem, ...] = ()
         self._measured: tuple | None = None  # what a measured speed was last looked for with
         self._was_running = False
         self._count_due: str | None = None  # after's id
@@ -103,8 +104,7 @@ class BackgroundChecks:
             num_samples=devices.num_samples,
             base_bytes=devices.base_bytes,
             base_error=self._base_error,
-            data_errors=self._data_errors,
-            place_errors=(*self.places.errors(), *logger_errors(self._config())),
+            found=(*self.places.problems(), *logger_problems(self._config()), *self._data_problems),
             free_port=self._free_port,
             free_workspace="" if self._follows_workspace() else self._free_workspace,
         )
@@ -155,7 +155,7 @@ class BackgroundChecks:
             self._port = None
         if self._free_workspace:
             self._workspace = None
-        if self._data_errors and self._count_due is None and not self._is_counting:
+        if self._data_problems and self._count_due is None and not self._is_counting:
             self._counted = None
             self._count_soon()
         self._check_places()
@@ -262,8 +262,8 @@ class BackgroundChecks:
             return False
 
     def _count_soon(self) -> None:
-        if self._counted is not None and self._data_errors and count_key(self._settings.in_effect) != self._counted:
-            self._data_errors = ()  # of other folders
+        if self._counted is not None and self._data_problems and count_key(self._settings.in_effect) != self._counted:
+            self._data_problems = ()  # of other folders
             self._tell_soon()
         if self._count_due is not None:
             self._scheduler.after_cancel(self._count_due)
@@ -282,10 +282,10 @@ class BackgroundChecks:
         given_up = self._given_up = threading.Event()
         self._is_counting = True
 
-        def take(found: tuple[int | None, tuple[str, ...]]) -> None:
+        def take(found: tuple[int | None, tuple[Problem, ...]]) -> None:
             if not given_up.is_set():
                 self._is_counting = False
-                num_samples, self._data_errors = found
+                num_samples, self._data_problems = found
                 self._devices.take_pictures(num_samples)
                 self.tell()
 

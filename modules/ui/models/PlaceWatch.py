@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from modules.config.describe import SettingInfo, settings_by_path
+from modules.config.problems import Problem
 from modules.machine.hub_parts import PARTS, named_part
 from modules.ui.models.Listeners import Listeners
 
@@ -35,7 +36,7 @@ class PlaceWatch:
         settings.subscribe(self._on_settings)
 
     def subscribe(self, changed: Callable[[set[str]], None]) -> Callable[[], None]:
-        """Call `changed` when `errors` change, with the settings whose file or folder is not what it was at the last
+        """Call `changed` when `problems` change, with the settings whose file or folder is not what it was at the last
         look. Returns a function that unsubscribes."""
         return self._listeners.add(changed)
 
@@ -51,10 +52,10 @@ class PlaceWatch:
         """What the last look found at the place that a setting names now; None if there was none."""
         return self._states.get((setting, self._places().get(setting, "")))
 
-    def errors(self) -> list[str]:
-        """A sentence for each setting that matters and names something missing, which starts with the setting."""
-        found = ((setting, path, self._error(setting)) for setting, path in self._places().items())
-        return [f"{declared_at(setting)} {path}: {error}" for setting, path, error in found if error]
+    def problems(self) -> list[Problem]:
+        """Of each setting that matters and names something missing."""
+        found = ((declared_at(setting), path, self._error(setting)) for setting, path in self._places().items())
+        return [Problem(setting, f"{setting} {path}: {error}") for setting, path, error in found if error]
 
     def _error(self, setting: str) -> str:
         state = self.state(setting)
@@ -99,9 +100,9 @@ class PlaceWatch:
 
     def _take(self, found: dict[tuple[str, str], State]) -> None:
         self._is_looking = False
-        errors, before, self._states = self.errors(), self._states, found
+        problems, before, self._states = self.problems(), self._states, found
         changed = {declared_at(key[0]) for key, state in found.items() if state != before.get(key, state)}
-        if changed or self.errors() != errors:
+        if changed or self.problems() != problems:
             self._listeners.tell(changed)
 
     def _fail(self, error: Exception) -> None:

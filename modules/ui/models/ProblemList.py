@@ -6,10 +6,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from modules.config.counted import counted
-from modules.config.labels import first_setting, with_labels
+from modules.config.labels import with_labels
 from modules.config.problems import Problem, Remedy
 from modules.config.TrainConfig import TrainConfig
-from modules.config.visible_text import visible_line
 from modules.machine.can_start import StartFacts, can_start
 from modules.ui.models.Listeners import Listeners
 from modules.ui.models.SettingsModel import SettingsModel
@@ -74,10 +73,10 @@ class ProblemList:
             self._facts = facts
             self._changed(before)
 
-    def take_refusal(self, sentences: Sequence[str]) -> None:
+    def take_refusal(self, problems: Sequence[Problem]) -> None:
         """Take what the check before a start has refused; it holds until a setting changes or the next check."""
         before = self.all()
-        self._refused = [Problem(first_setting(one), visible_line(one)) for one in sentences if one]
+        self._refused = list(problems)
         self._refused_config = self._settings.config()
         self._changed(before)
 

@@ -74,9 +74,9 @@ class RunModel:
         asked, folder = time.time(), RunFolder(config.workspace_dir)
         with _readable(folder):
             if is_running(folder):
-                raise UserError(
-                    f"workspace_dir {str(folder.path)!r} is in use by another run: open it under Runs, or "
-                    "choose another folder."
+                raise UserError.at(
+                    "workspace_dir",
+                    f"{str(folder.path)!r} is in use by another run: open it under Runs, or choose another folder.",
                 )
             if not resume:
                 folder.refuse_earlier_run()
@@ -203,9 +203,10 @@ def _readable(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"workspace_dir {str(folder.path)!r} can't be read ({error.strerror}): check its disk and its "
-            "permissions, or choose another folder."
+        raise UserError.at(
+            "workspace_dir",
+            f"{str(folder.path)!r} can't be read ({error.strerror}): check its disk and its "
+            "permissions, or choose another folder.",
         ) from error
 
 

@@ -351,7 +351,7 @@ class SettingsModel:
                 origin = _origin(origin[1])
             self._take(config, *origin, baseline, typed)
         except ConfigError as error:
-            self.notice = f"The last settings can't be used: {error.problems[0]} The demo is loaded instead."
+            self.notice = f"The last settings can't be used: {error.problems[0].message} The demo is loaded instead."
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             self.notice = f"{path} can't be read: the demo is loaded instead of the last settings."
         else:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.clips import clip_rule
 from modules.config.errors import UserError
+from modules.config.problems import Problem
 from modules.data.folder_walk import Outputs
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
 
-def count_pictures(config: TrainConfig, is_wanted: Callable[[], bool]) -> tuple[int | None, tuple[str, ...]]:
+def count_pictures(config: TrainConfig, is_wanted: Callable[[], bool]) -> tuple[int | None, tuple[Problem, ...]]:
     """The samples of an epoch, with clips and repeats, and nothing. If the images can't be used, None and why not, a
     sentence for each concept that starts with the setting. Reads the headers of all images, so call it in a thread.
 
@@ -38,13 +39,13 @@ def count_pictures(config: TrainConfig, is_wanted: Callable[[], bool]) -> tuple[
         dataset = scan(config.concepts, NUM_READERS, is_wanted, Outputs.of(config), rule is not None)
         dataset = hold_out(with_clips(dataset, rule), config.data.validation_share)
     except UserError as error:
-        errors = tuple(_errors_of_concepts(config, is_wanted))
+        problems = tuple(_problems_of_concepts(config, is_wanted))
         has_all_paths = all(concept.path.strip() for concept in config.concepts if concept.enabled)
-        return None, errors or ((str(error).partition("\n")[0],) if has_all_paths else ())
+        return None, problems or ((_of_concepts(error),) if has_all_paths else ())
     return count_samples(len(dataset), dataset.repeats, concept_index=dataset.concept_index), ()
 
 
-def _errors_of_concepts(config: TrainConfig, is_wanted: Callable[[], bool]) -> Iterator[str]:
+def _problems_of_concepts(config: TrainConfig, is_wanted: Callable[[], bool]) -> Iterator[Problem]:
     """Why each concept can't be used on its own: `scan` ends at the first."""
     from modules.data.concepts import scan
     from modules.ui.models.concept_preview import NUM_READERS
@@ -56,7 +57,12 @@ def _errors_of_concepts(config: TrainConfig, is_wanted: Callable[[], bool]) -> I
             try:
                 scan(alone, NUM_READERS, is_wanted, Outputs.of(config), clip_rule(config) is not None)
             except UserError as error:
-                yield str(error).partition("\n")[0]
+                yield _of_concepts(error)
+
+
+def _of_concepts(error: UserError) -> Problem:
+    problem = error.problems[0]
+    return problem if problem.path else replace(problem, path="concepts")
 
 
 def count_key(config: TrainConfig) -> tuple:
