@@ -45,14 +45,16 @@ def main(argv: list[str] | None = None) -> int:
             forget_early_signals()
             from modules.data.run_summary import summarize
             from modules.launch.check_plan import check_plan
-            from modules.launch.plan import plan_launch
+            from modules.launch.plan import JoinPlan, plan_launch
             from modules.machine.Machine import read_machine
             from modules.trainer.checks import check_compiles
 
             plan = plan_launch(config, {}, read_machine(), resume=args.resume, supervise=args.supervise)
-            warnings = check_plan(plan)
+            checked, warnings = check_plan(plan)
+            assert not isinstance(plan, JoinPlan)  # without the variables of a launcher
+            assert checked is not None
             check_compiles(config)
-            summary = summarize(config, plan.world_size, warnings, plan.resume)
+            summary = summarize(config, plan.shape, checked.base, warnings, plan.resume)
             summary = replace(summary, lines=(("Start", plan.describe()), *summary.lines))
             show(summary.to_json() if args.json else summary.text())
             return 0

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from modules.data.epoch_plan import MicroBatch, count_samples, count_steps, plan_epoch, shard
+from modules.config.steps import count_steps
+from modules.data.epoch_plan import MicroBatch, count_samples, plan_epoch, shard
 
 if TYPE_CHECKING:
     from modules.data.buckets import Buckets

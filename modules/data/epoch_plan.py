@@ -9,15 +9,14 @@ A sample of an epoch is a row (sample id, repeat); repeat counts 0, 1, ... for a
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from modules.config.counted import counted
+from modules.config.steps import count_steps
 from modules.data.draws import hash64_array, uniform, uniform_array
 
 
@@ -157,28 +156,6 @@ def count_samples(
 def few_samples_warning(samples: int, batch: int) -> str | None:
     """A warning if an epoch has fewer samples than a step."""
     return f"{counted(samples, 'sample')} < {batch} per step: every step is a whole epoch." if samples < batch else None
-
-
-def count_steps(num_samples: int, global_batch: int) -> int:
-    """Optimizer steps per epoch. Exact for any buckets, because the remainders of buckets are pooled."""
-    return -(-num_samples // global_batch)
-
-
-def steps_until(epochs: float, per_epoch: int, backup: Mapping[str, Any] | None = None) -> int:
-    """Optimizer steps from the start of a run until `epochs` have passed.
-
-    backup: state of the backup that the run resumes from. Other images may have made the epochs before it shorter or
-    longer than those to come; for a time before it, the result is some step before it.
-    """
-    steps = per_epoch * epochs
-    if backup:
-        steps += backup["step"] - (per_epoch * backup["epoch"] + min(backup["step_in_epoch"], per_epoch))
-    return max(0, math.ceil(steps))
-
-
-def planned_steps(epochs: int, per_epoch: int, backup: Mapping[str, Any] | None = None) -> int:
-    """Optimizer steps of a run of `epochs`, which max_steps may end before. backup: as for `steps_until`."""
-    return max(backup["step"] if backup else 0, steps_until(epochs, per_epoch, backup))
 
 
 def _count_repeats(

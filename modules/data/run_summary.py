@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from modules.config.batch_size import accumulation_steps, global_batch, learning_rate_factor, scientific
+from modules.config.batch_size import scientific
 from modules.config.counted import counted
-from modules.config.errors import ConfigError
 from modules.config.methods import facts_of
 from modules.config.problems import warning
-from modules.config.rules.ranks import check_batch
-from modules.config.validation import check_settings
+from modules.config.steps import count_steps, planned_steps
 from modules.data.caption_remarks import caption_remarks
 from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
 from modules.data.clips import clip_of, describe_clips, num_clips
 from modules.data.concepts import captions
-from modules.data.epoch_plan import count_samples, count_steps, few_samples_warning, planned_steps
+from modules.data.epoch_plan import count_samples, few_samples_warning
 from modules.data.holdout import no_validation_warning
 from modules.data.inpainting import describe_inpainting, num_masks
 from modules.data.layers import describe_layers, layers_of
@@ -30,14 +28,14 @@ from modules.data.prepare import prepare_data
 from modules.data.references import describe_references, references_of
 from modules.data.unread_files import FOLDERS, LEFT_OUT, described
 from modules.families.registry import FAMILIES
+from modules.machine.run_shape import counted_shape
 from modules.session.backups import state_to_resume
 from modules.session.byte_sizes import spoken_bytes
 from modules.session.RunFolder import RunFolder
 from modules.session.RunSummary import RunSummary
 from modules.weights.hub_parts import with_parts_on_disk
-from modules.weights.inspect import BaseInfo, check_base
-from modules.weights.model_files import check_format
-from modules.weights.own_parts import own_parts, replaced_parts
+from modules.weights.inspect import BaseInfo
+from modules.weights.own_parts import own_parts
 from modules.weights.stated_prediction import stated_prediction
 
 if TYPE_CHECKING:
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
     from modules.data.buckets import Buckets
     from modules.data.Dataset import Dataset
     from modules.families.Family import Family
+    from modules.machine.run_shape import Rate, RunShape
 
 WARNING = "Warning"  # the label of what is no line of the summary
 
@@ -54,22 +53,15 @@ LORA_SHARE_PER_RANK = 0.02 / 16
 
 
 def summarize(
-    config: TrainConfig, num_ranks: int = 1, warnings: Sequence[Problem] = (), resume: bool = False
+    config: TrainConfig, shape: RunShape, base: BaseInfo, warnings: Sequence[Problem] = (), resume: bool = False
 ) -> RunSummary:
-    """What the run would do: images, buckets, steps, batch, learning rate and disk space.
+    """What a run that trainer/checks.py has not refused would do: images, buckets, steps, batch, rates and disk space.
 
-    warnings: those that are known already.
-
-    resume: the run resumes the one in its folder, whose backup determines the batch and the learning rate's factor.
-    Raises UserError for settings, a base model or data that training would refuse; trainer/checks.py checks the rest.
+    shape: of the run on this machine. base: what model.base is. warnings: those that are known already.
+    resume: the run resumes the one in its folder, whose backup determines the batch and the learning rates' factor.
+    Raises UserError for data that training would refuse.
     """
-    check_settings(config)
-    accumulation = config.gradient_accumulation_steps
-    if problem := check_batch(config.batch_size, config.batch_size_mode, num_ranks, accumulation):
-        raise ConfigError([problem])
     family = FAMILIES[config.family]
-    base = check_base(config.model.base, family, replaced=replaced_parts(family, config.model))
-    check_format(family, config.output)
     dataset, buckets = prepare_data(config, family)
     uses_captions = facts_of(config).uses_captions
     empty: set[str] = set()
@@ -77,6 +69,8 @@ def summarize(
     state = state_to_resume(RunFolder(config.workspace_dir)) if resume else None
     check_placeholders(config, chain.from_iterable(texts))
     num_texts = count_texts(config, dataset, texts) if uses_captions else None
+    samples = count_samples(len(dataset), dataset.repeats, concept_index=dataset.concept_index)
+    shape = counted_shape(shape, config, samples, state)
     lines = [
         ("Model", f"{config.model.base} ({base.detail})"),
         *_part_lines(config, family),
@@ -84,7 +78,7 @@ def summarize(
         ("Method", facts_of(config).label),
         *_image_lines(dataset, buckets),
         *_caption_lines(num_texts),
-        *_step_lines(config, dataset, num_ranks, state),
+        *_step_lines(config, shape, state),
         *_disk_lines(disk_needs(config, family, base, dataset, buckets, num_texts)),
         *_warning_lines(config, dataset, empty),
     ]
@@ -153,33 +147,33 @@ def count_texts(config: TrainConfig, dataset: Dataset, options: Sequence[tuple[s
     return len(source.all_texts())
 
 
-def _step_lines(
-    config: TrainConfig, dataset: Dataset, num_ranks: int, state: dict[str, Any] | None
-) -> Iterator[tuple[str, str]]:
-    """state: of the backup to resume from."""
-    samples = count_samples(len(dataset), dataset.repeats, concept_index=dataset.concept_index)
-    batch = state["run"]["global_batch"] if state else global_batch(config, num_ranks)
-    per_epoch = count_steps(samples, batch)
+def _step_lines(config: TrainConfig, shape: RunShape, state: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
+    """shape: with the samples counted. state: of the backup to resume from."""
+    assert shape.num_samples is not None
+    assert shape.steps is not None
+    samples, total, devices = shape.num_samples, shape.steps, counted(shape.num_ranks, "device")
+    per_epoch = count_steps(samples, shape.batch)
     all_steps = planned_steps(config.epochs, per_epoch, state)
-    total = min(all_steps, config.max_steps or all_steps)
     limit = "" if total == all_steps else f" of {all_steps:,}, limited by max_steps"
     epochs = counted(config.epochs, "epoch")
     yield "Steps", f"{total:,}{limit} ({epochs} of {counted(samples, 'sample')}, {counted(per_epoch, 'step')} each)"
     if state:
         left = max(0, total - state["step"])
         yield "Resume", f"from the backup of step {state['step']:,}, {counted(left, 'step')} left"
-    accumulation = accumulation_steps(config, num_ranks, batch)
-    local = batch / num_ranks / accumulation
-    yield "Batch", f"{local:g} per device x {counted(num_ranks, 'device')} x {accumulation} accumulation = {batch}"
-    factor = state["learning_rate_factor"] if state else learning_rate_factor(config, num_ranks)
-    rate = config.optimizer.learning_rate
     rule = "as in the backup" if state else config.lr_scaling
-    yield (
-        "Learning rate",
-        (scientific(rate) if factor == 1 else f"{scientific(rate)} -> {scientific(rate * factor)} ({rule})"),
-    )
-    for text in step_warnings(config, samples, batch, total):
+    yield "Batch", f"{shape.local_batch:g} per device x {devices} x {shape.accumulation} accumulation = {shape.batch}"
+    yield "Learning rate", "; ".join(_rate_text(rate, shape, rule) for rate in shape.rates)
+    if shape.num_ranks > 1 and config.distributed_strategy == "auto":
+        text = f"{shape.strategy.upper()} is expected, because {shape.strategy_reason}"
+        yield "Strategy", f"{text}; the ranks decide by the memory of their devices"
+    for text in step_warnings(config, samples, shape.batch, total):
         yield WARNING, text
+
+
+def _rate_text(rate: Rate, shape: RunShape, rule: str) -> str:
+    part = f"{rate.part} " if len(shape.rates) > 1 else ""
+    scaled = f" -> {scientific(rate.after)} ({rule})" if rate.after != rate.before else ""
+    return f"{part}{scientific(rate.before)}{scaled}"
 
 
 def step_warnings(config: TrainConfig, samples: int, batch: int, total_steps: int) -> Iterator[str]:

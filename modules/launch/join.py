@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from modules.distributed.SignedStore import SignedStore
     from modules.launch.plan import JoinPlan
     from modules.launch.RankWatch import Failure
+    from modules.trainer.checks import CheckedStart
 
 VERDICT_SECONDS = 5.0
 REFUSAL_SECONDS = 2.0  # for one rank to print what is wrong before the launcher ends it because of the others
@@ -40,10 +41,11 @@ POLL_SECONDS = 0.02
 REFUSED = 2  # the exit code for any other invalid setting, too
 
 
-def join_training(plan: JoinPlan) -> NoReturn:
+def join_training(plan: JoinPlan, checked: CheckedStart | None = None) -> NoReturn:
     """Train as the rank that a launcher has assigned to this process, then exit: with 0 if finished or stopped.
 
     Unless the launcher itself runs under a supervisor of Chorus, the ranks of a machine watch each other.
+    checked: as for `prepare_run`.
     Raises UserError for what can be refused before the ranks have met.
     """
     environment = plan.environment
@@ -61,7 +63,7 @@ def join_training(plan: JoinPlan) -> NoReturn:
         launcher.folder = folder
     # even after the training: torchrun's SIGTERM to all others must not preempt the verdict
     remember_signals(plan.stop_signals)
-    outcome = train_as_rank(plan, lifeline, started)
+    outcome = train_as_rank(plan, lifeline, started, checked)
     if outcome.status == "failed":
         if outcome.error is not None and not outcome.is_symptom:  # torchrun takes the earliest one as the cause
             _tell_torchrun(outcome.error)

@@ -12,13 +12,13 @@ from modules.config.installation import shipped_file
 from modules.distributed.environments import RankEnvironment, find_environment, is_accelerate_launch
 from modules.launch.accelerate import apply_accelerate_options
 from modules.launch.lifeline import LIFELINE_VARIABLE
-from modules.machine.backend import Backend, choose_backend
 from modules.machine.run_shape import RunShape, run_shape, uses_torchrun
 from modules.session.signals import HANGUP_SIGNALS, NOTICE_SIGNALS, STOP_SIGNALS
 from modules.session.slurm import requeue_signals, was_requeued
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
+    from modules.machine.backend import Backend
     from modules.machine.Machine import Machine
 
 Signals: TypeAlias = tuple[int, ...]
@@ -76,12 +76,11 @@ class SupervisePlan(_OwnPlan):
     """Start the ranks of this machine and watch them.
 
     launcher: what starts them. node_rank: 0 with multi-GPU off, whatever the setting.
-    backend: None for a single rank. port: where the ranks meet. max_restarts: after crashes.
+    port: where the ranks meet. max_restarts: after crashes.
     """
 
     launcher: Literal["spawn", "torchrun"]
     node_rank: int
-    backend: Backend | None
     port: int
     max_restarts: int
 
@@ -89,6 +88,11 @@ class SupervisePlan(_OwnPlan):
     def num_ranks(self) -> int:
         """Ranks on this machine."""
         return self.shape.ranks_per_node
+
+    @property
+    def backend(self) -> Backend | None:
+        """None for a single rank."""
+        return None if self.world_size == 1 else self.shape.backend
 
     @property
     def num_nodes(self) -> int:
@@ -108,7 +112,7 @@ class SupervisePlan(_OwnPlan):
     def alone(self) -> SupervisePlan:
         """The same run on one device, in a single spawned rank."""
         config = replace(self.config, enable_multi_gpu=False)
-        return replace(self, config=config, shape=run_shape(config, self.machine), launcher="spawn", backend=None)
+        return replace(self, config=config, shape=run_shape(config, self.machine), launcher="spawn")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +199,6 @@ def plan_launch(
             machine=machine,
             shape=shape,
         )
-    backend, _ = choose_backend(config.distributed_backend, bool(machine.gpus), machine.system != "win32")
     return SupervisePlan(
         config=config,
         resume=resume,
@@ -207,7 +210,6 @@ def plan_launch(
         shape=shape,
         launcher="torchrun" if uses_torchrun(config, machine.system) and not supervise else "spawn",
         node_rank=config.node_rank if config.enable_multi_gpu else 0,
-        backend=None if is_alone else backend,
         port=int(config.initial_port),
         max_restarts=config.max_restarts if config.enable_multi_gpu and shape.num_nodes == 1 else 0,
     )

@@ -19,11 +19,15 @@ if TYPE_CHECKING:
     from modules.launch.plan import JoinPlan
     from modules.session.TrainCallbacks import TrainCallbacks
     from modules.session.TrainCommands import TrainCommands
+    from modules.trainer.checks import CheckedStart
     from modules.trainer.DistributedTrainer import DistributedTrainer
 
 
-def train_as_rank(plan: JoinPlan, lifeline: Lifeline, started: float) -> Outcome:
-    """Train as one of several ranks, and report the outcome over `lifeline`. started: as for `train_rank`."""
+def train_as_rank(plan: JoinPlan, lifeline: Lifeline, started: float, checked: CheckedStart | None = None) -> Outcome:
+    """Train as one of several ranks, and report the outcome over `lifeline`.
+
+    started: as for `train_rank`. checked: as for `prepare_run`.
+    """
     environment, folder = plan.environment, RunFolder(plan.config.workspace_dir)
     tqdm.set_lock(threading.RLock())  # the default is a lock between processes, which would outlive os._exit
     dump_stacks_on_request(folder.stacks_path(environment.rank))
@@ -33,7 +37,7 @@ def train_as_rank(plan: JoinPlan, lifeline: Lifeline, started: float) -> Outcome
         from modules.trainer.DistributedTrainer import DistributedTrainer
 
         arguments = (plan.config, callbacks, commands, environment.local_rank)
-        trainers.append(DistributedTrainer(*arguments, resume=plan.resume, heartbeat=lifeline))
+        trainers.append(DistributedTrainer(*arguments, resume=plan.resume, heartbeat=lifeline, checked=checked))
         return trainers[0]
 
     outcome = train_rank(

@@ -46,6 +46,7 @@ from modules.weights.libraries import gc_paused, quiet_libraries
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.launch.plan import HerePlan
+    from modules.trainer.checks import CheckedStart
     from modules.trainer.GenericTrainer import GenericTrainer
 
 # to send the rest at the end; who stops a run, such as SLURM, may not give it long
@@ -79,8 +80,10 @@ class Outcome:
         return {"finished": FINISHED, "stopped": stopped, "failed": FAILED}[self.status]
 
 
-def run_training(plan: HerePlan) -> int:
+def run_training(plan: HerePlan, checked: CheckedStart | None = None) -> int:
     """Train on one device in this process and return the exit code, as in `Outcome`.
+
+    checked: as for `prepare_run`.
 
     Raises UserError if the run folder can't be used; any later error is recorded there.
     """
@@ -93,7 +96,7 @@ def run_training(plan: HerePlan) -> int:
             raise StopRequested
         from modules.trainer.GenericTrainer import GenericTrainer
 
-        return GenericTrainer(config, callbacks, commands, resume=plan.resume)
+        return GenericTrainer(config, callbacks, commands, resume=plan.resume, checked=checked)
 
     with signals_remembered(signals):  # a signal before or after the training must not prevent its end being recorded
         if not plan.resume:

@@ -25,7 +25,6 @@ from modules.session.standard_streams import outlast_readers
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
-    from modules.distributed.environments import RankEnvironment
 
 
 def start_training(
@@ -42,10 +41,7 @@ def start_training(
     outlast_readers()
     # before CUDA is initialized: device_indexes refer to the GPUs as machine/devices.py lists them
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    environment = None if supervise else find_environment()
-    if environment is not None and environment.world_size > 1:
-        forget_early_signals()  # its launcher must be able to end it while it waits for the other ranks
-    with _refused_once(config, environment):
+    with _refused_once(config, supervise):
         plan = plan_launch(
             config,
             os.environ,
@@ -56,28 +52,30 @@ def start_training(
             arguments=launcher_arguments(),
             stop_signals=stop_signals(),
         )
-        check_plan(plan)  # rank 0 prints its warnings, whoever started it
-    for note in plan.notes if environment is None or environment.local_rank == 0 else ():
+        if isinstance(plan, JoinPlan):
+            forget_early_signals()  # its launcher must be able to end it while it waits for the other ranks
+        checked, _ = check_plan(plan)  # rank 0 prints the warnings, whoever started it
+    for note in plan.notes if not isinstance(plan, JoinPlan) or plan.environment.local_rank == 0 else ():
         _say(note)
     for warning in plan.warnings:
         _say(f"Warning: {warning}")
     if isinstance(plan, JoinPlan):
-        return join_training(plan)
+        return join_training(plan, checked)
     if isinstance(plan, SupervisePlan):
         return supervise_training(plan)
-    return run_training(plan)
+    return run_training(plan, checked)
 
 
 @contextlib.contextmanager
-def _refused_once(config: TrainConfig, environment: RankEnvironment | None) -> Iterator[None]:
+def _refused_once(config: TrainConfig, supervise: bool) -> Iterator[None]:
     """A UserError in the block is raised by all ranks of a launcher: only the first of each machine prints it."""
-    if environment is None:
-        with refused_together(config, _say):
-            yield
-        return
     try:
         yield
     except UserError:
+        environment = None if supervise else find_environment()
+        if environment is None:
+            with refused_together(config, _say):
+                raise
         if environment.local_rank == 0:
             raise
         time.sleep(REFUSAL_SECONDS)

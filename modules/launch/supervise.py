@@ -185,13 +185,12 @@ def run_spawned_rank(
 
 def _in_other_steps(plan: SupervisePlan) -> str:
     """How batch size and learning rate change if one rank trains instead of those of `plan`; "" if they do not."""
-    shape, rate = plan.shape, plan.config.optimizer.learning_rate
+    shape, rate = plan.shape, plan.shape.rates[0]
     changes = []
     if shape.batch != shape.batch_on_one:
         changes.append(f"{shape.batch_on_one} samples per step in place of {shape.batch}")
     if shape.learning_rate_factor != 1:
-        scaled = rate * shape.learning_rate_factor
-        changes.append(f"learning rate {scientific(rate)} in place of {scientific(scaled)}")
+        changes.append(f"learning rate {scientific(rate.before)} in place of {scientific(rate.after)}")
     return f", with {' and '.join(changes)}" if changes else ""
 
 

@@ -31,9 +31,8 @@ def choose_backend(wanted: str, has_gpu: bool, has_nccl: bool = sys.platform != 
     return "nccl", "there are NVIDIA GPUs"
 
 
-def backend_warning(wanted: str, has_gpu: bool, has_nccl: bool = sys.platform != "win32") -> str:
-    """A warning if NCCL was chosen but Gloo is used; "" otherwise."""
-    backend, reason = choose_backend(wanted, has_gpu, has_nccl)
+def backend_warning(wanted: str, backend: Backend, reason: str) -> str:
+    """A warning if NCCL was chosen but Gloo is used; "" otherwise. backend, reason: as `choose_backend` gives them."""
     if wanted == "auto" or backend == wanted:
         return ""
     return f"distributed_backend {wanted}: {reason}, so the ranks use {backend}; set it to auto or gloo."

@@ -16,7 +16,7 @@ from modules.config.problems import Problem, Remedy, set_to
 from modules.config.rules.ranks import check_batch
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import find_problems
-from modules.machine.backend import backend_warning, choose_backend, sharding_needs_nccl
+from modules.machine.backend import backend_warning, sharding_needs_nccl
 from modules.machine.devices import Gpu, GpuUsage, Link, mixed_gpus_warning
 from modules.machine.Machine import Machine
 from modules.machine.memory_estimate import GIB, least_rank_bytes, needed_bytes
@@ -79,7 +79,7 @@ def shape_problems(config: TrainConfig, shape: RunShape, facts: StartFacts, resu
         problems += _batch_problems(config, shape)
     if config.enable_multi_gpu:
         problems += _mix_problems(shape.gpus, facts.machine.links)
-    config = with_strategy(config, shape, facts.machine.system != "win32")
+    config = with_strategy(config, shape)
     problems += _memory_problems(config, shape, facts, facts.machine)
     problems += _system_memory_problems(config, shape, facts, facts.machine)
     return sorted(problems, key=lambda problem: not problem.blocking)
@@ -127,13 +127,11 @@ def _count_problems(config: TrainConfig, shape: RunShape, facts: StartFacts, mac
     num_ranks = shape.ranks_per_node
     if shape.num_ranks == 1:
         return
-    has_nccl = machine.system != "win32"
-    if warning := backend_warning(config.distributed_backend, bool(gpus), has_nccl):
+    if warning := backend_warning(config.distributed_backend, shape.backend, shape.backend_reason):
         auto = set_to("distributed_backend", "auto", "Auto")
         yield Problem("distributed_backend", warning, blocking=False, remedy=auto)
-    uses_gloo = choose_backend(config.distributed_backend, bool(gpus), has_nccl)[0] == "gloo"
     strategy, group = config.distributed_strategy, config.sharding_group_size
-    if strategy in ("fsdp", "hsdp") and gpus and uses_gloo:
+    if strategy in ("fsdp", "hsdp") and gpus and shape.backend == "gloo":
         ddp = set_to("distributed_strategy", "ddp", "DDP")
         yield Problem("distributed_strategy", sharding_needs_nccl(strategy), remedy=ddp)
     if strategy == "hsdp" and group and shape.num_ranks % group:

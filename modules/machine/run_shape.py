@@ -6,9 +6,9 @@ Computed only from settings and known facts of the machine, so fast that a form 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from modules.config.batch_size import (
     accumulation_steps,
@@ -17,14 +17,16 @@ from modules.config.batch_size import (
     scientific,
 )
 from modules.config.counted import counted
-from modules.config.families import load_families
-from modules.config.methods import facts_of
 from modules.config.optimizers import facts_of_optimizer
+from modules.config.rates import rates_of
+from modules.config.steps import count_steps, planned_steps, total_steps
+from modules.machine.backend import Backend, choose_backend
 from modules.machine.devices import (
     Gpu,
     check_device_indexes,
     default_num_ranks,
 )
+from modules.machine.strategy import Strategy, choose_strategy
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -48,6 +50,8 @@ class RunShape:
     one micro-batch; fractional if the batch does not divide evenly. learning_rate_factor: of every rate, for the ranks.
     batch_on_one, steps_on_one: with the same settings on one device.
     num_samples: of an epoch; it and the steps are None while the images are not counted.
+    strategy: with distributed_strategy auto what is expected, as the ranks decide by the memory of all their GPUs.
+    backend, strategy: each with the reason, a clause.
     """
 
     num_nodes: int
@@ -59,6 +63,10 @@ class RunShape:
     batch_on_one: int
     learning_rate_factor: float
     rates: tuple[Rate, ...]
+    backend: Backend
+    backend_reason: str
+    strategy: Strategy
+    strategy_reason: str
     num_samples: int | None = None
     steps: int | None = None
     steps_on_one: int | None = None
@@ -76,23 +84,54 @@ def run_shape(config: TrainConfig, machine: Machine, num_samples: int | None = N
     ranks_per_node = ranks_here(config, machine.gpus, machine.cores)
     num_nodes = config.num_nodes if config.enable_multi_gpu else 1
     num_ranks = num_nodes * ranks_per_node
-    batch = global_batch(config, num_ranks)
+    gpus = tuple(chosen_gpus(config, machine.gpus))
+    sizes = [gpu.memory_bytes for gpu in gpus if gpu.memory_bytes is not None]
+    backend, why_backend = choose_backend(config.distributed_backend, bool(machine.gpus), machine.system != "win32")
+    can_share = sizes and backend == "nccl"
+    strategy, why_strategy = choose_strategy(config, num_ranks, min(sizes) if can_share else None)
+    batch, factor = global_batch(config, num_ranks), learning_rate_factor(config, num_ranks)
     accumulation = accumulation_steps(config, num_ranks, batch)
-    factor = learning_rate_factor(config, num_ranks)
-    batch_on_one = global_batch(config, 1)
-    return RunShape(
+    shape = RunShape(
         num_nodes=num_nodes,
         ranks_per_node=ranks_per_node,
-        gpus=tuple(chosen_gpus(config, machine.gpus)),
+        gpus=gpus,
         local_batch=batch / num_ranks / accumulation,
         accumulation=accumulation,
         batch=batch,
-        batch_on_one=batch_on_one,
+        batch_on_one=global_batch(config, 1),
         learning_rate_factor=factor,
-        rates=tuple(Rate(part, rate, rate * factor) for part, rate in _rates(config)),
+        rates=_scaled_rates(config, factor),
+        backend=backend,
+        backend_reason=why_backend,
+        strategy=strategy,
+        strategy_reason=why_strategy,
+    )
+    return shape if num_samples is None else counted_shape(shape, config, num_samples)
+
+
+def counted_shape(
+    shape: RunShape, config: TrainConfig, num_samples: int, backup: Mapping[str, Any] | None = None
+) -> RunShape:
+    """The shape of the run once its samples are counted.
+
+    backup: state of the backup that the run resumes from, which keeps its global batch and its factor of the rates.
+    """
+    if backup:
+        batch, factor = backup["run"]["global_batch"], backup["learning_rate_factor"]
+        accumulation = accumulation_steps(config, shape.num_ranks, batch)
+        shape = replace(
+            shape,
+            local_batch=batch / shape.num_ranks / accumulation,
+            accumulation=accumulation,
+            batch=batch,
+            learning_rate_factor=factor,
+            rates=_scaled_rates(config, factor),
+        )
+    return replace(
+        shape,
         num_samples=num_samples,
-        steps=_steps(config, num_samples, batch),
-        steps_on_one=_steps(config, num_samples, batch_on_one),
+        steps=total_steps(config, count_steps(num_samples, shape.batch), backup),
+        steps_on_one=total_steps(config, count_steps(num_samples, shape.batch_on_one), backup),
     )
 
 
@@ -142,28 +181,8 @@ def crowded_warning(num_ranks: int, cores: int) -> str:
     return f"world_size {num_ranks}: {counted(num_ranks, 'rank')} share {shared} and wait for each other; use {cores}."
 
 
-def _rates(config: TrainConfig) -> Iterator[tuple[str, float]]:
-    own = config.optimizer.learning_rate
-    names = ("denoiser", "text_encoder") if facts_of(config).chooses_parts else ()
-    trained = [(name, getattr(config, name)) for name in names if getattr(config, name).train]
-    if not trained:
-        yield config.method, own
-    for name, part in trained:
-        one_by_one = config.text_encoder.learning_rates if part is config.text_encoder else []
-        yield from ((f"text encoder {number}", rate) for number, rate in enumerate(one_by_one, start=1))
-        if not one_by_one or len(one_by_one) < len(load_families()[config.family].text_encoders):
-            yield name.replace("_", " "), part.learning_rate or own
-
-
-def _steps(config: TrainConfig, num_samples: int | None, batch: int) -> int | None:
-    if num_samples is None:
-        return None
-    steps = _steps_of_epochs(config, num_samples, batch)
-    return steps if config.max_steps is None else min(steps, config.max_steps)
-
-
-def _steps_of_epochs(config: TrainConfig, num_samples: int, batch: int) -> int:
-    return -(-num_samples // batch) * config.epochs
+def _scaled_rates(config: TrainConfig, factor: float) -> tuple[Rate, ...]:
+    return tuple(Rate(part, rate, rate * factor) for part, rate in rates_of(config).items())
 
 
 def steps_text(shape: RunShape, config: TrainConfig) -> str:
@@ -171,7 +190,7 @@ def steps_text(shape: RunShape, config: TrainConfig) -> str:
     if shape.steps is None or shape.num_samples is None:
         return "the images are not counted yet"
     epochs = counted(config.epochs, "epoch")
-    steps = _steps_of_epochs(config, shape.num_samples, shape.batch)
+    steps = planned_steps(config.epochs, count_steps(shape.num_samples, shape.batch))
     text = f"{counted(shape.num_samples, 'sample')} x {epochs} / {shape.batch} = {counted(steps, 'step')}"
     if shape.steps < steps:
         text += f", limited to {shape.steps:,} by Max steps"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from modules.config.rules.ranks import sharding_problems
-from modules.machine.backend import choose_backend
 from modules.machine.memory_estimate import GIB, estimate_memory
 
 if TYPE_CHECKING:
@@ -51,14 +49,7 @@ def choose_strategy(config: TrainConfig, num_ranks: int, gpu_bytes: float | None
     return strategy, f"about {size:.1f} of {limit:.1f} GiB on each GPU instead of {needs['ddp'] / GIB:.1f}"
 
 
-def strategy_of(config: TrainConfig, shape: RunShape, has_nccl: bool = sys.platform != "win32") -> tuple[Strategy, str]:
-    """As `choose_strategy`, for a run of this shape. has_nccl: whether PyTorch has NCCL."""
-    sizes = [gpu.memory_bytes for gpu in shape.gpus if gpu.memory_bytes is not None]
-    can_share = choose_backend(config.distributed_backend, bool(sizes), has_nccl)[0] == "nccl"
-    return choose_strategy(config, shape.num_ranks, min(sizes) if can_share else None)
-
-
-def with_strategy(config: TrainConfig, shape: RunShape, has_nccl: bool = sys.platform != "win32") -> TrainConfig:
-    """The settings with the strategy that `strategy_of` gives."""
-    strategy, _ = strategy_of(config, shape, has_nccl)
-    return config if strategy == config.distributed_strategy else replace(config, distributed_strategy=strategy)
+def with_strategy(config: TrainConfig, shape: RunShape) -> TrainConfig:
+    """The settings with the strategy of a run of this shape."""
+    is_same = shape.strategy == config.distributed_strategy
+    return config if is_same else replace(config, distributed_strategy=shape.strategy)

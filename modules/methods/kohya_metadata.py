@@ -13,6 +13,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from modules.config.optimizers import facts_of_optimizer
+from modules.config.rates import rate_of
 
 if TYPE_CHECKING:
     from modules.config.LoraConfig import LoraConfig
@@ -115,7 +116,7 @@ def _loop(config: TrainConfig) -> dict[str, Any]:
     rates = {"ss_unet_lr": config.denoiser, "ss_text_encoder_lr": config.text_encoder}
     return {
         "ss_learning_rate": optimizer.learning_rate,
-        **{field: part.learning_rate or optimizer.learning_rate for field, part in rates.items() if part.train},
+        **{field: rate_of(part, config) for field, part in rates.items() if part.train},
         "ss_optimizer": facts_of_optimizer(optimizer).maker,
         "ss_max_grad_norm": optimizer.max_grad_norm,
         "ss_lr_scheduler": "constant_with_warmup" if name == "constant" and warmup else name,

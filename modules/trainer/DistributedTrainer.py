@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.session.TrainCallbacks import TrainCallbacks
     from modules.session.TrainCommands import TrainCommands
+    from modules.trainer.checks import CheckedStart
 
 
 class DistributedTrainer(GenericTrainer):
@@ -34,6 +35,7 @@ class DistributedTrainer(GenericTrainer):
         local_rank: int = 0,
         resume: bool = False,
         heartbeat: Heartbeat | None = None,
+        checked: CheckedStart | None = None,
     ):
         tell: dict[str, Any] = {"tell": callbacks.on_status, "warn": callbacks.on_warning} if callbacks else {}
         heartbeat = heartbeat or Heartbeat()
@@ -41,7 +43,7 @@ class DistributedTrainer(GenericTrainer):
             joined, _, _ = setup_distributed(config, **tell)
         if joined != local_rank:
             raise ValueError(f"local rank {local_rank}, but the launcher has started this process as {joined}")
-        super().__init__(config, callbacks, commands, create_runtime(config, heartbeat), resume)
+        super().__init__(config, callbacks, commands, create_runtime(config, heartbeat), resume, checked)
 
     def leave(self) -> None:
         """Leaves the process group, after the end of training or a stop that all ranks agreed on."""

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
     from modules.config.TrainConfig import TrainConfig
     from modules.methods.max_norm import MaxNorm
+    from modules.trainer.checks import CheckedStart
 
 EnterVersion = Callable[[], AbstractContextManager[None]]
 
@@ -68,6 +69,7 @@ COMPILING_SECONDS = 900.0  # for a step that compiles kernels for a new shape
 
 class GenericTrainer:
     """A run of `config` in its run folder. resume: continue from the newest good backup there.
+    checked: as for `prepare_run`.
 
     `start`, `train` and `end` raise UserError, with a one-sentence message, for problems that the user can fix. With
     several ranks, each calls all three; messages about the run as a whole come from rank 0 only.
@@ -81,12 +83,14 @@ class GenericTrainer:
         commands: TrainCommands | None = None,
         runtime: Runtime | None = None,
         resume: bool = False,
+        checked: CheckedStart | None = None,
     ):
         self.config = config
         self.callbacks = callbacks or TrainCallbacks()
         self.commands = commands or TrainCommands()
         self.runtime = runtime or Runtime(default_device(config.device_indexes))
         self.resume = resume
+        self._checked = checked
         self.requeues = False  # whether this rank must have SLURM requeue the job
         self.method = METHODS[config.method]
         self.run_folder = RunFolder(config.workspace_dir)
@@ -130,7 +134,7 @@ class GenericTrainer:
         # Affects CUDA only; `torch.set_float32_matmul_precision` would change CPUs as well. Not set with the newer
         # `fp32_precision`, after which torch 2.13's compiler can no longer read these flags.
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.config.model.tf32
-        run = prepare_run(self.config, self.runtime, self.callbacks, progress, self.backups, self.resume)
+        run = prepare_run(self.config, self.runtime, self.callbacks, progress, self.backups, self.resume, self._checked)
         if not self.runtime.begin():  # before the first collective, which would hang if a rank has left
             progress.raise_stop()
         self.runtime.on_wait = lambda: None  # from now on, each step exchanges stop requests

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from modules.data.epoch_plan import planned_steps, steps_until
+from modules.config.steps import steps_until, total_steps
 from modules.data.run_summary import step_warnings
 
 if TYPE_CHECKING:
@@ -55,9 +55,7 @@ class PreparedRun:
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
-        backup = self.backup.data if self.backup else None
-        planned = planned_steps(self.config.epochs, self.plan.steps_per_epoch, backup)
-        return min(planned, self.config.max_steps or planned)
+        return total_steps(self.config, self.plan.steps_per_epoch, self.backup.data if self.backup else None)
 
     def steps_until(self, epochs: float) -> int:
         """Optimizer steps from the start of the run until `epochs` have passed."""

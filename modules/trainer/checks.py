@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,8 +51,19 @@ def check_compiles(config: TrainConfig) -> None:
         check_compiler(config.model, default_device(config.device_indexes))
 
 
-def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tuple[BaseInfo, list[Problem]]:
-    """Checks the settings and returns (what model.base is, warnings). Raises UserError if the run can't start.
+@dataclass(frozen=True)
+class CheckedStart:
+    """A start that `check_start` has not refused, for what follows in the same process: nothing is looked at twice.
+
+    base: what model.base is.
+    """
+
+    base: BaseInfo
+    warnings: tuple[Problem, ...]
+
+
+def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> CheckedStart:
+    """Checks the settings with the files that they name. Raises UserError if the run can't start.
 
     resume: don't check the batch size, which the backup determines.
     """
@@ -84,7 +96,7 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> tu
     check_packages(config.optimizer)
     check_quantization_packages(config.model)
     _check_trained(config, family, warn)
-    return base, warnings
+    return CheckedStart(base, tuple(warnings))
 
 
 def check_precision(model: ModelConfig, device: torch.device) -> None:

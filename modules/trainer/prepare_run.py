@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from modules.methods.Method import Method
     from modules.session.TrainCallbacks import TrainCallbacks
     from modules.trainer.BackupStore import Backup, BackupStore
+    from modules.trainer.checks import CheckedStart
     from modules.trainer.StartProgress import StartProgress
     from modules.weights.inspect import BaseInfo
 
@@ -84,17 +85,19 @@ def prepare_run(
     progress: StartProgress,
     backups: BackupStore,
     resume: bool = False,
+    checked: CheckedStart | None = None,
 ) -> PreparedRun:
     """Prepares everything that comes before the first collective. All ranks call it and get the same result.
 
-    resume: from the newest good backup in `backups`.
+    resume: from the newest good backup in `backups`. checked: what `check_start` has found in this process; None: it is
+    asked here.
     Raises UserError for problems that the user can fix, and StopRequested if a stop is requested meanwhile.
     """
     family = FAMILIES[config.family].with_text_settings(config.model)
     start = _Start(config, runtime, callbacks, progress, family, METHODS[config.method])
     # first, because a resuming rank waits for the others where a fresh one does not
     start.compare_ranks("options", lambda: str(resume), "--resume in the command")
-    base_info = _check_settings(start, resume)
+    base_info = _check_settings(start, resume, checked)
     data = _read_data(start, base_info)
     backup = _join_run_folder(start, data, backups, resume)
     for text in image_warnings(config, data.dataset):
@@ -104,7 +107,7 @@ def prepare_run(
             progress.warn(finding.message)
 
     callbacks.on_status("Opening model")
-    base = BaseModel(family, config.model, runtime.device, runtime.loading_turn)
+    base = BaseModel(family, config.model, runtime.device, runtime.loading_turn, info=base_info)
     if start.method.facts.uses_denoiser:  # again, for a model that comes from the Hub
         check_clip_skips(config.model, family, base.path)
     base.num_swapped = num_swapped_blocks(
@@ -168,18 +171,18 @@ class _Data(NamedTuple):
     without_text: set[str]
 
 
-def _check_settings(start: _Start, resume: bool) -> BaseInfo:
+def _check_settings(start: _Start, resume: bool, checked: CheckedStart | None) -> BaseInfo:
     """Checks the settings with this device; returns what model.base is."""
     config, device = start.config, start.runtime.device
-    base_info, warnings = check_start(config, start.runtime.world_size, resume)
-    for problem in warnings:
+    checked = checked or check_start(config, start.runtime.world_size, resume)
+    for problem in checked.warnings:
         start.progress.warn(problem.message)
     check_precision(config.model, device)
     if compiles(config):
         check_compiler(config.model, device)
     if start.runtime.world_size == 1:  # with several ranks, setup_distributed prints the devices
         start.callbacks.on_status(f"Training on {describe_device(device)}")
-    return base_info
+    return checked.base
 
 
 def _read_data(start: _Start, base_info: BaseInfo) -> _Data:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from modules.config.ModelConfig import ModelConfig
     from modules.families.Family import Family
     from modules.weights.BlockSwap import BlockSwap
+    from modules.weights.inspect import BaseInfo
     from modules.weights.libraries import Model
 
 
@@ -40,7 +41,7 @@ class BaseModel:
     Components of a folder are loaded one by one; a single-file checkpoint is read completely at once. Components to be
     quantized get QuantizedLinear layers when they first move to the device.
     loading_turn: a context that is entered while components are loaded and moved to the device.
-    components: what to take in place of `config.base`.
+    components: what to take in place of `config.base`. info: what it is, if `check_base` has been asked.
     Raises WeightsError if the base model is missing or has another architecture.
     """
 
@@ -51,6 +52,7 @@ class BaseModel:
         device: torch.device,
         loading_turn: Callable[[], AbstractContextManager] = contextlib.nullcontext,
         components: Components | None = None,
+        info: BaseInfo | None = None,
     ):
         self.family = family
         self.config = config = with_downloaded_parts(config)
@@ -60,7 +62,7 @@ class BaseModel:
         self._lock = threading.RLock()
         self._quantized: set[str] = set()
         self._loading_turn = loading_turn
-        self._components = components or _open(family, config, self.dtype)
+        self._components = components or _open(family, config, self.dtype, info)
         self._own_parts = self._components.own_parts
         # those of which the file has a part only, so that the rest is the base's
         self._added_to = self._own_parts.keys() - replaced_parts(family, config)
@@ -215,8 +217,8 @@ class BaseModel:
         return component is not None
 
 
-def _open(family: Family, config: ModelConfig, dtype: torch.dtype) -> Components:
-    info = check_base(config.base, family, replaced=replaced_parts(family, config))
+def _open(family: Family, config: ModelConfig, dtype: torch.dtype, info: BaseInfo | None) -> Components:
+    info = info or check_base(config.base, family, replaced=replaced_parts(family, config))
     parts = own_parts(family, config)
     if info.kind == "single_file":
         return SingleFileComponents(family, config, dtype, parts)

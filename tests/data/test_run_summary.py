@@ -1,8 +1,6 @@
 """The dry run says what a run would do, and refuses what the run would refuse."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -178,12 +176,15 @@ def test_a_small_disk_is_warned_of(tmp_path):
     assert DiskNeed("cache_dir", str(tmp_path / "not" / "yet"), needed_bytes=1).warning is None
 
 
-def test_a_summary_imports_no_torch(values, tmp_path):
-    from modules.config.files import save_config
-
-    save_config(config_from_values(values), tmp_path / "run.yaml")
-    program = (
-        "import sys; from modules.config.files import load_config; from modules.data.run_summary import summarize;"
-        "summarize(load_config(sys.argv[1])); sys.exit('torch' in sys.modules)"
+def test_each_part_has_its_rate(values):
+    values["text_encoder"] = {"train": True, "learning_rate": 1e-5}
+    assert (
+        text_of(values, "Learning rate", num_ranks=4)
+        == "denoiser 1e-4 -> 2e-4 (sqrt); text encoder 1e-5 -> 2e-5 (sqrt)"
     )
-    assert subprocess.run([sys.executable, "-c", program, str(tmp_path / "run.yaml")]).returncode == 0
+
+
+def test_a_strategy_that_the_ranks_decide_is_told_as_expected(values):
+    values["distributed_strategy"] = "auto"
+    assert "Strategy" not in dict(lines_of(values))
+    assert text_of(values, "Strategy", num_ranks=2).startswith("DDP is expected, because there are no GPUs")

@@ -53,7 +53,7 @@ def test_the_rank_that_keeps_the_watch_of_a_machine_stays_until_its_other_ranks_
         second.on_lost = lambda: order.append("the second has lost the first")
         watch = watch_in_thread(server, lambda failure: order.append(failure.text), (2, 3))
 
-        def train(plan, lifeline, started):
+        def train(plan, lifeline, started, checked):
             lifeline.done("finished", 8)
             return Outcome("finished", 8)
 

@@ -136,7 +136,7 @@ def test_a_closed_terminal_and_a_notice_are_one_stop_however_often_they_are_told
 
 @posix_only
 def test_signals_before_and_after_the_training_do_not_cost_the_record_of_its_end(make_config, monkeypatch):
-    def make_trainer(config, callbacks, commands, resume):
+    def make_trainer(config, callbacks, commands, resume, checked):
         return ToyTrainer(callbacks, commands)
 
     def with_signals(method):
@@ -442,7 +442,7 @@ def slurm_task(monkeypatch, in_step):
 def test_a_job_that_slurm_runs_again_resumes(count, resumes, make_config, monkeypatch):
     if count is not None:
         monkeypatch.setenv("SLURM_RESTART_COUNT", count)
-    monkeypatch.setattr("modules.launch.start.run_training", lambda plan: plan.resume)
+    monkeypatch.setattr("modules.launch.start.run_training", lambda plan, checked: plan.resume)
     assert start_training(make_config()) is resumes
 
 

@@ -40,7 +40,7 @@ def started(monkeypatch):
 @pytest.fixture
 def unchecked(monkeypatch):
     """Disables the checks, so that settings without a model and images are accepted."""
-    monkeypatch.setattr(start, "check_plan", lambda plan: [])
+    monkeypatch.setattr(start, "check_plan", lambda plan: (None, []))
 
 
 @pytest.fixture

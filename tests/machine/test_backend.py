@@ -24,6 +24,7 @@ from modules.machine.backend import backend_warning, choose_backend
 def test_the_backend_is_nccl_where_it_can_be_had_and_who_asked_for_it_is_told(
     wanted, has_gpu, has_nccl, chosen, warning
 ):
-    assert choose_backend(wanted, has_gpu, has_nccl)[0] == chosen
+    backend, reason = choose_backend(wanted, has_gpu, has_nccl)
+    assert backend == chosen
     sentence = f"distributed_backend nccl: {warning}, so the ranks use gloo; set it to auto or gloo."
-    assert backend_warning(wanted, has_gpu, has_nccl) == (sentence if warning else "")
+    assert backend_warning(wanted, backend, reason) == (sentence if warning else "")

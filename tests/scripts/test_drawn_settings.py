@@ -68,10 +68,10 @@ def planned(config, num_gpus):
     machine = Machine(gpus, cores=2, memory_bytes=64 * GIB)
     plan = plan_launch(config, {}, machine)
     check_text(as_text(check_health(config, plan.world_size)))
-    _, warnings = check_start(config, plan.world_size)
+    checked = check_start(config, plan.world_size)
     problems = shape_problems(config, plan.shape, StartFacts(machine))
     check_text("".join(problem.message for problem in problems))
-    check_text(f"{plan.describe()}\n{summarize(config, plan.world_size, warnings).text()}")
+    check_text(f"{plan.describe()}\n{summarize(config, plan.shape, checked.base, checked.warnings).text()}")
 
 
 @pytest.mark.parametrize("seeds", chunks(), ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")

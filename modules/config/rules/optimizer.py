@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from modules.config.methods import facts_of
 from modules.config.optimizers import OPTIMIZERS, facts_of_optimizer, optimizers_that
 from modules.config.problems import Problem, Remedy, either, set_to, switch_off
+from modules.config.rates import rate_of
 from modules.config.rules.ranks import known_num_ranks
 from modules.config.rules.trained_parts import part_names
 from modules.config.schedule_pieces import read_pieces
@@ -37,7 +38,7 @@ def rate_problems(config: TrainConfig) -> Iterator[Problem]:
 def own_step_problems(config: TrainConfig) -> Iterator[Problem]:
     facts = facts_of_optimizer(config.optimizer)
     trained = {name: getattr(config, name) for name in part_names(config) if getattr(config, name).train}
-    rates = {name: part.learning_rate or config.optimizer.learning_rate for name, part in trained.items()}
+    rates = {name: rate_of(part, config) for name, part in trained.items()}
     if facts.finds_own_step and len(set(rates.values())) > 1:
         name = next(name for name, part in trained.items() if part.learning_rate is not None)
         path = f"{name}.learning_rate"

@@ -16,7 +16,7 @@ from modules.machine.devices import UNKNOWN_USAGE, Gpu, GpuUsage, Link, read_usa
 from modules.machine.Machine import Machine
 from modules.machine.memory_estimate import GIB, needed_bytes, sharing_ranks
 from modules.machine.run_shape import RunShape, chosen_gpus, run_shape
-from modules.machine.strategy import strategy_of, with_strategy
+from modules.machine.strategy import with_strategy
 from modules.machine.system_memory import kept_bytes
 from modules.ui.models.Listeners import Listeners
 from modules.ui.models.measured_speed import speed_key
@@ -124,15 +124,16 @@ class DeviceModel:
         shape = self.shape(config)
         if shape is None:
             return ""
-        strategy, reason = strategy_of(config, shape)
-        group = sharing_ranks(replace(config, distributed_strategy=strategy), shape.num_ranks)
+        group = sharing_ranks(with_strategy(config, shape), shape.num_ranks)
         divided = " and a part of the optimizer's state" if config.ddp_shard_optimizer else ""
         text = {
             "ddp": f"DDP, each device holds the whole model{divided}",
             "fsdp": "FSDP, all devices share one copy of the model",
             "hsdp": f"HSDP, every {group} devices share a copy of the model",
-        }[strategy]
-        return f"Strategy: {text}{f' ({reason})' if config.distributed_strategy == 'auto' else ''}."
+        }[shape.strategy]
+        if config.distributed_strategy != "auto":
+            return f"Strategy: {text}."
+        return f"Expected strategy: {text} ({shape.strategy_reason})."  # the ranks decide by the memory of all GPUs
 
     def memory_text(self, config: TrainConfig) -> str:
         """The memory that the run needs on each device, and the least that is free on any chosen one, in words."""
