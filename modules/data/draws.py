@@ -52,7 +52,8 @@ def _hash(parts: Iterable[Part | np.ndarray]) -> int | np.ndarray:
     """The same arithmetic for ints and arrays, so that a sample draws alike alone and among others."""
     state: int | np.ndarray = 0
     for part in parts:
-        state = _mix(((state ^ _as_bits(part)) + GAMMA) & MASK)
+        bits = part & MASK if type(part) is int else _as_bits(part)
+        state = _mix(((state ^ bits) + GAMMA) & MASK)
     return state
 
 

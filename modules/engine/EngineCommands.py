@@ -24,7 +24,10 @@ class EngineCommands(TrainCommands):
         self._others.append(other)
 
     def take(self) -> frozenset[str]:
-        return super().take().union(*(other.take() for other in self._others))
+        taken = super().take()
+        for other in self._others:
+            taken |= other.take()
+        return taken
 
     @property
     def stopping(self) -> bool:

@@ -56,9 +56,9 @@ class ManualLoop(TrainingLoop):
         bad = ~(torch.isfinite(norm) & torch.isfinite(loss.detach()))
         totals = torch.stack([bad.new_full((), count, dtype=torch.float64), bad.double()])
         (samples_of_all, skipped), norm = self.runtime.sum(totals, norm)  # rank 0's norm: see TrainingLoop
-        unit = 1.0 / (samples_of_all * self.loss_scaler.value)
-        norm = norm.to(torch.promote_types(norm.dtype, torch.float32)) * unit
-        self._apply_gradients(optimizer, gradients, unit, norm, skipped > 0)
+        divisor = samples_of_all * self.loss_scaler.value
+        norm = norm / divisor
+        self._apply_gradients(optimizer, gradients, divisor, norm, skipped > 0)
         for param in optimizer.params:
             param.grad = None
         torch.clear_autocast_cache()  # it holds copies of the weights from before the step

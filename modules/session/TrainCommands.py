@@ -37,6 +37,8 @@ class TrainCommands:
 
     def take(self) -> frozenset[str]:
         """Return and clear the pending commands; only "stop" stays and is returned by every later call."""
+        if not self._pending:  # as in nearly all steps
+            return frozenset()
         with self._lock:
             taken = frozenset(self._pending)
             self._pending &= {"stop"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import partial
 
@@ -103,3 +104,17 @@ class Names:
 
     requests: tuple[str, ...]
     metrics: tuple[str, ...]
+
+
+def sums_of(loss: Tensor, *metrics: Tensor) -> Tensor:
+    """Those of a micro-batch, scalars, in a vector."""
+    doubles = [value.detach().double() for value in (loss, *metrics)]
+    return torch.stack(doubles) if metrics else doubles[0].reshape(1)
+
+
+def totals_of(sums: list[Tensor], samples: int, requested: Set[str], names: Names) -> Tensor:
+    """The totals of one rank, whose gradients are not known yet; `sums` are those of its micro-batches."""
+    total = torch.stack(sums).sum(0) if sums[1:] else sums[0]
+    head = torch.tensor([samples, 0, *(name in requested for name in names.requests)], dtype=torch.float64)
+    head = head.to(total.device, non_blocking=True)
+    return torch.cat([total[:1], head, total[1:]] if names.metrics else [total, head])

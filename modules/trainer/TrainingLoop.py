@@ -38,7 +38,7 @@ from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.Ema import Ema, swap_weights
 from modules.trainer.FusedBackward import FusedBackward
-from modules.trainer.LateReport import COUNT, LOSS, NOT_FINITE, LateReport, Names
+from modules.trainer.LateReport import COUNT, LOSS, NOT_FINITE, LateReport, Names, sums_of, totals_of
 from modules.trainer.LoopOptimizer import LoopOptimizer
 from modules.trainer.LoopSettings import LoopSettings
 from modules.trainer.LossScaler import LossScaler
@@ -247,15 +247,17 @@ class TrainingLoop:
         """Updates the parameters; returns (totals as LateReport expects them, norm of the gradient, names)."""
         totals, names = self._accumulate(step, self._backward)
         self.optimizer.clear_stopped_gradients(self.step)
-        norm, loss = self.runtime.gradient_norm(self._gradients()), totals[LOSS]
-        totals[NOT_FINITE] = torch.isnan((norm - norm) + (loss - loss))  # a quarter of the kernels of isfinite
+        gradients = self._gradients()
+        norm = self.runtime.gradient_norm(gradients)
+        outcome = norm + totals[LOSS]
+        totals[NOT_FINITE] = torch.isnan(outcome - outcome)  # a quarter of the kernels of isfinite
         # All ranks use rank 0's norm: on another GPU model, the same gradients may give a norm that differs in the last
         # bit, and the weights of the ranks would drift apart.
         totals, norm = self.runtime.sum(totals, norm)
         skipped = totals[NOT_FINITE] > 0
-        unit = self._gradient_unit(totals)
-        norm = norm.to(torch.promote_types(norm.dtype, torch.float32)) * unit
-        self._apply_gradients(self.optimizer, self._gradients(), unit, norm, skipped)
+        divisor = self._gradient_divisor(totals)
+        norm = norm / divisor
+        self._apply_gradients(self.optimizer, gradients, divisor, norm, skipped)
         self.loss_scaler.update(skipped)
         return totals, norm, names
 
@@ -268,16 +270,16 @@ class TrainingLoop:
         assert self._fused is not None
         losses: list[Tensor] = []
         totals, names = self._accumulate(step, losses.append)
-        factor = self._gradient_unit(totals)
+        divisor = self._gradient_divisor(totals)
         skipped = ~torch.isfinite(totals[LOSS])
         if self._divides_gradients(self.optimizer):
-            self._scale_in_kernel(self.optimizer, factor, skipped)
+            self._divide_in_kernel(self.optimizer, divisor, skipped)
         elif skipped.item():
             losses.clear()
 
         def update(param: nn.Parameter) -> bool:
             if param.grad is not None and not self._divides_gradients(self.optimizer):
-                self._scale([param.grad], factor)
+                self._divide([param.grad], divisor)
             return self.optimizer.step_alone(self.step, param)
 
         with self._fused.updating(update):
@@ -285,7 +287,7 @@ class TrainingLoop:
                 loss.backward()
         norm = self._fused.gradient_norm() if losses else totals[LOSS]
         totals[NOT_FINITE] = ~torch.isfinite(norm) | skipped
-        return totals, norm.to(torch.promote_types(norm.dtype, torch.float32)) * factor, names
+        return totals, norm / divisor, names
 
     def _backward(self, loss_sum: Tensor) -> None:
         self.loss_scaler.scale(loss_sum).backward()
@@ -315,14 +317,10 @@ class TrainingLoop:
                     self._beat()  # the following backward pass waits for slower ranks
                 backward(loss_sum)
             metric_names = tuple(sorted(metrics))
-            values = (loss_sum, *(metrics[name] for name in metric_names))
-            sums.append(torch.stack([value.detach().double() for value in values]))
+            sums.append(sums_of(loss_sum, *(metrics[name] for name in metric_names)))
             count += batch_count
         names = Names(("stop", *self.actions), metric_names)
-        requested = self._requested()
-        total = torch.stack(sums).sum(0) if sums[1:] else sums[0]
-        head = torch.tensor([count, 0, *(name in requested for name in names.requests)], dtype=torch.float64)
-        return torch.cat([total[:1], head.to(total.device, non_blocking=True), total[1:]]), names
+        return totals_of(sums, count, self._requested(), names), names
 
     def _beat(self) -> None:
         self.runtime.heartbeat.beat(self._step_limit)
@@ -339,40 +337,44 @@ class TrainingLoop:
     def _gradients(self) -> list[Tensor]:
         return [param.grad for param in self.trainable.values() if param.grad is not None]
 
-    def _gradient_unit(self, totals: Tensor) -> Tensor:
-        """The factor that turns `.grad` into the gradient of the mean loss."""
-        count = totals[COUNT]
-        return self.runtime.gradient_scale / (count * self.loss_scaler.value if self.loss_scaler.enabled else count)
+    def _gradient_divisor(self, totals: Tensor) -> Tensor:
+        """What `.grad` is divided by to give the gradient of the mean loss (scalar, float64)."""
+        count, scale = totals[COUNT], self.runtime.gradient_scale
+        divisor = count if scale == 1 else count / scale
+        return divisor * self.loss_scaler.value if self.loss_scaler.enabled else divisor
 
     def autocast(self) -> AbstractContextManager:
         return autocast(self.runtime.device, self.settings.mixed_precision)
 
     def _apply_gradients(
-        self, optimizer: LoopOptimizer, gradients: list[Tensor], unit: Tensor, norm: Tensor, skipped: Tensor
+        self, optimizer: LoopOptimizer, gradients: list[Tensor], divisor: Tensor, norm: Tensor, skipped: Tensor
     ) -> None:
-        """Clips and steps, unless `skipped`. unit: see `_gradient_unit`. norm: of the gradient of the mean loss."""
-        factor = unit
+        """Clips and steps, unless `skipped`.
+
+        divisor: see `_gradient_divisor`. norm: of the gradient of the mean loss.
+        """
         max_norm = self.settings.max_grad_norm
         if max_norm:
-            factor = factor * (max_norm / (norm + 1e-6)).clamp(max=1.0)
+            divisor = divisor * ((norm + 1e-6) / max_norm).clamp(min=1.0)
         if self._divides_gradients(optimizer):
-            self._scale_in_kernel(optimizer, factor, skipped)
+            self._divide_in_kernel(optimizer, divisor, skipped)
             optimizer.step(self.step)
         elif not skipped.item():  # a sync, but non-fused optimizers make several anyway
-            self._scale(gradients, factor)
+            self._divide(gradients, divisor)
             optimizer.step(self.step)
 
     def _divides_gradients(self, optimizer: LoopOptimizer) -> bool:
         return optimizer.supports_grad_scale and not self._has_float64
 
-    def _scale_in_kernel(self, optimizer: LoopOptimizer, factor: Tensor, skipped: Tensor) -> None:
+    def _divide_in_kernel(self, optimizer: LoopOptimizer, divisor: Tensor, skipped: Tensor) -> None:
         # Fused optimizers divide by grad_scale and honor found_inf inside their kernel (torch.amp.GradScaler passes
         # them the same way). This saves a pass over the gradients, and the sync to decide whether to skip.
         fused: Any = optimizer.torch  # torch declares neither attribute
-        fused.grad_scale = (1.0 / factor).float()
+        fused.grad_scale = divisor.float()
         fused.found_inf = skipped.float()
 
-    def _scale(self, gradients: list[Tensor], factor: Tensor) -> None:
+    def _divide(self, gradients: list[Tensor], divisor: Tensor) -> None:
+        factor = divisor.reciprocal()
         # at least float32: rounding the factor to bf16 would be off by up to 0.2 %
         torch._foreach_mul_(gradients, factor.to(torch.promote_types(gradients[0].dtype, torch.float32)))
 
