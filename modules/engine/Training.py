@@ -32,11 +32,12 @@ from modules.engine.TrainArguments import TrainArguments
 from modules.session.backups import ENGINE
 from modules.session.printing import print_line
 from modules.session.TrainCallbacks import CallbackList
+from modules.trainer.Action import Action
 from modules.trainer.BackupStore import Backup
 from modules.trainer.heap import keep_freed_memory
 from modules.trainer.LoopSettings import LoopSettings
 from modules.trainer.Step import Step
-from modules.trainer.TrainingLoop import Action, TrainingLoop
+from modules.trainer.TrainingLoop import TrainingLoop
 from modules.trainer.Trigger import Trigger
 
 REMEDY_FOR_NAN = "lower the optimizer's lr, or pass use_amp=False"
@@ -143,9 +144,10 @@ class Training:
                 if not self._train_epoch():  # it ended before the epoch
                     break
                 self._end_epoch()
+                loop.stop_if_asked()
             if arguments.has_all_steps(loop.step) and loop.step_in_epoch:
                 self._cut_epoch_off()
-            elif loop.stopped and arguments.save_last:
+            elif loop.stopped and loop.step_in_epoch and arguments.save_last:
                 self._save_last()
             self.history.stopped = loop.stopped and not arguments.is_over(loop.epoch, loop.step)
             rank_context().step, rank_context().stopped = loop.step, self.history.stopped
@@ -237,6 +239,7 @@ class Training:
         """After the last step of an epoch, `_end_epoch` validates."""
         if self._loop.step_in_epoch:
             self._end_validation(self._figures(self._since_validation))
+            self._loop.stop_if_asked()
 
     def _figures(self, totals: EpochTotals, validates: bool = True) -> dict[str, float]:
         """Those of the steps in `totals`, and of the validation data."""

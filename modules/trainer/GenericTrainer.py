@@ -32,6 +32,7 @@ from modules.session.names import safe_file_name
 from modules.session.RunFolder import RunFolder
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
+from modules.trainer.Action import Action
 from modules.trainer.attach_method import compiles
 from modules.trainer.BackupRanks import BackupRanks
 from modules.trainer.BackupStore import BackupStore
@@ -50,7 +51,7 @@ from modules.trainer.sampling import autocast_denoiser
 from modules.trainer.StartProgress import StartProgress
 from modules.trainer.Step import Step
 from modules.trainer.TrainingError import TrainingError
-from modules.trainer.TrainingLoop import Action, TrainingLoop
+from modules.trainer.TrainingLoop import TrainingLoop
 from modules.trainer.Trigger import Trigger
 from modules.trainer.validation_loss import ValidationLoss
 from modules.weights.checksum import checksum

@@ -20,7 +20,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -36,6 +35,7 @@ from modules.session.RunningMean import RunningMean
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
+from modules.trainer.Action import Action
 from modules.trainer.Ema import Ema, swap_weights
 from modules.trainer.FusedBackward import FusedBackward
 from modules.trainer.LateReport import COUNT, LOSS, NOT_FINITE, LateReport, Names, sums_of, totals_of
@@ -46,22 +46,12 @@ from modules.trainer.MemoryReading import MemoryReading
 from modules.trainer.preserve_buffers import preserve_buffers
 from modules.trainer.Step import Step
 from modules.trainer.TrainingError import TrainingError
-from modules.trainer.Trigger import Trigger
 
 StepFunction = Callable[[nn.Module, Any], tuple[Tensor, int, dict[str, Tensor]]]
 MakeOptimizer = Callable[[dict[str, nn.Parameter]], LoopOptimizer]
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 MAX_SKIPPED_STEPS = 25
-
-
-@dataclass
-class Action:
-    """Runs between steps when its trigger is due or a command of its name arrives."""
-
-    trigger: Trigger
-    run: Callable[[], None]
-    phase: Phase = "saving"
 
 
 class TrainingLoop:
@@ -220,6 +210,12 @@ class TrainingLoop:
             setattr(self, key, data[key])
         weight = data.get("smooth_loss_weight", 1.0)  # old backups have no weight, as they did not correct the bias
         self._smooth_loss = RunningMean(data["smooth_loss"], 0.0 if data["smooth_loss"] is None else weight)
+
+    def stop_if_asked(self) -> None:
+        """Stops, on all ranks, if one was asked to between steps, such as by a validation; all must call it."""
+        if any(self.runtime.gather(self.commands.stopping, "stopping")):
+            self._agreed.add("stop")
+            self.stopped = True
 
     def flush(self) -> None:
         """Reads the pending results of the last step, so that the smoothed loss includes it."""

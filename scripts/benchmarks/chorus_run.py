@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 def train(arguments: WorkerArguments) -> None:
     from modules.config.files import apply_overrides, config_from_values
     from modules.session.RunFolder import RunFolder
+    from modules.trainer.Action import Action
     from modules.trainer.DistributedTrainer import DistributedTrainer
     from modules.trainer.heap import keep_freed_memory
-    from modules.trainer.TrainingLoop import Action
     from modules.trainer.Trigger import Trigger
 
     config = config_from_values(apply_overrides(run_values(arguments), arguments.settings))

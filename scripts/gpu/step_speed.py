@@ -84,8 +84,8 @@ def chorus(model: str, label: str, settings: tuple[str, ...], device: str) -> di
 
     from modules.distributed.Runtime import Runtime
     from modules.session.TrainCommands import TrainCommands
+    from modules.trainer.Action import Action
     from modules.trainer.GenericTrainer import GenericTrainer
-    from modules.trainer.TrainingLoop import Action
     from modules.trainer.Trigger import Trigger
     from tests.support.Recorder import Recorder
 

@@ -117,6 +117,28 @@ def test_a_program_can_stop_its_training_and_go_on_later(engine, tmp_path):
     assert dict(resumed) == dict(expected)
 
 
+class OnValidation(TrainCallbacks):
+    """Calls a function after the first epoch, and after the validation of a step."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def on_epoch(self, epoch, figures):
+        self.function()
+
+    def on_figures(self, step, figures):
+        self.function()
+
+
+@pytest.mark.parametrize(("every", "last"), [(None, 7), (3, 3), (7, 7)])
+def test_a_stop_by_what_a_validation_found_trains_no_further_step(every, last, engine):
+    history = train(
+        engine, validate_every_steps=every, val_loader=DataLoader(points(5)), callbacks=OnValidation(engine.stop)
+    )
+    assert history.stopped
+    assert engine.last_checkpoint.name == f"step-{last:09d}"
+
+
 @pytest.mark.parametrize("epochs_before", [0, 3])
 def test_early_stopping_stops_where_it_would_have_without_a_resume(epochs_before, tmp_path):
     values = iter([0.5, 0.4, 0.45, 0.399, 0.6, 0.7, 0.8])

@@ -15,12 +15,12 @@ from modules.config.EmaConfig import EmaConfig
 from modules.config.OptimizerConfig import OptimizerConfig
 from modules.config.ScheduleConfig import ScheduleConfig
 from modules.distributed.Runtime import Runtime
+from modules.trainer.Action import Action
 from modules.trainer.Ema import Ema
 from modules.trainer.MemoryReading import MemoryReading
 from modules.trainer.optimizers import ParamGroup
 from modules.trainer.Step import Step
 from modules.trainer.TrainingError import TrainingError
-from modules.trainer.TrainingLoop import Action
 from modules.trainer.Trigger import Trigger
 from tests.support.make_loop import make_loop
 from tests.support.Recorder import Recorder
