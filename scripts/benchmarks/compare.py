@@ -106,10 +106,11 @@ def compare_engine(folder: Path, device: str, blocks: int, steps_per_block: int,
         steps = steps_per_block * factor
         arguments = WorkerArguments(folder, "full", steps, blocks + 1, task=task)
         for name, label in others.items():
-            answers = _take_turns([(ENGINE, arguments), (name, arguments)], blocks, device, num_ranks)
+            sides = [(ENGINE, arguments), (name, arguments)]
+            answers = _take_turns(sides, blocks, device, num_ranks, one_thread=True)
             what = f"engine, {task} steps, {device}, {num_ranks} {'ranks' if num_ranks > 1 else 'rank'}"
-            sides = (f"TrainingEngine ({lines_of(ENGINE)} lines)", f"{label} ({lines_of(name)} lines)")
-            found += _of_turns(what, answers, steps, target, sides, in_ms=task == "tiny")
+            labels = (f"TrainingEngine ({lines_of(ENGINE)} lines)", f"{label} ({lines_of(name)} lines)")
+            found += _of_turns(what, answers, steps, target, labels, in_ms=task == "tiny")
     return found
 
 
@@ -162,11 +163,14 @@ def _of_turns(
 
 
 def _take_turns(
-    sides: list[tuple[str, WorkerArguments]], blocks: int, device: str, num_ranks: int
+    sides: list[tuple[str, WorkerArguments]], blocks: int, device: str, num_ranks: int, one_thread: bool = False
 ) -> list[tuple[Answer, Answer]]:
-    """`blocks` pairs of turns of two programs; a first turn of each does not count."""
+    """`blocks` pairs of turns of two programs; a first turn of each does not count.
+
+    one_thread: as in `start_worker`.
+    """
     with contextlib.ExitStack() as stack:
-        ours, theirs = (stack.enter_context(start_worker(*side, device, num_ranks)) for side in sides)
+        ours, theirs = (stack.enter_context(start_worker(*side, device, num_ranks, one_thread)) for side in sides)
         ours.turn(), theirs.turn()
         return _alternated(blocks, ours.turn, theirs.turn)
 

@@ -73,7 +73,8 @@ def test_an_option_is_compared_to_the_same_run_without_it(material, tmp_path, mo
     programs = []
 
     @contextlib.contextmanager
-    def program(name, arguments, device, num_ranks):
+    def program(name, arguments, device, num_ranks, one_thread):
+        assert not one_thread
         monkeypatch.setattr("sys.argv", [name, *arguments.as_options()])
         programs.append((name, WorkerArguments.parse()))  # what the program itself would read
         yield SimpleNamespace(turn=lambda: Answer(1.0, 2.0, 0.0, None, "cpu", num_ranks))
@@ -98,7 +99,8 @@ def test_usual_and_tiny_steps_are_compared_with_what_is_installed(tmp_path, monk
     steps = {}
 
     @contextlib.contextmanager
-    def program(name, arguments, device, num_ranks):
+    def program(name, arguments, device, num_ranks, one_thread):
+        assert one_thread
         monkeypatch.setattr("sys.argv", [name, *arguments.as_options()])
         read = WorkerArguments.parse()  # what the program itself would read
         steps[name, read.task] = read.steps
