@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from modules.config.errors import UserError
+from modules.distributed.DividedUpdates import DividedUpdates
 from modules.distributed.Runtime import Runtime
 from modules.distributed.shards import Saved
 from modules.engine.EngineOptimizer import EngineOptimizer
@@ -39,6 +40,11 @@ class NamedOptimizers(LoopOptimizer):
         """See `EngineOptimizer.end_validation`."""
         for optimizer in self.by_name.values():
             optimizer.end_validation(monitored)
+
+    @property
+    def divided(self) -> DividedUpdates | None:
+        """That of the first: of saving, each knows as much."""
+        return next(iter(self.by_name.values())).divided
 
     def averaged_weights(self) -> dict[Tensor, Tensor] | None:
         found = [weights for each in self.by_name.values() if (weights := each.averaged_weights()) is not None]
@@ -74,19 +80,24 @@ def adapted(
     interval: Literal["epoch", "step"],
     model: nn.Module,
     runtime: Runtime,
+    in_ram: bool = False,
 ) -> EngineOptimizer | NamedOptimizers:
     """What the loop drives, for one optimizer or several by name, each with its scheduler if there is one.
 
-    Raises UserError for several where ranks share weights or the optimizer's state.
+    in_ram: as for EngineOptimizer. Raises UserError for several where ranks share weights.
     """
     if isinstance(optimizer, Mapping):
+        if runtime.shards:
+            raise UserError(
+                "optimizer: several optimizers can't step weights that ranks share; use strategy='ddp' or 'zero1', or "
+                "one optimizer."
+            )
         schedulers = scheduler if isinstance(scheduler, Mapping) else {}
-        several = {
-            name: EngineOptimizer(own, schedulers.get(name), interval, model, runtime)
-            for name, own in optimizer.items()
-        }
-        if runtime.shards or any(own.divided for own in several.values()):
-            raise UserError("optimizer: several optimizers work with strategy='ddp' only; use that, or one optimizer.")
-        return NamedOptimizers(several)
+        return NamedOptimizers(
+            {
+                name: EngineOptimizer(own, schedulers.get(name), interval, model, runtime, in_ram)
+                for name, own in optimizer.items()
+            }
+        )
     assert not isinstance(scheduler, Mapping)  # it is checked
-    return EngineOptimizer(optimizer, scheduler, interval, model, runtime)
+    return EngineOptimizer(optimizer, scheduler, interval, model, runtime, in_ram)

@@ -14,6 +14,8 @@ from modules.engine.arguments import check_function, check_metric_name, check_me
 from modules.engine.batches import num_samples
 from modules.engine.metrics import Metric, is_torchmetric, mean_to_sum, sum_and_count
 
+_OF_PARTS = "mixed torch.Tensor and DTensor"  # in torch's error for what is computed with parts of weights
+
 Criterion = Callable[[Any, Any], Tensor]
 # (model, batch) -> mean loss of the batch | (loss, samples) | (loss, samples, name -> metric)
 StepFn = Callable[[nn.Module, Any], Any]
@@ -61,13 +63,25 @@ class Task:
         measures: whether to compute `metrics`, and to update those that are torchmetrics objects.
         """
         if self.step_fn is not None:
-            return _step_result(self.step_fn(model, batch), batch, planned)
+            return _step_result(self._stepped(model, batch), batch, planned)
         assert self.criterion is not None  # one of the two is given
         inputs, target = _inputs_and_target(batch)
         output = model(inputs)
         loss = _mean_loss(self.criterion(output, target), "criterion")
         sums = self._measured(output, target, loss.device) if measures and self.metrics else {}
         return BatchResult(loss, num_samples(batch, planned), sums)
+
+    def _stepped(self, model: nn.Module, batch: Any) -> Any:
+        assert self.step_fn is not None
+        try:
+            return self.step_fn(model, batch)
+        except RuntimeError as error:
+            if _OF_PARTS not in str(error):
+                raise
+            raise UserError(
+                "step_fn: it uses weights outside of the model's forward, where each rank has only a part of them; do "
+                "it in forward, or use strategy='zero1' or 'ddp'."
+            ) from error
 
     @torch.no_grad()
     def _measured(self, output: Any, target: Any, device: torch.device) -> dict[str, tuple[Tensor, Tensor]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 from torch import nn
@@ -12,6 +14,7 @@ from torch.utils.data import DataLoader
 from modules.config.errors import UserError
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.trainer import TrainingEngine
+from modules.weights.safe import load_tensors
 from tests.support.engine_data import points
 from tests.support.several_optimizers import Pair, make_optimizers, train_pair, train_unused
 
@@ -86,6 +89,56 @@ def test_two_ranks_with_a_last_step_of_one_sample_equal_one(two_ranks, tmp_path)
     first, second = two_ranks.run(train_pair, folder=str(tmp_path / "two"), world_size=2)
     assert first == second
     assert first == pytest.approx(one, rel=1e-9)
+
+
+def test_ranks_may_share_the_state_of_all_optimizers(two_ranks, tmp_path):
+    straight = train_pair(None, str(tmp_path / "one"), world_size=1)
+    folder = str(tmp_path / "two")
+    two_ranks.run(train_pair, folder=folder, world_size=2, epochs=1, strategy="zero1")
+    (checkpoint,) = (tmp_path / "two" / "experiment" / "checkpoints" / "last").iterdir()
+    parts = [{key.rpartition("/")[0] for key in load_tensors(file)} for file in sorted(checkpoint.glob("optimizer-*"))]
+    of_first = {f"first.{layer}.{kind}" for layer in (0, 2) for kind in ("weight", "bias")}
+    of_second = {name.replace("first", "second") for name in of_first}
+    assert parts[0] | parts[1] == of_first | of_second
+    assert not parts[0] & parts[1]
+    for part in parts:  # of each optimizer
+        assert part & of_first
+        assert part & of_second
+    shutil.copytree(folder, tmp_path / "again")
+    for found in two_ranks.run(train_pair, folder=folder, world_size=2, strategy="zero1", resume=True):
+        assert found == pytest.approx(straight, rel=1e-9)
+    assert train_pair(None, str(tmp_path / "again"), 1, resume=True) == pytest.approx(straight, rel=1e-9)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_in_float16_steps_are_scaled_and_skipped_as_by_torchs_scaler(fused, tmp_path):
+    """The loss is that of all samples of a step, as the engine scales it, so that the same steps overflow."""
+    data = [(inputs.float(), target) for inputs, target in points(40)]
+    hand, skipped = Pair().float(), 0
+    optimizers = make_optimizers(hand, fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=65536.0)
+    for inputs, target in [batch for _ in range(4) for batch in DataLoader(data, batch_size=16)]:
+        for name, optimizer in optimizers.items():
+            with torch.autocast("cpu", torch.float16):
+                loss = (hand.first_loss if name == "first" else hand.second_loss)(inputs, target)
+            optimizer.zero_grad()
+            scaler.scale(loss * len(inputs)).backward()
+            scaler.unscale_(optimizer)
+            params = optimizer.param_groups[0]["params"]
+            torch._foreach_div_([param.grad for param in params], len(inputs))
+            nn.utils.clip_grad_norm_(params, 0.05)
+            scaler.step(optimizer)
+        scale = scaler.get_scale()
+        scaler.update()
+        skipped += scaler.get_scale() < scale
+    assert 0 < skipped < 12
+    engine = TrainingEngine(Pair().float(), device="cpu", output_dir=tmp_path, use_amp=True, amp_dtype=torch.float16)
+    optimizers = make_optimizers(engine.model, fused)
+    engine.train(
+        DataLoader(data, batch_size=16), optimizer=optimizers, step_fn=both(engine), clip_grad_norm=0.05, num_epochs=4
+    )
+    torch.testing.assert_close(weights(engine.model), weights(hand), rtol=1e-5, atol=1e-6)
+    assert engine.state_dict()["data"]["loss_scale"]["value"] == scaler.get_scale()
 
 
 def test_parameters_without_a_gradient_are_refused_on_ranks_unless_they_are_announced(two_ranks, tmp_path):

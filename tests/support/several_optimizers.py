@@ -41,9 +41,19 @@ def make_optimizers(model: Pair, fused: bool = False) -> dict[str, torch.optim.O
     }
 
 
-def train_pair(make_runtime: MakeRuntime | None, folder: str, world_size: int) -> list[float]:
-    """The weights after two epochs, whose last step has a single sample: with two ranks, none for the first."""
-    engine = TrainingEngine(Pair(), distributed=world_size > 1, output_dir=folder)
+def train_pair(
+    make_runtime: MakeRuntime | None,
+    folder: str,
+    world_size: int,
+    epochs: int = 2,
+    resume: bool = False,
+    **options: Any,
+) -> list[float]:
+    """The weights after the epochs, whose last step has a single sample: with two ranks, none for the first.
+
+    options: of the engine.
+    """
+    engine = TrainingEngine(Pair(), distributed=world_size > 1, output_dir=folder, **options)
 
     def step(model: Any, batch: Any) -> Tensor:
         for _ in range(2):  # two steps of one optimizer, and one of the other
@@ -53,7 +63,16 @@ def train_pair(make_runtime: MakeRuntime | None, folder: str, world_size: int) -
         return loss
 
     loader = DataLoader(points(49), batch_size=16 // world_size, shuffle=True)
-    engine.train(loader, optimizer=make_optimizers(engine.model), step_fn=step, clip_grad_norm=1.0, num_epochs=2)
+    optimizers = make_optimizers(engine.model)
+    engine.train(
+        loader,
+        optimizer=optimizers,
+        step_fn=step,
+        clip_grad_norm=1.0,
+        num_epochs=epochs,
+        resume=resume,
+        save_best=False,
+    )
     return torch.cat([param.detach().flatten() for param in engine.model.parameters()]).tolist()
 
 
