@@ -22,7 +22,8 @@ from modules.trainer.optimizers import load_parameter_state, parameter_state
 class EngineOptimizer(LoopOptimizer):
     """A torch optimizer with an optional scheduler, which steps after every optimizer step or after every epoch.
 
-    model: whose parameters it trains, or some of them. runtime: which may divide the updates among ranks.
+    model: whose parameters it trains, or some of them. runtime: which may divide the updates among ranks. in_ram: see
+    `LoopOptimizer.keep_state_in_ram`.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class EngineOptimizer(LoopOptimizer):
         interval: Literal["epoch", "step"],
         model: nn.Module,
         runtime: Runtime,
+        in_ram: bool = False,
     ):
         super().__init__(optimizer)
         self.scheduler = scheduler
@@ -40,6 +42,8 @@ class EngineOptimizer(LoopOptimizer):
         trainable = [param for param in model.parameters() if param.requires_grad]
         self._others = [param for param in trainable if param not in own]
         self._divided = runtime.divide_updates([param for param in trainable if param in own])
+        if in_ram:
+            self.keep_state_in_ram(self._divided.is_own if self._divided else lambda param: True)
 
     @property
     def params(self) -> list[nn.Parameter]:
@@ -58,7 +62,7 @@ class EngineOptimizer(LoopOptimizer):
     def step(self, step: int) -> None:
         if self._divided:
             self._divided.clear_other_gradients()
-        self.torch.step()
+        super().step(step)
         if self._divided:
             self._divided.exchange()
         if self.scheduler is not None and self._interval == "step":
@@ -76,6 +80,8 @@ class EngineOptimizer(LoopOptimizer):
             self.scheduler.step(monitored)
 
     def state(self, names: dict[Tensor, str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        if self._host:
+            self._host.synchronize()
         tensors, data = parameter_state(self.torch, names)
         if self._divided:
             data["state"] = self._divided.merged(data["state"])
@@ -101,7 +107,9 @@ class EngineOptimizer(LoopOptimizer):
 
     def load_state(self, names: dict[Tensor, str], tensors: Mapping[str, Saved], data: dict[str, Any]) -> None:
         own, own_data = self._divided.of_own(names, tensors, data) if self._divided else (tensors, data)
-        load_parameter_state(self.torch, names, own, own_data)
+        load_parameter_state(self.torch, names, own, own_data, in_ram=self._host is not None)
+        if self._host:
+            self._host.adopt()
         for group, saved in zip(self.torch.param_groups, data["groups"], strict=True):
             group.update(_restore_types(saved, group))
         if self.scheduler is not None and data["scheduler"] is not None:

@@ -72,6 +72,14 @@ class Sharding:
                 f"{' and '.join(map(str, sizes))}; choose a divisor of their number, or strategy='fsdp'."
             )
 
+    def check_state_in_ram(self, runtime: Runtime) -> None:
+        """Raises UserError if the optimizer's state can't be in system memory."""
+        if runtime.shards:
+            raise UserError(
+                f"optimizer_state_in_ram: with strategy {self.strategy!r}, each rank has only its part of the state; "
+                "leave it out, or use 'zero1' or 'ddp'."
+            )
+
     def configure(self, config: TrainConfig) -> None:
         """Puts it into the settings that runtimes are made from."""
         config.distributed_strategy = "ddp" if self.strategy == "zero1" else self.strategy

@@ -27,7 +27,7 @@ from modules.engine.arguments import (
 from modules.engine.ExtraState import Stateful, check_extra_state
 from modules.engine.metrics import Metric, is_torchmetric
 from modules.engine.Monitor import Mode, Monitor
-from modules.engine.optimizer_arguments import check_optimizers, check_steps_by_hand
+from modules.engine.optimizer_arguments import check_optimizers, check_steps_alone, check_steps_by_hand
 from modules.engine.Task import Criterion, StepFn, Task
 
 
@@ -58,12 +58,14 @@ class TrainArguments:
     extra_state: Mapping[str, Stateful] = field(default_factory=dict)
     unused_parameters: bool = False
 
-    def check(self, model: nn.Module) -> None:
-        """Raises UserError for values that can't work with `model`."""
+    def check(self, model: nn.Module, in_ram: bool) -> None:
+        """Raises UserError for values that can't work with `model`, or with the optimizer's state in system memory."""
         check_loader("train_loader", self.train_loader)
         if self.val_loader is not None:
             check_loader("val_loader", self.val_loader)
         check_optimizers(self.optimizer, self.scheduler, self.scheduler_interval, model)
+        if in_ram:
+            check_steps_alone(self.optimizer)
         check_length(self.num_epochs, self.max_steps)
         check_accumulation(self.gradient_accumulation_steps)
         if isinstance(self.optimizer, Mapping):

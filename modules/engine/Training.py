@@ -45,7 +45,10 @@ REMEDY_FOR_NAN = "lower the optimizer's lr, or pass use_amp=False"
 
 @dataclass(frozen=True)
 class EngineParts:
-    """What all trainings of an engine share. model: on the runtime's device. folder: of everything that is written."""
+    """What all trainings of an engine share. model: on the runtime's device. folder: of everything that is written.
+
+    in_ram: whether large tensors of the optimizer's state are in system memory between steps.
+    """
 
     model: nn.Module
     runtime: Runtime
@@ -54,6 +57,7 @@ class EngineParts:
     precision: Literal["no", "bf16", "fp16"]
     ema: EmaConfig
     seed: int
+    in_ram: bool = False
 
 
 class Training:
@@ -66,7 +70,7 @@ class Training:
     def __init__(
         self, parts: EngineParts, arguments: TrainArguments, listeners: CallbackList, commands: EngineCommands
     ):
-        arguments.check(parts.model)
+        arguments.check(parts.model, parts.in_ram)
         self._parts, self._arguments, self._listeners, self._commands = parts, arguments, listeners, commands
         self.task = arguments.task(parts.runtime.device)
         self.history = History()
@@ -74,7 +78,12 @@ class Training:
         self._totals = EpochTotals()
         self._since_validation = EpochTotals()  # with `validate_every_steps`
         self._optimizer = adapted(
-            arguments.optimizer, arguments.scheduler, arguments.scheduler_interval, parts.model, parts.runtime
+            arguments.optimizer,
+            arguments.scheduler,
+            arguments.scheduler_interval,
+            parts.model,
+            parts.runtime,
+            parts.in_ram,
         )
         self._source = step_source(arguments.train_loader, parts.runtime, arguments.accumulation, parts.seed)
         self._loop = self._make_loop()

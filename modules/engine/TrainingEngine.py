@@ -84,6 +84,8 @@ class TrainingEngine:
     activation_checkpointing: keep only the inputs of these blocks for the backward pass, which computes them again.
     init_weights: for a model that was built under `torch.device("meta")`: called with each of its modules that has
         weights of its own, after their `reset_parameters`; or the safetensors file of its state dict.
+    optimizer_state_in_ram: keep the optimizer's state in system memory, and copy that of a few parameters at a time to
+        the device for the step. For optimizers of torch.optim, with "ddp" and "zero1".
 
     Raises UserError, with a one-sentence message, for mistakes of the caller.
     """
@@ -109,6 +111,7 @@ class TrainingEngine:
         shard_group_size: int | None = None,
         activation_checkpointing: bool = False,
         init_weights: InitWeights | None = None,
+        optimizer_state_in_ram: bool = False,
     ):
         check_model(model)
         check_ema_decay(ema_decay)
@@ -116,6 +119,8 @@ class TrainingEngine:
         sharding = Sharding(strategy, shard_blocks, shard_group_size, activation_checkpointing)
         sharding.check(self.model)
         self.runtime = make_runtime(device, distributed, local_rank, world_size, backend, sync_batchnorm, sharding)
+        if optimizer_state_in_ram:
+            sharding.check_state_in_ram(self.runtime)
         self.device = self.runtime.device
         self.seed = seed
         self.folder = Path(output_dir) / safe_file_name(experiment_name)
@@ -132,7 +137,14 @@ class TrainingEngine:
         self._checkpoints = EngineCheckpoints(self.folder, self.runtime, self._on_checkpoint, self._on_warning)
         ema = EmaConfig(enabled=use_ema, decay=ema_decay)
         self._parts = EngineParts(
-            self.model, self.runtime, self.folder, self._checkpoints, self._precision, ema, self.seed
+            self.model,
+            self.runtime,
+            self.folder,
+            self._checkpoints,
+            self._precision,
+            ema,
+            self.seed,
+            optimizer_state_in_ram,
         )
         self._training: Training | None = None  # the last call of `train`
         self._loaded: Backup | None = None

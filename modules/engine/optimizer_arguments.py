@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from modules.config.errors import UserError
+from modules.config.optimizers import OPTIMIZERS
 from modules.engine.arguments import check_optimizer, check_scheduler
 
 
@@ -43,6 +44,19 @@ def _check_shared_parameters(optimizers: Mapping[str, Optimizer], model: nn.Modu
                 raise UserError(
                     f"optimizer: both {owner!r} and {name!r} have {names[param]}; give each parameter to one of them."
                 )
+
+
+def check_steps_alone(optimizers: Optimizer | Mapping[str, Optimizer]) -> None:
+    """What can be stepped a few parameters at a time: torch's own optimizers, and others of which it is known."""
+    known = [facts.maker.split(".") for facts in OPTIMIZERS.values() if facts.steps_alone]
+    for optimizer in optimizers.values() if isinstance(optimizers, Mapping) else [optimizers]:
+        kind = type(optimizer)
+        package = kind.__module__.split(".")
+        if package[:2] != ["torch", "optim"] and [package[0], kind.__name__] not in ([m[0], m[-1]] for m in known):
+            raise UserError(
+                f"optimizer_state_in_ram: {kind.__name__} may have to step all weights together, for which its whole "
+                "state must be on the device; use an optimizer of torch.optim, or leave optimizer_state_in_ram out."
+            )
 
 
 def check_steps_by_hand(has_step_fn: bool, accumulation: int | Mapping[int, int]) -> None:

@@ -37,10 +37,26 @@ Part = tuple[int, range]
 class LoopOptimizer:
     """Wraps a torch optimizer. The loop does not change its learning rates."""
 
-    _in_ram = False  # whether large tensors of its state are in system memory
+    _host: HostState | None = None
 
     def __init__(self, optimizer: torch.optim.Optimizer):
         self.torch = optimizer
+        self._parts: list[Part] = []  # with state in system memory
+
+    def keep_state_in_ram(self, updates: Callable[[Tensor], bool], most: int | None = None) -> None:
+        """Keeps large tensors of the state in system memory between steps.
+
+        The optimizer must step each parameter by itself. updates: whether this rank steps a parameter. most: weights
+        whose state is on the device together, by default PART_ELEMENTS.
+        """
+        params = []
+        for number, group in enumerate(self.torch.param_groups):
+            first = 0
+            for part in split_into_chunks(group["params"], PART_ELEMENTS if most is None else most):
+                self._parts.append((number, range(first, first + len(part))))
+                params.append(part)
+                first += len(part)
+        self._host = HostState(self.torch, params, transfers_to(params[0][0].device), updates)
 
     def set_learning_rates(self, step: int) -> dict[str, float]:
         """Sets the learning rates for optimizer step `step` (from 0); returns them by group name."""
@@ -67,7 +83,17 @@ class LoopOptimizer:
 
     def step(self, step: int) -> None:
         """Updates the parameters from their gradients; `step` counts from 0."""
-        self.torch.step()
+        if self._host:
+            self._step_in_parts()
+        else:
+            self.torch.step()
+
+    def _step_in_parts(self, *draw: int) -> None:
+        """draw: seeds the rounding of bfloat16 weights; empty: without rounding."""
+        assert self._host is not None
+        for part in self._host.in_turn(range(len(self._parts))):
+            number, positions = self._parts[part]
+            step_part(self.torch, self.torch.param_groups[number], positions, (*draw, number) if draw else None)
 
     def step_alone(self, step: int, param: Tensor) -> bool:
         """Updates a single parameter, as `step` would, unless its group has stopped; returns whether it has not.
@@ -101,6 +127,8 @@ class LoopOptimizer:
 
         If the state is `divided`, the tensors that this rank has; all ranks must call it.
         """
+        if self._host:
+            self._host.synchronize()
         return optimizer_state(self.torch, names)
 
     @property
@@ -114,7 +142,9 @@ class LoopOptimizer:
 
     def load_state(self, names: dict[Tensor, str], tensors: Mapping[str, Saved], data: dict[str, Any]) -> None:
         """Restores what `state` returned."""
-        load_optimizer_state(self.torch, names, tensors, data, self._in_ram)
+        load_optimizer_state(self.torch, names, tensors, data, in_ram=self._host is not None)
+        if self._host:
+            self._host.adopt()
 
 
 class ScheduledOptimizer(LoopOptimizer):
@@ -138,7 +168,6 @@ class ScheduledOptimizer(LoopOptimizer):
         divided: DividedUpdates | None = None,
     ):
         updates = divided.is_own if divided else lambda param: True
-        self._in_ram = config.state_in_ram
         super().__init__(create_optimizer(config, groups, learning_rate_factor, updates))
         self._divided = divided
         self._schedule = schedule
@@ -147,21 +176,9 @@ class ScheduledOptimizer(LoopOptimizer):
         self._after_step = after_step
         self._rounds = uses_stochastic_rounding(config, groups)
         self._stops = {group.name: group.stops_after for group in groups if group.stops_after is not None}
-        self._parts: list[Part] = []
-        self._part_of: dict[Tensor, int] = {}
-        self._host = self._keep_state_in_ram(config, updates) if config.state_in_ram else None
-
-    def _keep_state_in_ram(self, config: OptimizerConfig, updates: Callable[[Tensor], bool]) -> HostState:
-        most = 1 if config.fused_backward else PART_ELEMENTS  # a fused backward pass steps each parameter alone
-        params = []
-        for number, group in enumerate(self.torch.param_groups):
-            first = 0
-            for part in split_into_chunks(group["params"], most):
-                self._part_of.update(dict.fromkeys(part, len(self._parts)))
-                self._parts.append((number, range(first, first + len(part))))
-                params.append(part)
-                first += len(part)
-        return HostState(self.torch, params, transfers_to(params[0][0].device), updates)
+        if config.state_in_ram:
+            # a fused backward pass steps each parameter alone
+            self.keep_state_in_ram(updates, most=1 if config.fused_backward else None)
 
     def set_learning_rates(self, step: int) -> dict[str, float]:
         factor = schedule_factor(self._schedule, step, self._total_steps)
@@ -184,7 +201,7 @@ class ScheduledOptimizer(LoopOptimizer):
         if self._divided:
             self._divided.clear_other_gradients()
         if self._host:
-            self._step_in_parts(step)
+            self._step_in_parts(*((self._seed, step) if self._rounds else ()))
         elif self._rounds:
             step_with_stochastic_rounding(self.torch, self._seed, step)
         else:
@@ -203,16 +220,14 @@ class ScheduledOptimizer(LoopOptimizer):
             step_part(self.torch, group, [position], (self._seed, step, number) if self._rounds else None)
         return True
 
-    def _step_in_parts(self, step: int) -> None:
-        assert self._host is not None
-        for part in self._host.in_turn(range(len(self._parts))):
-            number, positions = self._parts[part]
-            draw = (self._seed, step, number) if self._rounds else None
-            step_part(self.torch, self.torch.param_groups[number], positions, draw)
+    @functools.cached_property
+    def _part_of(self) -> dict[Tensor, int]:
+        """Parameter -> number of the part that it is stepped with."""
+        groups = self.torch.param_groups
+        parts = enumerate(self._parts)
+        return {groups[number]["params"][place]: part for part, (number, places) in parts for place in places}
 
     def state(self, names: dict[Tensor, str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        if self._host:
-            self._host.synchronize()
         tensors, data = super().state(names)
         if self._divided:
             data["state"] = self._divided.merged(data["state"])
@@ -222,8 +237,6 @@ class ScheduledOptimizer(LoopOptimizer):
         if self._divided:
             tensors, data = self._divided.of_own(names, tensors, data)
         super().load_state(names, tensors, data)
-        if self._host:
-            self._host.adopt()
 
     def _has_stopped(self, group: dict[str, Any], step: int) -> bool:
         last = self._stops.get(group["name"])

@@ -108,6 +108,22 @@ def test_a_checkpoint_in_parts_is_resumed_with_any_strategy_on_any_number_of_ran
         assert_same_training(found, straight)
 
 
+def test_the_best_checkpoints_are_kept_in_parts_and_resumed_by_one_rank(train, tmp_path):
+    straight = train(1, "straight", DDP, epochs=3)[0]
+    losses = straight["validation"][:3]
+    assert losses == sorted(losses, reverse=True)  # each epoch is the best so far
+    first, _ = train(2, "top", FSDP, epochs=3, save_top_k=2, save_last=False)
+    found = [Path(path) for path in first["top"]]
+    assert [path.parent.name.rpartition("-val_loss-")[0] for path in found] == ["epoch-3", "epoch-2"]
+    assert sorted(path.parent for path in found) == sorted((tmp_path / "top" / "checkpoints" / "top").iterdir())
+    parts = {"model", *(f"optimizer-0000{number}-of-00002" for number in (1, 2))}
+    assert [{path.stem for path in folder.glob("*.safetensors")} for folder in found] == [parts, parts]
+    shutil.rmtree(found[0].parent)
+    (resumed,) = train(1, "top", DDP, epochs=3, save_top_k=2, resume="best")
+    assert resumed["losses"] == pytest.approx(straight["losses"], rel=1e-9)
+    assert resumed["predicted"] == pytest.approx(straight["predicted"], rel=1e-9)
+
+
 def test_a_model_built_without_memory_starts_from_the_same_values_on_any_ranks(train, tmp_path):
     built = {"device": "meta", "seed": 3}
     alone = train(1, "alone", {**DDP, **built}, "resnet", epochs=1)[0]
@@ -135,6 +151,9 @@ def test_what_ranks_can_not_share_is_refused(two_ranks, tmp_path):
             "early": {"engine": FSDP, "early": True},
             "matrices": {"engine": FSDP},
             "groups": {"engine": {"strategy": "hsdp", "shard_group_size": 3}},
+            "several": {"engine": FSDP, "several": True},
+            "around": {"engine": FSDP, "around": True},
+            "in ram": {"engine": {**FSDP, "optimizer_state_in_ram": True}},
         }.items()
     }
     said = {
@@ -144,5 +163,11 @@ def test_what_ranks_can_not_share_is_refused(two_ranks, tmp_path):
         "strategy='zero1'.",
         "groups": "shard_group_size: 2 ranks can't be divided into groups of 3; choose a divisor of their number, or "
         "strategy='fsdp'.",
+        "several": "optimizer: several optimizers can't step weights that ranks share; use strategy='ddp' or 'zero1', "
+        "or one optimizer.",
+        "around": "step_fn: it uses weights outside of the model's forward, where each rank has only a part of them; "
+        "do it in forward, or use strategy='zero1' or 'ddp'.",
+        "in ram": "optimizer_state_in_ram: with strategy 'fsdp', each rank has only its part of the state; leave it "
+        "out, or use 'zero1' or 'ddp'.",
     }
     assert found == {name: [text, text] for name, text in said.items()}

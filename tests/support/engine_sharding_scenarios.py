@@ -157,6 +157,7 @@ def train(
         "predicted": predicted.flatten().tolist(),
         "held": held,
         "checkpoint": str(trained.last_checkpoint),
+        "top": [str(path) for path in trained.top_checkpoints],
     }
 
 
@@ -166,14 +167,30 @@ def counted(tensors: Iterable[Tensor]) -> list[int]:
     return [sum(storages.values()), sum(one.nbytes for one in given)]
 
 
-def refusal(make_runtime: MakeRuntime, folder: str, engine: dict[str, Any], early: bool = False) -> str:
-    """What is said of the arguments, or of an optimizer that is made before the engine."""
+def refusal(
+    make_runtime: MakeRuntime,
+    folder: str,
+    engine: dict[str, Any],
+    early: bool = False,
+    several: bool = False,
+    around: bool = False,
+) -> str:
+    """What is said of the arguments, of an optimizer that is made before the engine, or of several.
+
+    around: of a step that goes around `forward`.
+    """
+
+    def step(net: Any, batch: Tensor) -> Tensor:
+        return functional.linear(batch, net[0].weight).sum() if around else net(batch).sum()
+
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     optimizer = torch.optim.AdamW(model.parameters())
     try:
         made = TrainingEngine(model, distributed=True, output_dir=Path(folder), **engine)
-        own = optimizer if early else torch.optim.Adafactor(model.parameters())
-        made.train([torch.zeros(2, 4)], optimizer=own, step_fn=lambda net, batch: net(batch).sum(), num_epochs=1)
+        later = torch.optim.AdamW if several or around else torch.optim.Adafactor
+        own = optimizer if early else later(model.parameters())
+        chosen = {"first": own} if several else own
+        made.train([torch.zeros(2, 4)], optimizer=chosen, step_fn=step, num_epochs=1)
     except UserError as error:
         return str(error)
     return ""
