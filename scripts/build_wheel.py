@@ -31,7 +31,8 @@ SCRIPTS = (
     *("family_option.py", "name_option.py", "number_options.py", "terminal.py", "elastic_agent.py"),
     "starting/*.py",
     *("train.py", "train_ui.py", "doctor.py", "sample.py", "sample_run.py"),
-    *("check_data.py", "convert.py", "hub.py", "lora.py", "lora_and_strength.py", "multi_node.py", "slurm_job.py"),
+    *("check_data.py", "convert.py", "hub.py", "import_settings.py"),
+    *("lora.py", "lora_and_strength.py", "multi_node.py", "slurm_job.py"),
     *(
         "start_multi_gpu.py",
         "train_flow_matching.py",
@@ -42,7 +43,7 @@ SCRIPTS = (
 )
 RESOURCES = (
     *("accelerate_config.yaml", "families.json", "lora_layers.json", "preset_memory.json", "preset_sizes.yaml"),
-    *("presets/*", "demo/**/*", "video_demo/**/*", "digits/*"),
+    *("other_programs/*", "presets/*", "demo/**/*", "video_demo/**/*", "digits/*"),
 )
 DOCS = ("families.md", "multi_gpu.md", "presets.md", "settings.md")
 """The pages that messages name, by `docs_page`."""

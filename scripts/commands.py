@@ -34,6 +34,10 @@ def hub() -> None:
     _run("hub")
 
 
+def import_settings() -> None:
+    _run("import_settings")
+
+
 def lora() -> None:
     _run("lora")
 

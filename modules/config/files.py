@@ -94,7 +94,7 @@ def apply_overrides(values: dict, overrides: Iterable[str]) -> dict:
         problem = _problem_with_path(path) if equals else f"--set {override[:60]!r} has no value: write path=value."
         if not problem:
             value = _read_override(path, text)
-            problem = _problem_with_value(path, value) or _put(values, path, value)
+            problem = problem_with_value(path, value) or put_value(values, path, value)
         if problem:
             problems.append(Problem(path, problem))
     if problems:
@@ -141,7 +141,7 @@ def _read_override(path: str, text: str) -> Any:
         return text  # not a number, boolean or list: refused later, with the rule
 
 
-def _problem_with_value(path: str, value: Any) -> str:
+def problem_with_value(path: str, value: Any) -> str:
     """The error for an invalid value, validated on its own, so that the message does not refer to a file."""
     names = path.split(".")
     nested: Any = value
@@ -155,7 +155,7 @@ def _problem_with_value(path: str, value: Any) -> str:
     return ""
 
 
-def _put(values: dict, path: str, value: Any) -> str:
+def put_value(values: dict, path: str, value: Any) -> str:
     """Set the value at the path, creating sections and list entries as needed. Returns the problem in words, or ""."""
     names = path.split(".")
     place: Any = values

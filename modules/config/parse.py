@@ -40,7 +40,7 @@ def read_values(path: str | Path) -> dict:
     check_ending(path)
     text = _read_text(path)
     try:
-        values = _parse_yaml(text) if path.suffix.lower() in YAML_ENDINGS else _parse_json(text)
+        values = parse_yaml(text) if path.suffix.lower() in YAML_ENDINGS else _parse_json(text)
     except RecursionError as error:
         raise ConfigError(_too_deep(path)) from error
     except yaml.YAMLError as error:
@@ -58,7 +58,7 @@ def read_values(path: str | Path) -> dict:
 def parse_yaml_value(text: str) -> Any:
     """Parse a value written as in a settings file. Raises ConfigError if it is invalid."""
     try:
-        return _parse_yaml(text)
+        return parse_yaml(text)
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         raise ConfigError(f"{text[:60]!r} is no value that a settings file could hold.") from error
 
@@ -116,7 +116,9 @@ for _tag, _pattern in _PLAIN.items():
     _StrictLoader.add_implicit_resolver(_tag, re.compile(_pattern), list("-+.0123456789tTfF"))
 
 
-def _parse_yaml(text: str) -> Any:
+def parse_yaml(text: str) -> Any:
+    """Parse a whole YAML file as strictly as a settings file. Raises yaml.YAMLError, ValueError, OverflowError or
+    RecursionError if it is invalid."""
     _check_events(text)
     return yaml.load(text, Loader=_StrictLoader)
 

@@ -22,7 +22,7 @@ _TOKENS = (
 )
 _KEY_BLOCK = r"(?s)-----BEGIN ([A-Z ]*PRIVATE KEY)-----(?:.*?-----END \1-----|(?:(?:\s|\\[nr])+[A-Za-z0-9+/=]{16,})*)"
 # "token", but not "tokenizer", "token_id" or "pad_token"
-_NAMES_OF_SECRETS = (
+NAMES_OF_SECRETS = (
     r"(?:(?<!pad_)(?<!bos_)(?<!eos_)(?<!unk_)(?<!cls_)(?<!sep_)(?<!mask_)token(?!iz|s?_?(?:ids?|types?|len|count)\b)"
     r"|passw(?:or)?d|passphrase|secret|credential|(?:api|access|account|private)[_-]?key)\w*"
 )
@@ -64,10 +64,10 @@ _RULES: tuple[_Rule, ...] = (
     (re.compile(rf"(?i)({_SIGNATURES}(?:=|%3D))[^\s&\"'<>]+"), r"\1<secret>"),
     (re.compile(r"""(?i)([?&;](?:sig|signature|policy)=)[^\s&"'<>]+"""), r"\1<secret>"),
     (re.compile(r"(?i)(\bsig(?:nature)?=)[\w%+/=~-]{16,}"), r"\1<secret>"),
-    (re.compile(rf"""(?i)({_NAMES_OF_SECRETS}["']?\s*[=:]\s*["']?){_PLAIN}[^\s"',;&]+"""), r"\1<secret>"),
+    (re.compile(rf"""(?i)({NAMES_OF_SECRETS}["']?\s*[=:]\s*["']?){_PLAIN}[^\s"',;&]+"""), r"\1<secret>"),
     (re.compile(rf"""(?i)({_SHORT_NAMES}["']?\s*[=:]\s*["']?){_PATH}(?!<)[^\s"',;&]+"""), r"\1<secret>"),
     # also as a list of arguments: '--token', 'abc'
-    (re.compile(rf"""(?i)((?<![\w-])--[\w-]*(?:{_NAMES_OF_SECRETS}|{_SHORT_NAMES})["']?,?\s+["']?){_PLAIN}(?!-)[^\s"',\]]+"""),
+    (re.compile(rf"""(?i)((?<![\w-])--[\w-]*(?:{NAMES_OF_SECRETS}|{_SHORT_NAMES})["']?,?\s+["']?){_PLAIN}(?!-)[^\s"',\]]+"""),
      r"\1<secret>"),
     (re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}\b"), "<mail>"),
     (re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}(?:(?:\d{1,3}\.){3}\d{1,3}|[0-9A-Fa-f]{1,4})?(?:%\w+)?(?![\w:])"),
@@ -93,6 +93,11 @@ _WINDOWS_SHARES = re.compile(
 _NAME = r"""(?:[^/\s":]+(?: [^/\s":]+){0,2}(?=/)|[^/\s'":]+)"""
 _MEDIA = re.compile(rf"(?<![\w.<>-])((?:/run)?/media/){_NAME}(?:(/){_NAME})?")
 _DRIVES = re.compile(rf"""(?<![\w.<>-])((?:/mnt|/Volumes)/)(?![a-z](?![^/\s'":])){_NAME}""")
+
+
+def holds_secret(text: str) -> bool:
+    """Whether the text holds a token of a known form, a private key, or an address with a password."""
+    return any(pattern.search(text) for pattern, _ in _RULES[:3])
 
 
 def redact(text: str) -> str:

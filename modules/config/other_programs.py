@@ -1,0 +1,88 @@
+"""What the settings of other trainers are here: the table behind the importers, the search and error messages.
+
+resources/other_programs/PROGRAM.yaml has one entry for each setting of a program; its head says what the columns mean.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+from modules.config.installation import ROOT
+from modules.config.parse import read_values
+
+FOLDER = ROOT / "resources" / "other_programs"
+_BRACES = re.compile(r"\{([^{}]*)\}")
+
+
+@dataclass(frozen=True)
+class ForeignSetting:
+    """A setting of another program.
+
+    default: that program's. kind: of its values, "any" for several kinds.
+    here: the path of the setting of Chorus, "" if there is none. by: the name of the conversion, "" if the value stays.
+    values: its choices -> what they are here, where they have other names.
+    why: what differs here. unused: why it has no effect here. instead: what to do without a counterpart.
+    is_secret: whether its value is never read.
+    """
+
+    name: str
+    default: Any
+    kind: str
+    here: str = ""
+    by: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    why: str = ""
+    unused: str = ""
+    instead: str = ""
+    is_secret: bool = False
+
+
+@dataclass(frozen=True)
+class Program:
+    """Another program. settings: by name, in the order in which they are imported. facts: all else in its file."""
+
+    label: str
+    settings: Mapping[str, ForeignSetting]
+    facts: Mapping[str, Any]
+
+
+@lru_cache
+def load_program(name: str) -> Program:
+    """The program that resources/other_programs/NAME.yaml describes."""
+    values = read_values(FOLDER / f"{name}.yaml")
+    settings = {}
+    for names, entry in values.pop("settings").items():
+        for one in _expanded(names):
+            settings[one] = _setting(one, entry)
+    return Program(values.pop("program"), settings, values)
+
+
+def all_programs() -> dict[str, Program]:
+    """All programs by the name of their files."""
+    return {path.stem: load_program(path.stem) for path in sorted(FOLDER.glob("*.yaml"))}
+
+
+def _setting(name: str, entry: Mapping[str, Any]) -> ForeignSetting:
+    known = {"default", "type", "here", "by", "values", "why", "unused", "instead", "secret"}
+    if unknown := entry.keys() - known:
+        raise ValueError(f"{name} has {', '.join(sorted(unknown))}, which no column is called")
+    default = entry.get("default")
+    values = {
+        str(choice).lower() if isinstance(choice, bool) else choice: here
+        for choice, here in entry.get("values", {}).items()
+    }
+    texts = {key: entry[key] for key in ("here", "by", "why", "unused", "instead") if key in entry}
+    kind = entry.get("type", type(default).__name__)
+    return ForeignSetting(name, default, kind, values=values, is_secret=entry.get("secret", False), **texts)
+
+
+def _expanded(names: str) -> Iterator[str]:
+    """Every name that braces stand for: "{a,b}.c" -> "a.c", "b.c"."""
+    pieces = _BRACES.split(names)
+    choices = [piece.split(",") if number % 2 else [piece] for number, piece in enumerate(pieces)]
+    yield from map("".join, product(*choices))

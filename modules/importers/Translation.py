@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from modules.config.files import problem_with_value
+from modules.config.other_programs import ForeignSetting, Program
+from modules.config.show_value import show_value
+from modules.importers.foreign_values import flat, is_empty, is_secret, read_as, shown
+from modules.importers.ImportResult import ImportResult, Line
+from modules.session.redaction import holds_secret
+
+Conversion = Callable[["Translation", ForeignSetting], None]
+
+
+class Translation:
+    """Turns the values of another program's file into settings of Chorus, and notes what became of each.
+
+    program: its table. given: the values in the file, in the program's sections. defaults: by name, where they are not
+    those of the table.
+    A conversion is called once for the first of the settings that share it, and reads the others itself.
+    """
+
+    def __init__(self, program: Program, given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None):
+        self.program = program
+        self.given = dict(flat(given, program.settings))
+        self.result = ImportResult(program.label)
+        self.folder = Path()  # of the file, where the paths in it may start
+        self._values: dict[str, Any] = {}
+        self._defaults = dict(defaults or {})
+        self._read()
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a setting: that of the file, or the program's default."""
+        return self._values[name]
+
+    def is_given(self, name: str) -> bool:
+        """Whether the file has the setting, with a value."""
+        return name in self.given and not is_empty(self.given[name])
+
+    def theirs(self, *names: str) -> str:
+        """The settings with their values, for a line; only those that the file has, if it has any.
+
+        Raises KeyError for a name that the table lacks.
+        """
+        names = tuple(self.program.settings[name].name for name in names)
+        given = [name for name in names if self.is_given(name)]
+        return ", ".join(shown(name, self._values[name]) for name in given or names[:1])
+
+    def take(self, path: str, value: Any, *names: str, why: str = "") -> None:
+        """Set a setting of Chorus. names: the settings that it comes from. why: what differs, if anything does."""
+        self.take_line(path, value, self.theirs(*names), why, any(map(self.is_given, names)))
+
+    def take_line(self, path: str, value: Any, theirs: str, why: str = "", is_given: bool = True) -> None:
+        """Set a setting of Chorus. theirs: the settings that it comes from, as a line shows them."""
+        if isinstance(value, str) and holds_secret(value):
+            self.result.left.append(Line(theirs, why="it holds what seems to be a password or a token; set it again"))
+            return
+        if isinstance(value, float) and not math.isfinite(value):
+            self.result.left.append(Line(theirs, why=f"{path} takes no infinite value; Chorus' default stays"))
+            return
+        if problem := problem_with_value(path, value):
+            self.result.left.append(Line(theirs, why=problem.rstrip("."), is_given=is_given))
+            return
+        self.result.values[path] = value
+        lines = self.result.changed if why else self.result.taken
+        text = ", ".join(map(str, value)) if isinstance(value, list) and value else show_value(value)
+        lines.append(Line(theirs, f"{path} {text}", why, path, is_given))
+
+    def leave(self, why: str, *names: str) -> None:
+        """Note that settings are not taken. why: the reason and what to do."""
+        self.result.left.append(Line(self.theirs(*names), why=why, is_given=any(map(self.is_given, names))))
+
+    def run(self, conversions: Mapping[str, Conversion]) -> ImportResult:
+        """Convert all settings, in the order of the table, and note those that the table does not know."""
+        done = set()
+        for setting in self.program.settings.values():
+            if setting.by and setting.by not in done:
+                conversions[setting.by](self, setting)
+                done.add(setting.by)
+            elif not setting.by:
+                self._convert(setting)
+        self._note_unused()
+        for name, value in self.given.items():
+            if name not in self.program.settings:
+                self._note_unknown(name, value)
+        return self.result
+
+    def choice(self, name: str) -> Any:
+        """What the chosen value is called here; None if there is nothing like it."""
+        setting, value = self.program.settings[name], self._values[name]
+        return setting.values.get(str(value).lower() if isinstance(value, bool) else value)
+
+    def _read(self) -> None:
+        for name, setting in self.program.settings.items():
+            self._values[name] = self._defaults.get(name, setting.default)
+            if setting.is_secret or not self.is_given(name):
+                continue
+            try:
+                self._values[name] = read_as(setting.kind, self.given[name])
+            except ValueError as error:
+                used = f"; {self.program.label}'s default, {show_value(setting.default)}, is used"
+                self.result.left.append(Line(shown(name, self.given[name]), why=f"{error}{used}"))
+                del self.given[name]
+
+    def _convert(self, setting: ForeignSetting) -> None:
+        name, value = setting.name, self._values[setting.name]
+        if setting.is_secret:
+            if self.is_given(name):
+                why = "tokens and keys are never imported; log in with `hf auth login` or the service's own command"
+                self.result.left.append(Line(name, why=why))
+        elif setting.here and setting.values:
+            here = self.choice(name)
+            if here is None:
+                default = setting.values.get(str(setting.default).lower(), setting.values.get(setting.default))
+                self.leave(f"Chorus has nothing like it; {setting.here} is {show_value(default)}", name)
+                self.result.values[setting.here] = default
+            else:
+                self.take(setting.here, here, name, why=setting.why)
+        elif setting.here:
+            self.take(setting.here, value, name, why=setting.why)
+        elif setting.instead and value != setting.default:
+            self.leave(setting.instead, name)
+
+    def _note_unused(self) -> None:
+        """One line for all settings that have no effect here, for each reason."""
+        reasons: dict[str, list[str]] = {}
+        for name, setting in self.program.settings.items():
+            if setting.unused and self.is_given(name) and self._values[name] != setting.default:
+                reasons.setdefault(setting.unused, []).append(name)
+        for reason, names in reasons.items():
+            self.leave(reason, *names)
+
+    def _note_unknown(self, name: str, value: Any) -> None:
+        if name.rpartition(".")[2] == "__version":
+            return
+        if is_secret(name, value):
+            self.result.left.append(Line(name, why="it seems to be a token or a password, which is never imported"))
+        else:
+            why = f"{self.program.label}'s table has no such setting: look for its meaning in docs/settings.md"
+            self.result.left.append(Line(shown(name, value), why=why))

@@ -1,0 +1,105 @@
+"""A damaged file of another program gives settings or one clear message, never a traceback."""
+
+import json
+import random
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from modules.config.errors import UserError
+from modules.importers.import_files import IMPORTERS, import_files
+
+ONETRAINER = json.dumps(
+    {
+        "__version": 9,
+        "training_method": "LORA",
+        "model_type": "STABLE_DIFFUSION_15",
+        "base_model_name": "runwayml/sd",
+        "weight_dtype": "FLOAT_16",
+        "learning_rate": "1e-4",
+        "gradient_accumulation_steps": 2,
+        "unet": {"train": True, "weight_dtype": "NONE", "learning_rate": None},
+        "text_encoder": {"train": True, "stop_training_after": 3},
+        "optimizer": {"optimizer": "PRODIGY", "d_coef": 1.0, "beta3": None},
+        "concepts": [{"name": "cats", "path": "C:\\cats", "image": {"enable_random_flip": True}, "text": {}}],
+        "samples": [{"prompt": "a cat", "diffusion_steps": 20}],
+        "additional_embeddings": [{"placeholder": "<cat>", "token_count": 2}],
+        "resolution": "512,768",
+    }
+)
+EXAMPLES = {"settings.json": ONETRAINER}
+ODD = [
+    None, True, -1, 0, 1e400, "", "nan", "-inf", "\udc80", [], {}, [{}], [[1]], "x" * 200, 10**30, 0.5, "0x10", [None],
+    {"a": {"b": 1}},
+]  # fmt: skip
+
+
+def mutated(text: str, draw: random.Random) -> str:
+    """The text with values replaced, keys dropped, or pieces of it cut, doubled or exchanged."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        content = None
+    if content is not None and draw.random() < 0.7:
+        for _ in range(draw.randint(1, 4)):
+            replace_value(content, draw)
+        return json.dumps(content)
+    start, end = sorted(draw.randrange(len(text)) for _ in range(2))
+    middle = draw.choice(["", text[start:end] * 2, draw.choice('{}[]",:\\\n=-%\0é')])
+    return text[:start] + middle + text[end if draw.random() < 0.3 else start :]
+
+
+def replace_value(content: object, draw: random.Random) -> None:
+    place = content
+    while True:
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        if not keys:
+            return
+        key = draw.choice(keys)
+        if isinstance(place[key], (dict, list)) and draw.random() < 0.7:
+            place = place[key]
+            continue
+        if draw.random() < 0.2:
+            del place[key]
+        else:
+            place[key] = draw.choice(ODD)
+        return
+
+
+def survives(name: str, number: int, folder: Path) -> None:
+    draw = random.Random(f"{name} {number}")
+    path = folder / name
+    path.write_text(mutated(EXAMPLES[name], draw), encoding="utf-8", errors="surrogatepass")
+    with suppress(UserError):
+        result = import_files([path])
+        result.text()
+        result.config()
+
+
+def test_every_importer_has_an_example(tmp_path):
+    for name, text in EXAMPLES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        import_files([tmp_path / name]).config()
+    assert len(IMPORTERS) <= len(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_few_damaged_files_give_settings_or_a_message(name, tmp_path):
+    for number in range(5):
+        survives(name, number, tmp_path)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_thousand_damaged_files_give_settings_or_a_message(name, tmp_path):
+    for number in range(1000):
+        survives(name, number, tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", "\0", '{"a": ' * 100, '{"model_type": 3}'])
+def test_what_is_no_settings_file_is_refused(text, tmp_path):
+    path = tmp_path / "some.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match="some"):
+        import_files([path])
