@@ -25,7 +25,7 @@ def rates_of(config: TrainConfig) -> dict[str, float]:
     trained = {name: getattr(config, name) for name in names if getattr(config, name).train}
     if not trained:
         return {config.method: config.optimizer.learning_rate}
-    rates = {}
+    rates: dict[str, float] = {}
     for name, part in trained.items():
         one_by_one = config.text_encoder.learning_rates if part is config.text_encoder else []
         rates |= {f"text encoder {number}": rate for number, rate in enumerate(one_by_one, start=1)}

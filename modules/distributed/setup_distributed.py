@@ -234,7 +234,7 @@ def threads_of_rank(environment: RankEnvironment, cores: int, env: Mapping[str, 
 
 def _join(config: TrainConfig, environment: RankEnvironment, address_settings: str) -> Membership:
     check_gpus()  # first: GPUs that can't be used would be taken for none
-    backend, _ = choose_backend(config.distributed_backend, torch.cuda.is_available(), dist.is_nccl_available())
+    backend, _ = _chosen_backend(config)
     device = rank_device(config.device_indexes, environment, backend)
     if device.type == "cuda":
         set_cuda_device(device)
@@ -318,7 +318,7 @@ def _introduce(config: TrainConfig, membership: Membership, tell: Tell, warn: Te
     several = environment.num_nodes > 1
     for rank, facts in enumerate(ranks):
         tell(f"Process {rank} using device: {facts['device']}" + (f" on {facts['host']}" if several else ""))
-    if warning := backend_warning(config.distributed_backend, torch.cuda.is_available(), dist.is_nccl_available()):
+    if warning := backend_warning(config.distributed_backend, *_chosen_backend(config)):
         warn(warning)
     has_own_cores = environment.name == "slurm"  # SLURM assigns cores to each task
     if kind == "CPU" and not has_own_cores and (warning := crowded_warning(environment.local_world_size, num_cores())):
@@ -346,6 +346,10 @@ def _introduce(config: TrainConfig, membership: Membership, tell: Tell, warn: Te
         )
     if several:
         warn("Several machines train together: their gradients are neither authenticated nor encrypted.")
+
+
+def _chosen_backend(config: TrainConfig) -> tuple[Backend, str]:
+    return choose_backend(config.distributed_backend, torch.cuda.is_available(), dist.is_nccl_available())
 
 
 def _chosen_strategy(config: TrainConfig, membership: Membership) -> tuple[Strategy, str]:

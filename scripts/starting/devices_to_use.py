@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from modules.config.errors import UserError
 from modules.config.presets import GPU_COUNTS, fitting_memory, gpu_counts, has_variants, variant_name, why_not_offered
 from modules.config.TrainConfig import TrainConfig
-from modules.machine.backend import backend_warning
+from modules.machine.backend import backend_warning, choose_backend
 from modules.machine.can_start import StartFacts, blocking, device_problems
 from modules.machine.devices import Gpu
 from modules.machine.Machine import Machine
@@ -68,7 +68,7 @@ def ask_way(questions: Questions, config: TrainConfig, machine: Machine) -> None
 
     def fitting(backend: str) -> str:
         """As a default: the settings and the last answer may be for another machine."""
-        return "auto" if backend_warning(backend, bool(machine.gpus)) else backend
+        return "auto" if backend_warning(backend, *choose_backend(backend, bool(machine.gpus))) else backend
 
     if "backend" in questions.last:
         questions.last["backend"] = fitting(questions.last["backend"])
