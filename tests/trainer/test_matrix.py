@@ -18,6 +18,7 @@ from PIL import Image
 
 from modules.config.model_index import MODULAR_INDEX, index_file, read_model_index
 from modules.families.conditioning import expand_textual_inversion
+from modules.families.Family import Family
 from modules.families.registry import FAMILIES, adapt_denoisers, family_of
 from modules.methods.registry import METHODS
 from modules.session.RunFolder import is_word
@@ -27,7 +28,7 @@ from modules.weights.libraries import import_pipeline
 from modules.weights.lora_files import load_lora
 from modules.weights.processors import load_processors
 from modules.weights.safe import load_tensors
-from tests.support.alike_families import text
+from tests.support.alike_families import blocks, text
 from tests.support.short_training import our_picture, plain_picture
 
 if TYPE_CHECKING:
@@ -45,27 +46,31 @@ SETTINGS = {
 
 
 def cells() -> Iterator[ParameterSet]:
-    """(method, family) of each run: one for each family, and one for each way to use a VAE and to encode words.
+    """(method, family) of each run that shows something new; all others only run with `-m proof`.
 
-    Further ones only run with `-m proof`. These are full fine-tunes of families with a LoRA, whose cell compares
-    samples, too; test_conformance.py compares what is saved of them, test_presets.py trains some by their presets.
+    Adapters are trained once for each class of denoisers with each set of conditions, words once for each way to encode
+    texts, both together once, and VAEs once for each class. Full fine-tunes are of families without a LoRA, whose cell
+    compares samples, too; test_conformance.py compares what is saved of the others and what families differ in,
+    test_presets.py trains some by their presets.
     """
     seen: list[tuple[str, Any]] = []
     for method in METHODS:
         for name, family in FAMILIES.items():
-            if method not in family.methods:
-                continue
-            part: Any = name
-            if method == "full" and "lora" in family.methods:
-                is_held = True
-            else:
-                if method == "vae":
-                    part = family.published.vae.class_name, family.codec, family.inpainting, family.needs_references
-                elif METHODS[method].facts.trains_words:
-                    part = text(family)
-                is_held = (method, part) in seen
-                seen.append((method, part))
-            yield pytest.param(method, name, marks=[pytest.mark.proof(family=name)] if is_held else [])
+            if method in family.methods:
+                part = (method, read_of(method, family))
+                is_held = part in seen or (method == "full" and "lora" in family.methods)
+                seen.append(part)
+                yield pytest.param(method, name, marks=[pytest.mark.proof(family=name)] if is_held else [])
+
+
+def read_of(method: str, family: Family) -> Any:
+    """What a training by this method reads of a family: of those alike in it, the first stands for all."""
+    facts = METHODS[method].facts
+    if method == "vae":
+        return family.published.vae.class_name, family.needs_references
+    if facts.trains_words:
+        return None if facts.trains_adapters else text(family)
+    return (blocks(family), family.conditions) if facts.trains_adapters else family.name
 
 
 def load(folder: Path) -> DiffusionPipeline:

@@ -30,24 +30,32 @@ pytestmark = pytest.mark.slow
 
 
 def to_train() -> Iterator[ParameterSet]:
-    """Each choice of settings once, which most families share, full fine-tunes first, as they change all weights.
+    """Each value of a setting once, of the smallest model that has it, but for the amounts of numbers.
 
-    Further presets for full fine-tunes, and one of each other family, only run with `-m proof`: test_matrix.py trains
-    their families, too.
+    All other choices of settings, presets for full fine-tunes and one of each other family only run with `-m proof`:
+    test_matrix.py trains their families, too.
     """
     values = {name: of_one for name, of_one in preset_values().items() if name != "demo"}
-    families, choices = set(), set()
-    for name in sorted(values, key=lambda name: values[name]["method"] != "full"):
+    sizes = {name: info.typical_bytes for name, info in load_families().items()}
+    families, choices, tried = set(), set(), set()
+    for name in sorted(values, key=lambda name: (values[name]["method"] != "full", sizes[values[name]["family"]])):
         family, is_full = values[name]["family"], values[name]["method"] == "full"
-        choice = frozenset(
-            (path, repr(value)) for path, value in leaves(values[name]) if not path.startswith(BY_FAMILY)
-        )
-        if choice not in choices:
+        own = [(path, value) for path, value in leaves(values[name]) if not path.startswith(BY_FAMILY)]
+        choice = frozenset((path, repr(value)) for path, value in own)
+        kinds = {(path, kind(value)) for path, value in own}
+        if not kinds <= tried:
             yield pytest.param(name, id=name)
-        elif is_full or family not in families:
+        elif choice not in choices or is_full or family not in families:
             yield pytest.param(name, id=name, marks=pytest.mark.proof(family=family))
         families.add(family)
         choices.add(choice)
+        tried |= kinds
+
+
+def kind(value: Any) -> str:
+    """Of numbers, only whether it is 0, which turns many settings off."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{value != 0}" if is_number else repr(value)
 
 
 def leaves(values: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
