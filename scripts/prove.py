@@ -38,9 +38,19 @@ if TYPE_CHECKING:
 LEDGER = "tests/proofs.json"
 FAMILY_MARK, FILE_MARK = "mark.proof(family=", re.compile(r"mark\.proof\b(?!\(family=)")
 PACKAGES = ("torch", "diffusers", "transformers")
+_SIMULATION = tuple(
+    f"scripts/{name}.py" for name in ("python_device", "simulated_gpu", "simulated_model", "simulated_run")
+)
 DEPENDS = {  # beside the file itself
     "tests/scripts/test_demo.py": ("resources/demo", "resources/presets/demo.yaml"),
+    "tests/scripts/test_examples.py": ("scripts/examples",),
+    "tests/scripts/test_memory.py": ("scripts/memory.py", *_SIMULATION),
+    "tests/scripts/test_odd_folder.py": ("scripts/train_distributed.sh", "scripts/find_python.sh"),
     "tests/scripts/test_video_demo.py": ("resources/video_demo", "resources/presets/video_demo.yaml"),
+    "tests/trainer/test_pretended_gpu.py": ("tests/support/pretended_gpu.py", "tests/support/pretended_gpu_runs.py"),
+    "tests/trainer/test_ranks.py": ("modules/distributed",),
+    "tests/trainer/test_sharded_ranks.py": ("modules/distributed",),
+    "tests/trainer/test_sharding_proof.py": ("modules/distributed",),
     "tests/trainer/test_planted_mistakes.py": ("tests/support/planted_mistakes.py", "tests/support/pretended_gpu.py"),
 }
 
@@ -169,7 +179,8 @@ def _hash(*paths: Path, text: str = "") -> str:
 
 
 def _files_in(path: Path) -> Iterator[Path]:
-    yield from sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+    files = (each for each in path.rglob("*") if each.is_file() and each.parent.name != "__pycache__")
+    yield from sorted(files) if path.is_dir() else [path]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

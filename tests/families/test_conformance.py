@@ -694,6 +694,7 @@ def test_integrating_the_exact_target_gives_the_clean_latents_back(case):
     assert largest_difference(latents, clean) <= 1e-4
 
 
+@once_for_each(alike_families.denoiser)
 def test_a_batch_of_two_equals_two_singles(case):
     noised, timestep, _ = noised_pair(case)
     text = case.text()
@@ -790,6 +791,7 @@ def arguments_of(denoiser, call):
     return called.value.args[0]
 
 
+@once_for_each(alike_families.denoiser)
 def test_in_bfloat16_the_prediction_is_that_of_float32_but_for_rounding(case):
     model = ModelConfig(base=case.folder, weight_dtype="bfloat16", mixed_precision="bf16")
     base = BaseModel(case.family, model, torch.device("cpu"))
@@ -805,6 +807,7 @@ def test_in_bfloat16_the_prediction_is_that_of_float32_but_for_rounding(case):
     assert 0 < errors.min() <= errors.max() <= 0.015
 
 
+@once_for_each(alike_families.denoiser)
 def test_the_prediction_heeds_prompt_and_timestep(case):
     noised, timestep, _ = noised_pair(case)
     text = case.text()
@@ -815,6 +818,7 @@ def test_the_prediction_heeds_prompt_and_timestep(case):
     assert largest_difference(plain, other_time) > 1e-4
 
 
+@once_for_each(alike_families.denoiser)
 def test_the_prediction_heeds_sizes_where_the_family_takes_them(case):
     noised, timestep, _ = noised_pair(case)
     text = case.text()
@@ -830,6 +834,7 @@ def test_the_prediction_heeds_sizes_where_the_family_takes_them(case):
     assert min(differences) > 1e-4 if case.family.takes_sizes else max(differences) == 0.0
 
 
+@once_for_each(alike_families.weights)
 def test_only_components_that_the_family_names_have_weights_that_no_step_reaches(case):
     base, config = training_base(case, "full")
     loss = METHODS["full"].loss(base, config)

@@ -251,6 +251,7 @@ def train_demo(folder: Path, quantization: str, *overrides: str):
     return trainer
 
 
+@pytest.mark.proof
 def test_the_demo_learns_as_fast_on_a_quantized_model(tmp_path):
     pytest.importorskip("bitsandbytes", reason="an optional package")
     few = ("max_steps=24", "batch_size=16", "schedule.warmup=0")

@@ -71,13 +71,19 @@ def accuracy(output: str) -> float:
 # --- the ResNet -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_two_ranks_recognize_the_digits_as_well_as_one(examples, tmp_path):
     alone = accuracy(examples.run(RESNET, "--epochs=10", "--batch-size=128"))
     output = examples.run(RESNET, "--epochs=10", "--distributed", "--world-size=2", f"--output-dir={tmp_path}/two")
     assert "Number of processes: 2" in output
     assert accuracy(output) >= 97
     assert accuracy(output) == pytest.approx(alone, abs=1)  # so early, rounding turns an image or two of the 360
+
+
+def test_an_option_starts_several_ranks(examples):
+    output = examples.run(RESNET, "--epochs=1", "--batch-size=256", "--distributed", "--world-size=2")
+    assert "Number of processes: 2" in output
+    assert output.count("Test accuracy") == 1
 
 
 def test_every_option_reaches_the_training_and_an_earlier_one_is_resumed(examples):
@@ -181,7 +187,7 @@ def aucs(output: str) -> dict[str, float]:
     return {name: float(value) for name, value in found}
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_digits_of_a_kind_never_seen_are_found(examples):
     found = aucs(examples.run(DETECTOR, "--epochs=40"))
     assert found["full"] >= 0.95

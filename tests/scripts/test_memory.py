@@ -103,6 +103,7 @@ def test_a_part_that_is_known_to_the_byte_is_simulated_so(process):
     assert kept.optimizer == pytest.approx(8 * unet, rel=1e-4)
 
 
+@pytest.mark.proof
 def test_a_fused_backward_pass_is_simulated_with_the_gradient_of_one_matrix(process):
     kept = result_of(settings("sd15-full-12gb"))
     changes = ["optimizer.fused_backward=true", "optimizer.max_grad_norm=0"]

@@ -88,6 +88,7 @@ def test_the_demo_runs_unattended(chorus, environment):
     wait_until_gone(environment)
 
 
+@pytest.mark.proof
 def test_torchrun_trains_as_many_ranks_as_it_is_told(chorus, environment):
     settings = ["resources/presets/demo.yaml", "--set=sampling.at_start=false", *FEW_STEPS]
     folder = chorus / "workspace" / "by torchrun"

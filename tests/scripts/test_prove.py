@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import prove
 from scripts.prove import LEDGER, Proofs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,6 +62,24 @@ def test_every_family_is_declared_in_one_file_and_every_proof_has_files_to_depen
     assert all(proofs.hashes(name) for name in proofs.names)
     assert {"tests/trainer/test_planted_mistakes.py", "tests/scripts/test_demo.py"} < set(proofs.files)
     assert {path.name for path in proofs.family_files} == {"test_conformance.py", "test_matrix.py", "test_presets.py"}
+
+
+def test_what_python_compiles_beside_its_sources_makes_no_proof_out_of_date(tmp_path, monkeypatch):
+    sources, compiled = tmp_path / "modules", tmp_path / "modules" / "__pycache__"
+    monkeypatch.setattr(prove, "DEPENDS", {OF_FILE: ("modules",)})
+    for path, text in {
+        sources / "a.py": "a = 1\n",
+        tmp_path / OF_FILE: SLOW,
+        tmp_path / "requirements.txt": "",
+    }.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    before = Proofs(tmp_path, ()).hashes(OF_FILE)
+    compiled.mkdir()
+    (compiled / "a.pyc").write_bytes(b"compiled")
+    assert Proofs(tmp_path, ()).hashes(OF_FILE) == before
+    (sources / "a.py").write_text("a = 2\n")
+    assert Proofs(tmp_path, ()).hashes(OF_FILE) != before
 
 
 @pytest.fixture

@@ -37,6 +37,11 @@ def blocks(family: Family) -> tuple[Any, ...]:
     return family.published.denoiser.class_name if family.published else family.name, family.lora_blocks
 
 
+def denoiser(family: Family) -> tuple[Any, ...]:
+    """How it is called, and for what: the kinds of its conditions, whose encoding is the pipeline's affair."""
+    return blocks(family), [type(condition) for condition in family.conditions], family.objective, family.takes_sizes
+
+
 def weights(family: Family) -> tuple[Any, ...]:
     """What trains in a full fine-tune."""
     return blocks(family), text(family)

@@ -1,7 +1,8 @@
 """Whole runs on a GPU that is not there: nothing is left on the CPU, no dtypes clash, and no step waits for the GPU.
 
 One run of each kind of family and method, and with `-m proof` of every family: caching of latents and text, steps, EMA
-and samples. tests/support/pretended_gpu.py says what it finds; the mistakes below show that it does.
+and samples. tests/support/pretended_gpu.py says what it finds; the mistakes below show that it does, most of them with
+`-m proof`, as they only need to be found again when it changes.
 """
 
 from __future__ import annotations
@@ -203,16 +204,16 @@ def test_it_computes_what_the_cpu_does(settings, gpu, tmp_path):
     ("mistake", "message"),
     [
         ("CPU in the step", "Left on the CPU: torch.float32[2]"),
-        ("CPU in the EMA", "Left on the CPU"),
-        ("CPU in caching", "modules/families/latents.py:"),
-        ("CPU in sampling", "Left on the CPU"),
+        pytest.param("CPU in the EMA", "Left on the CPU", marks=pytest.mark.proof),
+        pytest.param("CPU in caching", "modules/families/latents.py:", marks=pytest.mark.proof),
+        pytest.param("CPU in sampling", "Left on the CPU", marks=pytest.mark.proof),
         ("dtype", "same dtype"),
         ("item", "reads a value"),
-        ("cpu", "a copy to the CPU"),
-        ("bool", "reads a value"),
-        ("print", "a copy to the CPU"),
-        ("mask", "an index by a mask"),
-        ("blocking copy", "without non_blocking"),
+        pytest.param("cpu", "a copy to the CPU", marks=pytest.mark.proof),
+        pytest.param("bool", "reads a value", marks=pytest.mark.proof),
+        pytest.param("print", "a copy to the CPU", marks=pytest.mark.proof),
+        pytest.param("mask", "an index by a mask", marks=pytest.mark.proof),
+        pytest.param("blocking copy", "without non_blocking", marks=pytest.mark.proof),
         ("event of the step", "an event of this very step"),
     ],
 )
@@ -230,9 +231,11 @@ def test_what_is_read_before_its_event_is_not_there_yet(settings, gpu):
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [
-        ("activations waited for", "a copy to the CPU"),
-        ("activations copied at once", "does not wait for what has been launched before"),
-        ("activations freed too soon", "not finite"),
+        pytest.param("activations waited for", "a copy to the CPU", marks=pytest.mark.proof),
+        pytest.param(
+            "activations copied at once", "does not wait for what has been launched before", marks=pytest.mark.proof
+        ),
+        pytest.param("activations freed too soon", "not finite", marks=pytest.mark.proof),
         ("activations read too soon", "not finite"),
     ],
 )

@@ -85,7 +85,10 @@ def weights_of(folder: Path, when: str, rank: int = 0) -> torch.Tensor:
 # --- the same curve ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("dtype", "method", "accumulation"), [("float64", "full", 2), ("float32", "lora", 1)])
+@pytest.mark.parametrize(
+    ("dtype", "method", "accumulation"),
+    [("float64", "full", 2), pytest.param("float32", "lora", 1, marks=pytest.mark.proof)],
+)
 def test_one_two_and_four_ranks_give_the_same_curve_of_three_epochs(
     dtype, method, accumulation, settings, two_ranks, four_ranks, tmp_path
 ):
@@ -146,8 +149,8 @@ def test_how_gradients_are_exchanged_makes_no_difference(sync, settings, two_ran
     # zimage: its denoiser takes texts of unequal lengths as lists
     [
         ("sd15", "lora", True),
-        ("sd15", "full", True),
-        ("sd3", "lora", True),
+        pytest.param("sd15", "full", True, marks=pytest.mark.proof),
+        pytest.param("sd3", "lora", True, marks=pytest.mark.proof),
         ("sd3", "full", False),
         ("zimage", "lora", False),
     ],
@@ -190,7 +193,7 @@ def test_adapters_train_on_ranks_as_on_one(adapter, settings, two_ranks):
     assert first["digest"] == second["digest"]
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("precision", [pytest.param("bf16", marks=pytest.mark.proof), "fp16"])
 def test_with_mixed_precision_ranks_stay_equal_and_close_to_one(precision, settings, two_ranks):
     common = (f"model.mixed_precision={precision}", "max_steps=8")
     alone = run_alone(rank_scenarios.train, config=settings("one", *common))
@@ -201,7 +204,7 @@ def test_with_mixed_precision_ranks_stay_equal_and_close_to_one(precision, setti
     assert first["digest"] == second["digest"]
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("precision", ["bf16", pytest.param("fp16", marks=pytest.mark.proof)])
 def test_with_low_precision_gradients_ranks_stay_equal_and_close_to_one(precision, settings, two_ranks):
     exact = run_alone(rank_scenarios.train, config=settings("one", "max_steps=10"))
     sync = {"reduce_precision": precision}
@@ -255,7 +258,7 @@ def test_a_backup_of_two_ranks_resumes_on_one_two_and_four(settings, two_ranks, 
 @pytest.mark.parametrize(
     "common",
     [
-        ("method=full", "optimizer.learning_rate=1e-4"),
+        pytest.param(("method=full", "optimizer.learning_rate=1e-4"), marks=pytest.mark.proof),
         ("lora.dropout=0.1", "text_encoder.train=true", "gradient_accumulation_steps=2"),
     ],
     ids=["full", "lora with dropout"],

@@ -43,7 +43,7 @@ def assert_same_models(run: Path, expected: Path, rtol: float = 1e-9, atol: floa
     ("family", "options"),
     [
         ("sd15", (*LORA, "lora.dora=true")),
-        ("sd15", (*FULL, "output.format=both")),
+        pytest.param("sd15", (*FULL, "output.format=both"), marks=pytest.mark.proof),
         ("sd15", (*LORA, "lora.adapter=lokr", "lora.targets=linear_conv", "lora.train_norms=true")),
         ("flux1", (*FULL, "model.gradient_checkpointing=true")),
     ],
@@ -66,6 +66,7 @@ def test_sharded_ranks_give_the_curve_and_the_files_of_replicated_ones(family, o
         assert (tmp_path / "fsdp" / path.relative_to(tmp_path / "ddp")).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.proof
 def test_four_ranks_one_without_samples_give_the_curve_of_one(settings, four_ranks):
     alone = run_alone(rank_scenarios.train, config=settings("one", *FULL, DOUBLE, "max_steps=4"))
     options = (*FULL, DOUBLE, "max_steps=4", "gradient_accumulation_steps=1")
@@ -76,7 +77,7 @@ def test_four_ranks_one_without_samples_give_the_curve_of_one(settings, four_ran
     assert len({rank["digest"] for rank in ranks}) == 1
 
 
-@pytest.mark.parametrize("options", [FULL, LORA], ids=["full", "lora"])
+@pytest.mark.parametrize("options", [FULL, pytest.param(LORA, marks=pytest.mark.proof)], ids=["full", "lora"])
 def test_groups_of_ranks_that_share_a_model_give_the_curve_and_the_files_of_one(
     options, settings, four_ranks, tmp_path
 ):
@@ -100,7 +101,10 @@ def test_in_float32_the_curve_is_that_of_replicated_ranks(settings, two_ranks):
         assert rank["norms"] == pytest.approx(expected["norms"], rel=1e-4)
 
 
-@pytest.mark.parametrize("optimizer", ["schedule_free", "lion", "ademamix"])
+@pytest.mark.parametrize(
+    "optimizer",
+    ["schedule_free", pytest.param("lion", marks=pytest.mark.proof), pytest.param("ademamix", marks=pytest.mark.proof)],
+)
 def test_optimizers_step_parts_of_weights_as_whole_ones(optimizer, settings, two_ranks, tmp_path):
     options = (*FULL, f"optimizer.name={optimizer}", DOUBLE, "max_steps=4", "output.dtype=float32")
     run_alone(rank_scenarios.train, config=settings("one", *options))
