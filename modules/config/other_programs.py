@@ -50,6 +50,11 @@ class Program:
     settings: Mapping[str, ForeignSetting]
     facts: Mapping[str, Any]
 
+    @property
+    def whose(self) -> str:
+        """The possessive form of its name."""
+        return f"{self.label}'" if self.label.endswith("s") else f"{self.label}'s"
+
 
 @lru_cache
 def load_program(name: str) -> Program:

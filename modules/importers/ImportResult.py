@@ -46,6 +46,13 @@ class ImportResult:
     changed: list[Line] = field(default_factory=list)
     left: list[Line] = field(default_factory=list)
 
+    def replace(self, path: str, value: Any) -> None:
+        """Set a value, which takes the place of an earlier one and of its line."""
+        if path in self.values:
+            self.taken = [line for line in self.taken if line.path != path]
+            self.changed = [line for line in self.changed if line.path != path]
+        self.values[path] = value
+
     def config(self) -> TrainConfig:
         """The settings of Chorus; those that the other program has nothing for have our defaults."""
         return config_from_values(nested(self.values), "the imported settings")
@@ -77,7 +84,7 @@ class ImportResult:
             yield f"{title}: {len(given)}"
             yield from (f"  {line}" for line in given)
             if assumed := [line for line in lines if not line.is_given]:
-                yield f"  Not in the file, so {self.program}'s default is written:"
+                yield f"  Not in the file, so the default of {self.program} is written:"
                 yield from (f"    {line}" for line in assumed)
 
 

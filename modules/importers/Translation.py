@@ -64,7 +64,7 @@ class Translation:
         if problem := problem_with_value(path, value):
             self.result.left.append(Line(theirs, why=problem.rstrip("."), is_given=is_given))
             return
-        self.result.values[path] = value
+        self.result.replace(path, value)
         lines = self.result.changed if why else self.result.taken
         text = ", ".join(map(str, value)) if isinstance(value, list) and value else show_value(value)
         lines.append(Line(theirs, f"{path} {text}", why, path, is_given))
@@ -101,7 +101,7 @@ class Translation:
             try:
                 self._values[name] = read_as(setting.kind, self.given[name])
             except ValueError as error:
-                used = f"; {self.program.label}'s default, {show_value(setting.default)}, is used"
+                used = f"; {self.program.whose} default, {show_value(setting.default)}, is used"
                 self.result.left.append(Line(shown(name, self.given[name]), why=f"{error}{used}"))
                 del self.given[name]
 
@@ -139,5 +139,5 @@ class Translation:
         if is_secret(name, value):
             self.result.left.append(Line(name, why="it seems to be a token or a password, which is never imported"))
         else:
-            why = f"{self.program.label}'s table has no such setting: look for its meaning in docs/settings.md"
+            why = f"{self.program.whose} table has no such setting: look for its meaning in docs/settings.md"
             self.result.left.append(Line(shown(name, value), why=why))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from modules.config.errors import UserError
-from modules.importers import onetrainer
+from modules.importers import onetrainer, sd_scripts
 from modules.importers.ImportResult import ImportResult
 from modules.importers.read_file import read_content
 
@@ -27,7 +27,7 @@ class Importer(Protocol):
     def translate(self, path: Path, content: Any) -> ImportResult: ...
 
 
-IMPORTERS: tuple[Importer, ...] = (onetrainer,)
+IMPORTERS: tuple[Importer, ...] = (onetrainer, sd_scripts)
 LISTS = ("concepts", "sampling.samples", "embeddings")
 
 
@@ -50,6 +50,8 @@ def is_foreign(path: str | Path, content: Any) -> bool:
 
 
 def _import_file(path: Path) -> ImportResult:
+    if path.is_dir():
+        return sd_scripts.translate_folder(path)
     content = read_content(path)
     for importer in IMPORTERS:
         if importer.recognizes(path, content):

@@ -28,7 +28,39 @@ ONETRAINER = json.dumps(
         "resolution": "512,768",
     }
 )
-EXAMPLES = {"settings.json": ONETRAINER}
+COMMAND = """DIM=16
+accelerate launch --num_processes 2 sdxl_train_network.py --pretrained_model_name_or_path="a b.safetensors" \\
+  --network_module networks.lora --network_dim=$DIM --network_args conv_dim=4 "algo=loha" --unet_lr 1e-4 \\
+  --optimizer_type AdaFactor --optimizer_args "betas=0.9,0.99" relative_step=False --text_encoder_lr 1e-5 2e-5 \\
+  --resolution=768,512 --enable_bucket --min_bucket_reso 256 --train_data_dir nowhere --min_snr_gamma 5 \\
+  --save_every_n_steps 100 --save_last_n_steps 300 --max_token_length 225
+"""
+DATASET = """[general]
+enable_bucket = true
+[[datasets]]
+resolution = [768, 512]
+batch_size = 2
+[[datasets.subsets]]
+image_dir = 'C:\\a'
+num_repeats = 2
+caption_extension = "txt"
+color_aug = true
+"""
+ARGUMENTS = """pretrained_model_name_or_path = "sdxl.safetensors"
+network_module = "networks.lora"
+[more]
+network_args = ["conv_dim=4"]
+learning_rate = 1e-4
+"""
+PROMPTS = "a cat --n bad --w 768 --h 512 --d 7 --l 6.5 --s 20\na dog\n"
+EXAMPLES = {
+    "settings.json": ONETRAINER,
+    "train.sh": COMMAND,
+    "train.bat": COMMAND.replace("\\\n", "^\n").replace("$DIM", "%DIM%"),
+    "data.toml": DATASET,
+    "config.toml": ARGUMENTS,
+    "prompts.txt": PROMPTS,
+}
 ODD = [
     None, True, -1, 0, 1e400, "", "nan", "-inf", "\udc80", [], {}, [{}], [[1]], "x" * 200, 10**30, 0.5, "0x10", [None],
     {"a": {"b": 1}},

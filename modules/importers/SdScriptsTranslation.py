@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from modules.config.families import load_families
+from modules.config.methods import METHODS
+from modules.config.other_programs import ForeignSetting, load_program
+from modules.importers.Translation import Translation
+
+
+class SdScriptsTranslation(Translation):
+    """The arguments of one of sd-scripts' training scripts.
+
+    script: the file's name, which tells what trains; its defaults hold. folder: where relative paths start.
+    """
+
+    def __init__(self, given: Mapping[str, Any], script: str, folder: Path):
+        program = load_program("sd_scripts")
+        defaults = program.facts["script_defaults"].get(script.partition("_")[0], {})
+        super().__init__(program, given, defaults)
+        self.script = script
+        self.folder = folder
+        method, family = program.facts["scripts"][script]
+        self.method = METHODS[method]
+        self.family = load_families()[family]
+
+    @property
+    def is_flow(self) -> bool:
+        """Whether the model is a flow model."""
+        return self.family.objective == "flow"
+
+    def take_text(self, setting: ForeignSetting) -> None:
+        """A text that is left as it is if it is given."""
+        if self.is_given(setting.name):
+            self.take(setting.here, self[setting.name], setting.name)
+
+
+def pairs(entries: Any) -> dict[str, str]:
+    """The "name=value" entries of a list of arguments, or of one text."""
+    words = entries.split() if isinstance(entries, str) else entries if isinstance(entries, list) else []
+    found = (str(word).partition("=") for word in words)
+    return {name.strip(): value.strip() for name, equals, value in found if equals}
