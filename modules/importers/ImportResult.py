@@ -46,6 +46,11 @@ class ImportResult:
     changed: list[Line] = field(default_factory=list)
     left: list[Line] = field(default_factory=list)
 
+    @property
+    def has_concepts(self) -> bool:
+        """Whether there are folders of images among the settings."""
+        return any(path.startswith("concepts.") for path in self.values)
+
     def replace(self, path: str, value: Any) -> None:
         """Set a value, which takes the place of an earlier one and of its line."""
         if path in self.values:
@@ -63,21 +68,21 @@ class ImportResult:
         Raises UserError if there are no concepts.
         """
         values = {path: value for path, value in self.values.items() if path.startswith(DATA)}
-        if not any(path.startswith("concepts.") for path in values):
+        if not self.has_concepts:
             raise UserError(f"the settings of {self.program} name no folder of images: import a file that does.")
         lists = ([line for line in lines if line.path.startswith(DATA)] for lines in (self.taken, self.changed))
         taken, changed = lists
         return ImportResult(self.program, values, taken, changed, list(self.left))
 
     def text(self) -> str:
-        """The three lists, as a terminal shows them."""
+        """The three lists, first those that need to be read."""
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
         titles = (
-            ("Taken", self.taken),
             ("Taken, with another meaning here", self.changed),
             ("Not taken", self.left),
+            ("Taken, with the same meaning", self.taken),
         )
         for title, lines in titles:
             given = [line for line in lines if line.is_given]

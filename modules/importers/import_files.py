@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from modules.config.errors import UserError
+from modules.config.errors import ConfigError, UserError
 from modules.importers import onetrainer, sd_scripts
 from modules.importers.ImportResult import ImportResult
 from modules.importers.read_file import read_content
@@ -44,8 +44,12 @@ def import_files(paths: Sequence[str | Path]) -> ImportResult:
     return result
 
 
-def is_foreign(path: str | Path, content: Any) -> bool:
-    """Whether a settings file with this content is of another program, and not of Chorus."""
+def is_foreign(path: str | Path) -> bool:
+    """Whether a settings file is of another program, and not of Chorus; False if it can't be read."""
+    try:
+        content = read_content(Path(path))
+    except ConfigError:
+        return False
     return any(importer.recognizes(Path(path), content) for importer in IMPORTERS)
 
 

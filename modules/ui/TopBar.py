@@ -15,6 +15,8 @@ from modules.config.describe import settings_by_path
 from modules.config.errors import ConfigError, UserError
 from modules.config.files import load_config
 from modules.config.show_value import show_value
+from modules.importers.import_files import import_files, is_foreign
+from modules.importers.ImportResult import ImportResult
 from modules.ui.models.path_picker import PathQuestion
 from modules.ui.models.Preferences import MAX_RECENT
 from modules.ui.theme import Theme
@@ -23,12 +25,14 @@ from modules.ui.widgets.fitting import FittedButton, FittedMenu
 from modules.ui.widgets.SettingsSearch import SettingsSearch
 from modules.ui.widgets.Tooltip import Tooltip
 from modules.ui.windows.ChangesWindow import Changes, ChangesWindow
+from modules.ui.windows.ImportWindow import ImportWindow
 from modules.ui.windows.PresetWindow import PresetWindow
 
 if TYPE_CHECKING:
     from modules.ui.App import App
 
 FILE_TYPES = [("Settings", "*.yaml *.yml *.json")]
+OPENED_TYPES = [*FILE_TYPES, ("Settings of other trainers", "*.json *.toml *.sh *.bat *.cmd *.ps1 *.txt")]
 PRESET_WIDTH, FAMILY_WIDTH, METHOD_WIDTH = 160, 215, 170
 MIN_RIGHT = 400  # unscaled pixels for search, family and method side by side
 
@@ -85,8 +89,11 @@ class TopBar(ctk.CTkFrame):
 
     def open_file(self, path: str | Path = "") -> None:
         """Load the settings of a file; ask for one if none is given."""
-        chosen = path or ask_path(self.app, PathQuestion("file", "Open settings", os.curdir, types=FILE_TYPES))
+        chosen = path or ask_path(self.app, PathQuestion("file", "Open settings", os.curdir, types=OPENED_TYPES))
         if not chosen:
+            return
+        if is_foreign(chosen):
+            self._import(Path(chosen))
             return
         try:
             self.app.settings.load_file(chosen)
@@ -94,6 +101,22 @@ class TopBar(ctk.CTkFrame):
             self.app.show_message(str(error), "error")
         else:
             self._remember()
+
+    def _import(self, path: Path) -> None:
+        """Show what becomes of another program's settings, and take them if that is wanted."""
+
+        def take(result: ImportResult, data_only: bool) -> None:
+            try:
+                self.app.settings.load_imported(result, path.name, data_only)
+            except ConfigError as error:
+                self.app.show_message(str(error), "error")
+            else:
+                self.app.show_message(f"Imported from {path.name}. Undo brings the settings before back.", "info")
+
+        def show(result: ImportResult) -> None:
+            open_window(self.app, ImportWindow, path.name, result, take)
+
+        self.app.in_background(lambda: import_files([path]), show)
 
     def _use(self, names: list[str]) -> None:
         kind, _, name = names[0].partition(":")

@@ -21,6 +21,7 @@ from modules.config.explain import generic_path
 from modules.config.files import config_from_values, load_values, save_config, to_values
 from modules.config.presets import load_preset
 from modules.config.TrainConfig import TrainConfig
+from modules.importers.ImportResult import ImportResult
 from modules.session.following import run_of_record
 from modules.session.RunFolder import RunFolder
 from modules.session.working_folder import absolute_path
@@ -252,6 +253,30 @@ class SettingsModel:
         config = config_from_values(load_values(path), str(path))
         before = self._snapshot()
         self._take(config, *_origin(path))
+        self._commit(before, set())
+
+    def load_imported(self, result: ImportResult, name: str, data_only: bool = False) -> None:
+        """Take settings that were imported from another program's file, which saving never writes to.
+
+        name: what they are called. data_only: take the concepts and the settings of the data, and keep all others.
+        Raises ConfigError, leaving everything unchanged, if they can't be used.
+        """
+        config = result.config()
+        if data_only:
+            values = to_values(self._config)
+            imported = to_values(config)
+            values["concepts"] = imported["concepts"]
+            for path in result.values:
+                section, _, setting = path.partition(".")
+                if section == "data":
+                    values["data"][setting] = imported["data"][setting]
+            config = config_from_values(values, name)
+        before = self._snapshot()
+        if data_only:
+            baseline = self._baseline
+            self._take(config, self.preset_name, self.source_file, self.source_run, baseline)
+        else:
+            self._take(config, name)
         self._commit(before, set())
 
     def load_run(self, folder: Path) -> None:
