@@ -17,7 +17,15 @@ SIZES = ((32, 32),) * 5 + ((48, 32),) * 3 + ((32, 48),) * 3
 STEPS = 6
 
 # Where the claim is about what ranks and those above them do, not about how they come to be.
-FORKED = ("alone", "slurm", "forked spawn", "forked own torchrun", "forked torchrun", "forked agent")
+FORKED = (
+    "alone",
+    "slurm",
+    "forked spawn",
+    "forked own torchrun",
+    "forked torchrun",
+    "forked agent",
+    "forked accelerate",
+)
 
 Start = Callable[..., StartedRun]
 

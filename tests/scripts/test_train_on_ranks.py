@@ -1,7 +1,8 @@
 """scripts/train.py on two ranks, by each launcher: real processes, a tiny model, CPUs.
 
 As users start it where the claim is about the start; else forked, see FORKED in conftest.py. More complete starts are
-in test_odd_folder.py, by spawn and by torchrun, and in trainer/test_two_hosts.py, by the torchrun of Chorus.
+in test_odd_folder.py, by spawn, in test_examples.py, by accelerate, and in trainer/test_two_hosts.py, by the torchrun
+of Chorus.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ GONE_SECONDS = 5.0
 LIMIT = {"CHORUS_HEARTBEAT_SECONDS": "training=6"}  # a step takes a fiftieth of that
 
 slow = pytest.mark.slow
-OF_RANKS = ("spawn", "forked own torchrun", "forked torchrun", pytest.param("accelerate", marks=slow), "slurm")
+OF_RANKS = ("spawn", "forked own torchrun", "forked torchrun", "forked accelerate", "slurm")
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +120,7 @@ class TestLaunchers:
 
     @pytest.mark.parametrize("launcher", OF_RANKS)
     def test_a_store_that_is_open_to_the_network_is_told_once(self, launcher, finished):
-        is_open = launcher in ("forked torchrun", "accelerate")
+        is_open = launcher in ("forked torchrun", "forked accelerate")
         assert finished(launcher).output.count("of all network interfaces, where others can disturb") == is_open
 
     @pytest.mark.parametrize("launcher", ["spawn", "forked own torchrun"])
