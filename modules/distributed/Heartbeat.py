@@ -10,7 +10,7 @@ from typing import Literal
 
 from modules.config.errors import UserError
 
-Phase = Literal["loading", "joining", "caching", "training", "sampling", "saving", "waiting"]
+Phase = Literal["loading", "joining", "caching", "training", "sampling", "saving", "waiting", "measuring"]
 
 # Seconds without a beat before a rank counts as hung, by phase. Loading reads files of many GB; joining has its own
 # limits; a first training step compiles kernels; waiting is bounded by the phases of the other ranks.
@@ -22,6 +22,7 @@ PHASE_LIMITS: dict[Phase, float] = {
     "sampling": 1800,
     "saving": 1800,
     "waiting": 600,
+    "measuring": 600,
 }
 LIMIT_VARIABLE = "CHORUS_HEARTBEAT_SECONDS"  # overrides the limits: "60" for every phase, "training=60" for one
 

@@ -50,6 +50,14 @@ FIRST_PORT = 12355
 PROGRAM_NAME, RESULT_NAME = "program", "result"  # function with arguments, and what it has returned, in the run folder
 
 
+class RanksFailed(UserError):
+    """record: what exit.json says of it, such as `rank`, `kind` and `phase`. folder: with the records of the launch."""
+
+    def __init__(self, record: Mapping[str, Any], folder: Path):
+        super().__init__(record["text"])
+        self.record, self.folder = record, folder
+
+
 def launch_distributed_training(
     train_fn: Callable[..., Any] = distributed_train_worker,
     world_size: int | None = None,
@@ -85,16 +93,32 @@ def launch_distributed_training(
     if num_ranks == 1:
         print_line("Training on one device, in this process.")
         return _train_here(train_fn, kwargs)
+    return launch_ranks(train_fn, num_ranks, backend, kwargs, TerminalCallbacks(sys.stderr))
+
+
+def launch_ranks(
+    train_fn: Callable[..., Any],
+    num_ranks: int,
+    backend: Backend | None,
+    kwargs: Mapping[str, Any],
+    callbacks: TrainCallbacks,
+    falls_back: bool = True,
+) -> Any:
+    """Calls `train_fn(rank, num_ranks, **kwargs)` on new ranks; returns rank 0's result, None if they were stopped.
+
+    callbacks: told about stops, warnings and failures. falls_back: whether one process trains alone if they can't join.
+    Raises RanksFailed, and UserError if something can't be sent.
+    """
     path = Path(tempfile.mkdtemp(prefix="chorus-launch-"))
     code = FAILED
     try:
         # by a file: through the pipe to a rank that is still importing, they would hold up those after it
         (path / PROGRAM_NAME).write_bytes(_packed(train_fn, kwargs))
-        code = _supervise(RunFolder(path), num_ranks, backend)
+        code = _supervise(RunFolder(path), num_ranks, backend, callbacks, falls_back)
         if code == FAILED:
             record = RunFolder(path).read_exit()
             assert record is not None  # a supervisor that returns has written it
-            raise UserError(record["text"])
+            raise RanksFailed(record, path)
         return _unpacked((path / RESULT_NAME).read_bytes()) if (path / RESULT_NAME).exists() else None
     finally:
         if code == FAILED:
@@ -114,10 +138,12 @@ def _train_here(train_fn: Callable[..., Any], kwargs: dict) -> Any:
         enter_rank(outer)
 
 
-def _supervise(folder: RunFolder, num_ranks: int, backend: Backend | None) -> int:
+def _supervise(
+    folder: RunFolder, num_ranks: int, backend: Backend | None, callbacks: TrainCallbacks, falls_back: bool
+) -> int:
     """Runs the ranks and returns the exit code of Supervisor."""
     folder.create()
-    started, callbacks = time.time(), TerminalCallbacks(sys.stderr)
+    started = time.time()
     with contextlib.ExitStack() as claims:
 
         def make_launcher(attempt: int, resume: bool) -> Launcher:
@@ -135,6 +161,8 @@ def _supervise(folder: RunFolder, num_ranks: int, backend: Backend | None) -> in
 
         def train_alone(failure: Failure) -> bool:
             nonlocal num_ranks
+            if not falls_back:
+                return False
             callbacks.on_warning(f"{failure.text} One process trains alone instead, with the batch size of one rank.")
             num_ranks = 1
             return True

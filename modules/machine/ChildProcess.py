@@ -79,12 +79,12 @@ class ChildProcess:
             raise
         return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
-    def cancel(self, by_force: bool = False) -> None:
-        """End it, or keep it from starting. by_force: also if it would handle the signal."""
+    def cancel(self) -> None:
+        """Ask it to end (SIGTERM; on Windows it just ends), or keep it from starting."""
         with self._lock:
             self.is_cancelled = True
             if self.process is not None:
-                (self.process.kill if by_force else self.process.terminate)()
+                self.process.terminate()
 
     def end(self) -> None:
         """`cancel`, and wait until it has ended; by force if it takes longer than END_SECONDS."""

@@ -34,6 +34,6 @@ def test_an_invalid_value_is_refused_in_one_sentence(text):
         read_limits({LIMIT_VARIABLE: text})
     assert str(refused.value) == (
         f"CHORUS_HEARTBEAT_SECONDS is {text!r}: it must be a number of seconds above 0, such as 60, or one for a "
-        "phase (loading, joining, caching, training, sampling, saving, waiting), such as training=60; correct it, or "
-        "unset it."
+        "phase (loading, joining, caching, training, sampling, saving, waiting, measuring), such as training=60; "
+        "correct it, or unset it."
     )

@@ -36,14 +36,13 @@ def test_one_that_was_cancelled_does_not_start():
     assert child.process is None
 
 
-@pytest.mark.parametrize("by_force", [False, True])
-def test_one_that_is_cancelled_while_another_thread_waits_ends(by_force):
+def test_one_that_is_cancelled_while_another_thread_waits_ends():
     child = started("import time; print(1, flush=True); time.sleep(600)")
     heard = threading.Event()
     waiting = threading.Thread(target=child.wait, kwargs={"heard": lambda line: heard.set()})
     waiting.start()
     assert heard.wait(300)
-    child.cancel(by_force)
+    child.cancel()
     waiting.join(300)
     assert not child.is_running
 

@@ -55,7 +55,7 @@ class CommunicationTest:
 
     def cancel(self) -> None:
         """End the test if it is running."""
-        self._child.cancel(by_force=True)
+        self._child.cancel()
 
 
 def read_result(result: dict) -> Measured:
