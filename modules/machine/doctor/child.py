@@ -38,5 +38,5 @@ def run_child(command: Sequence[str], seconds: float, folder: str | os.PathLike 
     return ChildAnswer(done.returncode, _text(done.stdout), _text(done.stderr))
 
 
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace").replace("\r\n", "\n")
+def _text(data: bytes | None) -> str:
+    return (data or b"").decode("utf-8", "replace").replace("\r\n", "\n")
