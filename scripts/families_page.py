@@ -13,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from modules.families.conditions import FirstFrame, Inpainting, Layers, References  # noqa: E402
 from modules.families.Family import Family  # noqa: E402
 from modules.families.LayerNames import LayerNames  # noqa: E402
 from modules.families.registry import FAMILIES  # noqa: E402
@@ -106,23 +107,24 @@ def with_families(readme: str, families: Iterable[Family]) -> str:
 
 def _makes(family: Family) -> str:
     if family.frame_step:
-        return f"videos from {_starts_from(family)}" + ("" if family.needs_first_frame else "; images from text")
-    if family.layered:
+        also = "" if family.fact(FirstFrame, "needed") else "; images from text"
+        return f"videos from {_starts_from(family)}{also}"
+    if family.has(Layers):
         return "the layers of an image"
-    if family.inpainting:
+    if family.has(Inpainting):
         return "the masked part of an image"
-    if family.needs_references:
+    if family.fact(References, "needed"):
         return "images from reference images"
-    return "images from text" + (", also with reference images" if family.max_references else "")
+    return "images from text" + (", also with reference images" if family.has(References) else "")
 
 
 def _starts_from(family: Family) -> str:
-    if family.needs_last_frame:
+    if family.fact(FirstFrame, "last") == "needed":
         return "their first and last frame"
-    first = "their first frame" + (", also with the last" if family.takes_last_frame else "")
-    if family.needs_first_frame:
+    first = "their first frame" + (", also with the last" if family.fact(FirstFrame, "last") else "")
+    if family.fact(FirstFrame, "needed"):
         return first
-    return f"text or {first}" if family.image_pipeline else "text"
+    return f"text or {first}" if family.has(FirstFrame) else "text"
 
 
 def _image_row(family: Family) -> tuple[str, ...]:
@@ -135,7 +137,7 @@ def _video_row(family: Family) -> tuple[str, ...]:
 
 
 def _parts(family: Family) -> tuple[str, ...]:
-    pipelines = dict.fromkeys((*family.pipelines, *filter(None, [family.image_pipeline])))
+    pipelines = dict.fromkeys((*family.pipelines, *filter(None, [family.fact(FirstFrame, "pipeline")])))
     model = family.published
     denoiser = _class_names([model.denoiser.class_name]) if model else ""
     encoders = [encoder.class_name for encoder, _ in model.text_encoders] if model else []

@@ -9,7 +9,6 @@ done where that model, or the layers that get adapters or are quantized, are not
 
 import hashlib
 import json
-import math
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, fields
@@ -47,9 +46,8 @@ TRANSLATED: dict[str, Callable[[Family], Any]] = {
     "takes_chunks": lambda family: family.text.takes_chunks,
     "lora_targets": lambda family: list(family.lora_targets),
     "embedding_keys": lambda family: list(family.embedding_keys),
-    "reference_pixels": lambda family: math.prod(family.reference_size(1.0)) if family.reference_size else 0,
+    "conditions": lambda family: {condition.name: condition.facts for condition in family.conditions},
     "frames_per_token": lambda family: family.frames_per_token or family.frame_step,
-    "takes_first_frame": lambda family: bool(family.image_pipeline),
     "has_kohya_loras": lambda family: bool(family.kohya_prefixes),
     "training_timesteps": lambda family: family.training_timesteps and asdict(family.training_timesteps),
     "experts": lambda family: family.experts is not None,

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from modules.families.conditions import FirstFrame, Inpainting
 from modules.families.Family import DenoiserCall, Family
 from modules.families.inpainting import num_mask_channels
 from modules.families.PublishedModel import Component
@@ -59,12 +60,12 @@ def denoiser_call(family: Family, side: int) -> Callable[[nn.Module], object]:
         timestep, guidance = torch.empty(1), torch.empty(1)
         given = {"sizes": torch.empty(1, 6)}
     packed, shape = family.pack(latents), tuple(latents.shape)
-    if family.needs_first_frame:
-        given["first_frame"] = latents[:, :, :1] if family.encode_first else latents
+    if family.fact(FirstFrame, "needed"):
+        given["first_frame"] = latents[:, :, :1] if family.fact(FirstFrame, "encode") else latents
     if family.published.image_features:
         given["image_features"] = torch.empty(1, *family.published.image_features, device="meta")
-    if family.inpainting:
-        channels = num_mask_channels(family.inpainting, side // shape[-1]) + shape[1]
+    if family.has(Inpainting):
+        channels = num_mask_channels(family.fact(Inpainting, "resolution"), side // shape[-1]) + shape[1]
         given["inpainting"] = torch.empty(1, channels, *shape[2:], device="meta")
 
     def call(model: nn.Module) -> object:

@@ -20,6 +20,7 @@ from modules.config.errors import UserError
 from modules.config.installation import command_name
 from modules.config.SampleConfig import DEFAULT_LAYERS, MAX_LAYERS, MAX_SIDE
 from modules.config.visible_text import visible_line
+from modules.families.conditions import FirstFrame
 from modules.session.out_of_memory import is_out_of_memory, is_out_of_system_memory
 from modules.session.printing import print_line, print_text
 from modules.session.writable import check_writable
@@ -35,7 +36,8 @@ def main(argv: list[str] | None = None) -> int:
     escape_unprintable()
     try:
         check_writable("--out", args.out)  # before minutes of work
-        from modules.data.references import check_mask, image_files, refused_references
+        from modules.data.conditions.inpainting import check_mask
+        from modules.data.sample_images import image_files, refused_images
         from modules.distributed.Runtime import default_device
         from modules.families.registry import family_of_pipeline
         from modules.session.names import safe_file_name
@@ -62,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
         )
         references = tuple(file for path in args.reference for file in image_files(path))
         family = family_of_pipeline(pipe)
-        if refused := refused_references(references, family):
+        if refused := refused_images(references, family):
             raise UserError(f"--reference: {refused}")
         check_mask(args.mask, "".join(references[:1]), family, "--mask", "--reference")
         check_frames(args.frames, family, len(references))
@@ -204,7 +206,7 @@ def check_frames(num_frames: int, family: Family | None, num_references: int) ->
         problem = frame_problem("--frames", num_frames, family.label, family.frame_step)
         if problem:
             raise DataError.of(problem)
-        if family.takes_last_frame and num_references > 1 and num_frames == 1:
+        if family.fact(FirstFrame, "last") and num_references > 1 and num_frames == 1:
             raise DataError("--frames 1: there is nothing between the two images; set it to 33, for one.")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 from modules.config.TrainConfig import TrainConfig
+from modules.families.conditions import FirstFrame, Inpainting, References, Sizes
 
 
 def make_vae(base: Any) -> Any:
@@ -196,7 +197,8 @@ def largest_side(config: TrainConfig, family: Any) -> int:
 
 def reference_size(family: Any, width: int, height: int) -> tuple[int, int]:
     """Of a reference image beside an image of that size."""
-    return family.reference_size(width / height) if family.reference_size else (width, height)
+    size_for = family.fact(References, "size")
+    return size_for(width / height) if size_for else (width, height)
 
 
 def make_inputs(base: Any, count: int, width: int, height: int, frames: int) -> dict[str, Any]:
@@ -211,17 +213,19 @@ def make_inputs(base: Any, count: int, width: int, height: int, frames: int) -> 
     latents = torch.empty(count, *shape, device=GPU)
     timestep = torch.full((count,), 500.0)
     given: dict[str, Any] = {}
-    if family.takes_sizes:
+    if family.has(Sizes):
         given["sizes"] = torch.zeros(count, 6).to(GPU)
-    if family.needs_first_frame:
-        given["first_frame"] = latents[:, :, :1] if family.encode_first else latents
+    if family.fact(FirstFrame, "needed"):
+        given["first_frame"] = latents[:, :, :1] if family.fact(FirstFrame, "encode") else latents
     if features := family.published.image_features:
         given["image_features"] = torch.empty(count, *features, device=GPU)
-    if family.max_references == 1 or family.needs_references:  # made for it
+    if family.fact(References, "most") == 1 or family.fact(References, "needed"):  # made for it
         shape = family.codec.shape(make_vae(base), *reference_size(family, width, height), 1)
         given["references"] = [[row] for row in torch.empty(count, *shape, device=GPU)]
-    if family.inpainting:
-        channels = num_mask_channels(family.inpainting, height // latents.shape[-2]) + latents.shape[1]
+    if family.has(Inpainting):
+        channels = (
+            num_mask_channels(family.fact(Inpainting, "resolution"), height // latents.shape[-2]) + latents.shape[1]
+        )
         given["inpainting"] = torch.empty(count, channels, *latents.shape[2:], device=GPU)
     text = make_text(family, count)
     return {"noised": latents, "timestep": timestep.to(GPU), "text": text, "given": given, "host_timestep": timestep}
@@ -232,7 +236,7 @@ def make_batch(config: TrainConfig, base: Any) -> Any:
     import torch
 
     from modules.data.Batch import Batch
-    from modules.machine.passing_memory import layers_at_once
+    from modules.machine.passing_memory import images_at_once
     from modules.methods.registry import METHODS
     from scripts.simulated_gpu import GPU
 
@@ -246,7 +250,7 @@ def make_batch(config: TrainConfig, base: Any) -> Any:
         shape = family.codec.shape(make_vae(base), side, side, 1)
         pixels = torch.empty(count, 3, side, side, device=GPU)
         return Batch(**fixed, noise=torch.empty(count, *shape, device=GPU), pixels=pixels)
-    inputs = make_inputs(base, count, side, side, config.data.frames * layers_at_once(config))
+    inputs = make_inputs(base, count, side, side, config.data.frames * images_at_once(config))
     return Batch(
         **fixed,
         noise=torch.empty_like(inputs["noised"]),

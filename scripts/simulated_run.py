@@ -17,7 +17,7 @@ from unittest import mock
 
 from modules.config.TrainConfig import TrainConfig
 from modules.machine.memory_estimate import CUDA_BYTES
-from modules.machine.passing_memory import ALLOCATOR, layers_at_once
+from modules.machine.passing_memory import ALLOCATOR, images_at_once
 from scripts.simulated_model import (
     encode_text,
     largest_side,
@@ -234,7 +234,7 @@ def _sample(config: TrainConfig, base: Any, loop: Any) -> int:
     samples = [sample for sample in config.sampling.samples if sample.enabled]
     sample = max(samples, key=lambda each: _area(sample_size(each, config.data)) * sample_frames(each, config))
     width, height = (side // family.align * family.align for side in sample_size(sample, config.data))
-    frames = sample_frames(sample, config) * layers_at_once(config)
+    frames = sample_frames(sample, config) * images_at_once(config)
     count = min(config.sampling.batch_size, sum(each.count for each in samples))
     guided = count * (2 if _is_guided_at_once(family) else 1)
     with torch.no_grad():

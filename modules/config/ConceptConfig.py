@@ -5,16 +5,14 @@ from pydantic.dataclasses import dataclass
 
 from modules.config.AugmentationConfig import AugmentationConfig
 from modules.config.families import (
-    families_inpainting,
+    families_taking,
     families_taking_clips,
-    families_taking_references,
-    families_with,
 )
 from modules.config.setting import MAX_SIDE, STRICT, Float, Int, Str, section, setting
 
 TABLE = {".captions": ["table"]}
 PRESERVED = {"loss.output_preservation": [True]}
-USES_MASKS = {"loss.masked_training or family": [True, *families_inpainting()]}
+USES_MASKS = {"loss.masked_training or family": [True, *families_taking("inpainting")]}
 
 
 @dataclass(config=STRICT)
@@ -87,7 +85,7 @@ class ConceptConfig:
         group="data",
         format="folder",
         scope="machine",
-        visible_when={"family": families_taking_references()},
+        visible_when={"family": families_taking("references", without="layers")},
     )
     layer_folder: Str = setting(
         "",
@@ -98,7 +96,7 @@ class ConceptConfig:
         group="data",
         format="folder",
         scope="machine",
-        visible_when={"family": families_with(layered=True)},
+        visible_when={"family": families_taking("layers")},
     )
     mask_folder: Str = setting(
         "",

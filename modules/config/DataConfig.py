@@ -4,16 +4,14 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from modules.config.families import (
-    families_choosing_first_frames,
-    families_choosing_last_frames,
-    families_inpainting,
+    families_taking,
     families_taking_clips,
 )
 from modules.config.methods import methods_that
 from modules.config.setting import MAX_SIDE, STRICT, Float, Int, VisibleWhen, setting
 
 INPAINTING: VisibleWhen = {
-    "family": families_inpainting(),
+    "family": families_taking("inpainting"),
     "method": methods_that(lambda method: method.uses_denoiser),
 }
 
@@ -93,7 +91,7 @@ class DataConfig:
         group="data",
         ge=0,
         le=1,
-        visible_when={"family": families_choosing_first_frames()},
+        visible_when={"family": families_taking("first_frame", needed=False)},
     )
     last_frame: Float = setting(
         0.0,
@@ -104,7 +102,7 @@ class DataConfig:
         group="data",
         ge=0,
         le=1,
-        visible_when={"family": families_choosing_last_frames()},
+        visible_when={"family": families_taking("first_frame", last="optional")},
     )
     inpainting_shapes: Literal["mixed", "rectangles", "ellipses", "strokes"] = setting(
         "mixed",

@@ -1,11 +1,9 @@
 from pydantic.dataclasses import dataclass
 
 from modules.config.families import (
-    families_inpainting,
+    families_taking,
     families_taking_clips,
     families_taking_images,
-    families_taking_last_frames,
-    families_with,
 )
 from modules.config.setting import MAX_SIDE, STRICT, Float, Int, Str, setting
 
@@ -54,7 +52,7 @@ class SampleConfig:
         group="sampling",
         format="file",
         scope="machine",
-        visible_when={"family": families_taking_last_frames()},
+        visible_when={"family": families_taking("first_frame", takes_last=True)},
     )
     mask: Str = setting(
         "",
@@ -66,7 +64,7 @@ class SampleConfig:
         group="sampling",
         format="file",
         scope="machine",
-        visible_when={"family": families_inpainting()},
+        visible_when={"family": families_taking("inpainting")},
     )
     seed: Int = setting(
         42,
@@ -114,7 +112,7 @@ class SampleConfig:
         group="sampling",
         ge=1,
         le=MAX_LAYERS,
-        visible_when={"family": families_with(layered=True)},
+        visible_when={"family": families_taking("layers")},
     )
     steps: Int = setting(
         25,

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from modules.config.families import load_families
 from modules.config.methods import facts_of
-from modules.config.problems import Problem, Remedy, set_to
+from modules.config.problems import Problem, set_to
 
 if TYPE_CHECKING:
-    from modules.config.families import FamilyInfo
     from modules.config.SampleConfig import SampleConfig
     from modules.config.TrainConfig import TrainConfig
 
@@ -21,7 +20,6 @@ class ClipRule:
     """How videos become clips.
 
     frames, selection: `data.frames` and `data.clips`. step: Family.frame_step. seed: of the run, for random starts.
-    last_frame: whether the model is given the last frame of some clips.
     """
 
     frames: int
@@ -29,7 +27,6 @@ class ClipRule:
     selection: str
     step: int
     seed: int = 0
-    last_frame: bool = False
 
 
 def clip_rule(config: TrainConfig) -> ClipRule | None:
@@ -37,16 +34,7 @@ def clip_rule(config: TrainConfig) -> ClipRule | None:
     family = load_families()[config.family]
     if not family.frame_step or config.data.frames == 1 or not facts_of(config).uses_denoiser:
         return None
-    given = last_frame_share(config) > 0
-    return ClipRule(config.data.frames, clip_fps(config), config.data.clips, family.frame_step, config.seed, given)
-
-
-def last_frame_share(config: TrainConfig) -> float:
-    """The fraction of the clips of which the model is given the last frame, too."""
-    family = load_families()[config.family]
-    if family.needs_last_frame:
-        return 1.0
-    return config.data.last_frame if family.takes_last_frame else 0.0
+    return ClipRule(config.data.frames, clip_fps(config), config.data.clips, family.frame_step, config.seed)
 
 
 def clip_fps(config: TrainConfig) -> float:
@@ -76,44 +64,6 @@ def frame_problems(config: TrainConfig) -> Iterator[Problem]:
     for setting, count in frames.items() if family.frame_step else ():
         if problem := frame_problem(setting, count, family.label, family.frame_step):
             yield problem
-    if family.takes_first_frame:
-        yield from _first_frame_problems(config, family)
-
-
-def _first_frame_problems(config: TrainConfig, family: FamilyInfo) -> Iterator[Problem]:
-    """What makes no sense for models that generate a video from its first frame."""
-    if family.needs_first_frame and config.data.frames == 1:
-        message = f"data.frames 1: {family.label} learns how an image goes on; use 33, about two seconds."
-        yield Problem("data.frames", message, remedy=set_to("data.frames", 33))
-    for number, sample in enumerate(config.sampling.samples):
-        path = f"sampling.samples.{number}.reference"
-        if not sample.enabled:
-            continue
-        if sample.reference and sample_frames(sample, config) == 1:
-            message = f"{path}: the sample would be this image alone; raise its frames or data.frames, or empty it."
-            yield Problem(path, message, remedy=Remedy("Empty", {path: ""}))
-        if family.needs_first_frame and sample.prompt and not sample.reference:
-            message = (
-                f"{path} is empty: {family.label} makes videos of images; choose one, or empty the prompt, so that a "
-                "clip of the dataset gives both."
-            )
-            yield Problem(path, message)
-        if family.needs_last_frame and sample.frames == 1:
-            path_of_frames = f"sampling.samples.{number}.frames"
-            message = f"{path_of_frames} 1: {family.label} makes videos between two images; raise it, or empty it."
-            yield Problem(path_of_frames, message, remedy=Remedy("Empty", {path_of_frames: None}))
-        if family.takes_last_frame:
-            yield from _last_frame_problems(sample, family, f"sampling.samples.{number}.last_frame", path)
-
-
-def _last_frame_problems(sample: SampleConfig, family: FamilyInfo, path: str, of_first: str) -> Iterator[Problem]:
-    """path, of_first: the settings of the sample's last and first frame."""
-    if sample.last_frame and not sample.reference:
-        message = f"{path}: there is no first frame; choose one in {of_first}, or empty it."
-        yield Problem(path, message, remedy=Remedy("Empty", {path: ""}))
-    elif family.needs_last_frame and sample.reference and not sample.last_frame:
-        message = f"{path} is empty: {family.label} makes videos between two images; choose the one that they end with."
-        yield Problem(path, message)
 
 
 def frame_problem(setting: str, num_frames: int, family: str, step: int) -> Problem | None:

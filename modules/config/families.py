@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 from modules.config.installation import ROOT
 from modules.config.methods import methods_for
@@ -31,15 +31,10 @@ class FamilyInfo:
     the key layout in which it can be written as a single file, None if it can't.
     can_train_vae, lora_targets, embedding_keys: as in Family; of the mappings only the keys, which are components.
     takes_guidance: whether its denoiser takes a guidance scale as input.
-    max_references: number of reference images that its denoiser can see. needs_references: whether it needs one.
-    reference_pixels: the area in which it sees them; 0 for that of the image.
-    layered: whether it decomposes images into layers; its only reference is then the image itself.
-    inpainting: as in Family; "" for models that see no mask.
+    conditions: name of what its denoiser sees beside text and latents -> its Condition.facts.
     frame_step, fps: as in Family; 0 for models of images.
     frames_per_token: as in Family, also where it is that of `frame_step`.
-    takes_first_frame: whether it can generate a video from its first frame.
-    needs_first_frame, takes_last_frame, needs_last_frame, min_sample_steps: as in Family.
-    has_own_sampler: as in Family.
+    min_sample_steps, has_own_sampler: as in Family.
     skips_layers: whether its CLIP encoders can leave out their last layers.
     has_kohya_loras: whether its layers have names in kohya's LoRA format.
     takes_chunks: whether its text encoders can encode prompts in chunks of 75 tokens.
@@ -64,18 +59,10 @@ class FamilyInfo:
     lora_targets: tuple[str, ...]
     embedding_keys: tuple[str, ...]
     takes_guidance: bool
-    max_references: int = 0
-    inpainting: Literal["", "latents", "pixels"] = ""
-    needs_references: bool = False
-    reference_pixels: int = 0
-    layered: bool = False
+    conditions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     frame_step: int = 0
     frames_per_token: int = 0
     fps: float = 16.0
-    takes_first_frame: bool = False
-    needs_first_frame: bool = False
-    takes_last_frame: bool = False
-    needs_last_frame: bool = False
     min_sample_steps: int = 1
     has_own_sampler: bool = False
     groups_texts: bool = False
@@ -89,6 +76,24 @@ class FamilyInfo:
     experts: bool
     text_trainable: bool = True
     memory: Mapping[str, Any] | None = field(hash=False)
+
+    @property
+    def takes_masks(self) -> bool:
+        """Whether its denoiser sees masks."""
+        return any(facts.get("takes_masks") for facts in self.conditions.values())
+
+    @property
+    def max_input_images(self) -> int:
+        """How many images of their settings its samples can start from."""
+        return sum(facts["max_images"] for facts in self.conditions.values())
+
+    def takes(self, condition: str, without: str = "") -> bool:
+        """Whether its denoiser sees a condition, and not the one `without`."""
+        return condition in self.conditions and without not in self.conditions
+
+    def fact(self, condition: str, name: str) -> Any:
+        """A fact about one of its conditions; None if it lacks that."""
+        return self.conditions.get(condition, {}).get(name)
 
     @property
     def trainable_text_encoders(self) -> tuple[str, ...]:
@@ -143,32 +148,15 @@ def families_taking_clips() -> tuple[str, ...]:
     return tuple(name for name, info in load_families().items() if info.frame_step)
 
 
-def families_choosing_first_frames() -> tuple[str, ...]:
-    """The names of the families that generate videos from text or from their first frame."""
-    return families_with(takes_first_frame=True, needs_first_frame=False)
-
-
-def families_taking_last_frames() -> tuple[str, ...]:
-    """The names of the families that can be given the last frame of a video beside the first."""
-    return families_with(takes_last_frame=True)
-
-
-def families_choosing_last_frames() -> tuple[str, ...]:
-    """The names of those that go on from the first frame alone, too."""
-    return families_with(takes_last_frame=True, needs_last_frame=False)
+def families_taking(condition: str, without: str = "", **facts: Any) -> tuple[str, ...]:
+    """The names of the families whose denoisers see a condition about which these are the facts, as `takes`."""
+    return tuple(
+        name
+        for name, info in load_families().items()
+        if info.takes(condition, without) and all(info.fact(condition, key) == value for key, value in facts.items())
+    )
 
 
 def families_taking_images() -> tuple[str, ...]:
-    """The names of the families whose samples can start from images: references, first frames, images to change."""
-    with_references = families_taking_references() + families_with(layered=True)
-    return with_references + families_with(takes_first_frame=True) + families_inpainting()
-
-
-def families_taking_references() -> tuple[str, ...]:
-    """The names of the families whose denoisers can see reference images of a folder."""
-    return tuple(name for name, info in load_families().items() if info.max_references and not info.layered)
-
-
-def families_inpainting() -> tuple[str, ...]:
-    """The names of the families that paint a part of an image, which a mask shows."""
-    return tuple(name for name, info in load_families().items() if info.inpainting)
+    """The names of the families whose samples can start from images."""
+    return tuple(name for name, info in load_families().items() if info.max_input_images)

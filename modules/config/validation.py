@@ -18,14 +18,14 @@ from modules.config.rules import (
     ranks,
     trained_parts,
 )
+from modules.config.rules.conditions import condition_problems
 from modules.config.TrainConfig import TrainConfig
 
 RULES = (
     model.base_problems,
     model.family_problems,
     data.concept_problems,
-    data.reference_problems,
-    data.layer_problems,
+    condition_problems,
     data.held_out_problems,
     data.tag_problems,
     data.share_problems,
@@ -43,7 +43,6 @@ RULES = (
     noise_and_loss.loss_problems,
     optimizer.rounding_problems,
     noise_and_loss.mask_problems,
-    data.image_to_video_problems,
     data.regularization_problems,
     optimizer.rate_problems,
     optimizer.own_step_problems,

@@ -33,10 +33,12 @@ class Batch:
         first_frame: [B, C, F, H, W], normalized latents of the clips with gray in place of all frames but the first
             (and the last, see `last_given`); or what the family's FirstFrame encodes.
         last_given: bool[B], clips whose `first_frame` shows the last frame, too.
-        first_given: bool[B], clips whose first latent frame gets no noise and is no part of the loss.
+        first_given: bool[B], clips whose first latent frame is `clean`.
         image_features: [B, tokens, width], what an image encoder makes of the first frames.
         inpainting: [B, M + C, h, w], for families that paint a part of an image: the mask as they see it, 1 where they
             paint, and normalized latents of the image with gray in place of that part.
+    clean: bool, in a shape that broadcasts to that of the latents: what of them gets no noise and is no part of the
+        loss; None for nothing.
     input_noise: [B, C, H, W], added to the latents instead of `noise`, which stays the target; None to use `noise`.
     offset: [B, C, 1, 1], noise that is the same all over an image, of which both `noise` and `input_noise` get a share
         that depends on the timestep; None if they have it already, or none.
@@ -58,6 +60,7 @@ class Batch:
     latents: Tensor | None = None
     pixels: Tensor | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
+    clean: Tensor | None = None
     input_noise: Tensor | None = None
     offset: Tensor | None = None
     mask: Tensor | None = None

@@ -11,7 +11,6 @@ import numpy as np
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
-    from modules.data.inpainting import MaskRule
     from modules.data.unread_files import Unread
     from modules.data.videos import VideoInfo
 
@@ -61,7 +60,6 @@ class Dataset:
     views: None if each image is one sample.
     held_out: bool[N], validation samples, which are never trained on; None if there are none.
     columns: name -> what each sample has beside its image, such as its mask or clip, in a run that uses it.
-    inpainting: how masks are drawn for models that paint a part of an image; None for others.
     videos: path of each video -> its size and duration; empty unless the run trains on clips.
     captionless: (concept index, path) of the images without a caption although their concept reads captions from files
         or a table; also of those that were left out later.
@@ -81,7 +79,6 @@ class Dataset:
     views: Views | None = None
     held_out: np.ndarray | None = None
     columns: Mapping[str, Column] = field(default_factory=dict)
-    inpainting: MaskRule | None = None
     videos: Mapping[str, VideoInfo] = field(default_factory=dict)
     captionless: Set[tuple[int, str]] = frozenset()
     unread_captions: Mapping[tuple[int, str], str] = field(default_factory=dict)

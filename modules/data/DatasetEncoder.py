@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from modules.data.cache_keys import encoders_of, latent_keys, reference_parts, text_keys
+from modules.data.cache_keys import encoders_of, image_parts, latent_keys, text_keys
 from modules.data.caching import cache_latents, cache_text
+from modules.data.conditions import conditions_of
 from modules.data.decoding import find_undecodable
 from modules.data.errors import ImageError
 from modules.data.FileHashes import FileHashes
 from modules.data.masks import mask_files
 from modules.data.records import CachedRecords, PixelRecords
-from modules.data.references import load_references_of_text
 from modules.data.shards import WHOLE, Progress, Shard, shard_of
 from modules.data.TensorCache import TensorCache
 from modules.families.latents import latent_shape
@@ -101,8 +101,8 @@ class DatasetEncoder:
         by_caption = dict(zip(captions, keys, strict=True))
         return CachedRecords(cache, by_caption, lambda: encode(WHOLE, {}, self._tell))
 
-    def text_with_references(self, texts: Sequence[tuple[str, int]]) -> CachedRecords[tuple[str, int]]:
-        """The conditioning of (caption, sample) pairs, for text encoders that see the references of the sample.
+    def text_with_images(self, texts: Sequence[tuple[str, int]]) -> CachedRecords[tuple[str, int]]:
+        """The conditioning of (caption, sample) pairs, for text encoders that see images of the sample.
 
         Call `latents` first, which finds the samples that can't be used: theirs are left out.
         """
@@ -111,12 +111,14 @@ class DatasetEncoder:
         cache = self._scanned_cache("text")
         encoders = self._base.component_files(*self._base.family.text_components)
         self._hash_together([*map(str, encoders), *self._dataset.files()])
-        parts = reference_parts(self._dataset, self._buckets, self._base, self._hashes, samples)
+        parts = image_parts(self._dataset, self._buckets, self._base, self._hashes, samples)
         keys = text_keys(captions, self._base, self._hashes, parts)
         self._hashes.save()
+        conditions = conditions_of(self._base.family)
 
         def images(number: int) -> list[Image]:
-            return load_references_of_text(self._dataset, self._buckets, samples[number], self._base.family)
+            sample = samples[number]
+            return [image for one in conditions for image in one.images_of_text(self._dataset, self._buckets, sample)]
 
         def encode(shard: Shard, unusable: dict[int, str], progress: Progress) -> dict[int, str]:
             cache_text(captions, keys, cache, self._base, shard, progress, images)

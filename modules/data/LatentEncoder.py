@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modules.data.errors import DataError
-from modules.data.images import to_image
 from modules.data.prefetch import prefetch
 from modules.weights.device_memory import fits_in_memory
 
@@ -34,13 +32,13 @@ class LatentEncoder:
 
     A size that did not fit is not tried again. Tiled latents differ slightly, because each tile is encoded without its
     surroundings and blended where tiles overlap.
-    pipe: with the components of the family's FirstFrame, if it has some.
+    pipe: with the components that the family's conditions are encoded with, if there are some.
     """
 
     def __init__(self, family: Family, vae: ModelMixin, pipe: DiffusionPipeline | None = None):
         self.family = family
-        self._pipe = pipe
-        self._vae = vae
+        self.pipe = pipe
+        self.vae = vae
         self._device = vae.device
         self._pixels_at_once = PIXELS_AT_ONCE
         self._tiled_from = math.inf  # pixels per image
@@ -77,40 +75,6 @@ class LatentEncoder:
         self._tiled_from = min(self._tiled_from, _size(whole))
         return self.encode(whole)[0]
 
-    def encode_ends(self, frames: Callable[[], Iterator[np.ndarray]], num_frames: int, last: bool) -> Tensor:
-        """A row of the `first_frame` in `Batch.given`: a clip of `num_frames` with gray in place of all but the first.
-
-        frames: of the clip, as in `encode_clip`. last: whether the last one is kept, too.
-        """
-        import torch
-
-        if self.family.encode_first is not None:
-            with torch.no_grad():
-                return self.family.encode_first(self.family, self._vae, torch.from_numpy(next(frames()))[None])[0]
-
-        def gray_elsewhere() -> Iterator[np.ndarray]:
-            rest = frames()
-            first = next(rest)
-            yield first
-            yield from itertools.repeat(np.zeros_like(first), num_frames - 1 - last)
-            if last:
-                yield from deque(rest, maxlen=1)
-
-        return self.encode_clip(gray_elsewhere)
-
-    def image_features(self, frames: Callable[[], Iterator[np.ndarray]]) -> Tensor:
-        """Of a clip, as a row of the `image_features` in `Batch.given`, if the family's FirstFrame has components."""
-        import torch
-
-        assert self._pipe is not None
-        assert self.family.image_features is not None
-        rest = frames()
-        seen = [next(rest)]
-        if self.family.needs_last_frame:
-            seen += deque(rest, maxlen=1)
-        with torch.no_grad():
-            return self.family.image_features(self._pipe, [to_image(frame) for frame in seen])
-
     def _encode_pieces(self, frames: Callable[[], Iterator[np.ndarray]], latents: list[Tensor]) -> None:
         import torch
 
@@ -118,7 +82,7 @@ class LatentEncoder:
 
         with torch.no_grad(), closing(prefetch(frames(), FRAMES_AHEAD)) as decoded:
             pieces = _pieces(decoded, self.family.frame_step)
-            latents.append(encode_pieces(self.family, self._vae, pieces)[0])
+            latents.append(encode_pieces(self.family, self.vae, pieces)[0])
 
     def _encode(self, pixels_BCHW: Tensor, latents: list[Tensor]) -> None:
         import torch
@@ -126,8 +90,8 @@ class LatentEncoder:
         from modules.families.latents import encode_pixels
 
         is_tiled = _size(pixels_BCHW) >= self._tiled_from
-        with torch.no_grad(), _tiled(self._vae) if is_tiled else nullcontext():
-            latents.append(encode_pixels(self.family, self._vae, pixels_BCHW))
+        with torch.no_grad(), _tiled(self.vae) if is_tiled else nullcontext():
+            latents.append(encode_pixels(self.family, self.vae, pixels_BCHW))
 
     def _take_less(self, pixels_BCHW: Tensor) -> None:
         """Lowers the limits after `pixels_BCHW` did not fit in memory."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from modules.config.DataConfig import DataConfig
 from modules.config.DiffusionConfig import DiffusionConfig
 from modules.config.LossConfig import LossConfig
 from modules.data.Batch import Batch
-from modules.data.clips import BOTH_ENDS
+from modules.data.conditions.ConditionData import Rows, marked
 from modules.data.draws import torch_seed, uniform
-from modules.data.image_views import crop_of
-from modules.data.inpainting import MASKS, chosen_inpainting
-from modules.data.references import references_in
 from modules.diffusion.timesteps import TimestepDistribution
 
 if TYPE_CHECKING:
@@ -22,12 +20,11 @@ if TYPE_CHECKING:
 
     from modules.data.buckets import Buckets
     from modules.data.CaptionSource import CaptionSource
+    from modules.data.conditions.ConditionData import ConditionData, Draw
     from modules.data.Dataset import Dataset
     from modules.data.epoch_plan import MicroBatch
     from modules.data.records import CachedRecords, PixelRecords
     from modules.families.TextEncoding import Conditioning
-
-Draw = tuple[int, int, int, int]  # (seed, epoch, sample, repeat)
 
 
 def _stacked(records: list[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -42,14 +39,12 @@ class SampleSource:
 
     pictures: returns the "latents" or "pixels" of a sample.
     captions: draws the caption of a sample; caption dropout replaces it by "", which `text` must hold, too.
-    text: returns the conditioning of a caption, or of (caption, sample id) if the text encoders see references; None if
+    text: returns the conditioning of a caption, or of (caption, sample id) if the text encoders see images; None if
         a text encoder trains and encodes in each step.
     collate: combines the conditioning of several captions into a batch.
     dtype: of the tensors in a batch.
-    image_to_video, last_frame: the shares of clips whose first and whose last frame is given.
-    whole_mask: the share of drawn masks for inpainting that are the whole image.
-    sizes: whether batches include the `sizes` in `Batch.given`.
-    sees_references: whether text encoders see the references of a sample.
+    conditions: what the denoiser sees beside text and latents. data: settings by which it is drawn.
+    sees_images: whether text encoders see images of a sample.
     diffusion, loss: settings of the noise, of masks and of prior preservation.
     timesteps: the distribution of timesteps.
     zero_unconditional: whether a dropped caption is replaced by zeros instead of the conditioning of "".
@@ -63,11 +58,9 @@ class SampleSource:
     caption_dropout: float
     seed: int
     dtype: torch.dtype
-    image_to_video: float = 0.0
-    last_frame: float = 0.0
-    whole_mask: float = 0.0
-    sizes: bool = False
-    sees_references: bool = False
+    conditions: Sequence[ConditionData] = ()
+    data: DataConfig = field(default_factory=DataConfig)
+    sees_images: bool = False
     diffusion: DiffusionConfig = field(default_factory=DiffusionConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     timesteps: TimestepDistribution = field(default_factory=TimestepDistribution)
@@ -86,57 +79,54 @@ class SampleSource:
         # weights and timesteps are at least float32: in bf16, neighboring timesteps collapse
         exact = torch.promote_types(self.dtype, torch.float32)
         weights = [self._loss_weight(sample) if micro_batch.real else 0.0 for sample in samples]
-        last_given = [self._gives_last(draw) for draw in draws]
-        records = [
-            _with_last_frame(self.pictures.record(sample)) if last else self.pictures.record(sample)
-            for sample, last in zip(samples, last_given, strict=True)
-        ]
+        records = [self.pictures.record(sample) for sample in samples]
         pictures = _shared(records, "latents", "pixels")
         shape = self.pictures.noise_shape(pictures)
         u = [self.timesteps.at(uniform(*draw, "timestep"), shape) for draw in draws]
         noise = torch.stack([self._noise(draw, shape) for draw in draws]).to(self.dtype)
         if not self.diffusion.offset_noise_by_timestep and (offset := self._offset(draws, shape, pictures)) is not None:
             noise = noise + offset
+        given, clean = self._given(Rows(records, draws, shape, self.dataset, self.buckets, self.data))
         return Batch(
             weight=torch.tensor(weights, dtype=torch.float64).to(exact),
             count=len(samples) if micro_batch.real else 0,
             noise=noise,
             u=torch.tensor(u, dtype=torch.float64).to(exact),
             prompts=prompts,
-            given=self._given(records, draws, last_given, shape),
+            given=given,
+            clean=clean,
             text=self._text(prompts, samples),
             input_noise=self._input_noise(noise, draws, shape),
             offset=self._offset(draws, shape, pictures) if self.diffusion.offset_noise_by_timestep else None,
             mask=self._masks(records, draws, shape),
-            prior=_marked([self._is_prior(sample) for sample in samples]),
-            unconditional=_marked(dropped) if self.zero_unconditional else None,
-            preserved=_marked(has_class),
+            prior=marked([self._is_prior(sample) for sample in samples]),
+            unconditional=marked(dropped) if self.zero_unconditional else None,
+            preserved=marked(has_class),
             class_prompts=of_class if any(has_class) else None,
             class_text=self._text(of_class, samples) if any(has_class) else None,
             **{name: value.to(self.dtype) for name, value in pictures.items()},
         )
 
-    def _given(
-        self, records: list[dict[str, Tensor]], draws: list[Draw], last_given: list[bool], shape: tuple[int, ...]
-    ) -> dict[str, Tensor | list[list[Tensor]]]:
-        """`Batch.given`. records, draws, last_given: of each sample. shape: of the latents of one."""
-        import torch
+    def _given(self, rows: Rows) -> tuple[dict[str, Any], Tensor | None]:
+        """`Batch.given` and `Batch.clean`."""
+        given: dict[str, Any] = {}
+        clean = None
+        for condition in self.conditions:
+            found, exact = condition.given(rows), condition.spec.exact
+            given |= {name: value if name in exact else self._in_dtype(value) for name, value in found.items()}
+            of_condition = condition.clean(found, rows.shape)
+            clean = of_condition if of_condition is not None else clean
+        return given, clean
 
-        in_records = _shared(records, "first_frame", "image_features")
-        found: dict[str, Tensor | list[list[Tensor]] | None] = {
-            **{name: value.to(self.dtype) for name, value in in_records.items()},
-            "sizes": torch.tensor([self._sizes(draw[2]) for draw in draws]).float() if self.sizes else None,
-            "references": self._references(records),
-            "inpainting": self._inpainting(records, draws),
-            "last_given": _marked(last_given),
-            "first_given": _marked([self._gives_first(draw, shape) for draw in draws]),
-        }
-        return {name: value for name, value in found.items() if value is not None}
+    def _in_dtype(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._in_dtype(item) for item in value]
+        return value.to(self.dtype) if value.is_floating_point() else value
 
     def _text(self, prompts: list[str], samples: list[int]) -> Conditioning | None:
         if self.text is None:
             return None
-        names = zip(prompts, samples, strict=True) if self.sees_references else prompts
+        names = zip(prompts, samples, strict=True) if self.sees_images else prompts
         return self.collate([self.text.record(name) for name in names])
 
     def _of_class(self, prompts: list[str], samples: list[int]) -> tuple[list[bool], list[str]]:
@@ -150,22 +140,9 @@ class SampleSource:
     def _drops_caption(self, draw: Draw) -> bool:
         return bool(self.caption_dropout) and uniform(*draw, "caption dropout") < self.caption_dropout
 
-    def _gives_first(self, draw: Draw, shape: tuple[int, ...]) -> bool:
-        is_clip = len(shape) == 4 and shape[1] > 1
-        return is_clip and bool(self.image_to_video) and uniform(*draw, "image to video") < self.image_to_video
-
-    def _gives_last(self, draw: Draw) -> bool:
-        return bool(self.last_frame) and uniform(*draw, "last frame") < self.last_frame
-
     def _caption(self, draw: Draw) -> str:
         _, epoch, sample, repeat = draw
         return self.captions.draw(sample, epoch, repeat)
-
-    def _sizes(self, sample: int) -> tuple[int, ...]:
-        """A row of the `sizes` in `Batch.given`."""
-        left, top, right, bottom = crop_of(self.dataset, self.buckets, sample).box
-        height, width = int(self.dataset.heights[sample]), int(self.dataset.widths[sample])
-        return height, width, top, left, bottom - top, right - left
 
     def _loss_weight(self, sample: int) -> float:
         return self.dataset.concepts[self.dataset.concept_index[sample]].loss_weight
@@ -242,34 +219,10 @@ class SampleSource:
             return None
         return torch.stack(masks).to(self.dtype)
 
-    def _references(self, records: list[dict[str, Tensor]]) -> list[list[Tensor]] | None:
-        """The `references` in `Batch.given`; None if no sample has any."""
-        found = [[value.to(self.dtype) for value in references_in(record)] for record in records]
-        return found if any(found) else None
-
-    def _inpainting(self, records: list[dict[str, Tensor]], draws: list[Draw]) -> Tensor | None:
-        """The `inpainting` in `Batch.given`."""
-        import torch
-
-        if MASKS not in records[0]:
-            return None
-        pairs = zip(records, draws, strict=True)
-        return torch.stack([chosen_inpainting(record, draw, self.whole_mask) for record, draw in pairs]).to(self.dtype)
-
 
 def _shared(records: list[dict[str, Tensor]], *names: str) -> dict[str, Tensor]:
     """Those of `names` that the records have, stacked."""
     return _stacked([{name: record[name] for name in names if name in record} for record in records])
-
-
-def _with_last_frame(record: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {**record, "first_frame": record[BOTH_ENDS]}
-
-
-def _marked(rows: list[bool]) -> Tensor | None:
-    import torch
-
-    return torch.tensor(rows) if any(rows) else None
 
 
 def _normal(draw: Draw, purpose: str, shape: tuple[int, ...]) -> Tensor:

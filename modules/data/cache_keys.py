@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from modules.data.clips import clip_of
+from modules.data.conditions import conditions_of
 from modules.data.FileHashes import FileHashes
 from modules.data.image_views import augmentation_of
-from modules.data.inpainting import inpainting_key
-from modules.data.layers import layers_of
 from modules.data.masks import mask_files, mask_of
-from modules.data.references import reference_views, references_of
 
 if TYPE_CHECKING:
     from modules.data.buckets import Buckets
@@ -39,32 +37,20 @@ def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: Fil
     encoder = hashes.combined(base.component_files(*encoders_of(base.family)), str(base.dtype), f"v{ENCODING_VERSION}")
     contents = _of_each_view(dataset, hashes.of)
     others = _contents_of_others(dataset, hashes)
+    conditions = conditions_of(base.family)
     keys: list[str | None] = []
     for sample, (content, bucket) in enumerate(zip(contents, buckets.index.tolist(), strict=True)):
         augmentation = augmentation_of(dataset, sample).cache_key_part
-        # Without augmentation, mask or references nothing is added, so the keys of plain images never change.
+        # Without augmentation, mask or conditions nothing is added, so the keys of plain images never change.
         parts = [content, buckets.shapes[bucket], encoder, *([augmentation] if augmentation else [])]
         mask = mask_of(dataset, sample)
         if mask:
             parts.append({"mask": others[mask]})
-        references, layers = references_of(dataset, sample), layers_of(dataset, sample)
         if clip := clip_of(dataset, sample):
             of_folder = [] if clip.folder_fps is None else [clip.folder_fps]
             parts.append({"clip": [clip.start, clip.num_frames, clip.fps, *of_folder]})
-        if base.family.needs_first_frame:
-            parts.append({"first_frame": True})
-        if clip and clip.last_given:
-            parts.append({"last_frame": True})
-        if inpainting := inpainting_key(dataset, sample):
-            parts.append(inpainting)
-        if references:
-            listed = [[others[one.path], one.width, one.height] for one in references]
-            if base.family.reference_size:  # else sizes follow from what is in the key
-                views = reference_views(dataset, buckets, sample, base.family)
-                listed = [[*part, *view.size] for part, view in zip(listed, views, strict=True)]
-            parts.append({"references": listed})
-        if layers:
-            parts.append({"layers": [others[path] for path in layers]})
+        for condition in conditions:
+            parts += condition.key_parts(dataset, buckets, sample, others)
         needed = (path for files in dataset.files_of(sample).values() for path in files)
         is_readable = content is not None and all(others[path] is not None for path in needed)
         keys.append(_key(*parts) if is_readable else None)
@@ -73,15 +59,13 @@ def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: Fil
 
 def encoders_of(family: Family) -> tuple[str, ...]:
     """The components that latents, and what is cached with them, are encoded with."""
-    return family.vae, *family.image_components
+    return family.vae, *family.condition_components
 
 
-def text_keys(
-    captions: Sequence[str], base: BaseModel, hashes: FileHashes, references: Sequence[list] = ()
-) -> list[str]:
+def text_keys(captions: Sequence[str], base: BaseModel, hashes: FileHashes, images: Sequence[list] = ()) -> list[str]:
     """The cache key of each caption's embeddings.
 
-    references: of each caption, as from `reference_parts`, if the text encoders see them.
+    images: of each caption, as from `image_parts`, if the text encoders see images.
     """
     files = base.component_files(*base.family.text_components)
     quantization = base.config.text_encoder_quantization
@@ -98,27 +82,27 @@ def text_keys(
         return hashes.combined(files, precision, json.dumps(options, sort_keys=True), f"v{ENCODING_VERSION}")
 
     plain, empty = (encoders(base.family.text.options_for(prompt)) for prompt in ("a prompt", ""))
-    if references:
-        pairs = zip(captions, references, strict=True)
-        return [_key(caption, plain if caption else empty, {"references": parts}) for caption, parts in pairs]
+    if images:
+        pairs = zip(captions, images, strict=True)
+        return [_key(caption, plain if caption else empty, *parts) for caption, parts in pairs]
     keys = {caption: _key(caption, plain if caption else empty) for caption in set(captions)}
     return [keys[caption] for caption in captions]
 
 
-def reference_parts(
+def image_parts(
     dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: FileHashes, samples: Sequence[int]
 ) -> list[list]:
-    """Of each sample, what determines the references that the text encoders see, for `text_keys`."""
-    contents = _contents_of_others(dataset, hashes)
+    """Of each sample, what determines the images that the text encoders see, for `text_keys`."""
+    contents, conditions = _contents_of_others(dataset, hashes), conditions_of(base.family)
     parts = {
-        sample: [view.key_part(contents[view.path]) for view in reference_views(dataset, buckets, sample, base.family)]
+        sample: [part for one in conditions for part in one.text_key_parts(dataset, buckets, sample, contents)]
         for sample in set(samples)
     }
     return [parts[sample] for sample in samples]
 
 
 def _contents_of_others(dataset: Dataset, hashes: FileHashes) -> dict[str, str | None]:
-    """Path of a mask, a reference image or a layer -> hash of its file, None if it can't be read."""
+    """Path of each file in the columns -> hash of its file, None if it can't be read."""
     paths = dataset.files()
     return dict(zip(paths, hashes.of(paths, mask_files(dataset)), strict=True))
 

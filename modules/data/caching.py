@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from modules.data.cache_keys import encoders_of
-from modules.data.clips import BOTH_ENDS, clip_frames, clip_of
-from modules.data.decoding import DecodedImage, Others, image_or_reason, others_or_reason, read_ahead
+from modules.data.conditions import conditions_of
+from modules.data.decoding import decoded_or_reason, read_ahead
 from modules.data.errors import ImageError
-from modules.data.image_views import augmentation_of
-from modules.data.inpainting import add_inpainting
 from modules.data.LatentEncoder import LatentEncoder
-from modules.data.layers import LAYER, add_whole_image, encode_layers
-from modules.data.references import RECORD
 from modules.data.shards import WHOLE, Progress, Shard, shard_of
 from modules.data.TensorCache import TensorCache
 from modules.session.out_of_memory import must_fit
@@ -27,8 +22,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from modules.data.buckets import Buckets
+    from modules.data.conditions.ConditionData import ConditionData, Decoded
     from modules.data.Dataset import Dataset
     from modules.weights.BaseModel import BaseModel
+
+    Conditions = Sequence[ConditionData]
 
 T = TypeVar("T")
 
@@ -70,11 +68,11 @@ def cache_text(
     base: BaseModel,
     shard: Shard = WHOLE,
     progress: Progress = lambda text, done, total: None,
-    references: Callable[[int], list[Image]] | None = None,
+    images_of: Callable[[int], list[Image]] | None = None,
 ) -> None:
     """Encodes this rank's shard of the captions that are missing in the cache.
 
-    references: position of a caption -> the images that the encoders see with it. Raises ImageError if one of them
+    images_of: position of a caption -> the images that the encoders see with it. Raises ImageError if one of them
         can't be read.
     """
     import torch
@@ -91,7 +89,7 @@ def cache_text(
         torch.no_grad(),
     ):
         for chunk in _chunks(missing, base.family.text.at_once):
-            images = [references(number) for number in chunk] if references else None
+            images = [images_of(number) for number in chunk] if images_of else None
             records = encode_records(base.family, pipe, [captions[number] for number in chunk], images)
             for number, record in zip(chunk, records, strict=True):
                 cache.put(keys[number], record)
@@ -109,15 +107,15 @@ def _encode_images(
     progress: Progress,
 ) -> dict[int, str]:
     """Caches the latents of `missing`, bucket by bucket; returns the images that can't be decoded (id -> reason)."""
-    encoder = LatentEncoder(base.family, base.vae, base.pipe)
+    encoder, conditions = LatentEncoder(base.family, base.vae, base.pipe), conditions_of(base.family)
     unusable: dict[int, str] = {}
     done = 0
     for bucket in sorted({int(buckets.index[sample]) for sample in missing}):
         of_bucket = [sample for sample in missing if buckets.index[sample] == bucket]
         encode = _encode_clips if buckets.frames[bucket] > 1 else _encode_stills
-        if dataset.column(LAYER):
-            encode = _encode_layers
-        for sample, record in encode(of_bucket, dataset, buckets, encoder):
+        if any(condition.replaces_image for condition in conditions):
+            encode = _encode_replaced
+        for sample, record in encode(of_bucket, dataset, buckets, conditions, encoder):
             if isinstance(record, str):
                 unusable[sample] = record
             else:
@@ -130,69 +128,56 @@ def _encode_images(
 
 
 def _encode_stills(
-    samples: Sequence[int], dataset: Dataset, buckets: Buckets, encoder: LatentEncoder
+    samples: Sequence[int], dataset: Dataset, buckets: Buckets, conditions: Conditions, encoder: LatentEncoder
 ) -> Iterator[tuple[int, dict[str, Tensor] | str]]:
     """The cache entry of each image of one bucket, or the reason why it can't be read."""
     import torch
 
-    images = read_ahead(lambda sample: image_or_reason(dataset, buckets, sample, encoder.family), samples)
+    images = read_ahead(lambda sample: decoded_or_reason(dataset, buckets, sample, conditions), samples)
     for chunk in _chunks(zip(samples, images, strict=True), IMAGES_AT_ONCE):
-        pixels = [image.pixels for _, image in chunk if not isinstance(image, str)]
+        pixels = [image.pixels for _, image in chunk if not isinstance(image, str) and image.pixels is not None]
         latents = iter(encoder.encode(torch.from_numpy(np.stack(pixels))) if pixels else ())
         for sample, image in chunk:
-            yield sample, image if isinstance(image, str) else _record(next(latents), image, encoder)
+            yield sample, image if isinstance(image, str) else _record(next(latents), image, conditions, encoder)
 
 
 def _encode_clips(
-    samples: Sequence[int], dataset: Dataset, buckets: Buckets, encoder: LatentEncoder
+    samples: Sequence[int], dataset: Dataset, buckets: Buckets, conditions: Conditions, encoder: LatentEncoder
 ) -> Iterator[tuple[int, dict[str, Tensor] | str]]:
     """Likewise of clips, whose frames are decoded while those before them are encoded, and are never all in memory."""
     for sample in samples:
-        clip, shape = clip_of(dataset, sample), buckets.shape_of(sample)
-        assert clip is not None  # only clips have several frames
-        frames = partial(clip_frames, dataset.paths[sample], clip, shape, augmentation_of(dataset, sample))
-        others = others_or_reason(dataset, buckets, sample, encoder.family)
-        if isinstance(others, str):
-            yield sample, others
+        clip = decoded_or_reason(dataset, buckets, sample, conditions)
+        if isinstance(clip, str):
+            yield sample, clip
             continue
+        assert clip.frames is not None  # only clips have several frames
         try:
-            record = _record(encoder.encode_clip(frames), others, encoder)
-            if encoder.family.needs_first_frame and not encoder.family.needs_last_frame:
-                record["first_frame"] = encoder.encode_ends(frames, clip.num_frames, last=False)
-            if encoder.family.image_components:
-                record["image_features"] = encoder.image_features(frames)
-            if clip.last_given:
-                record[BOTH_ENDS] = encoder.encode_ends(frames, clip.num_frames, last=True)
-            yield sample, record
+            yield sample, _record(encoder.encode_clip(clip.frames), clip, conditions, encoder)
         except ImageError as error:
             yield sample, error.reason
 
 
-def _encode_layers(
-    samples: Sequence[int], dataset: Dataset, buckets: Buckets, encoder: LatentEncoder
+def _encode_replaced(
+    samples: Sequence[int], dataset: Dataset, buckets: Buckets, conditions: Conditions, encoder: LatentEncoder
 ) -> Iterator[tuple[int, dict[str, Tensor] | str]]:
-    """Likewise of images with their layers."""
-    images = read_ahead(lambda sample: image_or_reason(dataset, buckets, sample, encoder.family), samples)
+    """Likewise of what a condition decodes in place of images."""
+    encode = next(condition.encode_pixels for condition in conditions if condition.replaces_image)
+    images = read_ahead(lambda sample: decoded_or_reason(dataset, buckets, sample, conditions), samples)
     for sample, image in zip(samples, images, strict=True):
         if isinstance(image, str):
             yield sample, image
             continue
-        record = _record(encode_layers(image.pixels, encoder), image, encoder)
-        add_whole_image(record)
-        yield sample, record
+        assert image.pixels is not None  # it takes no clips
+        yield sample, _record(encode(image.pixels, encoder), image, conditions, encoder)
 
 
-def _record(latents: Tensor, others: Others, encoder: LatentEncoder) -> dict[str, Tensor]:
+def _record(latents: Tensor, decoded: Decoded, conditions: Conditions, encoder: LatentEncoder) -> dict[str, Tensor]:
     """The cache entry of a sample with these latents."""
-    import torch
-
     record = {"latents": latents}
-    if others.mask is not None:
-        record["mask"] = _mask_of_latents(others.mask, latents)
-    for number, reference in enumerate(others.references):
-        record[f"{RECORD}{number}"] = encoder.encode(torch.from_numpy(reference)[None])[0]
-    if isinstance(others, DecodedImage) and others.painted is not None:
-        add_inpainting(record, others.pixels, others.painted, encoder)
+    if decoded.mask is not None:
+        record["mask"] = _mask_of_latents(decoded.mask, latents)
+    for condition in conditions:
+        record |= condition.encode(decoded, latents, encoder)
     return record
 
 

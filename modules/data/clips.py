@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +13,6 @@ from modules.config.clips import clip_length
 from modules.config.counted import counted
 from modules.data.Dataset import Column
 from modules.data.draws import uniform
-from modules.data.errors import DataError
 from modules.data.images import adjust_colors, fit_image, to_array
 from modules.data.timed_captions import Span
 from modules.data.videos import VideoInfo, read_frames
@@ -26,22 +25,19 @@ if TYPE_CHECKING:
 CLIP = "clip"  # of the column of a dataset: the Clip of each sample, None for an image
 # A frame that begins this long before the end counts, in frames: durations in headers are rounded.
 ROUNDED_FRAMES = 0.05
-# In a cache entry: as `first_frame`, with the last frame, too.
-BOTH_ENDS = "both_ends"
 
 
 @dataclass(frozen=True)
 class Clip:
     """`num_frames` frames of a video, from `start` seconds on, at `fps`.
 
-    last_given: whether the model may be given its last frame. folder_fps: as in VideoInfo.
+    folder_fps: as in VideoInfo.
     """
 
     start: float
     num_frames: int
     fps: float
     # outside of the repr, from which backups know whether the samples are still the same
-    last_given: bool = field(default=False, repr=False)
     folder_fps: float | None = field(default=None, repr=False)
 
     @property
@@ -70,23 +66,6 @@ def with_clips(dataset: Dataset, rule: ClipRule | None) -> Dataset:
 def clip_of(dataset: Dataset, sample: int) -> Clip | None:
     """The clip of a sample; None if it is an image."""
     return dataset.value(CLIP, sample)
-
-
-def without_stills(dataset: Dataset, family: str) -> Dataset:
-    """A dataset as from `with_clips` without single frames, which a model that goes on from an image can't learn from.
-
-    family: its name, for the messages. Raises DataError if nothing is left.
-    """
-    clips = [clip_of(dataset, sample) for sample in range(len(dataset))]
-    kept = [sample for sample, clip in enumerate(clips) if clip is not None and clip.num_frames > 1]
-    if not kept:
-        path = dataset.paths[0]
-        raise DataError(f"{path} is a single frame, as all others are, but {family} learns from videos: add some.")
-    alone = set(range(len(clips))).difference(kept)
-    reason = f"it is a single frame, and {family} learns from videos"
-    stills = [(dataset.paths[sample], reason) for sample in sorted(alone)]
-    # not among the unreadable ones: nothing is wrong with them, however many there are
-    return replace(dataset.take(kept), stills=stills)
 
 
 def clip_frames(path: str, clip: Clip, shape: tuple[int, int], augmentation: Augmentation) -> Iterator[np.ndarray]:
@@ -125,5 +104,4 @@ def clips_of(info: VideoInfo, rule: ClipRule, name: str) -> Iterator[Clip]:
     if rule.selection == "chunks" and num_frames == rule.frames:  # else the video is shorter than one clip
         starts = list(range(0, spare + 1, num_frames))
     for first in starts:
-        last_given = rule.last_frame and num_frames > 1
-        yield Clip(first / rule.fps, num_frames, rule.fps, last_given, info.folder_fps)
+        yield Clip(first / rule.fps, num_frames, rule.fps, info.folder_fps)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modules.config.counted import counted
+from modules.config.describe import settings_by_path
 from modules.data.caption_edits import as_trained
 from modules.data.caption_tables import read_table
 from modules.data.captions import (
@@ -268,19 +269,21 @@ def _image_file(root: str, path: str, concept: ConceptConfig, table: Table | Non
 
 
 def _own_folders(concept: ConceptConfig) -> list[str]:
-    """The folders of masks, references and layers, as they are set."""
-    return [folder for folder in (concept.mask_folder, concept.reference_folder, concept.layer_folder) if folder]
+    """The folders of what belongs to images, such as masks, as they are set."""
+    infos = [info for info in settings_by_path().values() if info.path.startswith("concepts[].")]
+    names = [info.path.removeprefix("concepts[].") for info in infos if info.format == "folder"]
+    return [folder for name in names if name != "path" and (folder := getattr(concept, name))]
 
 
 def _folders_apart(concept: ConceptConfig, root: str) -> tuple[str, ...]:
-    """The folders below `root` whose images belong to others: masks, references and layers."""
+    """The folders below `root` whose images belong to others, such as masks."""
     start = _with_slash(root)
     folders = map(_with_slash, _own_folders(concept))
     return tuple(folder for folder in folders if folder.startswith(start) and folder != start)
 
 
 def _unread_beside(concept: ConceptConfig, outputs: Outputs) -> dict[Unread, list[str]]:
-    """What looks like masks, references or layers but is not read, as in Dataset."""
+    """What looks like an image in a folder of what belongs to images, but is not read, as in Dataset."""
     unread: dict[Unread, list[str]] = {}
     for folder in _own_folders(concept):
         root = os.path.expanduser(folder)

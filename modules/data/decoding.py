@@ -3,58 +3,43 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from modules.config.counted import counted
-from modules.data.clips import clip_of, load_clip
+from modules.data.clips import clip_frames, clip_of, load_clip
+from modules.data.conditions.ConditionData import Decoded
 from modules.data.errors import DataError, ImageError
 from modules.data.image_views import augmentation_of
 from modules.data.images import adjust_colors, fit_image, load_image, to_array
-from modules.data.inpainting import inpainting_masks
-from modules.data.layers import LAYER, load_layers
 from modules.data.masks import load_mask, mask_of
-from modules.data.references import load_references
 from modules.data.shards import WHOLE, Progress, Shard, shard_of
 
 if TYPE_CHECKING:
     from modules.data.buckets import Buckets
+    from modules.data.conditions.ConditionData import ConditionData
     from modules.data.Dataset import Dataset
-    from modules.families.Family import Family
 
 T = TypeVar("T")
 
 NUM_READERS = 4
 
 
-@dataclass(frozen=True, eq=False)
-class Others:
-    """What belongs to an image or clip: its mask if it has one, and its reference images, fitted to training sizes."""
-
-    mask: np.ndarray | None
-    references: list[np.ndarray]
-
-
-@dataclass(frozen=True, eq=False)
-class DecodedImage(Others):
-    """An image with what belongs to it. painted: as from `inpainting_masks`; None if the model paints no part of it."""
-
-    pixels: np.ndarray
-    painted: np.ndarray | None
-
-
-def load_pixels(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:
+def load_pixels(
+    dataset: Dataset, buckets: Buckets, sample: int, conditions: Sequence[ConditionData] = ()
+) -> np.ndarray:
     """The image of a sample as float32[3, H, W] in [-1, 1], fitted to its bucket, or its clip as float32[3, F, H, W].
 
-    With layers, as from `load_layers`. Raises ImageError.
+    A condition may replace it. Raises ImageError.
     """
-    if dataset.column(LAYER) is not None:
-        return load_layers(dataset, buckets, sample)
+    for condition in conditions:
+        if condition.replaces_image:
+            return condition.load_pixels(dataset, buckets, sample)
     augmentation = augmentation_of(dataset, sample)
     if clip := clip_of(dataset, sample):
         return load_clip(dataset.paths[sample], clip, buckets.shape_of(sample), augmentation)
@@ -62,38 +47,38 @@ def load_pixels(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:
     return to_array(adjust_colors(image, augmentation))
 
 
-def image_or_reason(dataset: Dataset, buckets: Buckets, sample: int, family: Family) -> DecodedImage | str:
-    """The decoded image of a sample, or the reason why it can't be read."""
-    pixels = _pixels_or_reason(dataset, buckets, sample)
+def decoded_or_reason(
+    dataset: Dataset, buckets: Buckets, sample: int, conditions: Sequence[ConditionData]
+) -> Decoded | str:
+    """A sample with what belongs to it, or the reason why it can't be read; of a clip, the frames are not read yet."""
+    mask, path, shape = None, mask_of(dataset, sample), buckets.shape_of(sample)
+    augmentation, clip = augmentation_of(dataset, sample), clip_of(dataset, sample)
+    is_streamed = clip is not None and clip.num_frames > 1
+    pixels = None if is_streamed else _pixels_or_reason(dataset, buckets, sample, conditions)
     if isinstance(pixels, str):
         return pixels
-    others = others_or_reason(dataset, buckets, sample, family)
-    if isinstance(others, str):
-        return others
-    painted = None
-    if dataset.inpainting is not None:
-        painted = inpainting_masks(dataset, sample, buckets.shape_of(sample), others.mask)
-    return DecodedImage(others.mask, others.references, pixels, painted)
-
-
-def others_or_reason(dataset: Dataset, buckets: Buckets, sample: int, family: Family) -> Others | str:
-    """What belongs to a sample's image or clip, or the reason why it can't be read."""
-    mask, path = None, mask_of(dataset, sample)
     if path:
         size = int(dataset.widths[sample]), int(dataset.heights[sample])
         try:
-            augmentation, is_alpha = augmentation_of(dataset, sample), path == dataset.paths[sample]
-            mask = load_mask(path, size, *buckets.shape_of(sample), augmentation, is_alpha)
+            mask = load_mask(path, size, *shape, augmentation, is_alpha=path == dataset.paths[sample])
         except ImageError as error:
             return f"its mask can't be read: {error.reason}"
     try:
-        return Others(mask, load_references(dataset, buckets, sample, family))
+        loaded = {one.spec.name: one.load(dataset, buckets, sample, mask) for one in conditions}
     except ImageError as error:
-        return f"its reference {error.path} can't be read: {error.reason}"
+        return error.reason
+    if clip is None or not is_streamed:
+        return Decoded(pixels, mask, loaded)
+    frames = partial(clip_frames, dataset.paths[sample], clip, shape, augmentation)
+    return Decoded(None, mask, loaded, frames, clip.num_frames)
 
 
 def find_undecodable(
-    dataset: Dataset, buckets: Buckets, shard: Shard = WHOLE, progress: Progress = lambda text, done, total: None
+    dataset: Dataset,
+    buckets: Buckets,
+    shard: Shard = WHOLE,
+    progress: Progress = lambda text, done, total: None,
+    conditions: Sequence[ConditionData] = (),
 ) -> dict[int, str]:
     """Decodes this rank's shard of all images, for methods that train on pixels.
 
@@ -101,7 +86,7 @@ def find_undecodable(
     """
     undecodable: dict[int, str] = {}
     samples = shard_of(np.flatnonzero(dataset.num_views).tolist(), shard)  # one view per image is enough
-    images = read_ahead(lambda sample: _pixels_or_reason(dataset, buckets, sample), samples)
+    images = read_ahead(lambda sample: _pixels_or_reason(dataset, buckets, sample, conditions), samples)
     for done, (sample, pixels) in enumerate(zip(samples, images, strict=True), start=1):
         if isinstance(pixels, str):
             undecodable[sample] = pixels
@@ -145,8 +130,10 @@ def read_ahead(function: Callable[[int], T], items: Iterable[int]) -> Iterator[T
             waiting.extend(readers.submit(function, item) for item in islice(items, 1))
 
 
-def _pixels_or_reason(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray | str:
+def _pixels_or_reason(
+    dataset: Dataset, buckets: Buckets, sample: int, conditions: Sequence[ConditionData]
+) -> np.ndarray | str:
     try:
-        return load_pixels(dataset, buckets, sample)
+        return load_pixels(dataset, buckets, sample, conditions)
     except ImageError as error:
         return error.reason

@@ -22,6 +22,7 @@ from modules.config.validation import find_problems
 from modules.data.buckets import crop_box
 from modules.data.caption_health import caption_findings
 from modules.data.concepts import captions, scan
+from modules.data.conditions import conditions_of
 from modules.data.decoding import check_unusable, find_undecodable
 from modules.data.epoch_plan import count_samples, few_samples_warning
 from modules.data.errors import DataError, ImageError
@@ -29,7 +30,6 @@ from modules.data.FileHashes import hash_of
 from modules.data.Finding import NUM_LISTED, Finding, Level, finding_of
 from modules.data.folder_walk import Outputs
 from modules.data.images import color_conversion
-from modules.data.layers import LAYER, add_up, layers_of
 from modules.data.prepare import prepare_data
 from modules.data.unread_files import FOLDERS, LEFT_OUT, VIDEOS, described
 from modules.data.videos import VideoTraits, files_of, read_traits
@@ -95,7 +95,8 @@ def _errors_of_concepts(config: TrainConfig) -> list[str]:
 def _findings(
     config: TrainConfig, dataset: Dataset, buckets: Buckets, num_ranks: int, decode: bool
 ) -> Iterator[Finding]:
-    unusable = find_undecodable(dataset, buckets) if decode else {}
+    conditions = conditions_of(FAMILIES[config.family]) if facts_of(config).uses_denoiser else []
+    unusable = find_undecodable(dataset, buckets, conditions=conditions) if decode else {}
     yield from _unreadable(dataset, unusable, config.data.max_unreadable_share)
     for run, count in dataset.run_images.items():
         message = f"{counted(count, 'image')} of the run folder {run} will be left out."
@@ -104,7 +105,8 @@ def _findings(
         level: Level = "note" if kind in (VIDEOS, FOLDERS) else "warning"
         yield Finding("unread", level, described(kind, paths, LEFT_OUT) + ".", len(paths), list(paths[:NUM_LISTED]))
     yield from _videos(dataset, unusable)
-    yield from _layers(dataset, unusable)
+    for condition in conditions:
+        yield from condition.findings(dataset, unusable)
     yield from _color_profiles(dataset)
     yield from _duplicates(dataset)
     yield from _shapes(dataset, buckets, config)
@@ -153,27 +155,6 @@ def _videos(dataset: Dataset, unusable: dict[int, str]) -> Iterator[Finding]:
     if hdr:
         one, several = "HDR video is converted to SDR", "HDR videos are converted to SDR"
         yield finding_of("hdr", "note", one, several, hdr)
-
-
-def _layers(dataset: Dataset, unusable: dict[int, str]) -> Iterator[Finding]:
-    """Reports images that are not the sum of their layers, as if these were numbered from the top to the bottom."""
-    if dataset.column(LAYER) is None:
-        return
-    images = [sample for sample in np.flatnonzero(dataset.num_views).tolist() if sample not in unusable]
-    with ThreadPoolExecutor(NUM_READERS) as readers:
-        sums = readers.map(lambda sample: _adds_up(dataset, sample), images)
-        others = [dataset.paths[sample] for sample, adds_up in zip(images, sums, strict=True) if not adds_up]
-    if others:
-        one = "image is not what its layers add up to from the bottom, _0, to the top"
-        several = "images are not what their layers add up to from the bottom, _0, to the top"
-        yield finding_of("layers", "warning", one, several, others)
-
-
-def _adds_up(dataset: Dataset, sample: int) -> bool:
-    try:
-        return add_up(dataset.paths[sample], layers_of(dataset, sample))
-    except ImageError:  # damage behind the header, which decoding every image finds
-        return True
 
 
 def _color_profiles(dataset: Dataset) -> Iterator[Finding]:

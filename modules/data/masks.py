@@ -37,8 +37,12 @@ MASK = "mask"  # of the column of a dataset: the path of each sample's mask, Non
 
 def uses_masks(config: TrainConfig) -> bool:
     """Whether a run reads masks: for masked training, or because its model paints a part of an image."""
-    inpaints = bool(load_families()[config.family].inpainting)
-    return (config.loss.masked_training or inpaints) and facts_of(config).uses_denoiser
+    return (config.loss.masked_training or needs_masks(config)) and facts_of(config).uses_denoiser
+
+
+def needs_masks(config: TrainConfig) -> bool:
+    """Whether the model sees masks itself."""
+    return load_families()[config.family].takes_masks
 
 
 def with_masks(dataset: Dataset) -> Dataset:

@@ -1,4 +1,4 @@
-"""Finds files that belong to an image by their names, in a folder of their own: reference images, or layers.
+"""Finds files that belong to an image by their names, in a folder of their own.
 
 Those of `people/ann.jpg` are the images `people/ann.*` in that folder, or `people/ann_0.*`, `people/ann_1.*` and so on,
 in this order.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from modules.config.counted import counted
 from modules.data.captions import file_stem
@@ -18,17 +18,11 @@ from modules.data.image_formats import EXTENSIONS
 if TYPE_CHECKING:
     from modules.data.Dataset import Dataset
 
-Setting = Literal["reference_folder", "layer_folder"]
-# setting -> one of the files, and all of them
-_NAMES: dict[Setting, tuple[str, str]] = {
-    "reference_folder": ("reference", "reference images"),
-    "layer_folder": ("layer", "layers"),
-}
 
-
-def find_paired(dataset: Dataset, setting: Setting) -> list[tuple[str, ...]]:
+def find_paired(dataset: Dataset, setting: str, one: str, several: str) -> list[tuple[str, ...]]:
     """The paths of each sample's files in the folder of its concept that `setting` names; () without a folder.
 
+    one, several: what messages call one of the files, and all of them.
     Raises DataError if a folder does not exist or holds files of none of the images.
     """
     in_folder: dict[tuple[int, str], dict[str, list[str]]] = {}
@@ -42,9 +36,8 @@ def find_paired(dataset: Dataset, setting: Setting) -> list[tuple[str, ...]]:
         stems.setdefault((number, folder), set()).add(stem.lower())
     for number, folder in stems:
         if root := getattr(dataset.concepts[number], setting):
-            in_folder[number, folder] = _by_stem(_root(root, number, setting), folder, stems[number, folder])
+            in_folder[number, folder] = _by_stem(_root(root, number, setting, several), folder, stems[number, folder])
     found = [tuple(in_folder.get((n, folder), {}).get(stem.lower(), ())) for n, folder, stem in places]
-    one, _ = _NAMES[setting]
     for number, concept in enumerate(dataset.concepts):
         of_concept = [found[i] for i, place in enumerate(places) if place[0] == number]
         root = getattr(concept, setting)
@@ -57,11 +50,10 @@ def find_paired(dataset: Dataset, setting: Setting) -> list[tuple[str, ...]]:
     return found
 
 
-def _root(folder: str, number: int, setting: Setting) -> str:
+def _root(folder: str, number: int, setting: str, several: str) -> str:
     root = os.path.expanduser(folder)
     if not os.path.isdir(root):
         problem = "is not a folder" if os.path.exists(root) else "does not exist"
-        _, several = _NAMES[setting]
         raise DataError.at(
             f"concepts.{number}.{setting}", f"{folder}: {problem}; choose a folder of {several}, or empty it."
         )

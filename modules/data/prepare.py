@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from modules.config.clips import clip_rule
 from modules.config.image_sizes import size_problems
 from modules.config.methods import facts_of
 from modules.data.buckets import Buckets, assign_buckets
-from modules.data.clips import CLIP, with_clips, without_stills
+from modules.data.clips import CLIP, with_clips
 from modules.data.concepts import scan
+from modules.data.conditions import conditions_of
 from modules.data.Dataset import Dataset
 from modules.data.errors import DataError
 from modules.data.folder_walk import Outputs
 from modules.data.holdout import hold_out
 from modules.data.image_views import with_views
-from modules.data.inpainting import mask_rule
-from modules.data.layers import LAYER, with_layers
 from modules.data.masks import uses_masks, with_masks
-from modules.data.references import with_references
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -43,14 +40,12 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
     dataset = scan(config.concepts, outputs=Outputs.of(config), videos=rule is not None)
     if uses_masks(config):
         dataset = with_masks(dataset)
-    dataset = replace(dataset, inpainting=mask_rule(config))
-    if family.layered:
-        dataset = with_layers(dataset, family.label)
-    elif family.max_references and facts_of(config).uses_denoiser:
-        dataset = with_references(dataset, family)
+    conditions = conditions_of(family) if facts_of(config).uses_denoiser else []
+    for condition in conditions:
+        dataset = condition.find(dataset, config)
     dataset = with_clips(dataset, rule)
-    if family.needs_first_frame and facts_of(config).uses_denoiser:
-        dataset = without_stills(dataset, family.label)
+    for condition in conditions:
+        dataset = condition.select(dataset, config)
     _check_epoch(dataset)
     dataset, resolution = with_views(hold_out(dataset, data.validation_share), data, config.seed)
     buckets = assign_buckets(
@@ -64,13 +59,14 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
         max_side=data.max_side,
         fixed_shape=data.fixed_shape,
     )
+    for condition in conditions:
+        if (frames := condition.latent_frames(dataset)) is not None:
+            return dataset, buckets.divided(frames, 1)
     return dataset, _with_frames(buckets, dataset, family.frames_per_token or family.frame_step)
 
 
 def _with_frames(buckets: Buckets, dataset: Dataset, frames_per_token: int | None) -> Buckets:
-    """The buckets divided by the number of frames, and of layers. frames_per_token: of the family."""
-    if (layers := dataset.column(LAYER)) is not None:
-        return buckets.divided([1 + len(own) for own in layers], 1)
+    """The buckets divided by the number of frames. frames_per_token: of the family."""
     if (clips := dataset.column(CLIP)) is None:
         return buckets
     frames = [1 if clip is None else clip.num_frames for clip in clips]

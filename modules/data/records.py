@@ -22,7 +22,7 @@ Name = TypeVar("Name", int, str, tuple[str, int])
 
 @dataclass(frozen=True, eq=False)
 class CachedRecords(Generic[Name]):
-    """The cache entries of samples, by id, or of captions, by text or, where it is seen with references, by both.
+    """The cache entries of samples, by id, or of captions, by text or, where it is seen with images, by both.
 
     keys: sample id, caption or (caption, sample id) -> cache key.
     remake: encodes damaged entries again.

@@ -17,15 +17,13 @@ from modules.config.steps import count_steps, planned_steps
 from modules.data.caption_remarks import caption_remarks
 from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
-from modules.data.clips import clip_of, describe_clips, num_clips
+from modules.data.clips import describe_clips, num_clips
 from modules.data.concepts import captions
+from modules.data.conditions import conditions_of
 from modules.data.epoch_plan import count_samples, few_samples_warning
 from modules.data.holdout import no_validation_warning
-from modules.data.inpainting import describe_inpainting, num_masks
-from modules.data.layers import describe_layers, layers_of
-from modules.data.masks import MASK, unused_masks_warning
+from modules.data.masks import MASK, needs_masks, unused_masks_warning
 from modules.data.prepare import prepare_data
-from modules.data.references import describe_references, references_of
 from modules.data.unread_files import FOLDERS, LEFT_OUT, described
 from modules.families.registry import FAMILIES
 from modules.machine.run_shape import counted_shape
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
     from modules.config.problems import Problem
     from modules.config.TrainConfig import TrainConfig
     from modules.data.buckets import Buckets
+    from modules.data.conditions.ConditionData import ConditionData
     from modules.data.Dataset import Dataset
     from modules.families.Family import Family
     from modules.machine.run_shape import Rate, RunShape
@@ -76,7 +75,7 @@ def summarize(
         *_part_lines(config, family),
         *_prediction_lines(config, family, base),
         ("Method", facts_of(config).label),
-        *_image_lines(dataset, buckets),
+        *_image_lines(dataset, buckets, conditions_of(family) if facts_of(config).uses_denoiser else []),
         *_caption_lines(num_texts),
         *_step_lines(config, shape, state),
         *_disk_lines(disk_needs(config, family, base, dataset, buckets, num_texts)),
@@ -99,7 +98,7 @@ def _prediction_lines(config: TrainConfig, family: Family, base: BaseInfo) -> It
         yield "Predicts", text
 
 
-def _image_lines(dataset: Dataset, buckets: Buckets) -> Iterator[tuple[str, str]]:
+def _image_lines(dataset: Dataset, buckets: Buckets, conditions: Sequence[ConditionData]) -> Iterator[tuple[str, str]]:
     num_missing = len(dataset.missing_captions)
     missing = f", {num_missing} without a caption" if num_missing else ""
     yield "Images", f"{dataset.num_images - num_clips(dataset)}{missing}"
@@ -107,12 +106,7 @@ def _image_lines(dataset: Dataset, buckets: Buckets) -> Iterator[tuple[str, str]
         yield "Variants", f"{len(dataset)} (resolutions and augmented variants of the images)"
     if dataset.held_out is not None:
         yield "Validation", f"{int(dataset.held_out.sum())} of the images are never trained on"
-    if text := describe_references(dataset):
-        yield "References", text
-    if text := describe_layers(dataset):
-        yield "Layers", text
-    if text := describe_inpainting(dataset):
-        yield "Masks", text
+    yield from filter(None, (condition.describe(dataset) for condition in conditions))
     if text := describe_clips(dataset):
         yield "Clips", text
     counts = np.bincount(buckets.index, minlength=len(buckets.shapes))
@@ -134,7 +128,7 @@ def _caption_lines(num_texts: int | None) -> Iterator[tuple[str, str]]:
 def count_texts(config: TrainConfig, dataset: Dataset, options: Sequence[tuple[str, ...]]) -> int:
     """The number of texts to cache: all variants of the captions of each sample, and the empty caption.
 
-    Where text encoders see the references of a sample, those of different samples count apart.
+    Where text encoders see images of a sample, those of different samples count apart.
 
     0 if a text encoder trains, because captions are then encoded in each step.
     """
@@ -142,7 +136,7 @@ def count_texts(config: TrainConfig, dataset: Dataset, options: Sequence[tuple[s
         return 0
     variants, preserves = config.data.caption_variants, config.loss.output_preservation
     source = CaptionSource(dataset, options, config.seed, variants, preserves)
-    if FAMILIES[config.family].text.sees_references:
+    if FAMILIES[config.family].text.sees_images:
         return len(source.texts_by_sample(with_empty=config.data.caption_dropout > 0))
     return len(source.all_texts())
 
@@ -205,7 +199,7 @@ def image_warnings(config: TrainConfig, dataset: Dataset) -> Iterator[str]:
             yield described(kind, paths, LEFT_OUT) + "."
     if text := unused_masks_warning(config, dataset):
         yield text
-    if (masks := dataset.column(MASK)) and dataset.inpainting is None:
+    if (masks := dataset.column(MASK)) and not needs_masks(config):
         without_mask = sum(masks[image] is None for image in dataset.images_of(range(len(dataset))))
         if without_mask:
             yield f"{counted(without_mask, 'image has', 'images have')} no mask (trained unmasked)."
@@ -237,15 +231,14 @@ def disk_needs(
     num_texts: int | None = None,
 ) -> list[DiskNeed]:
     """A rough estimate of what the run will write to each folder. num_texts: cached captions; None: one per sample."""
-    encoded = np.array([_num_encoded(dataset, sample, family) for sample in range(len(dataset))])
-    pixels = (np.array(buckets.costs, np.int64)[buckets.index] * encoded).sum()
-    if family.reference_size:  # not that of the image, as counted above
-        width, height = family.reference_size(1.0)
-        pixels += sum(len(references_of(dataset, sample)) for sample in range(len(dataset))) * width * height
+    method = facts_of(config)
+    own = np.array(buckets.costs, np.int64)[buckets.index]
+    pixels = float(own.sum())
+    for condition in conditions_of(family) if method.uses_denoiser else ():
+        pixels += sum(condition.cached_pixels(dataset, sample, size) for sample, size in enumerate(own.tolist()))
     num_texts = len(dataset) if num_texts is None else num_texts
     cache = int(pixels) * family.latent_bytes_per_pixel + num_texts * family.caption_bytes
     size = base.size_bytes or family.typical_bytes  # unknown for a Hub id before it is downloaded
-    method = facts_of(config)
     trained = size if method.trains_weights else 0.0
     if method.trains_adapters:
         trained = size * LORA_SHARE_PER_RANK * config.lora.rank
@@ -253,18 +246,6 @@ def disk_needs(
     backups = (4 if config.ema.enabled else 3) * trained * (config.backup.keep + 1)
     needed = {"cache_dir": cache if method.uses_denoiser else 0, "workspace_dir": backups + 2 * trained}
     return [DiskNeed(setting, getattr(config, setting), size) for setting, size in needed.items()]
-
-
-def _num_encoded(dataset: Dataset, sample: int, family: Family) -> float:
-    """How many times the size of one image's or clip's cache entry a sample takes."""
-    clip = clip_of(dataset, sample)
-    mask_bytes = 1 / family.latent_bytes_per_pixel if family.inpainting == "pixels" else 0.0  # one for each pixel
-    masked = num_masks(dataset, sample) * (1 + mask_bytes)
-    # such a clip's entry is half latents, half first frame; if it is given without and with the last, that half twice
-    both_kinds = clip is not None and clip.last_given and not family.needs_last_frame
-    num_alike = 0 if family.reference_size else len(references_of(dataset, sample))
-    whole = 1 / (1 + len(layers)) if (layers := layers_of(dataset, sample)) else 0.0  # once more, without its layers
-    return 1 + masked + num_alike + whole + (0.5 if both_kinds else 0)
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ class TextEncoding:
     mask: str = ""
 
     @property
-    def sees_references(self) -> bool:
+    def sees_images(self) -> bool:
         return self.reference_size is not None
 
     def options_for(self, prompt: str) -> dict[str, Any]:

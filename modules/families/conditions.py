@@ -1,13 +1,15 @@
 """What a family's denoiser sees beside text and latents: the entries of `Family.conditions`, without torch.
 
-Each gives its tensors in `Batch.given`. What samples need for them is in `modules/data`.
+Each gives its tensors in `Batch.given`; how is told in `modules/data/conditions`.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
@@ -24,7 +26,35 @@ MaskResolution = Literal["", "latents", "pixels"]
 
 
 class Condition:
-    """One kind of what a denoiser sees; its classes below are frozen dataclasses."""
+    """One kind of what a denoiser sees; its classes below are frozen dataclasses.
+
+    What training and sampling do with it stands in the file of its `name` in modules/data/conditions.
+    exact: the names in `Batch.given` that stay in float32, whatever the denoiser computes in.
+    components: those of the pipeline, beside the VAE, that the condition is encoded with.
+    """
+
+    exact: ClassVar[frozenset[str]] = frozenset()
+    components: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """That of its class in snake_case."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What settings and the window read of it in resources/families.json."""
+        return {"max_images": self.max_images}
+
+    @property
+    def max_images(self) -> int:
+        """How many images of their settings samples can start from."""
+        return 0
+
+    @property
+    def precedes_prompt(self) -> bool:
+        """Whether the pipeline takes the images before it encodes the prompt."""
+        return False
 
 
 C = TypeVar("C", bound=Condition)
@@ -33,6 +63,8 @@ C = TypeVar("C", bound=Condition)
 @dataclass(frozen=True)
 class Sizes(Condition):
     """The original size, crop and bucket of each image."""
+
+    exact = frozenset({"sizes"})  # float32 represents numbers of pixels exactly
 
 
 @dataclass(frozen=True)
@@ -48,6 +80,16 @@ class References(Condition):
     needed: bool = False
     size: Callable[[float], Size] | None = None
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """pixels: the area in which it sees a reference; 0 for that of the image."""
+        pixels = math.prod(self.size(1.0)) if self.size else 0
+        return {**super().facts, "needed": self.needed, "pixels": pixels}
+
+    @property
+    def max_images(self) -> int:
+        return self.most
+
 
 @dataclass(frozen=True)
 class Layers(Condition):
@@ -59,6 +101,10 @@ class Layers(Condition):
     """
 
     options: Callable[[int, int, int], Mapping[str, Any]]
+
+    @property
+    def precedes_prompt(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
@@ -83,6 +129,18 @@ class FirstFrame(Condition):
     components: tuple[str, ...] = ()
     features: Callable[[DiffusionPipeline, list[Image]], Tensor] | None = None
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts, "needed": self.needed, "last": self.last, "takes_last": self.last != ""}
+
+    @property
+    def max_images(self) -> int:
+        return 2 if self.last else 1
+
+    @property
+    def precedes_prompt(self) -> bool:
+        return self.needed
+
 
 @dataclass(frozen=True)
 class Inpainting(Condition):
@@ -93,9 +151,17 @@ class Inpainting(Condition):
 
     resolution: MaskResolution
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts, "takes_masks": True}
+
+    @property
+    def max_images(self) -> int:
+        return 1
+
 
 class Conditioned:
-    """What is asked of a family by its conditions; FamilyInfo answers some of it under the same names."""
+    """What is asked of a family by its conditions."""
 
     conditions: tuple[Condition, ...]
 
@@ -107,70 +173,18 @@ class Conditioned:
         """The family's conditions with `changed` in place of that of its kind."""
         return tuple(changed if type(one) is type(changed) else one for one in self.conditions)
 
-    @property
-    def takes_sizes(self) -> bool:
-        return self.condition(Sizes) is not None
+    def has(self, kind: type[Condition]) -> bool:
+        """Whether the denoiser can see a condition of this kind."""
+        return self.condition(kind) is not None
+
+    def fact(self, kind: type[Condition], name: str) -> Any:
+        """A field of the family's condition of this kind; None if it has none."""
+        return getattr(self.condition(kind), name, None)
 
     @property
-    def max_references(self) -> int:
-        references = self.condition(References)
-        return references.most if references else 0
-
-    @property
-    def needs_references(self) -> bool:
-        references = self.condition(References)
-        return references is not None and references.needed
-
-    @property
-    def reference_size(self) -> Callable[[float], Size] | None:
-        references = self.condition(References)
-        return references.size if references else None
-
-    @property
-    def layered(self) -> bool:
-        """Whether it decomposes an image into transparent layers."""
-        return self.layer_options is not None
-
-    @property
-    def layer_options(self) -> Callable[[int, int, int], Mapping[str, Any]] | None:
-        layers = self.condition(Layers)
-        return layers.options if layers else None
-
-    @property
-    def inpainting(self) -> MaskResolution:
-        inpainting = self.condition(Inpainting)
-        return inpainting.resolution if inpainting else ""
-
-    @property
-    def image_pipeline(self) -> str:
-        """`FirstFrame.pipeline`; "" if the denoiser can't be given a frame."""
-        first = self.condition(FirstFrame)
-        return first.pipeline if first else ""
-
-    @property
-    def needs_first_frame(self) -> bool:
-        first = self.condition(FirstFrame)
-        return first is not None and first.needed
-
-    @property
-    def takes_last_frame(self) -> bool:
-        first = self.condition(FirstFrame)
-        return first is not None and first.last != ""
-
-    @property
-    def needs_last_frame(self) -> bool:
-        first = self.condition(FirstFrame)
-        return first is not None and first.last == "needed"
-
-    @property
-    def encode_first(self) -> Callable[[Family, ModelMixin, Tensor], Tensor] | None:
-        first = self.condition(FirstFrame)
-        return first.encode if first else None
-
-    @property
-    def image_components(self) -> tuple[str, ...]:
-        first = self.condition(FirstFrame)
-        return first.components if first else ()
+    def condition_components(self) -> tuple[str, ...]:
+        """The components, beside the VAE, that the conditions are encoded with."""
+        return tuple(name for one in self.conditions for name in one.components)
 
     @property
     def image_features(self) -> Callable[[DiffusionPipeline, list[Image]], Tensor] | None:
@@ -180,6 +194,4 @@ class Conditioned:
     @property
     def max_input_images(self) -> int:
         """How many images a sample can start from: references, first and last frame of a video, or one to paint in."""
-        if self.inpainting:
-            return 1
-        return 1 + self.takes_last_frame if self.image_pipeline else self.max_references
+        return sum(one.max_images for one in self.conditions)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from modules.families.Family import Family
     from modules.families.TextEncoding import Conditioning
 
-EXACT = frozenset({"sizes"})  # of what is given: stays in float32, which represents numbers of pixels exactly
-
 
 def predict(
     family: Family,
@@ -37,7 +35,7 @@ def predict(
     If the family has experts, each row is passed to the denoiser that its timestep belongs to.
     timestep: [B], 0..1000.
     text: conditioning by name, batched. It is cast to the denoiser's dtype, as are the latents.
-    given: as in Batch. It is cast likewise, except for what is EXACT.
+    given: as in Batch. It is cast likewise, except for what is `exact` in a condition.
     guidance: the guidance scale, for families that take one.
     host_timestep: `timestep` on the CPU, so that choosing experts does not synchronize with the device.
     """
@@ -85,13 +83,13 @@ def _call_alike(family: Family, call: DenoiserCall) -> Tensor:
 
 
 def _call(family: Family, call: DenoiserCall) -> Tensor:
-    dtype = call.denoiser.dtype
+    dtype, exact = call.denoiser.dtype, {name for condition in family.conditions for name in condition.exact}
     call = replace(
         call,
         latents=family.pack(call.latents.to(dtype)),
         shape=call.latents.shape,
         text={name: _cast(value, dtype) for name, value in call.text.items()},
-        given={name: value if name in EXACT else _cast(value, dtype) for name, value in call.given.items()},
+        given={name: value if name in exact else _cast(value, dtype) for name, value in call.given.items()},
     )
     output = family.output(call, call.denoiser(**family.inputs(call), return_dict=False)[0])
     return family.unpack(output, call.shape)

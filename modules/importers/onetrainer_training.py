@@ -180,7 +180,7 @@ def _take_shift(t: Translation, setting: ForeignSetting) -> None:
 
 def _take_unmasked_probability(t: Translation, setting: ForeignSetting) -> None:
     name = "unmasked_probability"
-    if not t["masked_training"] or family_of(t).inpainting:
+    if not t["masked_training"] or family_of(t).takes_masks:
         t.take("loss.unmasked_probability", t[name], name)
     else:
         t.take("loss.unmasked_probability", 0.0, name, why="OneTrainer heeds it for inpainting models alone")

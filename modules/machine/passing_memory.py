@@ -11,7 +11,7 @@ from modules.config.image_sizes import largest_area, sample_size
 from modules.config.LoraConfig import TARGETS
 from modules.config.methods import facts_of
 from modules.config.optimizers import facts_of_optimizer
-from modules.config.SampleConfig import SampleConfig
+from modules.config.rules.conditions import rules_of
 from modules.machine.architectures import Architecture, correction
 from modules.machine.lasting_memory import (
     BYTES_OF,
@@ -110,8 +110,8 @@ def _offloaded_each(config: TrainConfig, model: Architecture) -> float:
 
 def _trained_pixels(config: TrainConfig) -> float:
     """Of one sample."""
-    pixels = largest_area(config) * _latent_frames(config, config.data.frames) * layers_at_once(config)
-    return pixels + _reference_pixels(config)
+    pixels = largest_area(config) * _latent_frames(config, config.data.frames) * images_at_once(config)
+    return pixels + sum(rules.further_pixels(config) for rules in rules_of(config))
 
 
 def _precision(config: TrainConfig) -> float:
@@ -149,24 +149,9 @@ def _latent_frames(config: TrainConfig, num_frames: int) -> int:
     return (num_frames - 1) // step + 1 if step else 1
 
 
-def layers_at_once(config: TrainConfig) -> int:
-    """An image and its layers, which the denoiser treats as images; 1 for models without layers.
-
-    The images of the dataset are taken to have as many layers as the samples.
-    """
-    if not load_families()[config.family].layered:
-        return 1
-    enabled = [sample for sample in config.sampling.samples if sample.enabled] or [SampleConfig()]
-    return 1 + max(sample.layers for sample in enabled)
-
-
-def _reference_pixels(config: TrainConfig) -> int:
-    """The area of an image's reference, if it has one; a model that takes just one, or needs one, is made for it."""
-    family = load_families()[config.family]
-    has_folder = any(concept.enabled and concept.reference_folder for concept in config.concepts)
-    if family.max_references == 1 or family.needs_references or (family.max_references > 1 and has_folder):
-        return family.reference_pixels or largest_area(config)
-    return 0
+def images_at_once(config: TrainConfig) -> int:
+    """How many images the latents of a sample hold, beside the frames of a clip: an image and its layers, for one."""
+    return math.prod(rules.images_at_once(config) for rules in rules_of(config))
 
 
 def _micro_batch(config: TrainConfig, num_ranks: int) -> int:
@@ -193,7 +178,8 @@ def caching_bytes(config: TrainConfig, model: Architecture) -> float:
     text = text_encoder_bytes(config, model) + max(model.text_bytes) / _TEXT_LAYERS if is_cached else 0
     if not facts_of(config).uses_denoiser:  # of the samples' prompts; the VAE is loaded already
         return text + model.vae * own if config.sampling.makes_samples else 0
-    largest = max(largest_area(config), load_families()[config.family].reference_pixels)
+    of_conditions = (facts.get("pixels", 0) for facts in load_families()[config.family].conditions.values())
+    largest = max([largest_area(config), *of_conditions])
     pixels = max(largest, min(4 * largest, _ENCODED_PIXELS))
     width: float = _VAE_WIDTH
     if _has_clips(config):
@@ -246,7 +232,7 @@ def sampling_bytes(config: TrainConfig, model: Architecture, num_ranks: int) -> 
             for size, count in zip(sizes, frames, strict=True)
         )
         pixels = max(size * _latent_frames(config, count) for size, count in zip(sizes, frames, strict=True))
-    pixels *= layers_at_once(config)
+    pixels *= images_at_once(config)
     denoiser_value_bytes = own if config.model.mixed_precision == "no" else 2
     # counted in half precision for one of the two passes that guidance needs
     denoising = pictures * pixels * max(_DENOISER_WIDTH, model.held["denoiser"]) * denoiser_value_bytes

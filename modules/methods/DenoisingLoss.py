@@ -55,9 +55,8 @@ class DenoisingLoss(Loss):
         noised, timestep, target = self._objective.noise(latents, batch.noise, batch.u)
         if batch.input_noise is not None:
             noised = self._objective.noise(latents, batch.input_noise, batch.u).latents
-        if (first_given := batch.given.get("first_given")) is not None:
-            first = _first_frames(first_given, latents)
-            noised, target = torch.where(first, latents, noised), target.masked_fill(first, 0)
+        if batch.clean is not None:
+            noised, target = torch.where(batch.clean, latents, noised), target.masked_fill(batch.clean, 0)
         frozen = self._frozen_prediction(batch, noised, timestep)
         if batch.prior is not None:
             assert frozen is not None  # predicted for batches with `prior`
@@ -83,9 +82,7 @@ class DenoisingLoss(Loss):
         host_timestep = self._objective.timestep(batch.host_u)
         text, family, pipe = self._text(batch), self.base.family, self.base.pipe
         prediction = predict(family, pipe, noised, timestep, text, batch.given, self._guidance, host_timestep)
-        if (first_given := batch.given.get("first_given")) is None:
-            return prediction
-        return prediction.masked_fill(_first_frames(first_given, prediction), 0)
+        return prediction if batch.clean is None else prediction.masked_fill(batch.clean, 0)
 
     def _text(self, batch: Batch) -> Conditioning:
         text = batch.text if batch.text is not None else encode_text(self.base.family, self.base.pipe, batch.prompts)
@@ -139,11 +136,9 @@ class DenoisingLoss(Loss):
                 error = self._mix.error(prediction, frozen, delta)
                 outside = masked_mean(error, 1 - batch.mask, 0.0, config.normalize_masked_area_loss)
                 losses = losses + config.masked_prior_preservation_weight * outside
-        if (
-            first_given := batch.given.get("first_given")
-        ) is not None:  # their error is 0, and the mean is over the other frames
-            frames = error.shape[2]
-            losses = torch.where(first_given, losses * (frames / (frames - 1)), losses)
+        if batch.clean is not None:  # its error is 0, and the mean is over the rest
+            is_counted = (~batch.clean).flatten(1)
+            losses = losses * (is_counted.shape[1] / is_counted.sum(1)).to(losses.dtype)
         objective = self._objective
         predicted = objective.prediction_type if isinstance(objective, Ddpm) else "epsilon"  # no matter for flow models
         weight = timestep_weight(config, batch.u, objective.snr, predicted)
@@ -158,9 +153,3 @@ class DenoisingLoss(Loss):
         if self.base.family.objective == "flow":
             shown |= {name: value * real for name, value in agreement(prediction, target).items()}
         return shown
-
-
-def _first_frames(given: Tensor, latents: Tensor) -> Tensor:
-    """bool[B, 1, F, 1, 1], True for the first frame of the rows in `given`, bool[B]. latents: [B, C, F, H, W]."""
-    frames = torch.arange(latents.shape[2], device=latents.device)
-    return per_sample(given, latents) & (frames == 0).view(1, 1, -1, 1, 1)

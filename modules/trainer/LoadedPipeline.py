@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from modules.config.SamplingConfig import Sampler
+    from modules.data.SampleParts import SampleParts
     from modules.families.Family import Family
-    from modules.trainer.SampleLayers import SampleLayers
     from modules.trainer.sampling import ImageRequest, Video
 
 
@@ -41,7 +41,7 @@ class LoadedPipeline:
 
     def generate(
         self, requests: list[ImageRequest], batch_size: int, sampler: Sampler
-    ) -> Iterator[tuple[ImageRequest, Image.Image | Video | SampleLayers]]:
+    ) -> Iterator[tuple[ImageRequest, Image.Image | Video | SampleParts]]:
         """As `generate_images`. All prompts are encoded before the denoiser is on the device."""
         prompts: SamplePrompts[LoadedPipeline] = SamplePrompts(self)
         prompts.encode(list(batches(requests, batch_size)))

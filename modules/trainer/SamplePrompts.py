@@ -57,14 +57,14 @@ class SamplePrompts(Generic[Model]):
             return
         base, family = self.base, self.base.family
         # some pipelines encode the image before the prompt
-        encoding = family.text_components + family.image_components
+        encoding = family.text_components + family.condition_components
         later = {name: base.meta_module(name) for name in base.component_names if name not in encoding}
         models = {name: model for name, model in later.items() if isinstance(model, nn.Module)}
         described = {name: _Description(model, base.dtype) for name, model in models.items()}
         with base.using(*encoding), base.replaced(described), self._remembering(base.pipe):
             for batch in unknown:
                 known = tuple(batch)
-                if not (family.needs_first_frame or family.text.sees_references or family.layered):
+                if not (family.text.sees_images or any(one.precedes_prompt for one in family.conditions)):
                     batch = [replace(request, references=()) for request in batch]
                 try:
                     run_pipeline(base.pipe, batch)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from modules.config.SamplingConfig import SamplingConfig
+    from modules.data.SampleParts import SampleParts
     from modules.session.RunFolder import RunFolder
     from modules.session.TrainCallbacks import TrainCallbacks
     from modules.session.TrainCommands import TrainCommands
-    from modules.trainer.SampleLayers import SampleLayers
     from modules.trainer.SamplePrompts import SamplePrompts
     from modules.trainer.sampling import Video
     from modules.weights.BaseModel import BaseModel
@@ -117,7 +117,7 @@ class SampleRound:
                     return
 
     def _save(
-        self, folder: Path, number: int, request: ImageRequest, sample: Image | Video | SampleLayers, step: int
+        self, folder: Path, number: int, request: ImageRequest, sample: Image | Video | SampleParts, step: int
     ) -> None:
         path = folder / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
         try:

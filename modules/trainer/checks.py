@@ -18,7 +18,7 @@ from modules.config.problems import Problem, warning
 from modules.config.rules.ranks import check_batch, divided_optimizer_problems, sharding_problems
 from modules.config.validation import check_settings
 from modules.data.prepare import check_sizes
-from modules.data.references import check_sample_references
+from modules.data.sample_images import check_sample_images
 from modules.distributed.usable_gpus import supports_bf16
 from modules.families.prediction import check_offset_noise, check_prediction
 from modules.families.registry import FAMILIES
@@ -84,7 +84,7 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> Ch
     base = check_base(config.model.base, family, replaced=replaced_parts(family, config.model))
     check_format(family, config.output)
     check_sizes(config, family)
-    check_sample_references(config.sampling, family)
+    check_sample_images(config.sampling, family)
     if base.kind == "single_file":
         check_config_folder(config.model, family)
         check_single_file(config.model, family)

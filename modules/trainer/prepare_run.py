@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from modules.config.batch_size import accumulation_steps, describe_scaling, global_batch, learning_rate_factor
-from modules.config.clips import last_frame_share
 from modules.config.counted import counted
 from modules.config.errors import ConfigError
 from modules.config.methods import facts_of
@@ -20,13 +19,14 @@ from modules.data.caption_remarks import caption_remarks
 from modules.data.captions import check_placeholders, trained_words
 from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import caption_prompts, captions
+from modules.data.conditions import conditions_of
 from modules.data.DatasetEncoder import DatasetEncoder
 from modules.data.decoding import check_unusable
 from modules.data.errors import DataError
 from modules.data.prepare import prepare_data
-from modules.data.references import of_captions
 from modules.data.run_summary import count_texts, disk_needs, image_warnings
 from modules.data.RunPlan import RunPlan, samples_digest
+from modules.data.sample_images import settings_of_captions
 from modules.data.SampleSource import SampleSource
 from modules.diffusion.timestep_sampling import timestep_distribution
 from modules.distributed.attention_backends import choose_attention
@@ -268,13 +268,11 @@ def _cache(
         captions=caption_source,
         text=_cached_text(config, encoder, caption_source, family) if caches_text else None,
         caption_dropout=config.data.caption_dropout,
-        image_to_video=config.data.image_to_video if family.image_pipeline else 0.0,
-        last_frame=last_frame_share(config),
-        whole_mask=config.data.inpainting_whole,
+        conditions=conditions_of(family) if takes_latents else (),
+        data=config.data,
         seed=config.seed,
         dtype=torch.promote_types(base.dtype, torch.float32),
-        sizes=takes_latents and family.takes_sizes,
-        sees_references=family.text.sees_references,
+        sees_images=family.text.sees_images,
         **(_noise_options(config, base) if takes_latents else {}),
     )
     return source, encoder.unusable
@@ -283,8 +281,8 @@ def _cache(
 def _cached_text(
     config: TrainConfig, encoder: DatasetEncoder, captions: CaptionSource, family: Family
 ) -> CachedRecords[str] | CachedRecords[tuple[str, int]]:
-    if family.text.sees_references:
-        return encoder.text_with_references(captions.texts_by_sample(with_empty=config.data.caption_dropout > 0))
+    if family.text.sees_images:
+        return encoder.text_with_images(captions.texts_by_sample(with_empty=config.data.caption_dropout > 0))
     return encoder.text(captions.all_texts())
 
 
@@ -329,8 +327,8 @@ def _prepare_samples(
     config = start.config
     usable = [options for sample, options in enumerate(data.texts) if sample not in unusable]
     prompts = caption_prompts(usable, data.dataset.concepts, len(config.sampling.samples))
-    belongings = of_captions(data.dataset, data.texts, start.family, unusable)
-    sampling = with_prompts(config.sampling, prompts, *belongings)
+    settings = settings_of_captions(data.dataset, data.texts, start.family, unusable)
+    sampling = with_prompts(config.sampling, prompts, settings)
     sampling = with_sizes(sampling, config)
     sample_prompts = SamplePrompts(base)
     if sampling.makes_samples and not trains_text(base, parts):

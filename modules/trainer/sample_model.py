@@ -14,7 +14,7 @@ from modules.config.methods import facts_of
 from modules.config.ModelConfig import ModelConfig
 from modules.data.concepts import caption_prompts, captions
 from modules.data.prepare import prepare_data
-from modules.data.references import of_captions
+from modules.data.sample_images import settings_of_captions
 from modules.distributed.Runtime import Runtime
 from modules.families.registry import FAMILIES
 from modules.session.out_of_memory import must_fit
@@ -92,7 +92,7 @@ def with_captions(config: TrainConfig, sampling: SamplingConfig) -> SamplingConf
     dataset, _ = prepare_data(config, family)
     texts = captions(dataset)
     prompts = caption_prompts(texts, dataset.concepts, len(sampling.samples))
-    return with_prompts(sampling, prompts, *of_captions(dataset, texts, family))
+    return with_prompts(sampling, prompts, settings_of_captions(dataset, texts, family))
 
 
 @contextmanager

@@ -6,14 +6,12 @@ import contextlib
 import functools
 import inspect
 import itertools
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 import torch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
@@ -23,15 +21,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 from modules.config.atomic_file import new_file, write_bytes
 from modules.config.clips import sample_frames
 from modules.config.image_sizes import sample_size
-from modules.config.SampleConfig import DEFAULT_LAYERS
-from modules.data.images import fit_image, load_rgba
-from modules.data.masks import load_mask, mask_beside
-from modules.data.references import image_files, reference_size
-from modules.data.videos import is_video, load_still, split_time, to_mp4
+from modules.data.conditions import conditions_of
+from modules.data.ImageRequest import ImageRequest
+from modules.data.sample_images import image_files
+from modules.data.SampleParts import SampleParts
+from modules.data.videos import to_mp4
 from modules.families.conditioning import clip_by_its_former_name, expand_textual_inversion
 from modules.families.registry import family_of_pipeline
 from modules.trainer.evaluation_mode import evaluation_mode
-from modules.trainer.SampleLayers import SampleLayers
 
 if TYPE_CHECKING:
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
@@ -44,50 +41,12 @@ if TYPE_CHECKING:
 Video = list[Image.Image]  # its frames
 
 
-@dataclass(frozen=True)
-class ImageRequest:
-    """One image or video to generate.
-
-    seed: of its initial noise, independent of the batch. width, height: in pixels; None for the model's default.
-    references: paths of the images that the model sees. clip_skip: as in ModelConfig, for models that have it.
-    frames: of the video; 1 for an image. Models of images ignore it.
-    last_frame: path of the image that the video ends with, for models that take one; "" if it is the second reference
-        or open. fps: frames per second of the video, by which a last frame is looked for in a video; 0: the family's.
-    layers: how many to decompose the reference into; other models ignore it.
-    mask: path of the mask, for models that paint in the reference; the reference itself if its alpha channel is the
-        mask; "" as in SampleConfig.
-    """
-
-    prompt: str
-    negative_prompt: str
-    seed: int
-    width: int | None
-    height: int | None
-    steps: int
-    guidance: float
-    references: tuple[str, ...] = ()
-    clip_skip: int = 1
-    frames: int = 1
-    mask: str = ""
-    last_frame: str = ""
-    layers: int = DEFAULT_LAYERS
-    fps: float = 0.0
-
-    def batch_key(self) -> tuple:
-        """Images of one batch must have the same key."""
-        size = self.width, self.height, self.frames, self.layers, self.fps
-        shared = *size, self.steps, self.guidance, self.references, self.last_frame, self.mask, self.clip_skip
-        # from references they are made one at a time: pipelines differ in how they take several
-        apart = (self.prompt, self.seed) if self.references and not self.mask else None
-        return *shared, bool(self.negative_prompt), apart
-
-
 def with_prompts(
-    sampling: SamplingConfig, prompts: Sequence[str], references: Mapping[str, str] = {}, masks: Mapping[str, str] = {}
+    sampling: SamplingConfig, prompts: Sequence[str], settings: Mapping[str, Mapping[str, Any]] = {}
 ) -> SamplingConfig:
     """The settings with samples that have no prompt given one of `prompts` each, in turn.
 
-    references: prompt -> the reference images that belong to it, as in SampleConfig. masks: prompt -> their mask.
+    settings: prompt -> what samples without a `reference` start from, as from `settings_of_captions`.
     """
     turns = itertools.cycle(prompts or [""])
     samples = []
@@ -95,7 +54,7 @@ def with_prompts(
         if sample.enabled and not sample.prompt:
             prompt = next(turns)
             if not sample.reference:
-                sample = replace(sample, reference=references.get(prompt, ""), mask=masks.get(prompt, ""))
+                sample = replace(sample, **settings.get(prompt, {}))
             sample = replace(sample, prompt=prompt)
         samples.append(sample)
     return replace(sampling, samples=samples)
@@ -138,8 +97,8 @@ def repeated(first: ImageRequest, count: int) -> list[ImageRequest]:
 
 def generate_images(
     pipe: DiffusionPipeline, requests: list[ImageRequest], batch_size: int, sampler: Sampler = "model"
-) -> Iterator[tuple[ImageRequest, Image.Image | Video | SampleLayers]]:
-    """Yields the images, videos and layers in the order of `requests`, batch by batch.
+) -> Iterator[tuple[ImageRequest, Image.Image | Video | SampleParts]]:
+    """Yields the images, videos and parts in the order of `requests`, batch by batch.
 
     All components of the pipeline must be in memory. A scheduler is created for each batch, because sampling changes
     its state; the pipeline gets its own back at the end.
@@ -172,8 +131,8 @@ def make_scheduler(own: Any, sampler: Sampler) -> Any:
 
 def run_pipeline(
     pipe: DiffusionPipeline, batch: Sequence[ImageRequest], sampler: Sampler = "model"
-) -> list[Image.Image] | list[Video] | list[SampleLayers]:
-    """The images, videos or layers of a batch, as from `batches`."""
+) -> list[Image.Image] | list[Video] | list[SampleParts]:
+    """The images, videos or parts of a batch, as from `batches`."""
     own = pipe.scheduler
     pipe.scheduler = make_scheduler(own, sampler)
     try:
@@ -182,13 +141,13 @@ def run_pipeline(
         pipe.scheduler = own
 
 
-def _run(
-    pipe: DiffusionPipeline, batch: Sequence[ImageRequest]
-) -> list[Image.Image] | list[Video] | list[SampleLayers]:
+def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.Image] | list[Video] | list[SampleParts]:
     family = family_of_pipeline(pipe)
     first = batch[0]
-    if family and first.references and family.image_pipeline not in ("", type(pipe).__name__):
-        pipe = _pipeline_from_image(pipe, family)
+    conditions = conditions_of(family)
+    for name in (condition.pipeline(first) for condition in conditions):
+        if name not in ("", type(pipe).__name__):
+            pipe = _in_pipeline(pipe, name)
     options = {**family.with_clip_skip(first.clip_skip).text.options, **family.call_options} if family else {}
     options |= family.step_options(first.steps) if family else {}
     negative = expand_textual_inversion(pipe, [request.negative_prompt for request in batch])
@@ -204,20 +163,8 @@ def _run(
     }
     if family and family.frame_step:
         arguments[family.frames_argument] = first.frames
-    if family and family.inpainting:
-        image, mask = _to_paint(first, family)
-        # one for each prompt, so that each is encoded with its own generator, whatever the size of the batch
-        arguments |= {"image": [image] * len(batch), "mask_image": [mask] * len(batch)}
-        arguments |= {"width": image.width, "height": image.height}
-    elif family and family.layer_options:
-        image = _to_decompose(first)
-        arguments |= {"image": image, **family.layer_options(first.layers, *image.size)}
-    elif family and first.references:
-        seen = first.references[:1] if family.image_pipeline else first.references
-        images = [_reference(path, first, family) for path in seen]
-        arguments["image"] = images[0] if family.image_pipeline or family.max_references == 1 else images
-        if family.takes_last_frame and (last := first.last_frame or "".join(first.references[1:])):
-            arguments["last_image"] = _reference(last, first, family, (first.frames - 1) / (first.fps or family.fps))
+    for condition in conditions:
+        arguments |= condition.sample_arguments(first, len(batch))
     if first.width and first.height:
         arguments["max_area"] = first.width * first.height  # else FLUX.1 Kontext chooses a size of its own
     if first.negative_prompt:
@@ -236,75 +183,29 @@ def _run(
         call = cast("Callable[..., Any]", pipe)  # every pipeline has a call of its own
         output = call(**{name: value for name, value in arguments.items() if name in taken})
     images = images_in(output)
-    if family and family.layered:
-        return [SampleLayers(layers) for layers in images]
     if images is not None:
+        for condition in conditions:
+            images = condition.made(images)
         return images
     return output.frames if len(output.frames[0]) > 1 else [frames[0] for frames in output.frames]
 
 
-def _pipeline_from_image(pipe: DiffusionPipeline, family: Family) -> DiffusionPipeline:
-    """The family's pipeline for videos from their first frame, with the parts of `pipe` and how it encodes prompts."""
+def _in_pipeline(pipe: DiffusionPipeline, name: str) -> DiffusionPipeline:
+    """The diffusers pipeline of that class, with the parts of `pipe` and how it encodes prompts."""
     import diffusers
 
-    kind = getattr(diffusers, family.image_pipeline)
+    kind = getattr(diffusers, name)
     parts = {**pipe.config, **pipe.components}
     taken = inspect.signature(kind.__init__).parameters
-    from_image = kind(**{name: value for name, value in parts.items() if name in taken})
-    from_image.set_progress_bar_config(**getattr(pipe, "_progress_bar_config", {}))
-    vars(from_image)["encode_prompt"] = pipe.encode_prompt
-    return from_image
+    made = kind(**{name: value for name, value in parts.items() if name in taken})
+    made.set_progress_bar_config(**getattr(pipe, "_progress_bar_config", {}))
+    vars(made)["encode_prompt"] = pipe.encode_prompt
+    return made
 
 
 def images_in(output: Any) -> Any:
     """The images in what a pipeline's call returns, whatever they are called there; None if it has videos."""
     return next((getattr(output, name) for name in ("images", "image") if hasattr(output, name)), None)
-
-
-def _reference(path: str, request: ImageRequest, family: Family, seconds: float = 0.0) -> Image.Image:
-    """An input image in the size that training uses. seconds: as for `load_still`. Raises ImageError."""
-    image = load_still(path, seconds=seconds)
-    shape = request.width or image.width, request.height or image.height
-    if family.image_pipeline:
-        return fit_image(image, *shape)
-    if family.reference_size:
-        return image  # the pipeline resizes it
-    return fit_image(image, *reference_size(image.size, shape, shape, family.align))
-
-
-def _to_decompose(request: ImageRequest) -> Image.Image:
-    """The image to decompose, with its transparency, cropped to the shape of the request. Raises ImageError."""
-    (path,) = request.references
-    image = load_still(path).convert("RGBA") if is_video(split_time(path)[0]) else load_rgba(path)
-    return fit_image(image, request.width, request.height) if request.width and request.height else image
-
-
-def _to_paint(request: ImageRequest, family: Family) -> tuple[Image.Image, Image.Image]:
-    """The image to paint in and its mask, white where the model paints. Raises ImageError.
-
-    They have the size of the request, or else that of the image. Without an image, all of it is painted.
-    """
-    if not request.references:
-        side = family.published.side if family.published else 512
-        size = request.width or side, request.height or side
-        return Image.new("RGB", size, "gray"), Image.new("L", size, 255)
-    path = request.references[0]
-    image = load_still(path)
-    own = image.size
-    width, height = request.width or own[0], request.height or own[1]
-    shape = width // family.align * family.align, height // family.align * family.align
-    mask = os.path.expanduser(request.mask) or mask_beside(path)
-    if not mask:
-        return fit_image(image, *shape), _middle(*shape)
-    fitted = load_mask(mask, own, *shape, is_alpha=mask == path)
-    return fit_image(image, *shape), Image.fromarray((fitted[0] * 255).round().astype(np.uint8))
-
-
-def _middle(width: int, height: int) -> Image.Image:
-    """A mask of the middle half of both sides."""
-    mask = Image.new("L", (width, height))
-    mask.paste(255, (width // 4, height // 4, width - width // 4, height - height // 4))
-    return mask
 
 
 @contextmanager
@@ -344,14 +245,14 @@ def autocast_denoiser(denoiser: nn.Module, autocast: Callable[[], AbstractContex
         del denoiser.forward
 
 
-def save_sample(path: Path, sample: Image.Image | Video | SampleLayers, request: ImageRequest, fps: float) -> None:
+def save_sample(path: Path, sample: Image.Image | Video | SampleParts, request: ImageRequest, fps: float) -> None:
     """Atomically writes a PNG; of a video its first frame, after an MP4 with the same name. Raises OSError.
 
-    Of layers, all of them side by side, after a folder with the same name that has each of them. fps: of the video.
+    Of parts, all of them side by side, after a folder with the same name that has each of them. fps: of the video.
     """
-    if isinstance(sample, SampleLayers):
-        for number, layer in enumerate(sample.images):
-            save_image(path.with_suffix("") / f"{number}.png", layer, request)
+    if isinstance(sample, SampleParts):
+        for number, part in enumerate(sample.images):
+            save_image(path.with_suffix("") / f"{number}.png", part, request)
         sample = sample.side_by_side()
     if isinstance(sample, list):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -105,7 +105,7 @@ def _objection(name: str, library: str, class_name: str, family: Family | None) 
 def _slots(family: Family) -> tuple[str, ...]:
     """The components that the family knows."""
     parts = (*family.denoisers, *family.guidance_denoisers, family.vae, *family.text_components)
-    return (*parts, *family.image_components, "scheduler")
+    return (*parts, *family.condition_components, "scheduler")
 
 
 def _expected(name: str, family: Family | None) -> Iterator[str]:

@@ -144,7 +144,7 @@ def component_error(setting: str, model: str, name: str, reason: str) -> Weights
 
 def _check_complete(base: str, index: Mapping[str, Any], family: Family, setting: str) -> None:
     """Raises WeightsError if the folder goes without a component that the family needs."""
-    for name in (*family.denoisers, family.vae, *family.text_components, *family.image_components):
+    for name in (*family.denoisers, family.vae, *family.text_components, *family.condition_components):
         if name not in family.optional and not _is_present(index.get(name)):
             raise WeightsError.at(
                 setting,

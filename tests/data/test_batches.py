@@ -15,12 +15,14 @@ from modules.data.Batch import Batch
 from modules.data.buckets import Buckets
 from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import scan
+from modules.data.conditions import conditions_of
 from modules.data.epoch_plan import MicroBatch
 from modules.data.image_views import crop_of, with_views
 from modules.data.prefetch import prefetch
 from modules.data.records import CachedRecords, PixelRecords
 from modules.data.SampleSource import SampleSource
 from modules.data.TensorCache import TensorCache
+from modules.families.registry import FAMILIES
 
 
 def micro_batch(*samples: tuple[int, int], real: bool = True) -> MicroBatch:
@@ -156,7 +158,7 @@ def test_sizes_tell_of_the_picture_and_of_the_crop_of_its_view(make_source, pict
     concepts = [ConceptConfig(path=str(picture_folder(((100, 50),))), augmentation=settings)]
     dataset, _ = with_views(scan(concepts), DataConfig(augmentation_variants=8), seed=1)
     buckets = Buckets([(32, 24)], np.zeros(8, int))
-    source = replace(make_source(), dataset=dataset, buckets=buckets, sizes=True)
+    source = replace(make_source(), dataset=dataset, buckets=buckets, conditions=conditions_of(FAMILIES["sdxl"]))
     crops = set()
     for sample in range(8):
         height, width, top, left, crop_h, crop_w = source._sizes(sample)

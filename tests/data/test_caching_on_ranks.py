@@ -270,9 +270,9 @@ def test_an_unusable_picture_is_not_tried_again_by_the_other_node(cache, picture
 
     load, loaded = modules.data.decoding.load_pixels, []
 
-    def counted(dataset, buckets, sample):
+    def counted(dataset, buckets, sample, conditions):
         loaded.append(sample)
-        return load(dataset, buckets, sample)
+        return load(dataset, buckets, sample, conditions)
 
     monkeypatch.setattr("modules.data.decoding.load_pixels", counted)
     folder = picture_folder(SIZES)

@@ -33,8 +33,8 @@ from modules.data.LatentEncoder import FRAMES_AHEAD, LatentEncoder
 from modules.data.masks import find_masks
 from modules.data.paired_files import find_paired
 from modules.data.prepare import prepare_data
-from modules.data.references import of_captions, refused_references
 from modules.data.RunPlan import samples_digest
+from modules.data.sample_images import refused_images, settings_of_captions
 from modules.data.videos import frame_files
 from modules.families.registry import FAMILIES
 from modules.weights.BaseModel import BaseModel
@@ -85,10 +85,10 @@ def test_the_ends_of_a_sample_without_prompt_are_those_of_its_clip(videos, frame
         (with_frame_folders(frames, 16, family="wan21_i2v"), ["frame0.png"]),
     ):
         dataset, _ = prepared(config)
-        found, _ = of_captions(dataset, captions(dataset), FAMILIES[config.family])
-        ends_of_first = next(iter(found.values())).split("\n")
+        found = settings_of_captions(dataset, captions(dataset), FAMILIES[config.family])
+        ends_of_first = next(iter(found.values()))["reference"].split("\n")
         assert [Path(path).name for path in ends_of_first] == ends
-        assert not refused_references(ends_of_first, FAMILIES[config.family])
+        assert not refused_images(ends_of_first, FAMILIES[config.family])
 
 
 def test_a_video_is_a_clip_of_its_start_or_middle_or_several_that_follow_each_other(videos):
@@ -165,7 +165,9 @@ def test_the_references_and_layers_of_a_folder_of_frames_have_its_whole_name(fra
     dataset = scan([concept], videos=True)
     assert [Path(path).name for path in dataset.paths] == ["still.png", "walk.v2"]
     for setting in ("reference_folder", "layer_folder"):
-        found = [[Path(path).name for path in of_sample] for of_sample in find_paired(dataset, setting)]
+        found = [
+            [Path(path).name for path in of_sample] for of_sample in find_paired(dataset, setting, "file", "files")
+        ]
         assert found == [["still.png"], ["walk.v2_0.png", "walk.v2_1.png"]]
 
 

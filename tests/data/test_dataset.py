@@ -10,8 +10,8 @@ from modules.config.clips import ClipRule
 from modules.config.ConceptConfig import ConceptConfig
 from modules.data.clips import clip_of, with_clips
 from modules.data.concepts import scan
+from modules.data.conditions.references import references_of, with_references
 from modules.data.masks import mask_of, with_masks
-from modules.data.references import references_of, with_references
 from modules.families.registry import FAMILIES
 
 STEPS = {

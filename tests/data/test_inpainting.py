@@ -14,14 +14,23 @@ from modules.config.SamplingConfig import SamplingConfig
 from modules.config.TrainConfig import TrainConfig
 from modules.data.cache_keys import latent_keys
 from modules.data.caching import cache_latents
+from modules.data.conditions import conditions_of
+from modules.data.conditions.inpainting import (
+    KINDS,
+    MASKED,
+    MASKS,
+    RULE,
+    MaskRule,
+    chosen_inpainting,
+    draw_mask,
+)
 from modules.data.decoding import load_pixels
 from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes
-from modules.data.inpainting import KINDS, MASKED, MASKS, MaskRule, chosen_inpainting, describe_inpainting, draw_mask
 from modules.data.masks import MASK
 from modules.data.prepare import prepare_data
-from modules.data.references import check_sample_references, of_captions
 from modules.data.run_summary import disk_needs, image_warnings
+from modules.data.sample_images import check_sample_images, settings_of_captions
 from modules.data.TensorCache import TensorCache
 from modules.families.inpainting import mask_channels
 from modules.families.latents import encode_pixels
@@ -113,7 +122,8 @@ def test_what_is_cached_is_the_image_encoded_with_gray_in_place_of_each_mask(bas
     config = settings(folder)
     dataset, buckets = prepare_data(config, FAMILY)
     assert dataset.column(MASK) == [str(folder / "000-mask.png"), None]  # without masked training
-    assert describe_inpainting(dataset) == "1 of 2 images have one, 3 are drawn for each other image"
+    (condition,) = conditions_of(FAMILY)
+    assert condition.describe(dataset) == ("Masks", "1 of 2 images have one, 3 are drawn for each other image")
     assert list(image_warnings(config, dataset)) == []
     keys = latent_keys(dataset, buckets, base, FileHashes(tmp_path / "hashes", 0))
     cache = TensorCache(tmp_path / "cache", "latents", 0)
@@ -127,7 +137,7 @@ def test_what_is_cached_is_the_image_encoded_with_gray_in_place_of_each_mask(bas
     assert drawn[MASKS][0].all()
     masks = [
         np.ones((height, width)),
-        *(draw_mask("mixed", d, width, height) for d in dataset.inpainting.draws("001.png", -1)),
+        *(draw_mask("mixed", d, width, height) for d in dataset.value(RULE, 1).draws("001.png", -1)),
     ]
     with base.using("vae") as pipe, torch.no_grad():
         for number, mask in enumerate(masks):
@@ -186,12 +196,12 @@ def test_a_sample_with_a_prompt_from_a_caption_paints_in_that_image(picture_fold
     folder = picture_folder(SIZES)
     mask = write_mask(folder / "001-mask.png", (48, 32))
     dataset, _ = prepare_data(settings(folder), FAMILY)
-    found = of_captions(dataset, [("a",), ("b", "c")], FAMILY)
-    sampling = with_prompts(SamplingConfig(samples=[SampleConfig(), SampleConfig()]), ["a", "b"], *found)
+    found = settings_of_captions(dataset, [("a",), ("b", "c")], FAMILY)
+    sampling = with_prompts(SamplingConfig(samples=[SampleConfig(), SampleConfig()]), ["a", "b"], found)
     assert [sample.reference for sample in sampling.samples] == [str(folder / "000.png"), str(folder / "001.png")]
     assert [sample.mask for sample in sampling.samples] == ["", str(mask)]
     own = SamplingConfig(samples=[SampleConfig(reference="x.png", mask="y.png")])
-    (sample,) = with_prompts(own, ["b"], *found).samples
+    (sample,) = with_prompts(own, ["b"], found).samples
     assert (sample.prompt, sample.reference, sample.mask) == ("b", "x.png", "y.png")
 
 
@@ -199,7 +209,7 @@ def test_a_mask_that_can_not_be_used_is_named(picture_folder, tmp_path):
     image, mask = str(picture_folder(SIZES) / "000.png"), str(write_mask(tmp_path / "mask.png"))
 
     def check(family=FAMILY, **sample):
-        check_sample_references(SamplingConfig(samples=[SampleConfig(**sample)]), family)
+        check_sample_images(SamplingConfig(samples=[SampleConfig(**sample)]), family)
 
     check(reference=image, mask=mask)
     check(FAMILIES["sd15"], mask=mask)  # ignores it

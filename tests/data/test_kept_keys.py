@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from modules.config.files import config_from_values
-from modules.data.cache_keys import latent_keys, reference_parts, text_keys
+from modules.data.cache_keys import image_parts, latent_keys, text_keys
 from modules.data.prepare import prepare_data
 from modules.data.RunPlan import samples_digest
 from modules.families.registry import FAMILIES
@@ -133,8 +133,8 @@ def keys_of(config, family):
     hashes = NamesAsHashes()
     keys = latent_keys(dataset, buckets, base, hashes)
     captions = ["a cat"] * len(dataset)
-    if family.text.sees_references:
-        keys += text_keys(captions, base, hashes, reference_parts(dataset, buckets, base, hashes, range(len(dataset))))
+    if family.text.sees_images:
+        keys += text_keys(captions, base, hashes, image_parts(dataset, buckets, base, hashes, range(len(dataset))))
     else:
         keys += text_keys(captions, base, hashes)
     return hashlib.sha256("".join(keys).encode()).hexdigest(), samples_digest(dataset)

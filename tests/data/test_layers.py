@@ -16,14 +16,16 @@ from modules.config.validation import find_problems
 from modules.data.cache_keys import latent_keys
 from modules.data.caching import cache_latents
 from modules.data.concepts import captions
+from modules.data.conditions import conditions_of
+from modules.data.conditions.layers import LAYER, load_layers
+from modules.data.conditions.references import references_in
 from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes
 from modules.data.health import check_health
-from modules.data.layers import LAYER, describe_layers, load_layers
 from modules.data.prepare import prepare_data
-from modules.data.references import of_captions, references_in
 from modules.data.run_summary import disk_needs
 from modules.data.RunPlan import samples_digest
+from modules.data.sample_images import settings_of_captions
 from modules.data.TensorCache import TensorCache
 from modules.families.latents import encode_pixels
 from modules.families.registry import FAMILIES
@@ -63,8 +65,10 @@ def test_images_with_other_numbers_of_layers_are_in_other_buckets(picture_folder
     assert buckets.names == ["32x32x2", "32x32x3"]
     assert buckets.costs == [2 * 32 * 32, 3 * 32 * 32]
     assert buckets.index.tolist() == [1, 0, 1, 0]
-    assert describe_layers(dataset) == "1 to 2 of each image"
-    assert set(of_captions(dataset, captions(dataset), FAMILY)[0].values()) == set(dataset.paths)
+    described = [condition.describe(dataset) for condition in conditions_of(FAMILY)]
+    assert described == [None, ("Layers", "1 to 2 of each image")]
+    found = settings_of_captions(dataset, captions(dataset), FAMILY).values()
+    assert {settings["reference"] for settings in found} == set(dataset.paths)
 
 
 def test_a_folder_of_layers_inside_the_folder_of_images_holds_no_images(picture_folder, layer_folder):

@@ -15,25 +15,24 @@ from modules.config.SampleConfig import SampleConfig
 from modules.config.SamplingConfig import SamplingConfig
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import find_problems
-from modules.data.cache_keys import latent_keys, reference_parts, text_keys
+from modules.data.cache_keys import image_parts, latent_keys, text_keys
 from modules.data.caching import cache_latents
 from modules.data.concepts import caption_prompts, captions
-from modules.data.errors import DataError
-from modules.data.FileHashes import FileHashes
-from modules.data.prepare import prepare_data
-from modules.data.references import (
-    check_sample_references,
-    describe_references,
+from modules.data.conditions import conditions_of
+from modules.data.conditions.references import (
     load_references,
     load_references_of_text,
-    of_captions,
     reference_size,
     references_in,
     references_of,
-    refused_references,
 )
+from modules.data.errors import DataError
+from modules.data.FileHashes import FileHashes
+from modules.data.prepare import prepare_data
 from modules.data.run_summary import disk_needs
+from modules.data.sample_images import check_sample_images, refused_images, settings_of_captions
 from modules.data.TensorCache import TensorCache
+from modules.families.conditions import References
 from modules.families.registry import FAMILIES
 from modules.trainer.sampling import with_prompts
 from modules.weights.BaseModel import BaseModel
@@ -70,11 +69,13 @@ def test_references_are_named_like_their_image_or_numbered(picture_folder, tmp_p
     folder, references = picture_folder(SIZES), tmp_path / "references"
     for name in ("000.jpg", "001_10.png", "001_2.png", "001_0.webp", "other.png", "001.txt.bak"):
         write(references / name) if name.endswith(("g", "p")) else (references / name).write_text("no image")
+    (condition,) = conditions_of(MANY)
     dataset, _ = prepare(folder, references)
     assert names(dataset) == [["000.jpg"], ["001_0.webp", "001_2.png", "001_10.png"], []]
-    (first,), several = (list(paths.split("\n")) for paths in of_captions(dataset, captions(dataset), MANY)[0].values())
+    found = settings_of_captions(dataset, captions(dataset), MANY).values()
+    (first,), several = (settings["reference"].split("\n") for settings in found)
     assert [Path(path).name for path in (first, *several)] == ["000.jpg", "001_0.webp", "001_2.png", "001_10.png"]
-    assert describe_references(dataset) == "2 of 3 images have reference images"
+    assert condition.describe(dataset) == ("References", "2 of 3 images have reference images")
 
 
 def test_a_reference_is_read_in_srgb(picture_folder, tmp_path):
@@ -120,7 +121,7 @@ def test_a_sample_with_a_prompt_from_the_dataset_has_the_references_that_belong_
     texts = captions(dataset)
     prompts = caption_prompts(texts, dataset.concepts, 1)
     (sample,) = with_prompts(
-        SamplingConfig(samples=[SampleConfig()]), prompts, *of_captions(dataset, texts, MANY)
+        SamplingConfig(samples=[SampleConfig()]), prompts, settings_of_captions(dataset, texts, MANY)
     ).samples
     assert (sample.prompt, sample.reference) == (prompt, str(reference))
 
@@ -237,7 +238,7 @@ def test_an_edit_without_its_reference_is_refused(edits, picture_folder, tmp_pat
     assert "Qwen-Image-Edit 2509, 2511 learns edits" in problems["concepts.0.reference_folder"]
     assert "edits images; choose one" in problems["sampling.samples.0.reference"]
     assert "sampling.samples.1.reference" not in problems  # an image of the dataset gives it
-    assert "edits images; name one" in refused_references([], family)
+    assert "edits images; name one" in refused_images([], family)
 
 
 def test_denoiser_and_text_encoder_see_a_reference_in_sizes_of_their_own(edits, tmp_path):
@@ -249,7 +250,7 @@ def test_denoiser_and_text_encoder_see_a_reference_in_sizes_of_their_own(edits, 
     width, height = buckets.shape_of(0)
     aspects = width / height, 1 / 3  # the first is cropped like its image
     arrays = load_references(dataset, buckets, 0, family)
-    assert [array.shape[:0:-1] for array in arrays] == [family.reference_size(aspect) for aspect in aspects]
+    assert [array.shape[:0:-1] for array in arrays] == [family.fact(References, "size")(aspect) for aspect in aspects]
     images = load_references_of_text(dataset, buckets, 0, family)
     assert [image.size for image in images] == [family.text.reference_size(aspect) for aspect in aspects]
     assert images[0].size != arrays[0].shape[:0:-1]
@@ -265,7 +266,7 @@ def test_a_text_is_cached_for_its_prompt_and_the_contents_of_its_references(edit
     def keys(captions, run):
         prepared = prepare(tmp_path / "images", tmp_path / "references", family)
         hashes = FileHashes(tmp_path / run, 0)
-        return text_keys(captions, base, hashes, reference_parts(*prepared, base, hashes, range(3)))
+        return text_keys(captions, base, hashes, image_parts(*prepared, base, hashes, range(3)))
 
     first = keys(["a hat"] * 3, "first")
     assert first[0] == first[2] != first[1]
@@ -294,7 +295,7 @@ def test_references_of_samples_are_checked_before_the_start(tmp_path, family, fi
         write(tmp_path / name) if is_image else (tmp_path / name).write_text("no image")
     sampling = SamplingConfig(samples=[SampleConfig(reference=str(tmp_path))])
     with pytest.raises(DataError, match=message) if message else nullcontext():
-        check_sample_references(sampling, family)
+        check_sample_images(sampling, family)
 
 
 def test_the_disk_estimate_counts_references(picture_folder, tmp_path):

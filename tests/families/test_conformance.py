@@ -21,10 +21,13 @@ from torch.utils._pytree import tree_leaves
 
 from modules.config.ModelConfig import ModelConfig
 from modules.config.SampleConfig import SampleConfig
+from modules.data.conditions.first_frame import encode_ends, image_features
+from modules.data.conditions.SampleLayers import SampleLayers
 from modules.data.images import to_array
 from modules.data.LatentEncoder import LatentEncoder
 from modules.data.TensorCache import TensorCache
 from modules.families.conditioning import encode_records, encode_text, is_unconditional_zero
+from modules.families.conditions import FirstFrame, Inpainting, Layers, References, Sizes
 from modules.families.Family import Family
 from modules.families.inpainting import mask_channels
 from modules.families.latents import decode_latents, encode_pieces, encode_pixels, latent_shape
@@ -33,7 +36,6 @@ from modules.families.registry import FAMILIES, adapt_denoisers, family_of_pipel
 from modules.families.TextEncoding import collate_text
 from modules.methods.parts import prepare_for_training, trained_in
 from modules.methods.registry import METHODS
-from modules.trainer.SampleLayers import SampleLayers
 from modules.trainer.SamplePrompts import SamplePrompts
 from modules.trainer.sampling import call_attributes, generate_images, image_requests, images_in
 from modules.trainer.TrainingLoop import autocast
@@ -80,7 +82,7 @@ class Case:
     @property
     def unit(self):
         # of the area of `reference_images` where texts see these as samples fit them to it: so they stay as they are
-        fits_seen = self.family.text.sees_references and self.family.reference_size is None
+        fits_seen = self.family.text.sees_images and self.family.fact(References, "size") is None
         return max(32 if fits_seen else 16, self.family.align)
 
     def fresh_pipe(self):
@@ -125,7 +127,7 @@ class Case:
 
     def seen_with(self, prompts):
         """The references that the text encoders see with each prompt where the model can't do without."""
-        return self.seen([self.reference_images() if self.family.needs_references else [] for _ in prompts])
+        return self.seen([self.reference_images() if self.family.fact(References, "needed") else [] for _ in prompts])
 
     def seen(self, references):
         """These references of each prompt as the text encoders see them; None if they see none."""
@@ -154,34 +156,37 @@ class Case:
     def conditions(self, noised):
         """What a prediction for these latents needs besides the text."""
         conditions = {"sizes": self.sizes(noised)}
-        if self.family.inpainting:
+        if self.family.has(Inpainting):
             conditions["inpainting"] = self.inpainting.expand(len(noised), -1, -1, -1)
-        if self.family.needs_first_frame:
+        if self.family.fact(FirstFrame, "needed"):
             conditions["first_frame"] = self.first_frame.expand(len(noised), -1, -1, -1, -1)
-        if self.family.needs_last_frame:
+        if self.family.fact(FirstFrame, "last") == "needed":
             conditions["last_given"] = torch.ones(len(noised), dtype=torch.bool)
-        if self.family.image_features:
+        if self.family.fact(FirstFrame, "features"):
             conditions["image_features"] = self.image_features.expand(len(noised), -1, -1)
-        if self.family.needs_references:
+        if self.family.fact(References, "needed"):
             conditions["references"] = [self.reference_latents() for _ in noised]
         return conditions
 
     def given_frames(self):
         """Those of a clip that the model is given."""
         yield to_array(self.input_image)
-        if self.family.needs_last_frame:
+        if self.family.fact(FirstFrame, "last") == "needed":
             yield to_array(self.last_image)
 
     @cached_property
     def first_frame(self):
         """As the `first_frame` in Batch.given, of `given_frames`."""
         encoder = LatentEncoder(self.family, self.pipe.vae)
-        return encoder.encode_ends(self.given_frames, self.frames, last=self.family.needs_last_frame)[None]
+        return encode_ends(
+            encoder, self.given_frames, self.frames, last=self.family.fact(FirstFrame, "last") == "needed"
+        )[None]
 
     @cached_property
     def image_features(self):
         """As the `image_features` in Batch.given, of `given_frames`."""
-        return LatentEncoder(self.family, self.pipe.vae, self.pipe).image_features(self.given_frames)[None]
+        encoder = LatentEncoder(self.family, self.pipe.vae, self.pipe)
+        return image_features(encoder, self.given_frames)[None]
 
     @cached_property
     def inpainting(self):
@@ -190,7 +195,7 @@ class Case:
         mask = torch.from_numpy(np.asarray(self.mask, np.float32) / 255)[None, None]
         with torch.no_grad():
             latents = encode_pixels(self.family, self.pipe.vae, pixels * (1 - mask))
-        channels = mask_channels(self.family.inpainting, mask, *latents.shape[-2:])
+        channels = mask_channels(self.family.fact(Inpainting, "resolution"), mask, *latents.shape[-2:])
         return torch.cat([channels, latents], dim=1)
 
     @property
@@ -203,12 +208,12 @@ class Case:
     @property
     def painted(self):
         """What the pipeline takes to paint in an image."""
-        return {"image": self.input_image, "mask_image": self.mask} if self.family.inpainting else {}
+        return {"image": self.input_image, "mask_image": self.mask} if self.family.has(Inpainting) else {}
 
     @property
     def layers(self):
         """The pipeline's arguments for decomposing an image."""
-        options = self.family.layer_options
+        options = self.family.fact(Layers, "options")
         return options(self.frames - 1, self.width, self.height) if options else {}
 
     @property
@@ -234,17 +239,17 @@ class Case:
         """Of the first prompt in two steps; where it has to be, from `input_image`."""
         size = {"width": self.width, "height": self.height, "layers": max(1, self.frames - 1)}
         sample = SampleConfig(prompt=PROMPTS[0], steps=2, **size, **settings)
-        if self.family.needs_first_frame or self.family.inpainting:
+        if self.family.fact(FirstFrame, "needed") or self.family.has(Inpainting):
             sample.reference = str(folder / "input.png")
             self.input_image.save(sample.reference)
-        if self.family.needs_last_frame:
+        if self.family.fact(FirstFrame, "last") == "needed":
             sample.last_frame = str(folder / "last.png")
             self.last_image.save(sample.last_frame)
             sample.frames = self.frames
-        if self.family.inpainting:
+        if self.family.has(Inpainting):
             sample.mask = str(folder / "white.png")
             self.mask.save(sample.mask)
-        for number, image in enumerate(self.reference_images() if self.family.needs_references else ()):
+        for number, image in enumerate(self.reference_images() if self.family.fact(References, "needed") else ()):
             sample.reference = str(folder / "references")
             (folder / "references").mkdir(exist_ok=True)
             image.save(folder / "references" / f"{number}.png")
@@ -255,13 +260,13 @@ class Case:
 
         One that is decomposed has the size of the layers, and transparent parts.
         """
-        if self.family.layered:
+        if self.family.has(Layers):
             transparent = np.random.default_rng(5).integers(0, 255, (self.height, self.width), np.uint8)
             image = self.input_image.convert("RGBA")
             image.putalpha(Image.fromarray(transparent))
             return [image]
-        sizes = [(64, 96), (128, 64)][: self.family.max_references]
-        if size_for := self.family.reference_size:
+        sizes = [(64, 96), (128, 64)][: self.family.fact(References, "most")]
+        if size_for := self.family.fact(References, "size"):
             sizes = [size_for(width / height) for width, height in sizes]
         colors = np.random.default_rng(4)
         return [Image.fromarray(colors.integers(0, 255, (h, w, 3), np.uint8)) for w, h in sizes]
@@ -269,7 +274,7 @@ class Case:
     def given_references(self):
         """As pipelines take them."""
         images = self.reference_images()
-        return images if self.family.max_references > 1 else images[0]
+        return images if self.family.fact(References, "most") > 1 else images[0]
 
     def reference_latents(self, images=None):
         with torch.no_grad():
@@ -286,10 +291,10 @@ class Case:
             "width": self.width,
             "height": self.height,
             self.family.frames_argument: self.frames,
-            **({"image": self.input_image} if self.family.needs_first_frame else {}),
-            **({"last_image": self.last_image} if self.family.needs_last_frame else {}),
+            **({"image": self.input_image} if self.family.fact(FirstFrame, "needed") else {}),
+            **({"last_image": self.last_image} if self.family.fact(FirstFrame, "last") == "needed" else {}),
             **self.painted,
-            **({"image": self.given_references()} if self.family.needs_references else {}),
+            **({"image": self.given_references()} if self.family.fact(References, "needed") else {}),
             **self.layers,
             "num_inference_steps": 3,
             self.family.guidance_argument: no_guidance(pipe),
@@ -301,7 +306,7 @@ class Case:
         with call_attributes(self.family, pipe, self.width, self.height, no_guidance(pipe)):
             output = pipe(**{name: value for name, value in arguments.items() if name in taken})
         images = images_in(output)
-        if self.family.layered:
+        if self.family.has(Layers):
             return torch.stack(images).movedim(1, 2)
         return output.frames.movedim(1, 2).squeeze(2) if images is None else images
 
@@ -326,7 +331,7 @@ def case(request, tiny_model) -> Case:
     folder = str(tiny_model(request.param))
     family = family_named(request.param)
     # between two frames, there is no still
-    frames = 3 if family.layered else family.frame_step + 1 if family.needs_last_frame else 1
+    frames = 3 if family.has(Layers) else family.frame_step + 1 if family.fact(FirstFrame, "last") == "needed" else 1
     return Case(family, folder, load_pipe(family, folder), frames)
 
 
@@ -372,7 +377,7 @@ def spied_sampling(case, prompt, **arguments):
         pipe.scheduler = diffusers.DDIMScheduler.from_config(pipe.scheduler.config)
     calls, latents = [], []
     only_pictures(case.family, pipe)
-    if case.family.inpainting or case.family.encode_first:
+    if case.family.has(Inpainting) or case.family.fact(FirstFrame, "encode"):
         take_modes(pipe.vae)
     step = pipe.scheduler.step
     shape = (1, *case.latent_shape())
@@ -510,7 +515,7 @@ def test_our_prediction_is_what_the_pipeline_feeds_its_scheduler(case):
 
 
 def test_our_prediction_with_reference_images_is_the_pipelines(case):
-    if not case.family.max_references:
+    if not case.family.has(References):
         pytest.skip("takes no reference images")
     _, _, calls = spied_sampling(case, PROMPTS[0], image=case.given_references())
     text = case.text_with(case.reference_images())
@@ -518,17 +523,17 @@ def test_our_prediction_with_reference_images_is_the_pipelines(case):
         ours = case.predict(latents, timestep.reshape(1), text, references=[case.reference_latents()])
         assert largest_difference(ours, prediction) <= 2e-6
         flipped = [[latents.flip(-1) for latents in case.reference_latents()]]
-        for others in (flipped,) if case.family.text.sees_references else (flipped, None):
+        for others in (flipped,) if case.family.text.sees_images else (flipped, None):
             without = case.predict(latents, timestep.reshape(1), text, references=others)
             assert largest_difference(without, prediction) > 1e-4
 
 
 def test_rows_with_other_references_or_none_equal_single_predictions(case):
-    if not case.family.max_references:
+    if not case.family.has(References):
         pytest.skip("takes no reference images")
     noised, timestep, _ = noised_pair(case)
     images = case.reference_images()
-    with_or_without = [] if case.family.needs_references else [(images, []), ([], images)]
+    with_or_without = [] if case.family.fact(References, "needed") else [(images, []), ([], images)]
     for rows in ((images[:1], images[-1:]), *with_or_without):
         references = [case.reference_latents(own) if own else [] for own in rows]
         together = case.predict(noised, timestep, case.text_with(*rows), references=references)
@@ -540,7 +545,7 @@ def test_rows_with_other_references_or_none_equal_single_predictions(case):
 
 
 def test_gradient_checkpointing_changes_no_gradient_where_there_are_reference_images(case):
-    if not case.family.max_references:
+    if not case.family.has(References):
         pytest.skip("takes no reference images")
     noised, timestep, _ = noised_pair(case)
     gradients = []
@@ -558,7 +563,7 @@ def test_gradient_checkpointing_changes_no_gradient_where_there_are_reference_im
 
 
 def test_the_prediction_heeds_the_mask_and_what_it_leaves_of_the_image(case):
-    if not case.family.inpainting:
+    if not case.family.has(Inpainting):
         pytest.skip("sees no mask")
     noised, timestep, _ = noised_pair(case)
     seen = case.inpainting.expand(len(noised), -1, -1, -1)
@@ -573,7 +578,7 @@ def test_the_prediction_heeds_the_mask_and_what_it_leaves_of_the_image(case):
 def test_our_decoding_is_the_pipelines(case):
     picture, latents, _ = case.sampled
     picture = picture[:, :3]  # without transparency
-    if case.family.layered:
+    if case.family.has(Layers):
         latents = latents[:, :, 1:]  # the pipeline leaves out the image itself
     with torch.no_grad():
         ours = (decode_latents(case.family, case.pipe.vae, latents) / 2 + 0.5).clamp(0, 1)
@@ -616,10 +621,10 @@ def shapes_in_group_norms(monkeypatch):
 
 def test_clips_from_their_first_frame_are_predicted_as_the_pipeline_does_it(clip_case, monkeypatch):
     family, pipe = clip_case.family, clip_case.fresh_pipe()
-    if not family.image_pipeline or family.needs_first_frame:
+    if not family.has(FirstFrame) or family.fact(FirstFrame, "needed"):
         pytest.skip("never takes a first frame in place of text alone")
     monkeypatch.setattr(DiagonalGaussianDistribution, "sample", lambda self, *args: self.mode())  # as some pipelines do
-    kind = getattr(diffusers, family.image_pipeline)
+    kind = getattr(diffusers, family.fact(FirstFrame, "pipeline"))
     parts = {**pipe.config, **pipe.components}
     from_image = kind(**{name: parts[name] for name in inspect.signature(kind.__init__).parameters if name in parts})
     picture, seen, predictions, timesteps = clip_case.input_image, [], [], []
@@ -657,7 +662,7 @@ def test_clips_from_their_first_frame_are_predicted_as_the_pipeline_does_it(clip
 
 @once_for_each(alike_families.vae)
 def test_encoding_undoes_the_scale_and_shift_of_decoding(case):
-    frames = 1 if case.family.layered else case.frames  # of which each is an image
+    frames = 1 if case.family.has(Layers) else case.frames  # of which each is an image
     pixels = torch.rand(2, 3, *([frames] if frames > 1 else []), case.height, case.width) * 2 - 1
     vae = case.pipe.vae
     with torch.no_grad():
@@ -823,7 +828,7 @@ def test_the_prediction_heeds_sizes_where_the_family_takes_them(case):
     noised, timestep, _ = noised_pair(case)
     text = case.text()
     predictions = []
-    for changed in range(6) if case.family.takes_sizes else (0,):
+    for changed in range(6) if case.family.has(Sizes) else (0,):
         sizes = case.sizes(noised)
         sizes[:, changed] += 100
         predictions.append(case.predict(noised, timestep, text, sizes=sizes))
@@ -831,7 +836,7 @@ def test_the_prediction_heeds_sizes_where_the_family_takes_them(case):
     differences = [
         largest_difference(one, other) for n, one in enumerate(predictions) for other in predictions[n + 1 :]
     ]
-    assert min(differences) > 1e-4 if case.family.takes_sizes else max(differences) == 0.0
+    assert min(differences) > 1e-4 if case.family.has(Sizes) else max(differences) == 0.0
 
 
 @once_for_each(alike_families.weights)

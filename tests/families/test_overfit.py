@@ -6,6 +6,7 @@ from PIL import Image
 
 from modules.data.Batch import Batch
 from modules.families.conditioning import encode_records
+from modules.families.conditions import Inpainting, References
 from modules.families.inpainting import mask_channels
 from modules.families.latents import encode_pixels
 from modules.families.TextEncoding import collate_text
@@ -63,20 +64,20 @@ def four_pictures(base) -> Batch:
         pixels = torch.rand(4, 3, side, side, generator=generator) * 2 - 1
         latents = encode_pixels(family, base.vae, pixels)
         before = pixels.flip(3)
-        seen = [[to_pil_image(image)] for image in before] if family.text.sees_references else None
+        seen = [[to_pil_image(image)] for image in before] if family.text.sees_images else None
         records = [
             encode_records(family, base.pipe, [prompt], seen and [seen[number]])[0]
             for number, prompt in enumerate(PROMPTS)
         ]
-        references = encode_pixels(family, base.vae, before) if family.max_references else []
+        references = encode_pixels(family, base.vae, before) if family.has(References) else []
         masks = torch.zeros(4, 1, side, side)
         masks[..., : side // 2] = 1
         masked = encode_pixels(family, base.vae, pixels * (1 - masks))
     given = {}
-    if family.max_references:
+    if family.has(References):
         given["references"] = [[reference] for reference in references]
-    if family.inpainting:
-        channels = mask_channels(family.inpainting, masks, *masked.shape[-2:])
+    if family.has(Inpainting):
+        channels = mask_channels(family.fact(Inpainting, "resolution"), masks, *masked.shape[-2:])
         given["inpainting"] = torch.cat([channels, masked], dim=1)
     return Batch(
         weight=torch.ones(4),

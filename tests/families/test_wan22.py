@@ -5,6 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
+from modules.data.conditions.first_frame import encode_ends
 from modules.data.images import to_array
 from modules.data.LatentEncoder import LatentEncoder
 from modules.families.registry import FAMILIES
@@ -29,7 +30,7 @@ def test_clips_between_two_frames_are_predicted_as_the_pipeline_does_it(case):
         yield from np.ones((FRAMES - 2, 3, case.height, case.width), np.float32)
         yield to_array(last)
 
-    ends = LatentEncoder(case.family, case.pipe.vae).encode_ends(frames, FRAMES, last=True)[None]
+    ends = encode_ends(LatentEncoder(case.family, case.pipe.vae), frames, FRAMES, last=True)[None]
     text = collate_text(case.family.text, case.records()[:1])
     assert len(calls) == 3
     for prediction, timestep, latents in calls:

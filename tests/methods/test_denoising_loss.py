@@ -317,7 +317,9 @@ def test_a_first_frame_that_is_given_has_no_noise_and_no_loss(tiny_model):
     with torch.no_grad():
         text = encode_text(base.family, base.pipe, PROMPTS[:2])
     plain = Batch(torch.ones(2), 2, noise, torch.tensor(U[:2]), PROMPTS[:2], latents, text=text)
-    given = replace(plain, given={"first_given": torch.tensor([False, True])})
+    first_given = torch.tensor([False, True])
+    clean = first_given.view(-1, 1, 1, 1, 1) & (torch.arange(3) == 0).view(1, 1, -1, 1, 1)
+    given = replace(plain, given={"first_given": first_given}, clean=clean)
     loss = METHODS["lora"].loss(base, config)
 
     def losses(batch):

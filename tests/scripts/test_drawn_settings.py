@@ -9,6 +9,7 @@ from modules.config.families import load_families
 from modules.config.files import config_from_values
 from modules.data.health import check_health
 from modules.data.run_summary import summarize
+from modules.families.conditions import FirstFrame, Layers, References
 from modules.launch.plan import plan_launch
 from modules.machine.can_start import StartFacts, shape_problems
 from modules.machine.devices import Gpu
@@ -53,9 +54,13 @@ def draw(tmp_path, picture_folder):
             "embeddings.0.placeholder": "cat",
             "sampling.samples.0.prompt": "a cat",
             "data.frames": 1 + rng.choice((0, 1, 2)) * family.frame_step,
-            "concepts.0.reference_folder": str(folder) if family.needs_references and not family.layered else "",
-            "sampling.samples.0.reference": image if family.needs_references or family.needs_first_frame else "",
-            "sampling.samples.0.last_frame": image if family.needs_last_frame else "",
+            "concepts.0.reference_folder": str(folder)
+            if family.fact(References, "needed") and not family.has(Layers)
+            else "",
+            "sampling.samples.0.reference": image
+            if family.fact(References, "needed") or family.fact(FirstFrame, "needed")
+            else "",
+            "sampling.samples.0.last_frame": image if family.fact(FirstFrame, "last") == "needed" else "",
         }
         return config_from_values(drawn_values(values, rng, FIXED, paths))
 

@@ -39,7 +39,7 @@ def blocks(family: Family) -> tuple[Any, ...]:
 
 def denoiser(family: Family) -> tuple[Any, ...]:
     """How it is called, and for what: the kinds of its conditions, whose encoding is the pipeline's affair."""
-    return blocks(family), [type(condition) for condition in family.conditions], family.objective, family.takes_sizes
+    return blocks(family), [type(condition) for condition in family.conditions], family.objective
 
 
 def weights(family: Family) -> tuple[Any, ...]:

@@ -13,9 +13,10 @@ import torch
 from PIL import Image
 
 from modules.data.Batch import Batch
+from modules.data.conditions.SampleLayers import SampleLayers
+from modules.families.conditions import Layers
 from modules.families.registry import family_of_pipeline
 from modules.methods.registry import METHODS
-from modules.trainer.SampleLayers import SampleLayers
 from modules.trainer.sampling import ImageRequest, call_attributes, generate_images, images_in
 from modules.weights.safe import METADATA, read_header
 
@@ -92,10 +93,10 @@ def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> n
     if request.references:
         arguments["image"] = Image.open(request.references[0])
         arguments["last_image"] = Image.open(request.references[-1]) if len(request.references) > 1 else None
-    if family and family.layer_options:
+    if family and family.fact(Layers, "options"):
         size = request.width, request.height
         arguments["image"] = arguments["image"].convert("RGBA").resize(size, Image.Resampling.LANCZOS)
-        arguments |= family.layer_options(request.layers, request.width, request.height)
+        arguments |= family.fact(Layers, "options")(request.layers, request.width, request.height)
     if request.mask:
         arguments["mask_image"] = Image.open(request.mask)
     arguments[family.guidance_argument if family else "guidance_scale"] = request.guidance
@@ -112,6 +113,6 @@ def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> n
             **{name: value for name, value in arguments.items() if name in taken},
         )
     images = images_in(output)
-    if family and family.layered:
+    if family and family.has(Layers):
         return images[0][0]
     return output.frames[0][0] if images is None else images[0]

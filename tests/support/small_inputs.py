@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 
-from modules.families.conditions import References
+from modules.families.conditions import Layers, References
 from modules.families.Family import Family
 from modules.families.reference_sizes import Size
 from modules.families.registry import FAMILIES
@@ -31,11 +31,13 @@ def shrink_inputs(name: str) -> None:
         text = replace(family.text, options={**family.text.options, "max_sequence_length": SHORT_TEXT})
         FAMILIES[name] = replace(family, text=text)
         _shrunk[name] = family, FAMILIES[name]
-    if family.reference_size is None and not family.layered:
+    references = family.condition(References)
+    has_size = references is not None and references.size is not None
+    if not has_size and not family.has(Layers):
         return
-    if family.reference_size:
+    if references and has_size:
         text = replace(family.text, reference_size=_smaller(family.text.reference_size))
-        references = References(family.max_references, family.needs_references, _smaller(family.reference_size))
+        references = replace(references, size=_smaller(references.size))
         FAMILIES[name] = replace(family, conditions=family.conditions_with(references), text=text)
     _shrunk[name] = family, FAMILIES[name]
     pipeline = getattr(import_module("diffusers"), family.pipeline)

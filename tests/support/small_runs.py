@@ -48,15 +48,15 @@ def family_data(name: str, folder: Path) -> dict[str, object]:
     Returns their settings, {path: value}; empty if the family needs none of them.
     """
     family = load_families()[name]
-    if family.needs_first_frame:
+    if family.fact("first_frame", "needed"):
         frames = family.frame_step + 1
         video = write_video(folder / "videos" / "000.mp4", frames, size=(48, 32))
         video.with_suffix(".txt").write_text("a video of a cat, number 0", encoding="utf-8")
         return {"concepts.0.path": video.parent, "data.frames": frames}
-    if family.layered:
+    if family.takes("layers"):
         images = write_pictures(folder / "whole")
         return {"concepts.0.path": images, "concepts.0.layer_folder": write_layers(folder / "layers", images)}
-    if family.needs_references:
+    if family.fact("references", "needed"):
         after, before = write_pictures(folder / "after"), write_pictures(folder / "before")
         return {"concepts.0.path": after, "concepts.0.reference_folder": before}
     return {}
@@ -64,4 +64,6 @@ def family_data(name: str, folder: Path) -> dict[str, object]:
 
 def _takes_images(family: FamilyInfo) -> bool:
     """Whether the samples of a family start from an image."""
-    return bool(family.needs_first_frame or family.needs_references or family.inpainting)
+    return bool(
+        family.fact("first_frame", "needed") or family.fact("references", "needed") or family.takes("inpainting")
+    )

@@ -15,9 +15,10 @@ from PIL import Image
 from modules.config.files import save_config
 from modules.config.SampleConfig import SampleConfig
 from modules.config.SamplingConfig import SamplingConfig
+from modules.data.conditions import first_frame
 from modules.data.errors import DataError
+from modules.families.conditions import FirstFrame
 from modules.families.registry import FAMILIES
-from modules.trainer import sampling
 from modules.trainer.sample_model import with_captions
 from modules.trainer.sampling import generate_images, image_requests
 from scripts import sample
@@ -100,7 +101,7 @@ def test_a_run_goes_on_exactly_and_its_sample_is_a_video_with_a_poster(settings,
 )
 def test_videos_start_and_end_with_an_image_as_in_the_plain_pipeline(family, tiny_model, clips):
     plain = DiffusionPipeline.from_pretrained(tiny_model(family))
-    kind = getattr(diffusers, FAMILIES[family].image_pipeline)
+    kind = getattr(diffusers, FAMILIES[family].fact(FirstFrame, "pipeline"))
     parts = {**plain.config, **plain.components}
     pipe = kind(**{name: parts[name] for name in inspect.signature(kind.__init__).parameters if name in parts})
     pictures = [str(clips / f"{number}.png") for number in range(FAMILIES[family].max_input_images)]
@@ -130,7 +131,7 @@ def test_a_video_ends_with_the_frame_of_another_that_its_own_frame_rate_leads_to
     pipe = DiffusionPipeline.from_pretrained(tiny_model("wan21_flf2v"))
     video = str(clips / "long.mp4")
     request = SampleConfig("a cat", reference=video, last_frame=video, width=64, height=64, frames=9, steps=1)
-    with mock.patch.object(sampling, "load_still", wraps=sampling.load_still) as load:
+    with mock.patch.object(first_frame, "load_still", wraps=first_frame.load_still) as load:
         list(generate_images(pipe, image_requests(request, fps=12), batch_size=1))
     assert [call.kwargs["seconds"] for call in load.call_args_list] == [0, 8 / 12]
 
@@ -173,7 +174,7 @@ def test_a_model_for_images_learns_from_clips_and_starts_samples_from_their_firs
         train(replace(config, workspace_dir=str(tmp_path / "other")))
 
 
-@pytest.mark.parametrize("name", [n for n, f in FAMILIES.items() if f.frame_step and not f.needs_first_frame])
+@pytest.mark.parametrize("name", [n for n, f in FAMILIES.items() if f.frame_step and not f.fact(FirstFrame, "needed")])
 def test_every_family_of_videos_trains_on_clips_and_images_and_samples_videos(
     name, settings, train, tiny_model, tmp_path
 ):

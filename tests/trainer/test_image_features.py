@@ -6,11 +6,12 @@ import pytest
 import torch
 from PIL import Image
 
+from modules.families.conditions import FirstFrame
 from modules.families.registry import FAMILIES
 from tests.families.test_conformance import largest_difference, load_pipe
 
 
-@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.image_components])
+@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.condition_components])
 def test_training_shows_what_the_image_encoder_sees_in_the_given_frames_of_each_clip(
     name, make_config, tiny_model, train, tmp_path, monkeypatch
 ):
@@ -34,9 +35,10 @@ def test_training_shows_what_the_image_encoder_sees_in_the_given_frames_of_each_
     train(make_config(*paths, *data, *shape, "batch_size=2", "max_steps=1", "backup.at_end=false"))
     pipe = load_pipe(family, str(base))
     with torch.no_grad():
-        step = length - 1 if family.needs_last_frame else length  # between two frames that are given
+        ends = family.fact(FirstFrame, "last") == "needed"
+        step = length - 1 if ends else length  # between two frames that are given
         clips = frames[:length:step], frames[length::step]
-        expected = torch.stack([family.image_features(pipe, given) for given in clips])
+        expected = torch.stack([family.fact(FirstFrame, "features")(pipe, given) for given in clips])
     (features,) = seen
     assert largest_difference(expected[:1], expected[1:]) > 1e-3
     assert min(largest_difference(features, expected), largest_difference(features, expected.flip(0))) <= 1e-6

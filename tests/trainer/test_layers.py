@@ -3,7 +3,7 @@
 import numpy as np
 from PIL import Image
 
-from modules.trainer.SampleLayers import DARK, GAP, LIGHT, SampleLayers
+from modules.data.conditions.SampleLayers import DARK, GAP, LIGHT, SampleLayers
 from modules.trainer.sampling import ImageRequest, save_sample
 
 WIDTH, HEIGHT = 32, 16

@@ -18,6 +18,7 @@ from PIL import Image
 
 from modules.config.model_index import MODULAR_INDEX, index_file, read_model_index
 from modules.families.conditioning import expand_textual_inversion
+from modules.families.conditions import FirstFrame, Inpainting, Layers, References
 from modules.families.Family import Family
 from modules.families.registry import FAMILIES, adapt_denoisers, family_of
 from modules.methods.registry import METHODS
@@ -67,7 +68,7 @@ def read_of(method: str, family: Family) -> Any:
     """What a training by this method reads of a family: of those alike in it, the first stands for all."""
     facts = METHODS[method].facts
     if method == "vae":
-        return family.published.vae.class_name, family.needs_references
+        return family.published.vae.class_name, family.fact(References, "needed")
     if facts.trains_words:
         return None if facts.trains_adapters else text(family)
     return (blocks(family), family.conditions) if facts.trains_adapters else family.name
@@ -112,17 +113,17 @@ def test_a_short_run_trains_and_the_saved_files_make_the_same_picture(
     settings += (f"data.bucket_step={step}",)
     data = family_data(family)
     settings += tuple(f"{path}={value}" for path, value in data.items())
-    if FAMILIES[family].needs_first_frame or FAMILIES[family].inpainting:
+    if FAMILIES[family].fact(FirstFrame, "needed") or FAMILIES[family].has(Inpainting):
         write_noise(tmp_path / "input.png", (request.width, request.height))
         request = replace(request, references=(str(tmp_path / "input.png"),))
-    if FAMILIES[family].needs_last_frame:
+    if FAMILIES[family].fact(FirstFrame, "last") == "needed":
         request = replace(request, references=2 * request.references, frames=data["data.frames"])
-    if FAMILIES[family].inpainting:
+    if FAMILIES[family].has(Inpainting):
         request = replace(request, mask=str(tmp_path / "white.png"))
         Image.new("L", (request.width, request.height), 255).save(request.mask)
-    if FAMILIES[family].layered:
+    if FAMILIES[family].has(Layers):
         request = replace(request, references=(str(data["concepts.0.path"] / "002.png"),), layers=2)
-    elif FAMILIES[family].needs_references:
+    elif FAMILIES[family].fact(References, "needed"):
         # of the shape of the image, for models that then see it in the same size
         request = replace(request, references=(str(data["concepts.0.reference_folder"] / "002.png"),))
     trainer = train(make_config(*settings, *RUN))
@@ -148,5 +149,5 @@ def test_a_short_run_trains_and_the_saved_files_make_the_same_picture(
         ours = our_picture(pipe, request)
     prompt = expand_textual_inversion(plain, [request.prompt])[0]
     theirs = plain_picture(plain, replace(request, prompt=prompt))
-    assert np.abs(theirs - ours).max() <= (2e-5 if FAMILIES[family].layered else 1e-5)  # of one layer of several
+    assert np.abs(theirs - ours).max() <= (2e-5 if FAMILIES[family].has(Layers) else 1e-5)  # of one layer of several
     assert np.abs(untrained[family] - ours).max() > 1e-4

@@ -158,7 +158,9 @@ def test_samples_without_a_prompt_take_the_captions_in_turn():
     prompts = [sample.prompt for sample in with_prompts(sampling, ("one", "two")).samples]
     assert prompts == ["one", "a fox", "", "two", "one"]
     assert [sample.prompt for sample in with_prompts(sampling, ()).samples] == ["", "a fox", "", "", ""]
-    samples = with_prompts(sampling, ("one", "two"), {"one": "before.png", "a fox": "den.png"}).samples
+    samples = with_prompts(
+        sampling, ("one", "two"), {"one": {"reference": "before.png"}, "a fox": {"reference": "den.png"}}
+    ).samples
     assert [sample.reference for sample in samples if sample.enabled] == ["before.png", "", "", "before.png"]
 
 

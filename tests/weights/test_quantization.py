@@ -10,6 +10,7 @@ from torch import nn
 from modules.config.ModelConfig import ModelConfig
 from modules.config.quantizations import QUANTIZATIONS
 from modules.families.conditioning import encode_text
+from modules.families.conditions import References
 from modules.families.registry import FAMILIES
 from modules.weights.BaseModel import BaseModel
 from modules.weights.quantization import quantizable_layers, quantize_layers
@@ -63,7 +64,7 @@ def test_every_family_works_with_quantized_components(family, tiny_model):
             assert bool(quantized(module)) == (quantization == "int8")
             assert bool(quantizable_layers(family, name, module)) == (quantization == "none")
         with torch.no_grad():
-            images = [[Image.new("RGB", (56, 56))]] if family.needs_references else None
+            images = [[Image.new("RGB", (56, 56))]] if family.fact(References, "needed") else None
             value = next(iter(encode_text(family, base.pipe, ["a photo of a cat"], images).values()))
         encodings.append(torch.cat(value) if isinstance(value, list) else value)
     plain, lossy = (encoding.float() for encoding in encodings)

@@ -1,4 +1,4 @@
-"""Rules of concepts, captions, references and sizes."""
+"""Rules of concepts, captions and sizes."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from modules.config.ConceptConfig import ConceptConfig
 from modules.config.families import load_families
 from modules.config.image_sizes import size_problems
 from modules.config.methods import facts_of
-from modules.config.problems import Problem, Remedy, set_to
+from modules.config.problems import Problem, set_to
 from modules.config.show_value import show_value
 from modules.config.TrainConfig import TrainConfig
 
@@ -34,53 +34,6 @@ def concept_problems(config: TrainConfig) -> Iterator[Problem]:
     if all(concept.loss_weight == 0 for _, concept in enabled):
         message = "loss_weight is 0 for every enabled concept: nothing would be learnt; set one above 0."
         yield Problem(f"{enabled[0][0]}.loss_weight", message)
-
-
-def reference_problems(config: TrainConfig) -> Iterator[Problem]:
-    """Reference images that the model can't see, or that it can't do without."""
-    if not facts_of(config).uses_denoiser:
-        return
-    family = load_families()[config.family]
-    for number, concept in enumerate(config.concepts):
-        path = f"concepts.{number}.reference_folder"
-        if concept.enabled and concept.reference_folder and (family.layered or not family.max_references):
-            message = f"{path}: {family.label} takes no reference images; empty it."
-            yield Problem(path, message, remedy=Remedy("Train without references", {path: ""}))
-        if concept.enabled and not concept.reference_folder and family.needs_references and not family.layered:
-            message = (
-                f"{path} is empty: {family.label} learns edits; choose the folder of the images before the edit, which "
-                "have the names of those after it."
-            )
-            yield Problem(path, message)
-    for number, sample in enumerate(config.sampling.samples):
-        path = f"sampling.samples.{number}.reference"
-        if sample.enabled and sample.prompt and not sample.reference and family.needs_references:
-            message = (
-                f"{path} is empty: {family.label} {'decomposes images' if family.layered else 'edits images'}; choose "
-                "one, or empty the prompt, so that an image of the dataset gives both."
-            )
-            yield Problem(path, message)
-
-
-def layer_problems(config: TrainConfig) -> Iterator[Problem]:
-    """Layers that the model can't learn, or that it can't do without, and what would no longer add up to the image."""
-    family = load_families()[config.family]
-    for path, concept in _enabled_concepts(config):
-        setting = f"{path}.layer_folder"
-        if concept.layer_folder and not family.layered:
-            message = f"{setting}: {family.label} does not decompose images into layers; empty it."
-            yield Problem(setting, message, remedy=Remedy("Train without layers", {setting: ""}))
-        if family.layered and not concept.layer_folder:
-            message = (
-                f"{setting} is empty: {family.label} learns to decompose images; choose the folder with the "
-                "layers of the images, such as cat_0.png and cat_1.png of cat.png."
-            )
-            yield Problem(setting, message)
-        for name in ("contrast", "hue", "fixed_contrast", "fixed_hue") if family.layered else ():
-            if value := getattr(concept.augmentation, name):
-                setting = f"{path}.augmentation.{name}"
-                message = f"{setting} {value:g}: the layers would no longer add up to the image; set it to 0."
-                yield Problem(setting, message, remedy=set_to(setting, 0.0, "0"))
 
 
 def held_out_problems(config: TrainConfig) -> Iterator[Problem]:
@@ -144,14 +97,6 @@ def validation_problems(config: TrainConfig) -> Iterator[Problem]:
             "mark a concept as validation, or set it to never."
         )
         yield Problem("validation.unit", message, blocking=False, remedy=never)
-
-
-def image_to_video_problems(config: TrainConfig) -> Iterator[Problem]:
-    takes_first = facts_of(config).uses_denoiser and load_families()[config.family].takes_first_frame
-    if config.data.image_to_video and config.data.frames == 1 and takes_first:
-        message = f"data.image_to_video {config.data.image_to_video:g}: images alone are trained; raise data.frames."
-        off = set_to("data.image_to_video", 0.0, "0")
-        yield Problem("data.image_to_video", message, blocking=False, remedy=off)
 
 
 def regularization_problems(config: TrainConfig) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ from modules.config.families import load_families
 from modules.config.methods import METHODS, facts_of
 from modules.config.optimizers import OPTIMIZERS
 from modules.config.problems import Problem, Remedy, either, set_to, switch_off
+from modules.config.rules.conditions import why_not_sharded
 from modules.config.show_value import show_value
 from modules.config.TrainConfig import TrainConfig
 
@@ -107,11 +108,8 @@ def sharding_problems(config: TrainConfig) -> Iterator[Problem]:
     if family.groups_texts:
         message = f"family {config.family!r} {on}: ranks may need different numbers of passes for their texts; use ddp."
         yield Problem(sharding, message, remedy=set_to(sharding, "ddp", "DDP"))
-    for number, concept in enumerate(config.concepts):
-        if concept.enabled and concept.reference_folder:
-            path = f"concepts.{number}.reference_folder"
-            message = f"{path} {on}: ranks may need different numbers of passes for their references; use ddp."
-            yield Problem(path, message, remedy=set_to(sharding, "ddp", "DDP"))
+    for path, reason in why_not_sharded(config):
+        yield Problem(path, f"{path} {on}: {reason}; use ddp.", remedy=set_to(sharding, "ddp", "DDP"))
     if facts.trains_adapters and config.lora.max_norm is not None:
         message = f"lora.max_norm {config.lora.max_norm:g} {on}: it needs whole weights; leave it empty, or use ddp."
         yield Problem("lora.max_norm", message, remedy=Remedy("Leave empty", {"lora.max_norm": None}))

@@ -22,13 +22,11 @@ from modules.ui.models.trained_images import (
     ImageWish,
     first_wish,
     image_script,
-    makes_layers,
     newest_model,
     read_number,
     read_path,
     sample_options,
-    takes_last_frame,
-    takes_references,
+    takes,
 )
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import ask_path
@@ -89,13 +87,13 @@ class TryCard(Card):
         for name, entry in self.entries.items():
             entry.delete(0, "end")
             entry.insert(0, f"{getattr(self._wish, name):g}")
-        self._show_field("layers", makes_layers(self._config))
+        self._show_field("layers", takes(self._config, "layers"))
         self.reference.delete(0, "end")
         self.reference.insert(0, self._wish.reference)
-        self._reference_row.grid() if takes_references(self._config) else self._reference_row.grid_remove()
+        self._reference_row.grid() if takes(self._config, "reference") else self._reference_row.grid_remove()
         self.last_frame.delete(0, "end")
         self.last_frame.insert(0, self._wish.last_frame)
-        self._last_row.grid() if takes_last_frame(self._config) else self._last_row.grid_remove()
+        self._last_row.grid() if takes(self._config, "last_frame") else self._last_row.grid_remove()
         self._set_strength(1.0)
         has_strength = facts_of(self._config).trains_adapters
         self._strength_row.grid() if has_strength else self._strength_row.grid_remove()

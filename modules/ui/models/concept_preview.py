@@ -5,6 +5,7 @@ No Tk and no torch, so that it can run in a thread of the window. It uses the tr
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from PIL import Image
 from modules.config.clips import clip_rule
 from modules.config.counted import counted
 from modules.config.errors import UserError
+from modules.config.families import load_families
 from modules.config.methods import facts_of
 from modules.data.Augmentation import NO_AUGMENTATION, draw_augmentation, fixed_augmentation
 from modules.data.buckets import assign_buckets
@@ -24,12 +26,11 @@ from modules.data.captions import read_captions, trained_words
 from modules.data.CaptionSource import CaptionSource
 from modules.data.clips import clips_of, with_clips
 from modules.data.concepts import scan
-from modules.data.Dataset import Dataset, Views
+from modules.data.conditions import kind_of
+from modules.data.Dataset import Dataset
 from modules.data.folder_walk import NO_OUTPUTS, Outputs
 from modules.data.image_views import resolutions_of
 from modules.data.images import adjust_colors, fit_image, load_image, read_size
-from modules.data.inpainting import inpainting_masks, mask_rule
-from modules.data.masks import load_mask, mask_of, with_masks
 from modules.data.videos import is_video, read_frames, read_info
 from modules.ui.models.decoding import fit_inside
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from modules.config.clips import ClipRule
     from modules.config.ConceptConfig import ConceptConfig
     from modules.config.TrainConfig import TrainConfig
-    from modules.data.inpainting import MaskRule
 
 NUM_READERS = 1  # of headers: each further thread makes the window wait a millisecond for the GIL at each call of Tk
 MAX_SHOWN = 12  # augmentations or captions of one image
@@ -144,7 +144,8 @@ class PreviewLook:
 
 
 def preview_looks(config: TrainConfig, number: int, path: str, side: int) -> list[PreviewLook]:
-    """The image at `path` with each augmentation that concept `number` trains, the original first, then with its masks.
+    """The image at `path` with each augmentation that concept `number` trains, the original first, then what conditions
+    make of it, such as its masks.
 
     Of a video it is the first frame. side: maximum side of a preview, in pixels.
     Raises ImageError if the image can't be read.
@@ -171,28 +172,11 @@ def preview_looks(config: TrainConfig, number: int, path: str, side: int) -> lis
     for title, look in looks:
         image = adjust_colors(fit_image(picture, width, height, look), look)
         shown.append(PreviewLook(fit_inside(image, side, side), f"{title}, {width} x {height}"))
-    if rule := mask_rule(config):
-        shown += _masked_looks(rule, concept, path, picture, (width, height), side)
-    return shown
-
-
-def _masked_looks(
-    rule: MaskRule, concept: ConceptConfig, path: str, picture: Image.Image, shape: tuple[int, int], side: int
-) -> list[PreviewLook]:
-    """The image without augmentation as a model for inpainting sees it, with each of its masks."""
-    one, (width, height) = np.ones(1, np.int32), read_size(path)
-    views = None if not concept.augmentation.is_on else Views(np.zeros(1, np.int64), np.zeros(1, np.int32), rule.seed)
-    dataset = with_masks(Dataset([concept], [path], np.zeros(1, np.int32), one * width, one * height, []))
-    dataset = replace(dataset, inpainting=rule, views=views)
-    file, mask = mask_of(dataset, 0), None
-    if file:
-        mask = load_mask(file, (width, height), *shape, is_alpha=file == path)
-    names = ["mask file"] if file else ["whole image", *(f"mask {number + 1}" for number in range(rule.variants))]
-    image, gray = fit_image(picture, *shape), Image.new("RGB", shape, "gray")
-    shown = []
-    for name, painted in zip(names[:MAX_SHOWN], inpainting_masks(dataset, 0, shape, mask), strict=False):
-        look = Image.composite(gray, image, Image.fromarray(painted[0]))
-        shown.append(PreviewLook(fit_inside(look, side, side), name))
+    for name in load_families()[config.family].conditions if facts_of(config).uses_denoiser else ():
+        looks_of = kind_of(name).previews(config, number, path, picture, (width, height))
+        shown += [
+            PreviewLook(fit_inside(look, side, side), title) for title, look in itertools.islice(looks_of, MAX_SHOWN)
+        ]
     return shown
 
 

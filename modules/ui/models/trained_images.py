@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.clips import clip_fps, sample_frames
 from modules.config.describe import range_text, settings_by_path
-from modules.config.families import families_taking_images, families_taking_last_frames, load_families
+from modules.config.families import load_families
 from modules.config.image_sizes import sample_size
 from modules.config.methods import facts_of
 from modules.config.SampleConfig import DEFAULT_LAYERS, SampleConfig
@@ -123,32 +123,22 @@ def sample_options(
     if wish.frames > 1:
         options += ["--frames", str(wish.frames)]
         options += ["--fps", f"{clip_fps(config):g}"]
-    if makes_layers(config):
+    if takes(config, "layers"):
         options += ["--layers", str(wish.layers)]
     if config.model.text_chunks > 1:
         options += ["--text-chunks", str(config.model.text_chunks)]
     if config.model.word_weights:
         options += ["--word-weights"]
-    if wish.reference and takes_references(config):
+    if wish.reference and takes(config, "reference"):
         options += ["--reference", wish.reference]
         options += ["--mask", wish.mask] if wish.mask else []
-        options += ["--reference", wish.last_frame] if wish.last_frame and takes_last_frame(config) else []
+        options += ["--reference", wish.last_frame] if wish.last_frame and takes(config, "last_frame") else []
     return [*options, "--out", str(folder)]
 
 
-def takes_references(config: TrainConfig) -> bool:
-    """Whether the run's model can start from images: references, or the first frame of a video."""
-    return config.family in families_taking_images()
-
-
-def takes_last_frame(config: TrainConfig) -> bool:
-    """Whether the run's model can end videos with an image."""
-    return config.family in families_taking_last_frames()
-
-
-def makes_layers(config: TrainConfig) -> bool:
-    """Whether the run's model decomposes an image into layers."""
-    return load_families()[config.family].layered
+def takes(config: TrainConfig, name: str) -> bool:
+    """Whether a setting of samples, such as "reference", matters to the run's model."""
+    return config.family in settings_by_path()[f"sampling.samples[].{name}"].visible_when["family"]
 
 
 def image_script(options: Sequence[str]) -> ScriptRun:

@@ -6,36 +6,37 @@ The references of `people/ann.jpg` are the images `people/ann.*` in the concept'
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from PIL.Image import Resampling
 
 from modules.config.counted import counted
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
-from modules.data.clips import clip_of
-from modules.data.concepts import as_prompt
+from modules.data.conditions.ConditionData import ConditionData
 from modules.data.Dataset import Column
-from modules.data.errors import DataError
-from modules.data.image_formats import EXTENSIONS
+from modules.data.errors import DataError, ImageError
 from modules.data.image_views import augmentation_of
 from modules.data.images import adjust_colors, fit_image, load_image, size_or_reason, to_array
-from modules.data.masks import mask_of
 from modules.data.paired_files import find_paired
-from modules.data.videos import frame_path, info_or_reason, is_video, split_time
+from modules.data.videos import load_still
+from modules.families.conditions import Layers, References
 
 if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image
     from torch import Tensor
 
-    from modules.config.SamplingConfig import SamplingConfig
+    from modules.config.TrainConfig import TrainConfig
     from modules.data.buckets import Buckets
+    from modules.data.conditions.ConditionData import Decoded, Rows
     from modules.data.Dataset import Dataset
+    from modules.data.ImageRequest import ImageRequest
+    from modules.data.LatentEncoder import LatentEncoder
     from modules.families.Family import Family
 
 NUM_READERS = 8
@@ -73,6 +74,84 @@ class ReferenceView:
         return [content, *self.size, *(self.text_size or ()), self.augmentation.cache_key_part, self.is_stretched]
 
 
+class _References(ConditionData[References]):
+    @property
+    def is_image_itself(self) -> bool:
+        """Whether the only reference is the image itself, which is decomposed into layers (layers.py)."""
+        return self.family.condition(Layers) is not None
+
+    def find(self, dataset: Dataset, config: TrainConfig) -> Dataset:
+        return dataset if self.is_image_itself else with_references(dataset, self.family)
+
+    def describe(self, dataset: Dataset) -> tuple[str, str] | None:
+        if (references := dataset.column(REFERENCE)) is None:
+            return None
+        images = dataset.images_of(range(len(dataset)))
+        num_with = sum(bool(references[image]) for image in images)
+        text = f"{num_with} of {counted(len(images), 'image has', 'images have')} reference images"
+        return "References", text
+
+    def cached_pixels(self, dataset: Dataset, sample: int, pixels: float) -> float:
+        size = self.spec.size(1.0) if self.spec.size else None
+        return len(references_of(dataset, sample)) * (math.prod(size) if size else pixels)
+
+    def key_parts(
+        self, dataset: Dataset, buckets: Buckets, sample: int, contents: Mapping[str, str | None]
+    ) -> list[object]:
+        references = references_of(dataset, sample)
+        if not references:
+            return []
+        listed = [[contents[one.path], one.width, one.height] for one in references]
+        if self.spec.size:  # else sizes follow from what is in the key
+            views = reference_views(dataset, buckets, sample, self.family)
+            listed = [[*part, *view.size] for part, view in zip(listed, views, strict=True)]
+        return [{"references": listed}]
+
+    def load(self, dataset: Dataset, buckets: Buckets, sample: int, mask: np.ndarray | None) -> list[np.ndarray]:
+        return load_references(dataset, buckets, sample, self.family)
+
+    def encode(self, decoded: Decoded, latents: Tensor, encoder: LatentEncoder) -> dict[str, Tensor]:
+        import torch
+
+        arrays = enumerate(decoded.loaded[self.spec.name])
+        return {f"{RECORD}{number}": encoder.encode(torch.from_numpy(array)[None])[0] for number, array in arrays}
+
+    def text_key_parts(
+        self, dataset: Dataset, buckets: Buckets, sample: int, contents: Mapping[str, str | None]
+    ) -> list[object]:
+        views = reference_views(dataset, buckets, sample, self.family)
+        return [{"references": [view.key_part(contents[view.path]) for view in views]}]
+
+    def images_of_text(self, dataset: Dataset, buckets: Buckets, sample: int) -> list[Image]:
+        return load_references_of_text(dataset, buckets, sample, self.family)
+
+    def given(self, rows: Rows) -> dict[str, Tensor | list[list[Tensor]]]:
+        found = [references_in(record) for record in rows.records]
+        return {"references": found} if any(found) else {}
+
+    def sample_settings(self, dataset: Dataset, sample: int) -> dict[str, Any]:
+        references = references_of(dataset, sample)
+        return {"reference": "\n".join(one.path for one in references)} if references else {}
+
+    def why_too_few(self, num_images: int) -> str:
+        is_lacking = self.spec.needed and not num_images and not self.is_image_itself
+        return "edits images; name one." if is_lacking else ""
+
+    def sample_arguments(self, request: ImageRequest, count: int) -> dict[str, Any]:
+        if not request.references or self.is_image_itself:
+            return {}
+        images = [self._sample_image(path, request) for path in request.references]
+        return {"image": images[0] if self.spec.most == 1 else images}
+
+    def _sample_image(self, path: str, request: ImageRequest) -> Image:
+        """A reference in the size that training uses."""
+        image = load_still(path)
+        if self.spec.size:
+            return image  # the pipeline resizes it
+        shape = request.width or image.width, request.height or image.height
+        return fit_image(image, *reference_size(image.size, shape, shape, self.family.align))
+
+
 def with_references(dataset: Dataset, family: Family) -> Dataset:
     """Adds reference images to a dataset without views, and removes the images of which one can't be read.
 
@@ -80,21 +159,23 @@ def with_references(dataset: Dataset, family: Family) -> Dataset:
     Raises DataError if a reference folder does not exist or holds references of none of the images, if an image has
     more references than the family takes or none where it needs one, or if no image is left.
     """
+    spec = family.condition(References)
+    assert spec is not None  # callers ask only then
     has_folder = any(concept.enabled and concept.reference_folder for concept in dataset.concepts)
-    if not has_folder and not family.needs_references:
+    if not has_folder and not spec.needed:
         return dataset
-    found = find_paired(dataset, "reference_folder")
+    found = find_paired(dataset, "reference_folder", "reference", "reference images")
     lacking = [path for path, references in zip(dataset.paths, found, strict=True) if not references]
-    if lacking and family.needs_references:
+    if lacking and spec.needed:
         raise DataError(
             f"{counted(len(lacking), 'image has', 'images have')} no reference image, such as {lacking[0]}, but "
             f"{family.label} needs one for each: add images of the same names to the reference folder, or remove these."
         )
     for path, references in zip(dataset.paths, found, strict=True):
-        if len(references) > family.max_references:
+        if len(references) > spec.most:
             raise DataError(
                 f"{path} has {len(references)} reference images, such as {references[-1]}, but {family.label} takes "
-                f"{family.max_references}: remove some, or choose another family."
+                f"{spec.most}: remove some, or choose another family."
             )
     unique = list(dict.fromkeys(path for references in found for path in references))
     with ThreadPoolExecutor(NUM_READERS) as readers:
@@ -127,7 +208,10 @@ def _paths(references: Sequence[Reference]) -> list[str]:
 
 def load_references(dataset: Dataset, buckets: Buckets, sample: int, family: Family) -> list[np.ndarray]:
     """The references of a sample for its denoiser, as float32[3, H, W] in [-1, 1]. Raises ImageError."""
-    return [to_array(_load(view)) for view in reference_views(dataset, buckets, sample, family)]
+    try:
+        return [to_array(_load(view)) for view in reference_views(dataset, buckets, sample, family)]
+    except ImageError as error:
+        raise ImageError(error.path, f"its reference {error.path} can't be read: {error.reason}") from error
 
 
 def load_references_of_text(dataset: Dataset, buckets: Buckets, sample: int, family: Family) -> list[Image]:
@@ -139,12 +223,14 @@ def load_references_of_text(dataset: Dataset, buckets: Buckets, sample: int, fam
 def reference_views(dataset: Dataset, buckets: Buckets, sample: int, family: Family) -> list[ReferenceView]:
     """How the model sees each reference of a sample."""
     size, shape = (int(dataset.widths[sample]), int(dataset.heights[sample])), buckets.shape_of(sample)
+    spec = family.condition(References)
+    size_for = spec.size if spec else None
     views = []
     for reference in references_of(dataset, sample):
         own = reference.width, reference.height
         is_aligned = is_alike(own, size)
         width, height = shape if is_aligned else own
-        of_denoiser = family.reference_size and family.reference_size(width / height)
+        of_denoiser = size_for and size_for(width / height)
         if of_denoiser is None:
             width, height = reference_size(own, size, shape, family.align)
         of_text = family.text.reference_size and family.text.reference_size(width / height)
@@ -187,130 +273,9 @@ def _resized(image: Image, size: tuple[int, int]) -> Image:
     return image if image.size == size else image.resize(size, Resampling.LANCZOS)
 
 
-def of_captions(
-    dataset: Dataset, texts: Sequence[tuple[str, ...]], family: Family, unusable: Collection[int] = ()
-) -> tuple[dict[str, str], dict[str, str]]:
-    """First caption of an image -> its references, as `image_files` takes them, and -> its mask, for inpainting.
-
-    For families that need a first frame: caption -> that of its first clip, and the last one if they need it. For
-    inpainting, and where images are decomposed into layers: caption -> the image itself. Captions are as from
-    `caption_prompts`, and the name of its concept stands for that of an image without one.
-    texts: as from `captions`. unusable: samples that are left out.
-    """
-    found: dict[str, str] = {}
-    masks: dict[str, str] = {}
-    for sample, options in enumerate(texts):
-        concept = dataset.concepts[dataset.concept_index[sample]]
-        prompt = as_prompt(options[0], dataset.concepts) if options[0] else concept.name
-        if prompt in found or sample in unusable:
-            continue
-        if family.needs_first_frame:
-            found[prompt] = "\n".join(_ends(dataset, sample, family))
-        elif family.inpainting:
-            found[prompt] = dataset.paths[sample]
-            masks[prompt] = mask_of(dataset, sample) or ""
-        elif family.layered:
-            found[prompt] = dataset.paths[sample]
-        elif references := references_of(dataset, sample):
-            found[prompt] = "\n".join(one.path for one in references)
-    return found, masks
-
-
-def _ends(dataset: Dataset, sample: int, family: Family) -> list[str]:
-    """The first frame of a sample's clip, and the last one if the family needs it."""
-    path, clip = dataset.paths[sample], clip_of(dataset, sample)
-    if clip is None:
-        return [path]
-    times = [clip.times[0], clip.times[-1]] if family.needs_last_frame else [clip.start]
-    return [frame_path(path, seconds, clip.folder_fps) for seconds in times]
-
-
-def image_files(path: str) -> list[str]:
-    """The image at `path`, or several of them, one a line; of a folder all its images, by name.
-
-    Raises DataError if a folder has none.
-    """
-    if "\n" in path:
-        return [file for line in path.split("\n") for file in image_files(line)]
-    path = os.path.expanduser(path)
-    if not os.path.isdir(path):
-        return [path]
-    names = sorted(name for name in os.listdir(path) if os.path.splitext(name)[1].lower() in EXTENSIONS)
-    if not names:
-        raise DataError(f"{path} holds no images: choose an image, or a folder with some.")
-    return [os.path.join(path, name) for name in names]
-
-
-def check_sample_references(sampling: SamplingConfig, family: Family) -> None:
-    """Raises DataError if references of enabled samples can't be used; families that take none ignore them.
-
-    That samples have one where the family needs it is up to the validation of the settings.
-    """
-    for number, sample in enumerate(sampling.samples) if family.max_input_images else ():
-        if sample.enabled and sample.reference:
-            setting, files = f"sampling.samples.{number}.reference", image_files(sample.reference)
-            named = f"{setting} {sample.reference}"
-            if sample.last_frame and family.takes_last_frame:
-                named += f" with last_frame {sample.last_frame}"
-                files += image_files(sample.last_frame)
-            if refused := refused_references(files, family):
-                raise DataError(f"{named}: {refused}", setting)
-        if sample.enabled and family.inpainting:
-            check_mask(sample.mask, sample.reference, family, f"sampling.samples.{number}.mask", "reference")
-
-
-def refused_references(files: Sequence[str], family: Family | None) -> str:
-    """Why a model of `family` (None: unknown) can't see these images, as a clause with the remedy; "" if it can.
-
-    A video stands for its first frame, as the last image for the one where the sample ends, unless a time is named.
-    """
-    if family and family.needs_first_frame and not files:
-        return f"{family.label} makes videos of images; name one."
-    if family and family.needs_last_frame and len(files) == 1:
-        return f"{family.label} makes videos between two images; name the last one, too."
-    if family and family.needs_references and not files:
-        return f"{family.label} {'decomposes images' if family.layered else 'edits images'}; name one."
-    if files and (family is None or not family.max_input_images):
-        return f"{family.label if family else 'this model'} takes no reference images; leave it out."
-    if family and len(files) > family.max_input_images:
-        return f"these are {len(files)} images, but {family.label} takes {family.max_input_images}."
-    for path in files:
-        file, _ = split_time(path)
-        reason = info_or_reason(file) if is_video(file) else size_or_reason(file)
-        if isinstance(reason, str):
-            return f"{path} can't be read ({reason}); choose another image."
-    return ""
-
-
-def check_mask(mask: str, reference: str, family: Family | None, setting: str, image_setting: str) -> None:
-    """Raises DataError if a model of `family` can't paint what `mask` shows.
-
-    setting, image_setting: of the mask and of the image, as named in messages.
-    """
-    if not mask:
-        return
-    if family is None or not family.inpainting:
-        raise DataError.at(setting, f"{mask}: {family.label if family else 'this model'} takes no mask; leave it out.")
-    if not reference:
-        raise DataError.at(
-            setting, f"{mask}: there is no image to paint in; set {image_setting}, or leave the mask out."
-        )
-    if isinstance(reason := size_or_reason(os.path.expanduser(mask)), str):
-        raise DataError.at(setting, f"{mask}: it can't be read ({reason}); choose another mask.")
-
-
 def references_in(record: Mapping[str, Tensor]) -> list[Tensor]:
     """The references of a cache entry, in order."""
     return [record[name] for name in sorted(record, key=_number) if name.startswith(RECORD)]
-
-
-def describe_references(dataset: Dataset) -> str | None:
-    """How many images have references; None if the run has no reference folder."""
-    if (references := dataset.column(REFERENCE)) is None:
-        return None
-    images = dataset.images_of(range(len(dataset)))
-    num_with = sum(bool(references[image]) for image in images)
-    return f"{num_with} of {counted(len(images), 'image has', 'images have')} reference images"
 
 
 def _size(size: tuple[int, int] | str) -> tuple[int, int]:
@@ -325,3 +290,6 @@ def is_alike(own: Sequence[int], size: Sequence[int]) -> bool:
 
 def _number(name: str) -> int:
     return int(name.removeprefix(RECORD)) if name.startswith(RECORD) else -1
+
+
+CONDITION = _References

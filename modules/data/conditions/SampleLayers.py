@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from PIL import Image, ImageDraw
 
-from modules.data.layers import composed
+from modules.data.SampleParts import SampleParts
 
 CHECK = 16  # pixels of a square of the checkerboard
 LIGHT, DARK = (255, 255, 255), (214, 214, 214)
@@ -14,10 +15,8 @@ GAP = 8
 
 
 @dataclass(frozen=True)
-class SampleLayers:
-    """images: transparent layers of one size, from the bottom to the top."""
-
-    images: list[Image.Image]
+class SampleLayers(SampleParts):
+    """images: transparent, of one size, from the bottom to the top."""
 
     def composed(self) -> Image.Image:
         """All of them on top of each other."""
@@ -33,6 +32,14 @@ class SampleLayers:
             board.alpha_composite(image.convert("RGBA"))
             strip.paste(board.convert("RGB"), (number * (width + GAP), 0))
         return strip
+
+
+def composed(layers: Sequence[Image.Image]) -> Image.Image:
+    """All layers on top of each other, as RGBA. layers: RGBA of one size, from the bottom to the top."""
+    whole = layers[0]
+    for layer in layers[1:]:
+        whole = Image.alpha_composite(whole, layer)
+    return whole
 
 
 def _checkerboard(width: int, height: int) -> Image.Image:

@@ -8,34 +8,114 @@ have.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 from PIL.Image import Resampling
 
 from modules.config.counted import counted
+from modules.data.conditions.ConditionData import ConditionData
+from modules.data.conditions.references import RECORD, is_alike
+from modules.data.conditions.SampleLayers import SampleLayers, composed
 from modules.data.Dataset import Column
 from modules.data.errors import DataError, ImageError
+from modules.data.Finding import finding_of
 from modules.data.image_views import augmentation_of
 from modules.data.images import adjust_colors, fit_image, load_rgba, size_or_reason, to_array
 from modules.data.paired_files import find_paired
-from modules.data.references import RECORD, is_alike
+from modules.data.videos import is_video, load_still, split_time
+from modules.families.conditions import Layers
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from modules.config.TrainConfig import TrainConfig
     from modules.data.buckets import Buckets
+    from modules.data.conditions.ConditionData import Decoded
     from modules.data.Dataset import Dataset
+    from modules.data.Finding import Finding
+    from modules.data.ImageRequest import ImageRequest
     from modules.data.LatentEncoder import LatentEncoder
 
 NUM_READERS = 8
 LAYER = "layer"  # of the column of a dataset: the paths of each sample's layers
 GLANCE = 64  # pixels of a side, in which an image is compared with its layers
 TOLERANCE = 4.0  # mean difference, of 255: lossy files and soft edges stay far below
+
+
+class _Layers(ConditionData[Layers]):
+    replaces_image = True
+
+    def find(self, dataset: Dataset, config: TrainConfig) -> Dataset:
+        return with_layers(dataset, self.family.label)
+
+    def latent_frames(self, dataset: Dataset) -> Sequence[int] | None:
+        layers = dataset.column(LAYER)
+        return layers and [1 + len(own) for own in layers]
+
+    def describe(self, dataset: Dataset) -> tuple[str, str] | None:
+        if (layers := dataset.column(LAYER)) is None:
+            return None
+        counts = sorted({len(layers[image]) for image in dataset.images_of(range(len(dataset)))})
+        several = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
+        return "Layers", f"{several} of each image"
+
+    def findings(self, dataset: Dataset, unusable: Mapping[int, str]) -> Iterator[Finding]:
+        """Reports images that are not the sum of their layers, as if these were numbered from the top to the bottom."""
+        if dataset.column(LAYER) is None:
+            return
+        images = [sample for sample in np.flatnonzero(dataset.num_views).tolist() if sample not in unusable]
+        with ThreadPoolExecutor(NUM_READERS) as readers:
+            sums = readers.map(lambda sample: _adds_up(dataset, sample), images)
+            others = [dataset.paths[sample] for sample, adds_up in zip(images, sums, strict=True) if not adds_up]
+        if others:
+            one = "image is not what its layers add up to from the bottom, _0, to the top"
+            several = "images are not what their layers add up to from the bottom, _0, to the top"
+            yield finding_of("layers", "warning", one, several, others)
+
+    def cached_pixels(self, dataset: Dataset, sample: int, pixels: float) -> float:
+        layers = layers_of(dataset, sample)
+        return pixels / (1 + len(layers)) if layers else 0.0  # the image once more, without its layers
+
+    def key_parts(
+        self, dataset: Dataset, buckets: Buckets, sample: int, contents: Mapping[str, str | None]
+    ) -> list[object]:
+        layers = layers_of(dataset, sample)
+        return [{"layers": [contents[path] for path in layers]}] if layers else []
+
+    def load_pixels(self, dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:
+        return load_layers(dataset, buckets, sample)
+
+    def encode_pixels(self, pixels: np.ndarray, encoder: LatentEncoder) -> Tensor:
+        """[C, 1 + L, h, w]"""
+        import torch
+
+        return torch.cat(list(encoder.encode(torch.from_numpy(pixels))), dim=1)
+
+    def encode(self, decoded: Decoded, latents: Tensor, encoder: LatentEncoder) -> dict[str, Tensor]:
+        """The image itself as the reference that the model sees without noise."""
+        return {f"{RECORD}0": latents[:, :1].clone()}
+
+    def sample_settings(self, dataset: Dataset, sample: int) -> dict[str, Any]:
+        return {"reference": dataset.paths[sample]}
+
+    def why_too_few(self, num_images: int) -> str:
+        return "" if num_images else "decomposes images; name one."
+
+    def sample_arguments(self, request: ImageRequest, count: int) -> dict[str, Any]:
+        """The image to decompose, with its transparency, cropped to the shape of the request."""
+        (path,) = request.references
+        image = load_still(path).convert("RGBA") if is_video(split_time(path)[0]) else load_rgba(path)
+        if request.width and request.height:
+            image = fit_image(image, request.width, request.height)
+        return {"image": image, **self.spec.options(request.layers, *image.size)}
+
+    def made(self, images: list[Any]) -> list[Any]:
+        return [SampleLayers(layers) for layers in images]
 
 
 def with_layers(dataset: Dataset, family: str) -> Dataset:
@@ -45,7 +125,7 @@ def with_layers(dataset: Dataset, family: str) -> Dataset:
     Raises DataError if a layer folder does not exist, if an image has no layers or some of another aspect ratio, or if
     no image is left.
     """
-    found = find_paired(dataset, "layer_folder")
+    found = find_paired(dataset, "layer_folder", "layer", "layers")
     lacking = [path for path, layers in zip(dataset.paths, found, strict=True) if not layers]
     if lacking:
         raise DataError(
@@ -104,26 +184,6 @@ def load_layers(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:
     return np.stack([image, *layers])
 
 
-def encode_layers(pixels: np.ndarray, encoder: LatentEncoder) -> Tensor:
-    """[C, 1 + L, h, w], the normalized latents of `load_layers`."""
-    import torch
-
-    return torch.cat(list(encoder.encode(torch.from_numpy(pixels))), dim=1)
-
-
-def add_whole_image(record: dict[str, Tensor]) -> None:
-    """Adds to a cache entry of layers the image itself as the reference that the model sees without noise."""
-    record[f"{RECORD}0"] = record["latents"][:, :1].clone()
-
-
-def composed(layers: Sequence[Image.Image]) -> Image.Image:
-    """All layers on top of each other, as RGBA. layers: RGBA of one size, from the bottom to the top."""
-    whole = layers[0]
-    for layer in layers[1:]:
-        whole = Image.alpha_composite(whole, layer)
-    return whole
-
-
 def add_up(image: str, layers: Sequence[str]) -> bool:
     """Whether the layers on top of each other look like their image, at a glance. Raises ImageError."""
     own, *parts = (load_rgba(path).resize((GLANCE, GLANCE), Resampling.BOX) for path in (image, *layers))
@@ -132,13 +192,11 @@ def add_up(image: str, layers: Sequence[str]) -> bool:
     return float(np.abs(seen - made).mean()) <= TOLERANCE
 
 
-def describe_layers(dataset: Dataset) -> str | None:
-    """How many layers images have; None in a run without layers."""
-    if (layers := dataset.column(LAYER)) is None:
-        return None
-    counts = sorted({len(layers[image]) for image in dataset.images_of(range(len(dataset)))})
-    several = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
-    return f"{several} of each image"
+def _adds_up(dataset: Dataset, sample: int) -> bool:
+    try:
+        return add_up(dataset.paths[sample], layers_of(dataset, sample))
+    except ImageError:  # damage behind the header, which decoding every image finds
+        return True
 
 
 def _check_aspect(path: str, size: tuple[int, int] | str, image: str, of_image: tuple[int, int]) -> None:
@@ -148,3 +206,6 @@ def _check_aspect(path: str, size: tuple[int, int] | str, image: str, of_image: 
             f"layer {path} is {size[0]} x {size[1]} and its image {os.path.basename(image)} {of_image[0]} x "
             f"{of_image[1]}: a layer needs the aspect ratio of its image; save it in the size of the image."
         )
+
+
+CONDITION = _Layers
