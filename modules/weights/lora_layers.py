@@ -40,6 +40,7 @@ ADAPTER_METADATA = "lora_adapter_metadata"  # the metadata key of PEFT's setting
 class LoraLayer:
     """The adapter of one layer, which adds up @ down * alpha / r to its weight.
 
+    alpha: 0 becomes the rank, which is what it means in files, by kohya's scripts.
     magnitude: [out], the norms of the adapted weight's rows, for DoRA (Liu et al. 2024, arXiv 2402.09353).
     """
 
@@ -47,6 +48,10 @@ class LoraLayer:
     up: Tensor
     alpha: float
     magnitude: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.alpha == 0:
+            object.__setattr__(self, "alpha", float(self.rank))
 
     @property
     def rank(self) -> int:

@@ -153,7 +153,7 @@ def _layers_of(file: LoraSource, family: Family, name: str, place: Place) -> Ite
             raise ValueError("not finite")
     except (AttributeError, TypeError, ValueError, RuntimeError, re.error) as error:
         raise WeightsError(f"'{file.path}': its settings of alpha are damaged; download or export it again.") from error
-    whole = LoraLayer(down, up, alpha or float(len(down)), None if magnitude is None else magnitude.reshape(-1))
+    whole = LoraLayer(down, up, alpha, None if magnitude is None else magnitude.reshape(-1))
     if len(place.paths) == 1:
         yield place.paths[0], with_swapped_halves(whole) if place.swaps_halves else whole
         return

@@ -14,7 +14,7 @@ from modules.weights.errors import WeightsError
 from modules.weights.layer_tables import FILE, layer_table, pattern_of
 from modules.weights.lora_family import candidates, check_family
 from modules.weights.lora_files import load_lora
-from modules.weights.lora_layers import is_diffusers
+from modules.weights.lora_layers import LoraLayer, is_diffusers, kohya_tensors
 from modules.weights.lora_reading import read_layers
 from modules.weights.LoraSource import LoraSource
 from modules.weights.lycoris_files import LycorisLayer, file_tensors, read_lycoris
@@ -155,6 +155,21 @@ def test_an_alpha_of_0_is_the_rank_as_kohyas_scripts_read_it():
     tensors |= {name: torch.tensor(0.0) for name in tensors if name.endswith(".alpha")}
     layers = read_layers(HeldFile(tensors), family)["transformer"]
     assert {layer.alpha for layer in layers.values()} == {float(RANK)}
+
+
+def test_layers_with_an_alpha_of_0_are_written_in_the_strength_of_one_that_is_the_rank():
+    path = "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_"
+    down, up = torch.ones(RANK, 4), torch.ones(4, RANK)
+    layers = {
+        "unet": {
+            f"{path}{letter}": LoraLayer(down, up, alpha) for letter, alpha in zip("qkv", (0.0, 0.0, 1.0), strict=True)
+        }
+    }
+    read = read_layers(HeldFile(kohya_tensors(layers, FAMILIES["sd15"])), FAMILIES["sd15"])["unet"]
+    strengths = {
+        path[-1]: (layer.up @ layer.down * layer.alpha / layer.rank)[0, 0].item() for path, layer in read.items()
+    }
+    assert strengths == {"q": RANK, "k": RANK, "v": 1.0}
 
 
 def test_float8_is_read_in_a_precision_that_torch_computes_with():
