@@ -2,13 +2,10 @@ from typing import Literal, get_args
 
 from pydantic.dataclasses import dataclass
 
+from modules.config.adapters import ADAPTERS, adapters_with
 from modules.config.layer_ranks import read_layer_ranks
 from modules.config.methods import methods_that
 from modules.config.setting import STRICT, Float, Int, Str, setting
-
-PLAIN: dict[str, list] = {".adapter": ["lora"]}
-SCALED: dict[str, list] = {".adapter": ["lora", "loha", "lokr"]}
-COMPOSED: dict[str, list] = {".adapter": ["loha", "lokr"]}
 
 Targets = Literal["attention", "attention_mlp", "linear", "linear_conv"]
 TARGETS: tuple[str, ...] = get_args(Targets)
@@ -19,8 +16,8 @@ TARGETS: tuple[str, ...] = get_args(Targets)
 class LoraConfig:
     """The low-rank adapter: its size, variant and target layers."""
 
-    adapter: Literal["lora", "loha", "lokr", "oft", "ia3"] = setting(
-        "lora",
+    adapter: Literal[tuple(ADAPTERS)] = setting(  # type: ignore[valid-type] # the names are those of the table
+        next(iter(ADAPTERS)),
         label="Adapter",
         also_called="network_module, lycoris, algo, peft_type, locon",
         help="LoRA suits most cases, and everything reads its files. LoHa learns more varied changes at the same size; "
@@ -28,7 +25,7 @@ class LoraConfig:
         "checkpointing. OFT rotates what layers give, which keeps more of the model. ComfyUI and Chorus read these "
         "three, diffusers does not. IA3 only scales channels: the least to train, which only A1111 and Chorus read.",
         group="method",
-        choice_labels={"lora": "LoRA", "loha": "LoHa", "lokr": "LoKr", "oft": "OFT", "ia3": "IA3"},
+        choice_labels={facts.name: facts.label for facts in ADAPTERS.values()},
         importance="advanced",
     )
     rank: Int = setting(
@@ -50,7 +47,7 @@ class LoraConfig:
         group="method",
         gt=0,
         le=1_000_000,
-        visible_when=SCALED,
+        visible_when=adapters_with("alpha"),
     )
     dropout: Float = setting(
         0.0,
@@ -61,7 +58,7 @@ class LoraConfig:
         group="method",
         ge=0,
         lt=1,
-        visible_when=PLAIN,
+        visible_when=adapters_with("dropout"),
         importance="advanced",
     )
     rank_dropout: Float = setting(
@@ -72,7 +69,7 @@ class LoraConfig:
         group="method",
         ge=0,
         lt=1,
-        visible_when=PLAIN,
+        visible_when=adapters_with("rank_dropout"),
         importance="advanced",
     )
     module_dropout: Float = setting(
@@ -83,7 +80,7 @@ class LoraConfig:
         group="method",
         ge=0,
         lt=1,
-        visible_when=PLAIN,
+        visible_when=adapters_with("module_dropout"),
         importance="advanced",
     )
     lokr_factor: Int | None = setting(
@@ -95,7 +92,7 @@ class LoraConfig:
         group="method",
         empty_means="auto",
         ge=2,
-        visible_when={".adapter": ["lokr"]},
+        visible_when=adapters_with("lokr_factor"),
         importance="advanced",
     )
     lokr_decompose_both: bool = setting(
@@ -104,7 +101,7 @@ class LoraConfig:
         also_called="decompose_both",
         help="The smaller matrix is a product of two of the given rank, too, where that makes it smaller.",
         group="method",
-        visible_when={".adapter": ["lokr"]},
+        visible_when=adapters_with("lokr_decompose_both"),
         importance="advanced",
     )
     tucker: bool = setting(
@@ -114,7 +111,7 @@ class LoraConfig:
         help="Adapters of convolutions larger than 1 x 1 have a small kernel of their own: fewer weights at a high "
         "rank.",
         group="method",
-        visible_when={".targets": ["linear_conv"], **COMPOSED},
+        visible_when={".targets": ["linear_conv"], **adapters_with("tucker")},
         importance="advanced",
     )
     ia3_on_input: bool = setting(
@@ -123,7 +120,7 @@ class LoraConfig:
         also_called="train_on_input",
         help="Scale the inputs of the layers and not their outputs.",
         group="method",
-        visible_when={".adapter": ["ia3"]},
+        visible_when=adapters_with("ia3_on_input"),
         importance="advanced",
     )
     nested_unit: Int | None = setting(
@@ -134,7 +131,7 @@ class LoraConfig:
         "adapter then also works if it is cut to a smaller rank. Empty: all ranks always do.",
         group="method",
         ge=1,
-        visible_when=PLAIN,
+        visible_when=adapters_with("nested_unit"),
         importance="advanced",
         empty_means="all ranks",
     )
@@ -147,7 +144,7 @@ class LoraConfig:
         group="method",
         ge=1,
         le=1_000_000,
-        visible_when=PLAIN,
+        visible_when=adapters_with("plus_ratio"),
         importance="advanced",
     )
     max_norm: Float | None = setting(
@@ -160,7 +157,7 @@ class LoraConfig:
         gt=0,
         importance="advanced",
         empty_means="no limit",
-        visible_when={".adapter": ["lora", "loha", "lokr", "ia3"]},
+        visible_when=adapters_with("max_norm"),
     )
     targets: Targets = setting(
         "attention",
@@ -219,7 +216,7 @@ class LoraConfig:
         le=1_000_000,
         importance="advanced",
         empty_means="same as alpha",
-        visible_when={".targets": ["linear_conv"], **SCALED},
+        visible_when={".targets": ["linear_conv"], **adapters_with("conv_alpha")},
     )
     dora: bool = setting(
         False,
@@ -228,7 +225,7 @@ class LoraConfig:
         help="Train the length of each row of the weights apart from its direction. Learns more at a low rank, takes "
         "about a third longer; of other programs' own formats only ComfyUI's holds it.",
         group="method",
-        visible_when=PLAIN,
+        visible_when=adapters_with("dora"),
         importance="advanced",
     )
     rslora: bool = setting(
@@ -238,7 +235,7 @@ class LoraConfig:
         help="Multiply the adapter's output by alpha / sqrt(rank), so that a high rank learns as fast as a low one. "
         "With alpha equal to the rank that is much: use alpha near the rank's square root.",
         group="method",
-        visible_when=PLAIN,
+        visible_when=adapters_with("rslora"),
         importance="advanced",
     )
     embedding_learning_rate: Float | None = setting(
@@ -274,18 +271,3 @@ class LoraConfig:
             return max(self.rank, *read_layer_ranks(self.layer_ranks).values(), 0)
         except ValueError:  # which the checks of the settings report
             return self.rank
-
-    @property
-    def is_lycoris(self) -> bool:
-        """Whether the adapters are of another kind than LoRA, which is written in LyCORIS's format."""
-        return self.adapter in ("loha", "lokr", "oft", "ia3")
-
-    @property
-    def has_greatest_rank(self) -> bool:
-        """Whether a rank above a layer's width is of no use; LoKr then learns whole matrices."""
-        return self.adapter == "loha" or not self.is_lycoris
-
-    @property
-    def composes_weights(self) -> bool:
-        """Whether the adapters are LoHas or LoKrs, which compute the change of each whole weight."""
-        return self.adapter in ("loha", "lokr")

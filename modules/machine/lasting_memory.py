@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from modules.config.adapters import facts_of_adapter
 from modules.config.families import load_families
 from modules.config.methods import facts_of
 from modules.config.optimizers import facts_of_optimizer
@@ -126,7 +127,7 @@ def trained_weights(config: TrainConfig, model: Architecture) -> int:
     if method.trains_adapters:
         lora = config.lora
         rank = lora.largest_rank
-        factor = 2 if lora.adapter == "loha" else 1  # two products; a LoKr is smaller than a LoRA
+        factor = facts_of_adapter(lora).weights_of_lora
         texts = rank * sum(model.text_adapters[index] for index in encoders)
         denoiser = rank * model.adapter[lora.targets]
         if lora.targets == "linear_conv" and lora.conv_rank is not None:

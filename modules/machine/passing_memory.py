@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from modules.config.adapters import facts_of_adapter
 from modules.config.clips import sample_frames
 from modules.config.families import load_families
 from modules.config.image_sizes import largest_area, sample_size
@@ -121,8 +122,9 @@ def _precision(config: TrainConfig) -> float:
 
 
 def _composed_bytes(config: TrainConfig, model: Architecture) -> float:
-    """What a LoHa or LoKr adds to each weight, which is kept for the backward pass; of a LoRA, nothing."""
-    if not facts_of(config).trains_adapters or not config.lora.composes_weights or not config.denoiser.train:
+    """What adapters that compose it add to each weight, which is kept for the backward pass; of a LoRA, nothing."""
+    composes_weights = facts_of(config).trains_adapters and facts_of_adapter(config.lora).composes_weights
+    if not composes_weights or not config.denoiser.train:
         return 0.0
     weights = model.quantizable_denoiser * model.adapter[config.lora.targets] / model.adapter["linear"]
     if config.model.gradient_checkpointing:

@@ -12,6 +12,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from modules.config.adapters import facts_of_adapter
 from modules.config.optimizers import facts_of_optimizer
 from modules.config.rates import rate_of
 
@@ -71,19 +72,11 @@ def _base_name(base: str) -> str:
 
 def _network(lora: LoraConfig) -> dict[str, Any]:
     args: dict[str, Any] = {}
-    is_lycoris = lora.is_lycoris or lora.train_norms
+    kind = facts_of_adapter(lora)
+    is_lycoris = kind.is_in_lycoris_files or lora.train_norms
     if is_lycoris:
-        args["algo"] = "diag-oft" if lora.adapter == "oft" else lora.adapter
-    if lora.adapter == "lokr" and lora.lokr_factor is not None:
-        args["factor"] = lora.lokr_factor
-    if lora.adapter == "lokr" and lora.lokr_decompose_both:
-        args["decompose_both"] = True
-    if lora.composes_weights and lora.tucker:
-        args["use_tucker"] = True
-    if lora.adapter == "ia3" and lora.ia3_on_input:
-        args["train_on_input"] = True
-    if lora.nested_unit:
-        args["unit"] = lora.nested_unit
+        args["algo"] = kind.algorithm or kind.name
+    args |= {name: value for setting, name in kind.arguments.items() if (value := getattr(lora, setting))}
     if lora.targets == "linear_conv":
         args["conv_dim"] = lora.rank if lora.conv_rank is None else lora.conv_rank
         alpha = lora.alpha if lora.conv_alpha is None else lora.conv_alpha

@@ -1,19 +1,18 @@
-"""LoRA (Hu et al. 2021, arXiv 2106.09685), using PEFT: low-rank adapters for layers of the selected components.
+"""LoRA and the other kinds of adapters: small trained weights for layers of the selected components.
 
-Also supports DoRA (Liu et al. 2024, arXiv 2402.09353), which trains the magnitude of the weights separately, the
-scaling of rsLoRA (Kalajdzievski 2023, arXiv 2312.03732), and four other adapters, LoHa, LoKr, OFT and IA3: see
-weights/lycoris_files.py.
+Also supports the scaling of rsLoRA (Kalajdzievski 2023, arXiv 2312.03732). The kinds are in `modules/weights/adapters`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
 
+from modules.config.adapters import facts_of_adapter
 from modules.config.errors import UserError
 from modules.methods.adapter_dropout import add_dropout
 from modules.methods.DenoisingLoss import DenoisingLoss
@@ -30,9 +29,10 @@ from modules.methods.lora_start import check_composable, fitting_starts, read_st
 from modules.methods.max_norm import MaxNorm
 from modules.methods.Method import Method
 from modules.methods.parts import part_path, prepare_for_training, trained_in, trained_parts
-from modules.weights.lora_files import ADAPTER, AdaptedModel, LoraFormat, check_lora, kohya_bytes, save_lora
+from modules.weights.adapters.kinds import ADAPTER, adapter_kind
+from modules.weights.lora_files import AdaptedModel, LoraFormat, check_lora, kohya_bytes, save_lora
 from modules.weights.lora_layers import LoraMetadata
-from modules.weights.lycoris_files import adapted_layers, file_tensors, peft_config, save_lycoris
+from modules.weights.lycoris_files import adapted_layers, file_tensors, save_lycoris
 from modules.weights.norm_layers import add_norm_adapters
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from modules.methods.layers import Preset
     from modules.weights.BaseModel import BaseModel
     from modules.weights.libraries import Model
-    from modules.weights.lycoris_files import Kind, LycorisLayers
+    from modules.weights.lycoris_files import LycorisLayers
 
 MAGNITUDE = "lora_magnitude_vector"  # peft's name for the magnitude that DoRA trains
 
@@ -92,9 +92,8 @@ class Lora(Method):
             if norms:
                 add_norm_adapters(module, norms, ADAPTER)
             _upcast_trained(module)
-            if not config.lora.is_lycoris:
-                _match_gradient_strides(module, config.model.channels_last)
-                add_dropout(module, config.lora)
+            _match_gradient_strides(module, config.model.channels_last)
+            add_dropout(module, config.lora)
             prepare_for_training(module, config.model.gradient_checkpointing)
 
     def reads_weights(self, config: TrainConfig) -> bool:
@@ -112,10 +111,11 @@ class Lora(Method):
         return None if limit is None else MaxNorm(self._adapted(base, config).values(), limit)
 
     def check_output(self, base: BaseModel, config: TrainConfig) -> None:
-        if not config.lora.is_lycoris:
-            check_lora(self._adapted_model(base, config), self._formats(base, config))
-        else:
+        formats = self._formats(base, config)
+        if formats == "lycoris":
             file_tensors(self._lycoris_layers(base, config), base.family)
+        else:
+            check_lora(self._adapted_model(base, config), formats)
 
     def save(
         self, base: BaseModel, config: TrainConfig, folder: Path, name: str, metadata: dict[str, str]
@@ -123,10 +123,10 @@ class Lora(Method):
         dtype = getattr(torch, config.output.dtype)
         common = {**metadata, **kohya_metadata(base, config, metadata.get("steps"))}
         written = LoraMetadata(common, expert_metadata(base, config))
-        if config.lora.is_lycoris:
+        formats = self._formats(base, config)
+        if formats == "lycoris":
             layers = self._lycoris_layers(base, config)
             return save_lycoris(folder / name, layers, base.family, dtype, written)
-        formats = self._formats(base, config)
         bundle = self.bundle(base, config) if formats != "diffusers" else {}
         if config.lora.train_norms:  # beside a LoRA, the only adapters of the other kinds
             bundle |= file_tensors(self._lycoris_layers(base, config), base.family, dtype)
@@ -137,7 +137,7 @@ class Lora(Method):
         numbers = sum(param.numel() for param in adapters if param.requires_grad)
         num_files = self.num_formats(base, config)
         bundled = 0
-        if self._formats(base, config) != "diffusers" and not config.lora.is_lycoris:
+        if self._formats(base, config) not in ("diffusers", "lycoris"):
             bundled = sum(tensor.nbytes for tensor in self.bundle(base, config).values())
             if base.family.layer_names:
                 # fused layers are larger than their parts
@@ -146,8 +146,10 @@ class Lora(Method):
                 num_files -= 1
         return num_files * numbers * getattr(torch, config.output.dtype).itemsize + bundled
 
-    def _formats(self, base: BaseModel, config: TrainConfig) -> LoraFormat:
+    def _formats(self, base: BaseModel, config: TrainConfig) -> LoraFormat | Literal["lycoris"]:
         """Those that the family has, and that can hold the adapters: with `layer_names` no DoRA, nor text encoders."""
+        if facts_of_adapter(config.lora).is_in_lycoris_files:
+            return "lycoris"
         if config.lora.train_norms:
             return "single_file"  # which the settings made sure of
         family, parts = base.family, self._adapted_in(base, config)
@@ -156,7 +158,7 @@ class Lora(Method):
 
     def num_formats(self, base: BaseModel, config: TrainConfig) -> int:
         """How many files hold the same adapters."""
-        return 2 if self._formats(base, config) == "both" and not config.lora.is_lycoris else 1
+        return 2 if self._formats(base, config) == "both" else 1
 
     def _adapted(self, base: BaseModel, config: TrainConfig) -> dict[str, Model]:
         return {part: base.module(part) for part in self._adapted_in(base, config)}
@@ -200,41 +202,10 @@ def _candidates(base: BaseModel, components: Collection[str], config: TrainConfi
 
 
 def _add_adapter(family: Family, component: str, module: Model, part: PartConfig, config: TrainConfig) -> None:
-    import peft
-
     settings = config.lora
     targets = target_modules(family, component, module, settings.targets, part)
-    if settings.adapter == "oft":
-        from modules.weights.orthogonal import add_oft
-
-        sizes = _patterns(module, targets, settings).get("rank_pattern", {})
-        add_oft(module, {name: sizes.get(name, settings.rank) for name in targets}, ADAPTER)
-        return
-    if settings.adapter == "ia3":
-        from modules.weights.channel_scales import add_channel_scales
-
-        add_channel_scales(module, dict.fromkeys(targets, settings.ia3_on_input), ADAPTER)
-        return
-    if settings.composes_weights:
-        check_composable(module, targets, config)
-        own: dict[str, Any] = {"use_effective_conv2d": settings.tucker}
-        if settings.adapter == "lokr":
-            own |= {"decompose_factor": settings.lokr_factor or -1, "decompose_both": settings.lokr_decompose_both}
-        own |= _patterns(module, targets, settings)
-        module.add_adapter(peft_config(cast("Kind", settings.adapter), targets, settings.rank, settings.alpha, **own))
-        return
-    module.add_adapter(
-        peft.LoraConfig(
-            r=settings.rank,
-            lora_alpha=cast("int", settings.alpha),  # declared so, but any number is fine
-            lora_dropout=settings.dropout,
-            target_modules=targets,
-            init_lora_weights="gaussian",
-            use_dora=settings.dora,
-            use_rslora=settings.rslora,
-            **_patterns(module, targets, settings),
-        )
-    )
+    check_composable(module, targets, config)
+    adapter_kind(settings.adapter).add_new(module, targets, settings, _patterns(module, targets, settings))
 
 
 def _patterns(module: nn.Module, targets: Collection[str], settings: LoraConfig) -> dict[str, Any]:
@@ -257,11 +228,12 @@ def _upcast_trained(module: nn.Module) -> None:
 
 
 def _match_gradient_strides(module: nn.Module, channels_last: bool) -> None:
-    """Gives the adapters of convolutions the strides of their gradients, which follow the activations.
+    """Gives the LoRAs of convolutions the strides of their gradients, which follow the activations.
 
     DistributedDataParallel warns about gradients with other strides and copies them one by one.
     """
-    trained = {name: param for name, param in module.named_parameters() if param.requires_grad and param.dim() == 4}
+    loras = {name: param for name, param in module.named_parameters() if ".lora_" in name}
+    trained = {name: param for name, param in loras.items() if param.requires_grad and param.dim() == 4}
     has_dora = any(MAGNITUDE in name for name in trained)
     for name, param in trained.items():
         is_pointwise = param.shape[2:] == (1, 1)

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
+from modules.config.adapters import facts_of_adapter
 from modules.config.errors import UserError
+from modules.weights.adapters.kinds import ADAPTER, LycorisLayer
+from modules.weights.adapters.lora import KIND as LORA
 from modules.weights.errors import WeightsError
 from modules.weights.lora_family import check_family
-from modules.weights.lora_files import ADAPTER
 from modules.weights.lora_fitting import fitting_layers, path_in_module, weight_shape
 from modules.weights.lora_layers import LoraLayer
 from modules.weights.lora_reading import read_layers
 from modules.weights.LoraSource import LoraSource
-from modules.weights.lycoris_files import (
-    LycorisLayer,
-    add_lycoris,
-    is_lycoris,
-    read_lycoris,
-    read_norms,
-)
+from modules.weights.lycoris_files import add_lycoris, is_lycoris, read_lycoris, read_norms
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -42,12 +37,17 @@ class LoraStart:
     norms: Mapping[str, LycorisLayer] = field(default_factory=dict)
 
     @property
+    def kinds(self) -> set[str]:
+        """The kinds of the adapters, without norms."""
+        return {LORA.name} if self.layers else set()
+
+    @property
     def all_layers(self) -> Mapping[str, LoraLayer | LycorisLayer]:
         return {**self.layers, **self.norms}
 
     def add_to(self, module: Model, component: str, config: TrainConfig) -> None:
         """Adds them with the file's ranks, alphas and layers. Raises UserError if a norm does not fit."""
-        add_started_adapter(module, self.layers, config)
+        LORA.add(module, self.layers, config.lora.dropout)
         if self.norms:
             LycorisStart(self.norms).add_to(module, component, config)
 
@@ -60,6 +60,10 @@ class LycorisStart:
     """The same of adapters in LyCORIS's format, norms included."""
 
     layers: Mapping[str, LycorisLayer]
+
+    @property
+    def kinds(self) -> set[str]:
+        return {layer.kind for layer in self.layers.values() if not layer.is_norm}
 
     @property
     def all_layers(self) -> Mapping[str, LycorisLayer]:
@@ -75,8 +79,7 @@ class LycorisStart:
         try:
             # at least float32: the model's dtype may be less precise than the file
             dtype = torch.promote_types(getattr(torch, config.model.weight_dtype), torch.float32)
-            if config.lora.composes_weights:
-                check_composable(module, [path for path, layer in named.items() if layer.kind != "norm"], config)
+            check_composable(module, [path for path, layer in named.items() if not layer.is_norm], config)
             add_lycoris(module, named, ADAPTER, dtype)
         except (ValueError, AttributeError) as error:
             raise UserError.at(
@@ -94,15 +97,16 @@ def _only(layers: Mapping[str, _Adapter], paths: Collection[str]) -> dict[str, _
 
 
 def check_composable(module: Model, targets: Sequence[str], config: TrainConfig) -> None:
-    """Raises UserError if a target layer of a LoHa or LoKr has a weight in 4 bits, whose shape PEFT can't tell."""
-    for path in targets:
-        layer = dict(module.named_modules()).get(path)
+    """Raises UserError if adapters that compose weights are for one in 4 bits, whose shape PEFT can't tell."""
+    modules = dict(module.named_modules())
+    for path in targets if facts_of_adapter(config.lora).composes_weights else ():
+        layer = modules.get(path)
         weight, shape = getattr(layer, "weight", None), weight_shape(layer)
         if weight is not None and shape is not None and tuple(weight.shape) != shape:
             raise UserError.at(
                 "lora.adapter",
-                f"{config.lora.adapter}: the layer {path} is quantized to 4 bits, and only lora can be "
-                "added to such layers; use a base model in 8 bits or more.",
+                f"{config.lora.adapter}: the layer {path} is quantized to 4 bits, which it can't be "
+                "added to; use a base model in 8 bits or more, or another adapter.",
             )
 
 
@@ -129,10 +133,8 @@ def read_start(
             raise UserError.at(
                 "lora.start_from", f"'{path}' changes norm layers: switch lora.train_norms on, or choose another file."
             )
-        files = [path]
-        for expert in family.denoisers[1:]:  # in separate files, as they are saved
-            file = path.with_name(f"{path.stem}_{expert}{path.suffix}")
-            files += [file] if file.is_file() else []
+        beside = (path.with_name(f"{path.stem}_{expert}{path.suffix}") for expert in family.denoisers[1:])
+        files = [first, *(LoraSource(file) for file in beside if file.is_file())]  # of experts, as they are saved
         starts: Starts = {}
         for file in files:
             if is_other:
@@ -145,14 +147,13 @@ def read_start(
         raise UserError.at("lora.start_from", str(error)) from error
     starts = _of_trained(starts, family, trained, path, note)
     for component, start in starts.items():
-        kinds = {getattr(layer, "kind", "lora") for layer in start.layers.values()} - {"norm"}
-        if not kinds:
+        if not start.kinds:
             raise UserError.at(
                 "lora.start_from",
                 f"'{path}' holds only norm layers for the {component}, and no {wanted}: choose another file.",
             )
-        if kinds != {wanted}:
-            held = " and ".join(sorted(kinds))
+        if start.kinds != {wanted}:
+            held = " and ".join(sorted(start.kinds))
             raise UserError.at(
                 "lora.start_from", f"'{path}' holds {held}: set lora.adapter to it, or choose another file."
             )
@@ -200,39 +201,3 @@ def fitting_starts(
     except WeightsError as error:
         raise UserError.at("lora.start_from", str(error)) from error
     return {component: starts[component].restricted(of_component) for component, of_component in fitting.items()}
-
-
-def add_started_adapter(module: Model, layers: Mapping[str, LoraLayer], config: TrainConfig) -> None:
-    """Adds the adapters of a file to a module, with the file's ranks, alphas and layers and the configured dropout.
-
-    layers: by path, as in a diffusers LoRA file, which fit the module.
-    """
-    import torch
-    from peft import LoraConfig
-
-    named = {path_in_module(module, path): layer for path, layer in layers.items()}
-    rank = Counter(layer.rank for layer in named.values()).most_common(1)[0][0]
-    alpha = Counter(layer.alpha for layer in named.values()).most_common(1)[0][0]
-    has_magnitude = any(layer.magnitude is not None for layer in named.values())
-    module.add_adapter(
-        LoraConfig(
-            r=rank,
-            lora_alpha=cast("int", alpha),  # declared so, but any number is fine
-            rank_pattern={path: layer.rank for path, layer in named.items() if layer.rank != rank},
-            alpha_pattern={path: layer.alpha for path, layer in named.items() if layer.alpha != alpha},
-            lora_dropout=config.lora.dropout,
-            target_modules=list(named),
-            use_dora=has_magnitude,
-        )
-    )
-    with torch.no_grad():
-        for path, layer in named.items():
-            adapted = module.get_submodule(path)
-            values = {"lora_A": layer.down, "lora_B": layer.up}
-            if layer.magnitude is not None:
-                values["lora_magnitude_vector"] = layer.magnitude
-            for name, value in values.items():
-                parameter = getattr(adapted, name)[ADAPTER].weight
-                # at least float32: the model's dtype may be less precise than the file
-                dtype = torch.promote_types(parameter.dtype, torch.float32)
-                parameter.data = value.reshape(parameter.shape).to(parameter.device, dtype)

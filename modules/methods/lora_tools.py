@@ -28,9 +28,9 @@ from modules.weights.lora_layers import (
 )
 from modules.weights.lora_math import approximated, combined, resized
 from modules.weights.lora_reading import read_layers
-from modules.weights.LoraSource import EXPERT
+from modules.weights.LoraSource import EXPERT, LoraSource
 from modules.weights.model_files import save_folder
-from modules.weights.safe import METADATA, load_tensors, read_header, save_tensors, tensor_shapes
+from modules.weights.safe import load_tensors, read_header, save_tensors, tensor_shapes
 from modules.weights.single_file import save_single_file
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def merge_into_model(
     family = family_of(info.index)
     if to_file and (family is None or family.single_file is None):
         raise WeightsError(f"'{target}': {info.detail} can't be written as a single file; name a folder.")
-    if to_file and (words := _words(Path(path) for path in loras)):
+    if to_file and (words := _words(map(LoraSource, loras))):
         raise WeightsError(
             f"'{target}': a single file has no place for the word {bundled_names(words)[0]!r}; name a folder."
         )
@@ -95,14 +95,17 @@ def combine(
     """
     check_free(target)
     check_suffix(target)
-    families = [family_of_lora(path, family, FAMILIES) for path, _ in loras]
-    for (path, _), other in zip(loras, families, strict=True):
+    files = [LoraSource(path) for path, _ in loras]
+    families = [family_of_lora(file, family, FAMILIES) for file in files]
+    for file, other in zip(files, families, strict=True):
         if other is not families[0]:
-            raise WeightsError(f"'{path}': is a LoRA for {other.name}; choose one for {families[0].name}.")
-    layers = combined([(read_layers(path, families[0], note=note), strength) for path, strength in loras])
+            raise WeightsError(f"'{file.path}': is a LoRA for {other.name}; choose one for {families[0].name}.")
+    strengths = [strength for _, strength in loras]
+    read = [read_layers(file, families[0], note=note) for file in files]
+    layers = combined(list(zip(read, strengths, strict=True)))
     if rank is not None:
         layers = resized(layers, rank)
-    return _save_like(loras[0][0], target, layers, families[0], dtype, {}, _words(path for path, _ in loras))
+    return _save_like(files[0], target, layers, families[0], dtype, {}, _words(files))
 
 
 def resize(
@@ -120,11 +123,12 @@ def resize(
     """
     check_free(target)
     check_suffix(target)
-    known = family_of_lora(source, family, FAMILIES)
-    layers = resized(read_layers(source, known, note=note), rank, share)
+    file = LoraSource(source)
+    known = family_of_lora(file, family, FAMILIES)
+    layers = resized(read_layers(file, known, note=note), rank, share)
     dropped = (*_RANK_FIELDS, ADAPTER_METADATA, EXPERT, "format")
-    metadata = {name: text for name, text in read_header(source)[METADATA].items() if name not in dropped}
-    return _save_like(source, target, layers, known, dtype, metadata, _words([source]))
+    metadata = {name: text for name, text in file.metadata.items() if name not in dropped}
+    return _save_like(file, target, layers, known, dtype, metadata, _words([file]))
 
 
 def extract(base: str, tuned: str, target: Path, rank: int, as_kohya: bool = False, dtype: str = "") -> list[Path]:
@@ -174,7 +178,7 @@ def _merge(pipe: DiffusionPipeline) -> None:
 
 
 def _save_like(
-    source: Path,
+    source: LoraSource,
     target: Path,
     layers: Layers,
     family: Family,
@@ -186,27 +190,27 @@ def _save_like(
 
     In diffusers' format where the source is in ComfyUI's, and that has no names for all of the layers.
     """
-    names, dtype = read_header(source), dtype or usual_dtype(str(source))
+    names, dtype = source.shapes, dtype or usual_dtype(str(source.path))
     if family.layer_names and not is_diffusers(names, family):
         with suppress(WeightsError):
             return _save(target, layers, family, True, dtype, metadata)
     as_kohya = is_kohya(names) and not family.layer_names
     if words and not as_kohya:
         raise WeightsError(
-            f"'{source}': is in diffusers' format, which can't hold words, such as "
+            f"'{source.path}': is in diffusers' format, which can't hold words, such as "
             f"{bundled_names(words)[0]!r} of another file; name one in kohya's format first."
         )
     return _save(target, layers, family, as_kohya, dtype, metadata, words)
 
 
-def _words(sources: Iterable[Path]) -> dict[str, Tensor]:
+def _words(sources: Iterable[LoraSource]) -> dict[str, Tensor]:
     """The tensors of the words that LoRA files hold, by name. Raises WeightsError if two files hold the same."""
     words: dict[str, Tensor] = {}
     for source in sources:
-        names = [name for name in read_header(source) if name.startswith(BUNDLE)]
+        names = [name for name in source.shapes if name.startswith(BUNDLE)]
         if known := sorted(words.keys() & set(names)):
-            raise WeightsError(f"'{source}': has {known[0]!r} like another file; leave one of them out.")
-        words |= load_tensors(source, names)
+            raise WeightsError(f"'{source.path}': has {known[0]!r} like another file; leave one of them out.")
+        words |= {name: source.tensors[name] for name in names}
     return words
 
 

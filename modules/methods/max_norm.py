@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from modules.weights.lora_files import ADAPTER
+from modules.weights.adapters.kinds import ADAPTER
 
 if TYPE_CHECKING:
     from peft.tuners.lora import LoraLayer

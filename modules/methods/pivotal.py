@@ -7,6 +7,7 @@ word has a file of its own, and kohya's format of the LoRA holds them all, as A1
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from modules.methods.lora import Lora
 from modules.methods.Method import may_be_unused
 from modules.methods.parts import trained_parts
 from modules.weights.embedding_files import bundled_tensors, bundled_words
+from modules.weights.safe import load_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,7 +88,7 @@ class Pivotal(Lora):
 
     def _start_words(self, base: BaseModel, config: TrainConfig, encoders: list[str]) -> None:
         """The words of the file that training starts from. Raises UserError if it lacks one of `embeddings`."""
-        held = bundled_words(config.lora.start_from, base.family)
+        held = bundled_words(load_tensors(os.path.expanduser(config.lora.start_from)), base.family)
         for number, embedding in enumerate(config.embeddings):
             vectors = held.get(embedding.placeholder, {})
             for name in encoders:

@@ -48,13 +48,14 @@ def convert(
     """
     path, target = Path(source).expanduser(), Path(target).expanduser()
     check_free(target)
-    if path.is_file() and any(mark in name for name in read_header(path) for mark in LORA_MARKS):
-        return _convert_lora(path, target, dtype, family, warn)
+    file = LoraSource(path) if path.is_file() else None
+    if file and any(mark in name for name in file.shapes for mark in LORA_MARKS):
+        return _convert_lora(file, target, dtype, family, warn)
     return _convert_model(source, target, dtype, config_folder, family)
 
 
 def _convert_lora(
-    source: Path, target: Path, dtype: FloatName | Literal[""], named: str, warn: Callable[[str], None]
+    source: LoraSource, target: Path, dtype: FloatName | Literal[""], named: str, warn: Callable[[str], None]
 ) -> Path:
     from modules.weights.lora_layers import (
         ADAPTER_METADATA,
@@ -71,10 +72,9 @@ def _convert_lora(
         name for name, one in FAMILIES.items() if (one.kohya_prefixes or one.layer_names) and not one.takes_loras_of
     ]
     family = family_of_lora(source, named, known)
-    header = read_header(source)
     layers = read_layers(source, family, note=warn)
-    metadata = {name: text for name, text in header[METADATA].items() if name not in (ADAPTER_METADATA, "format")}
-    from_diffusers = is_diffusers(header, family)
+    metadata = {name: text for name, text in source.metadata.items() if name not in (ADAPTER_METADATA, "format")}
+    from_diffusers = is_diffusers(source.shapes, family)
     if not from_diffusers:
         tensors = diffusers_tensors(layers)
         metadata[ADAPTER_METADATA] = adapter_metadata(layers)
@@ -83,21 +83,21 @@ def _convert_lora(
     if dtype:
         tensors = with_dtype(tensors, torch_dtype(dtype))
     save_tensors(target, tensors, metadata)
-    if not from_diffusers and (words := bundled_names(header)):
+    if not from_diffusers and (words := bundled_names(source.shapes)):
         listed = "', '".join(words)
         warn(
-            f"'{source}': its words '{listed}' are left out, because a LoRA in diffusers' format can't hold them: load "
-            "their own files, too."
+            f"'{source.path}': its words '{listed}' are left out, because a LoRA in diffusers' format can't hold them: "
+            "load their own files, too."
         )
     return target
 
 
-def family_of_lora(path: Path, named: str, known: Iterable[str]) -> Family:
+def family_of_lora(file: LoraSource, named: str, known: Iterable[str]) -> Family:
     """The family that a LoRA was made for. named: by the user, "" if not at all. known: those that can be named.
 
     Raises WeightsError if neither the file nor the user tells, or if they disagree.
     """
-    file, known = LoraSource(path), list(known)
+    known = list(known)
     found = candidates(file)
     if named:
         check_family(file, FAMILIES[named])
@@ -105,7 +105,7 @@ def family_of_lora(path: Path, named: str, known: Iterable[str]) -> Family:
     name = named or found.best()
     if not name:
         choices = f"one of {', '.join(may_be)}" if may_be else f"{docs_page('families')} lists them"
-        raise WeightsError(f"'{path}': does not say which model it was made for; specify the family: {choices}.")
+        raise WeightsError(f"'{file.path}': does not say which model it was made for; specify the family: {choices}.")
     return FAMILIES[name]
 
 

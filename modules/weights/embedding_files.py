@@ -77,20 +77,20 @@ def bundled_names(tensors: Iterable[str]) -> list[str]:
     return sorted({name.rpartition(".")[0] for name in of_words})
 
 
-def bundled_words(path: str | Path, family: Family) -> dict[str, dict[str, Tensor]]:
-    """The words in a LoRA file: word -> text encoder -> [vectors, width]. Raises WeightsError if it can't be read."""
+def bundled_words(tensors: Mapping[str, Tensor], family: Family) -> dict[str, dict[str, Tensor]]:
+    """The words in a LoRA file with these tensors: word -> text encoder -> [vectors, width]."""
     encoders = {key: name for name, key in family.embedding_keys.items()}
     words: dict[str, dict[str, Tensor]] = {}
-    for name, vectors in load_tensors(Path(path).expanduser()).items():
+    for name, vectors in tensors.items():
         word, _, key = name.removeprefix(BUNDLE).rpartition(".")
         if name.startswith(BUNDLE) and key in encoders:
             words.setdefault(word, {})[encoders[key]] = vectors
     return words
 
 
-def add_bundled_words(pipe: DiffusionPipeline, path: str | Path, family: Family) -> None:
+def add_bundled_words(pipe: DiffusionPipeline, path: str | Path, tensors: Mapping[str, Tensor], family: Family) -> None:
     """Adds the words of a LoRA file to a pipeline. Raises WeightsError if it knows one of them."""
-    for word, vectors in bundled_words(path, family).items():
+    for word, vectors in bundled_words(tensors, family).items():
         _add_word(pipe, path, family, word, vectors)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from modules.config.adapters import tensor_marks
 from modules.families.registry import FAMILIES
 
 # The first pattern that a name has tells the kind.
 _FORMATS = (
     (r"\.(qweight|wscales)$", "a model quantized by SVDQuant (Nunchaku)"),
     (r"\.quant_state\.bitsandbytes__(nf4|fp4)$", "a model quantized by bitsandbytes"),
-    (r"lora_(A|B|up|down)\b|\.hada_w|\.lokr_w", "a LoRA"),
+    (rf"lora_(A|B|up|down)\b|\.({'|'.join(tensor_marks())})", "a LoRA"),
 )
 _PARTS = (  # after what families declare for themselves
     (r"model\.diffusion_model\.input_blocks\.", "a whole Stable Diffusion checkpoint"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from modules.config.adapters import tensor_marks
 from modules.families.registry import FAMILIES
 from modules.weights.errors import WeightsError
 from modules.weights.layer_tables import layer_table
@@ -14,7 +15,7 @@ from modules.weights.LoraSource import LoraSource
 if TYPE_CHECKING:
     from modules.families.Family import Family
 
-LORA_MARKS = ("lora_", ".lora.", ".lokr_", ".hada_", ".oft_")
+LORA_MARKS = ("lora_", ".lora.", *(f".{mark}" for mark in tensor_marks()))
 _MOST_NAMED = 3  # families in a message
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from modules.config.errors import first_line
 from modules.families.registry import family_of, family_of_pipeline
+from modules.weights.adapters.kinds import ADAPTER
 from modules.weights.converted_loras import check_all_used, converted_sources, lost_tensors, refused_tensors
 from modules.weights.embedding_files import add_bundled_words
 from modules.weights.errors import WeightsError
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from modules.families.Family import Family
     from modules.weights.libraries import Model
 
-ADAPTER = "default"
 _BIASES = (".bias", ".diff_b")
 _LORA_BIASES = (".lora_A.bias", ".lora_B.bias")
 LoraFormat = Literal["diffusers", "single_file", "both"]
@@ -193,8 +193,8 @@ def _add_layers(
             pipe.load_lora_weights(_tensors(own), adapter_name=adapter, **{f"load_into_{expert}": True})
     if layers:
         pipe.load_lora_weights(_tensors(layers), adapter_name=adapter)
-    load_lycoris(pipe, file.path, read_norms(file.path, family), adapter, note)
-    add_bundled_words(pipe, file.path, family)
+    load_lycoris(pipe, file.path, read_norms(file, family), adapter, note)
+    add_bundled_words(pipe, file.path, file.tensors, family)
 
 
 def _tensors(layers: Layers) -> dict[str, Tensor]:

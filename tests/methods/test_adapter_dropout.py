@@ -10,7 +10,7 @@ from modules.config.LoraConfig import LoraConfig
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import find_problems
 from modules.methods.adapter_dropout import add_dropout
-from modules.weights.lora_files import ADAPTER
+from modules.weights.adapters.kinds import ADAPTER
 from tests.support.prepared import prepared
 
 NUM_SAMPLES, RANK = 2000, 8

@@ -4,13 +4,16 @@ import shutil
 
 import numpy as np
 import pytest
+import safetensors
 import torch
 from diffusers import DiffusionPipeline
 
 from modules.config.errors import UserError
 from modules.families.registry import FAMILIES
+from modules.methods import lora_tools
 from modules.methods.lora_start import read_start
 from modules.methods.registry import METHODS
+from modules.weights import LoraSource
 from modules.weights.convert import convert
 from modules.weights.lora_files import load_lora
 from modules.weights.lora_layers import is_kohya
@@ -67,6 +70,31 @@ def test_a_merged_model_makes_the_picture_of_its_loras(tiny_sd15, loras, tmp_pat
     assert np.abs(picture(tiny_sd15) - expected).max() > 1e-3
     assert run("merge", tiny_sd15, tmp_path / "merged.safetensors", *named, "--dtype", "float16") == 0
     assert {str(tensor.dtype) for tensor in load_tensors(tmp_path / "merged.safetensors").values()} == {"torch.float16"}
+
+
+def test_each_reader_loads_a_file_once(tiny_sd15, loras, tmp_path, monkeypatch):
+    base, config = prepared(tiny_sd15, "lora")
+    config.lora.start_from = str(loras[0])
+    pipe, loaded, read = DiffusionPipeline.from_pretrained(tiny_sd15), [], []
+    for module, name, calls in ((safetensors, "safe_open", loaded), (LoraSource, "read_header", read)):
+        monkeypatch.setattr(module, name, counting(getattr(module, name), calls))
+    for reader in (
+        lambda: read_start(base.family, config, ["unet"]),
+        lambda: load_lora(pipe, loras[0]),
+        lambda: lora_tools.resize(loras[0], tmp_path / "small.safetensors", 1),
+        lambda: convert(str(loras[0]), tmp_path / "converted.safetensors"),
+    ):
+        reader()
+        assert [len(loaded), len(read)] == [1, 1]
+        loaded.clear(), read.clear()
+
+
+def counting(function, calls):
+    def call(*args, **options):
+        calls.append(args)
+        return function(*args, **options)
+
+    return call
 
 
 def test_loras_in_the_home_folder_are_found(tiny_sd15, loras, tmp_path, monkeypatch):

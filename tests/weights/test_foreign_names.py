@@ -245,6 +245,17 @@ def test_a_lora_of_flux_by_kohyas_scripts_may_have_layers_of_the_text_encoder(ti
         outputs = [pipe.text_encoder(ids).last_hidden_state for pipe in (adapted, plain)]
     torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-4)
     assert any("lora_A" in name for name, _ in adapted.transformer.named_modules())
+    # whatever else reads it takes both parts, too
+    start = {"lora": {"start_from": str(tmp_path / "x.safetensors")}, "text_encoder": {"train": True}}
+    started, _ = prepared(tiny_model("flux1"), "lora", "flux1", **start)
+    assert len(adapter_layers(started.module("transformer"))) == 1
+    assert len(adapter_layers(started.module("text_encoder"))) == 2
+    convert(str(tmp_path / "x.safetensors"), tmp_path / "converted.safetensors", family="flux1")
+    resize(tmp_path / "x.safetensors", tmp_path / "resized.safetensors", 1, family="flux1")
+    combine([(tmp_path / "x.safetensors", 1.0)] * 2, tmp_path / "combined.safetensors", family="flux1")
+    for name in ("converted", "resized", "combined"):
+        read = read_layers(tmp_path / f"{name}.safetensors", FAMILIES["flux1"])
+        assert {component: len(of) for component, of in read.items()} == {"transformer": 1, "text_encoder": 2}
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from diffusers import DiffusionPipeline
 from diffusers.loaders import single_file_utils
 
 from modules.families.registry import FAMILIES
+from modules.weights.adapters.kinds import LycorisLayer
 from modules.weights.errors import WeightsError
 from modules.weights.layer_tables import FILE, layer_table, pattern_of
 from modules.weights.lora_family import candidates, check_family
@@ -17,7 +18,7 @@ from modules.weights.lora_files import load_lora
 from modules.weights.lora_layers import LoraLayer, is_diffusers, kohya_tensors
 from modules.weights.lora_reading import read_layers
 from modules.weights.LoraSource import LoraSource
-from modules.weights.lycoris_files import LycorisLayer, file_tensors, read_lycoris
+from modules.weights.lycoris_files import file_tensors, read_lycoris
 from modules.weights.safe import save_tensors
 
 RANK = 2

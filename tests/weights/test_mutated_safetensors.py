@@ -27,7 +27,7 @@ READERS = {
     "tensors": load_tensors,
     "family": lambda path: candidates(LoraSource(path)),
     "base": lambda path: inspect_base(str(path)),
-    "words": lambda path: bundled_words(path, SD15),
+    "words": lambda path: bundled_words(load_tensors(path), SD15),
     "lycoris": lambda path: read_lycoris(path, SD15),
     "resized": lambda path: resized(read_layers(path, SD15), 1),
 }

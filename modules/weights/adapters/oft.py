@@ -10,34 +10,79 @@ for any S, and the identity for 0. Output m of a block becomes the sum over n of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from modules.weights.peft_layers import LycorisConfig, LycorisLayer, factorization
+from modules.weights.adapters.kinds import (
+    ADAPTER,
+    AdapterKind,
+    LycorisKind,
+    LycorisLayer,
+    adaptable_shape,
+    declare_adapter,
+    fill,
+    replace_layer,
+)
+from modules.weights.peft_layers import LycorisLayer as AdaptedLayer
+from modules.weights.peft_layers import factorization
+
+if TYPE_CHECKING:
+    from modules.config.LoraConfig import LoraConfig
+    from modules.weights.libraries import Model
 
 
-def add_oft(module: Any, block_sizes: Mapping[str, int], adapter: str) -> None:
-    """Replaces layers of `module`, by name, with ones that have such an adapter, which at first changes nothing.
+class Oft(AdapterKind, LycorisKind):
+    """A rank is the size of a block, at most: the next smaller one that divides the outputs evenly, and is no larger
+    than their square root. In files, alpha is a limit of the rotation, and 0 is none."""
 
-    module: a model of diffusers or transformers. block_sizes: the largest that is wanted; a block has the next smaller
-    size that divides the outputs evenly, and is no larger than their square root.
-    """
+    name = "oft"
+
+    def add_new(
+        self, module: Model, targets: list[str], settings: LoraConfig, patterns: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        sizes = patterns.get("rank_pattern", {})
+        _add(module, {path: sizes.get(path, settings.rank) for path in targets}, ADAPTER)
+
+    def rank(self, parts: Mapping[str, Tensor]) -> int:
+        return parts["oft_blocks"].shape[1]
+
+    def scale(self, layer: LycorisLayer) -> float:
+        return 1.0
+
+    def fits(self, parts: Mapping[str, Tensor], module: nn.Module) -> bool:
+        shape = adaptable_shape(module)
+        return shape is not None and parts["oft_blocks"].shape[:2].numel() == shape[0]
+
+    def read(self, parts: Mapping[str, Tensor], alpha: float | None) -> LycorisLayer:
+        if alpha:
+            raise ValueError(
+                f"its OFT has a limit of the rotation (alpha {alpha:g}), which programs read differently; choose one "
+                "without"
+            )
+        return LycorisLayer(self.name, parts, 0.0)
+
+    def layer_of(self, adapted: Any, adapter: str) -> LycorisLayer:
+        return LycorisLayer(self.name, super().layer_of(adapted, adapter).parts, 0.0)  # it trains with a scale of 1
+
+    def add(
+        self, module: Model, layers: Mapping[str, LycorisLayer], adapter: str, dtype: torch.dtype | None = None
+    ) -> None:
+        _add(module, {path: layer.rank or 1 for path, layer in layers.items()}, adapter)
+        fill(module, layers, adapter, dtype)
+
+
+def _add(module: Any, block_sizes: Mapping[str, int], adapter: str) -> None:
+    """Adds adapters that at first change nothing. block_sizes: the largest that is wanted, by the path of the layer."""
     for path, size in block_sizes.items():
-        parent, _, name = path.rpartition(".")
-        holder = module.get_submodule(parent) if parent else module
-        layer = getattr(holder, name)
-        if not isinstance(layer, OrthogonalLayer):
-            layer = OrthogonalLayer(layer)
-            setattr(holder, name, layer)
+        layer = replace_layer(module, path, OrthogonalLayer)
         layer.update_layer(adapter, size, size)
         layer.set_adapter(adapter)
-    module.peft_config = {**getattr(module, "peft_config", {}), adapter: LycorisConfig()}
-    module._hf_peft_config_loaded = True  # as their add_adapter does
+    declare_adapter(module, adapter)
 
 
-class OrthogonalLayer(nn.Module, LycorisLayer):
+class OrthogonalLayer(nn.Module, AdaptedLayer):
     """A linear layer or convolution with OFT adapters.
 
     oft_blocks: adapter -> S, [blocks, size, size], of which only S - S^T matters. `scaling`: the strength, with which
@@ -48,7 +93,7 @@ class OrthogonalLayer(nn.Module, LycorisLayer):
 
     def __init__(self, base_layer: nn.Module):
         super().__init__()
-        LycorisLayer.__init__(self, base_layer)
+        AdaptedLayer.__init__(self, base_layer)
         self.oft_blocks = nn.ParameterDict()
 
     @property
@@ -112,3 +157,6 @@ def _rotation(blocks: Tensor) -> Tensor:
 
 def _identity(blocks: Tensor) -> Tensor:
     return torch.eye(blocks.shape[1], dtype=blocks.dtype, device=blocks.device)
+
+
+KIND = Oft()

@@ -9,34 +9,73 @@ In-Context Learning", section 3.3; a channel is multiplied by 1 + its weight, wh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from modules.weights.peft_layers import LycorisConfig, LycorisLayer
+from modules.weights.adapters.kinds import (
+    ADAPTER,
+    AdapterKind,
+    LycorisKind,
+    LycorisLayer,
+    adaptable_shape,
+    declare_adapter,
+    replace_layer,
+)
+from modules.weights.peft_layers import LycorisLayer as AdaptedLayer
+
+if TYPE_CHECKING:
+    from modules.config.LoraConfig import LoraConfig
+    from modules.weights.libraries import Model
 
 
-def add_channel_scales(module: Any, on_inputs: Mapping[str, bool], adapter: str) -> None:
-    """Replaces layers of `module`, by name, with ones that have such an adapter, which at first changes nothing.
+class Ia3(AdapterKind, LycorisKind):
+    """Without rank and alpha."""
 
-    module: a model of diffusers or transformers. on_inputs: whether a layer's inputs are scaled, or its outputs.
-    """
+    name = "ia3"
+    parameter = "ia3_weight"
+
+    def add_new(
+        self, module: Model, targets: list[str], settings: LoraConfig, patterns: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        _add(module, dict.fromkeys(targets, settings.ia3_on_input), ADAPTER)
+
+    def fits(self, parts: Mapping[str, Tensor], module: nn.Module) -> bool:
+        shape = adaptable_shape(module)
+        return shape is not None and parts["weight"].numel() == shape[1 if parts["on_input"] else 0]
+
+    def read(self, parts: Mapping[str, Tensor], alpha: float | None) -> LycorisLayer:
+        return LycorisLayer(self.name, parts, None)
+
+    def layer_of(self, adapted: Any, adapter: str) -> LycorisLayer:
+        weight = (adapted.ia3_weight[adapter] * adapted.scaling[adapter]).detach()
+        if isinstance(adapted.get_base_layer(), nn.Conv2d):
+            weight = weight.view(1, -1, 1, 1)  # as LyCORIS shapes it
+        on_input = torch.tensor(int(adapted.on_input[adapter]))
+        return LycorisLayer(self.name, {"weight": weight, "on_input": on_input}, None)
+
+    def add(
+        self, module: Model, layers: Mapping[str, LycorisLayer], adapter: str, dtype: torch.dtype | None = None
+    ) -> None:
+        _add(module, {path: bool(layer.parts["on_input"]) for path, layer in layers.items()}, adapter)
+        for path, layer in layers.items():
+            scaled: Any = module.get_submodule(path)
+            values = layer.parts["weight"].flatten().to(scaled.ia3_weight[adapter].device, dtype)
+            scaled.ia3_weight[adapter] = nn.Parameter(values.clone())
+
+
+def _add(module: Any, on_inputs: Mapping[str, bool], adapter: str) -> None:
+    """Adds adapters that at first change nothing. on_inputs: layer -> whether its inputs are scaled, or its outputs."""
     for path, on_input in on_inputs.items():
-        parent, _, name = path.rpartition(".")
-        holder = module.get_submodule(parent) if parent else module
-        layer = getattr(holder, name)
-        if not isinstance(layer, ScaledLayer):
-            layer = ScaledLayer(layer)
-            setattr(holder, name, layer)
+        layer = replace_layer(module, path, ScaledLayer)
         layer.on_input[adapter] = on_input
         layer.update_layer(adapter, 1, 1.0)
         layer.set_adapter(adapter)
-    module.peft_config = {**getattr(module, "peft_config", {}), adapter: LycorisConfig()}
-    module._hf_peft_config_loaded = True  # as their add_adapter does
+    declare_adapter(module, adapter)
 
 
-class ScaledLayer(nn.Module, LycorisLayer):
+class ScaledLayer(nn.Module, AdaptedLayer):
     """A linear layer or convolution with IA3 adapters.
 
     ia3_weight: adapter -> what is added to 1, [channels]. on_input: adapter -> whether they are those of the inputs.
@@ -47,7 +86,7 @@ class ScaledLayer(nn.Module, LycorisLayer):
 
     def __init__(self, base_layer: nn.Module):
         super().__init__()
-        LycorisLayer.__init__(self, base_layer)
+        AdaptedLayer.__init__(self, base_layer)
         self.ia3_weight = nn.ParameterDict()
         self.on_input: dict[str, bool] = {}
 
@@ -103,3 +142,6 @@ class ScaledLayer(nn.Module, LycorisLayer):
         if bias is None:
             return output
         return output - (bias.view(-1, 1, 1) if isinstance(layer, nn.Conv2d) else bias).to(output.dtype)
+
+
+KIND = Ia3()
