@@ -69,8 +69,8 @@ one GPU, is the largest one of these:
 
 - training: the weights that a step needs (text encoders leave once all captions are encoded), with gradients, the
   optimizer's state and the average of what trains; then the activations of a micro-batch, with a tenth on top for gaps
-  in the allocator, or what the optimizer needs while it steps, whichever is more; and 0.6 GiB for CUDA's context, on
-  several GPUs 0.25 more for what NCCL holds.
+  in the allocator, or what the optimizer needs while it steps, whichever is more; and 0.66 GiB for CUDA's context and
+  the workspaces of cuBLAS, on several GPUs 0.25 more for what NCCL holds.
 - caching: the text encoders together, or the autoencoder with the images that it encodes at once: up to four of a
   million pixels together, or a single larger one.
 - sampling, where a run makes samples by itself, as all presets do but those of autoencoders: the weights of a step, the

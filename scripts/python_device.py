@@ -1,31 +1,31 @@
 """A device that is written in Python: its tensors are wrappers of others, and every operation on them is seen.
 
 It takes torch's private backend, of which a process has one. torch's autocast has no rules for it; it gets those of
-CUDA for the operations that our models use. A process must make it before its first backward pass, after which autograd
+CUDA. A process must make it before its first backward pass, after which autograd
 knows no further device.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch._decomp
 import torch.utils._device
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 _aten = torch.ops.aten
 
-# https://docs.pytorch.org/docs/stable/amp.html#cuda-op-specific-behavior
-_IN_LOW_PRECISION = (
-    "linear addmm mm bmm matmul baddbmm einsum conv1d conv2d conv3d conv_transpose1d conv_transpose2d.input "
-    "conv_transpose3d.input convolution scaled_dot_product_attention"
-)
-_IN_FLOAT32 = "layer_norm group_norm rms_norm softmax.int log_softmax.int exp log pow.Tensor_Scalar rsqrt sum mean.dim "
-_IN_FLOAT32 += "mse_loss l1_loss smooth_l1_loss huber_loss norm.ScalarOpt_dim cumsum prod"
+# CUDA has a kernel of its own for each, and devices without one the steps that it consists of, each with a tensor.
+_FUSED = "silu_backward mish_backward _fused_rms_norm"
+
+_AUTOCAST_RULES = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 
 _libraries: list[torch.library.Library] = []  # of which torch forgets what they register when they are gone
 _lowered: dict[int, tuple[Tensor, Tensor]] = {}  # id of a weight -> itself, and what autocast has cast it to
@@ -84,16 +84,13 @@ def make_device(name: str, tensor_class: type[DeviceTensor]) -> torch.device:
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(lambda function, *args, **kwargs: tensor_class.run(function, args, kwargs), "PrivateUse1")
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    autocast = torch.library.Library("aten", "IMPL")
-    for names, dtype in (
-        (_IN_LOW_PRECISION, lambda: torch.get_autocast_dtype(name)),
-        (_IN_FLOAT32, lambda: torch.float32),
-    ):
-        for operation in names.split():
-            base, _, overload = operation.partition(".")
-            function = getattr(getattr(_aten, base), overload or "default")
-            autocast.impl(operation, _cast_as(function, dtype), "AutocastPrivateUse1")
-    _libraries.extend([everything, autocast])
+    aten = torch.library.Library("aten", "IMPL")
+    for operation in _FUSED.split():
+        aten.impl(operation, functools.partial(_run_whole, tensor_class, operation), "PrivateUse1")
+    aten.impl("_fused_rms_norm_backward", _rms_norm_backward, "CPU")  # which only GPUs have
+    for operation, run in _autocast_kernels(name):
+        aten.impl(operation, run, "AutocastPrivateUse1")
+    _libraries.extend([everything, aten])
     clear = torch.clear_autocast_cache
 
     def clear_autocast_cache() -> None:  # called where the outermost context ends
@@ -107,12 +104,62 @@ def make_device(name: str, tensor_class: type[DeviceTensor]) -> torch.device:
     return device
 
 
-def _cast_as(operation: Any, dtype: Callable[[], torch.dtype]) -> Callable[..., Any]:
-    def cast(value: Any) -> Any:
-        if not isinstance(value, DeviceTensor) or not value.is_floating_point() or value.dtype == torch.float64:
-            return value
-        target = dtype()
-        if value.dtype == target:
+def _run_whole(tensor_class: type[DeviceTensor], operation: str, *args: Any, **kwargs: Any) -> Any:
+    return tensor_class.run(getattr(_aten, operation).default, args, kwargs)
+
+
+def _rms_norm_backward(*args: Any, **kwargs: Any) -> Any:
+    return torch._decomp.decomposition_table[_aten._fused_rms_norm_backward.default](*args, **kwargs)
+
+
+# --- autocast ---------------------------------------------------------------------------------------------------------
+
+
+def cuda_rules(group: str) -> list[str]:
+    """The operations that autocast treats alike on CUDA, as the installed torch declares them.
+
+    group: LOWER_PRECISION_FP, FP32, FP32_SET_OPT_DTYPE or PROMOTE.
+    """
+    header = _AUTOCAST_RULES.read_text(encoding="utf-8")
+    (rows,) = re.findall(rf"#define AT_FORALL_{group}\(_\)((?:.*\\\n)*.*)", header)
+    found = [name.replace(", ", ".") for name in re.findall(r"\b_\(([^)]*)\)", rows)]
+    assert found, f"{_AUTOCAST_RULES} is not written as expected"
+    return found
+
+
+def _autocast_kernels(device: str) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """(operation, what runs in its place under autocast)."""
+
+    def low(_: Any) -> torch.dtype:
+        return torch.get_autocast_dtype(device)
+
+    def whole(_: Any) -> torch.dtype:
+        return torch.float32
+
+    def widest(values: Any) -> torch.dtype:
+        return torch.float32 if any(_is_cast(value) and value.dtype == torch.float32 for value in values) else low(())
+
+    for group, dtype in (("LOWER_PRECISION_FP", low), ("FP32", whole), ("PROMOTE", widest)):
+        yield from ((name, _cast_as(_operation(name), dtype)) for name in cuda_rules(group))
+    yield from ((name, _with_result_in_float32(_operation(name))) for name in cuda_rules("FP32_SET_OPT_DTYPE"))
+    for name in ("norm.Scalar", "norm.ScalarOpt_dim"):
+        yield name, _cast_as(_operation(name), whole)
+
+
+def _operation(name: str) -> Any:
+    base, _, overload = name.partition(".")
+    return getattr(getattr(_aten, base), overload or "default")
+
+
+def _is_cast(value: Any) -> bool:
+    return isinstance(value, DeviceTensor) and value.is_floating_point() and value.dtype != torch.float64
+
+
+def _cast_as(operation: Any, dtype: Callable[[Any], torch.dtype]) -> Callable[..., Any]:
+    """dtype: what tensors are cast to, of all arguments."""
+
+    def cast(value: Any, target: torch.dtype) -> Any:
+        if not _is_cast(value) or value.dtype == target:
             return value
         is_weight = value.requires_grad and value.is_leaf and target != torch.float32 and torch.is_grad_enabled()
         if not is_weight or not torch.is_autocast_cache_enabled():
@@ -122,11 +169,30 @@ def _cast_as(operation: Any, dtype: Callable[[], torch.dtype]) -> Callable[..., 
         return _lowered[id(value)][1]
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = tree_map(cast, (args, kwargs))
-        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
+        target = dtype(tree_leaves((args, kwargs)))
+        args, kwargs = tree_map(lambda value: cast(value, target), (args, kwargs))
+        with _without_autocast():
             return operation(*args, **kwargs)
 
     return run
+
+
+def _with_result_in_float32(operation: Any) -> Callable[..., Any]:
+    """As `dtype`, unless the caller chose one: the operands need no copy."""
+    place = [argument.name for argument in operation._schema.arguments].index("dtype")
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        is_chosen = kwargs.get("dtype") is not None or (len(args) > place and args[place] is not None)
+        if _is_cast(args[0]) and not is_chosen:
+            args, kwargs = args[:place], {**kwargs, "dtype": torch.float32}
+        with _without_autocast():
+            return operation(*args, **kwargs)
+
+    return run
+
+
+def _without_autocast() -> Any:
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1))
 
 
 def _made_on_host(make: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:

@@ -1,8 +1,9 @@
 """A GPU of any size: its tensors have shapes and dtypes and no values, and their bytes are added up.
 
 Memory counts like that of CUDA's caching allocator: each storage once, in units of 512 bytes, from when it is made to
-when nothing refers to it. Attention is fused and keeps what FlashAttention does (Dao 2023, arXiv 2307.08691). Tensors
-of a few elements, such as timesteps and masks, keep their values, because models read them; all others read as 1.
+when nothing refers to it. Attention is fused and keeps what FlashAttention does (Dao 2023, arXiv 2307.08691). While it
+convolves, cuDNN has a workspace. Tensors of a few elements, such as timesteps and masks, keep their values, because
+models read them; all others read as 1.
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ from scripts.python_device import DeviceTensor, make_device
 
 MOST_WITH_VALUES = 2**14  # elements
 _UNIT = 512  # bytes
+# cuDNN copies what it convolves into the layout of tensor cores, with channels last. How much of it at a time, its
+# documentation does not say; with this share, the samples of SDXL take what they took on a GPU.
+_CONVOLVED_SHARE = 3 / 4
 
 _aten = torch.ops.aten
+_GROUPS = {_aten.convolution.default: 8, _aten.convolution_backward.default: 9}  # their argument "groups"
 _INDEXED = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default)
 
 
@@ -90,12 +95,16 @@ GPU = make_device("simulated", Simulated)
 
 
 def _run(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    workspace = _workspace(function, args)  # noqa: F841 - held until the end
     key = _key(function, args, kwargs)
     if key is not None and key in _layouts:
         return _run_again(_kind(function), args, _layouts[key])
-    before = _layout(args[0].held) if key is not None and _kind(function) != "new" else None
+    before = _layout(args[0].held) if key is not None and _kind(function) in ("itself", "view") else None
     result = _run_anew(function, args, kwargs)
-    if key is not None and isinstance(result, Simulated) and result.held.is_meta:
+    if key is not None and _kind(function) == "several":
+        if all(part is None or part.held.is_meta for part in result):
+            _layouts[key] = tuple(None if part is None else _layout(part.held) for part in result)
+    elif key is not None and isinstance(result, Simulated) and result.held.is_meta:
         layout = _layout(result.held)
         is_resized = _kind(function) == "itself" and layout != before
         is_reread = _kind(function) == "view" and layout[2] != before[2]  # as another dtype
@@ -104,10 +113,18 @@ def _run(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return result
 
 
+def _workspace(function: Any, args: tuple) -> Tensor | None:
+    """What cuDNN takes while it convolves; what has a group for each channel is not convolved by it."""
+    if function not in _GROUPS or args[_GROUPS[function]] > 1:
+        return None
+    values = args[0].held  # of a backward pass, the gradient of the output
+    return Simulated(torch.empty(int(_CONVOLVED_SHARE * values.nbytes), dtype=torch.uint8, device="meta"))
+
+
 # --- operations that were run before, on tensors of the same layouts -------------------------------------------------
 
 # Most of a model is the same block again and again, and torch takes long to find out the layout of a result.
-_layouts: dict[tuple, tuple] = {}  # what is run -> the layout of its result
+_layouts: dict[tuple, tuple] = {}  # what is run -> the layout of its result, or those of several
 _kinds: dict[Any, str] = {}
 
 
@@ -117,7 +134,7 @@ def _layout(held: Tensor) -> tuple:
 
 def _kind(function: Any) -> str:
     """Whether the one result of an operation is "new", a "view" of the first argument, or that "itself", changed in
-    place; "" if it is none of these."""
+    place, or "several" are new; "" if it is none of these."""
     if function not in _kinds:
         arguments, results = function._schema.arguments, function._schema.returns
         aliased = [number for number, argument in enumerate(arguments) if argument.alias_info is not None]
@@ -125,6 +142,8 @@ def _kind(function: Any) -> str:
         if len(results) == 1 and str(results[0].type) == "Tensor" and aliased in ([], [0]):
             writes = bool(aliased) and arguments[0].alias_info.is_write
             kind = "itself" if writes else "view" if aliased else "new"
+        elif not aliased and len(results) > 1 and all(str(each.type) == "Tensor" for each in results):
+            kind = "several"
         _kinds[function] = kind
     return _kinds[function]
 
@@ -156,11 +175,18 @@ def _key(function: Any, args: tuple, kwargs: dict[str, Any]) -> tuple | None:
 
 
 def _run_again(kind: str, args: tuple, layout: tuple) -> Any:
-    size, stride, dtype, offset = layout
     if kind == "itself":
         return args[0]
+    if kind == "several":
+        return tuple(None if each is None else _new(each) for each in layout)
     if kind == "view":
+        size, stride, _, offset = layout
         return Simulated(args[0].held.as_strided(size, stride, offset))
+    return _new(layout)
+
+
+def _new(layout: tuple) -> Simulated:
+    size, stride, dtype, _ = layout
     return Simulated(torch.empty_strided(size, stride, dtype=dtype, device="meta"))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from unittest import mock
 
 from modules.config.TrainConfig import TrainConfig
-from modules.machine.memory_estimate import CUDA_BYTES
+from modules.machine.memory_estimate import PROCESS_BYTES
 from modules.machine.passing_memory import ALLOCATOR, images_at_once
 from scripts.simulated_model import (
     encode_text,
@@ -47,7 +47,7 @@ class Simulation:
     @property
     def training(self) -> int:
         lasting = self.weights + self.gradients + self.optimizer + self.average
-        return lasting + self.activations + CUDA_BYTES
+        return lasting + self.activations + PROCESS_BYTES
 
     @property
     def peak(self) -> int:
@@ -111,7 +111,7 @@ def _training(config: TrainConfig) -> dict[str, int]:
             made = (config.data.shape, config.data.resolutions, config.data.frames, config.sampling)
             key = ("sampling", config.family, config.method, repr((model, made, config.text_encoder, config.lora)))
             added = _remembered(key, lambda: _sample(config, base, loop))
-        sampling = round(before + averaged + added * ALLOCATOR + CUDA_BYTES)
+        sampling = round(before + averaged + added * ALLOCATOR + PROCESS_BYTES)
     return {
         "weights": weights,
         "gradients": gradients,
@@ -166,7 +166,7 @@ def _caching(config: TrainConfig) -> float:
         side, frames = largest_side(config, base.family), config.data.frames
         key = (config.family, config.model.weight_dtype, side, frames)
         most = max(most, _remembered(("images", *key), lambda: _caching_images(base, side, frames)))
-    return most + CUDA_BYTES
+    return most + PROCESS_BYTES
 
 
 def _caching_text(base: Any, beside: list[str]) -> float:

@@ -42,6 +42,10 @@ _LARGEST_SHARE = 0.95  # of a large GPU, that a preset may count on
 _GATHERED = 0.2  # of the denoiser's weights under FSDP: up to two blocks and the gradients of one, see ShardedRuntime
 CUDA_BYTES = 3 * GIB // 5
 """CUDA's context with the kernels of torch, in a process: what they took on an H200, and less on smaller GPUs."""
+CUBLAS_BYTES = 2 * 2**25
+"""Its workspaces on Hopper and Blackwell, and four times what they are elsewhere: torch keeps one for each thread that
+multiplies matrices, which are ours and autograd's (aten/src/ATen/cuda/CublasHandlePool.cpp)."""
+PROCESS_BYTES = CUDA_BYTES + CUBLAS_BYTES
 _NCCL_BYTES = 0.25 * GIB  # its buffers between ranks
 
 
@@ -52,7 +56,7 @@ class MemoryEstimate:
     weights, gradients, optimizer, average: held throughout the training. activations: held during forward and backward.
     stepping: held during the optimizer step, when there are no activations. caching: the total while images and
     captions are encoded before the training. sampling: the total while samples are made, 0 without sampling.
-    process: used by torch itself.
+    process: used by CUDA and torch themselves.
 
     A fused backward pass steps while there are activations, which then include what stepping takes.
     """
@@ -94,7 +98,7 @@ def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> Memory
     elif is_mixed and own >= 4 and not frees_as_it_goes(config):
         weights += autocast_weights(config, model) * 2
     held = trained / num_sharing  # by one rank
-    process = CUDA_BYTES + (_NCCL_BYTES if ranks > 1 else 0)
+    process = PROCESS_BYTES + (_NCCL_BYTES if ranks > 1 else 0)
     optimizer = held * state_bytes(config, trained_bytes)
     if num_sharing == 1 and config.ddp_shard_optimizer:
         optimizer /= ranks

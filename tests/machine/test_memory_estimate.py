@@ -19,6 +19,7 @@ from modules.config.presets import (
 )
 from modules.machine.architectures import FACTORED, load_architectures, load_corrections
 from modules.machine.memory_estimate import (
+    CUBLAS_BYTES,
     GIB,
     SYSTEM_BYTES,
     blocks_to_swap,
@@ -36,6 +37,10 @@ ALLOCATED = {
     "zimage-lora-16gb": 10.5,
     "sd15-full-8gb": 5.52,
 }
+# The same for steps of LoRAs for SDXL, by batch size and gradient checkpointing.
+STEPS = {(1, True): 5.80, (4, True): 7.87, (1, False): 12.4}
+# What PyTorch 2.13 takes beside in a step of FLUX.1, because autocast has queries and keys normalized in float32.
+NORMALIZED_IN_FLOAT32 = {"flux1-lora-24gb": 0.7}
 CONTEXT = 0.6
 UNET = 859_520_964  # of Stable Diffusion 1.5
 SDXL = 2_567_463_684
@@ -57,8 +62,27 @@ def test_a_preset_names_the_smallest_gpu_that_it_fits_without_changes(preset):
 @pytest.mark.parametrize(("name", "allocated"), ALLOCATED.items())
 def test_a_run_never_takes_more_than_estimated_and_at_most_15_percent_less(name, allocated):
     memory, needed = estimate_memory(config_from_values(load_preset(name))), (allocated + CONTEXT) * GIB
-    assert memory.process >= int(CONTEXT * GIB)
+    assert memory.process == int(CONTEXT * GIB) + CUBLAS_BYTES
     assert needed <= memory.peak <= 1.15 * needed
+
+
+@pytest.mark.parametrize("name", [name for name in ALLOCATED if name != "sdxl-lora-12gb"])  # whose samples take more
+def test_activations_are_never_more_than_estimated_and_at_most_15_percent_less(name):
+    memory = estimate_memory(config_from_values(load_preset(name)))
+    _check_activations(memory, ALLOCATED[name] + NORMALIZED_IN_FLOAT32.get(name, 0))
+
+
+@pytest.mark.parametrize(("batch_size", "checkpointing"), STEPS)
+def test_activations_of_any_batch_are_never_more_than_estimated_and_at_most_15_percent_less(batch_size, checkpointing):
+    model = {"weight_dtype": "bfloat16", "mixed_precision": "bf16", "gradient_checkpointing": checkpointing}
+    memory = estimate(family="sdxl", batch_size=batch_size, data={"resolution": 1024}, model=model)
+    _check_activations(memory, STEPS[batch_size, checkpointing])
+
+
+def _check_activations(memory, allocated):
+    lasting = memory.weights + memory.gradients + memory.optimizer + memory.average + CUBLAS_BYTES
+    measured = allocated * GIB - lasting
+    assert measured <= memory.activations <= 1.15 * measured
 
 
 @pytest.fixture
