@@ -46,6 +46,7 @@ from modules.machine.memory_estimate import ALLOCATOR, GIB, PROCESS_BYTES, Memor
 from modules.machine.passing_memory import (  # noqa: E402
     backward_correction,
     backward_kind,
+    caching_correction,
     caching_kind,
     sampling_bytes,
     sampling_correction,
@@ -147,11 +148,10 @@ def corrections(configs: dict[str, TrainConfig], results: dict[str, dict[str, An
         estimate = estimate_memory(config)
         assert estimate is not None  # only families of known size are simulated
         of_family = found.setdefault(config.family, {})
-        present = known.get(config.family, {})
         own = backward_correction(config)
         if METHODS[config.method].uses_denoiser:
             encoding, kind = estimate.caching - estimate.process, caching_kind(config)
-            ratio = (result.caching - estimate.process) / encoding * present.get(kind, 1.0)
+            ratio = (result.caching - estimate.process) / encoding * caching_correction(config)
             of_family.setdefault(kind, []).append(ratio)
         if estimate.sampling:
             passing = sampling_bytes(config, load_architectures()[config.family], 1)

@@ -137,12 +137,16 @@ def _make_state(config: TrainConfig, loop: Any) -> None:
     """Takes the loop to the last micro-batch of a later step, with the optimizer's state and the gradients so far."""
     import torch
 
-    for param in loop.trainable.values():
-        param.grad = torch.empty_like(param)
+    def make_gradients() -> None:
+        for param in loop.trainable.values():
+            param.grad = torch.empty_like(param)
+
+    make_gradients()
     loop.optimizer.set_learning_rates(0)
     loop.optimizer.step(0)
-    if config.gradient_accumulation_steps == 1:
-        loop.optimizer.torch.zero_grad(set_to_none=True)
+    loop.optimizer.clear_gradients()
+    if config.gradient_accumulation_steps > 1:
+        make_gradients()  # anew, because stochastic rounding takes each one away when it has used it
 
 
 def _nbytes(state: Any) -> int:

@@ -12,6 +12,7 @@ from modules.config.image_sizes import largest_area, sample_size
 from modules.config.LoraConfig import TARGETS
 from modules.config.methods import facts_of
 from modules.config.optimizers import facts_of_optimizer
+from modules.config.quantizations import QUANTIZATIONS
 from modules.config.rules.conditions import rules_of
 from modules.machine.architectures import Architecture, correction
 from modules.machine.lasting_memory import (
@@ -133,12 +134,21 @@ def _composed_bytes(config: TrainConfig, model: Architecture) -> float:
 
 
 def caching_kind(config: TrainConfig) -> str:
-    """The kind of what is encoded before the training, for `load_corrections`.
+    """The kind of what is encoded before the training, for `load_corrections`."""
+    return _kind_with_encoders(config, config.model.text_encoder_quantization)
 
-    Quantized encoders are a kind of their own, because a language head, for one, is dequantized whole.
-    """
+
+def _kind_with_encoders(config: TrainConfig, quantization: str) -> str:
+    """Quantized encoders are a kind of their own, because a language head, for one, is dequantized whole."""
     encoded = "clips" if _has_clips(config) else "images"
-    return f"encoded {encoded}{'' if config.model.text_encoder_quantization == 'none' else ', quantized encoders'}"
+    return f"encoded {encoded}{'' if quantization == 'none' else f', encoders in {quantization}'}"
+
+
+def caching_correction(config: TrainConfig) -> float:
+    """Of a kind that no preset has, that of encoders in another quantization."""
+    is_quantized = config.model.text_encoder_quantization != "none"
+    others = QUANTIZATIONS if is_quantized else ()
+    return correction(config, caching_kind(config), *(_kind_with_encoders(config, each) for each in others))
 
 
 def _has_clips(config: TrainConfig) -> bool:
@@ -186,7 +196,7 @@ def caching_bytes(config: TrainConfig, model: Architecture) -> float:
     width: float = _VAE_WIDTH
     if _has_clips(config):
         pixels, width = largest, (model.clip["encoder"] + model.clip["encoder_frame"] * config.data.frames) / 4
-    return correction(config, caching_kind(config)) * max(text, (model.vae + pixels * width * ALLOCATOR) * own)
+    return caching_correction(config) * max(text, (model.vae + pixels * width * ALLOCATOR) * own)
 
 
 def sampling_kind(config: TrainConfig) -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from modules.config.families import load_families
-from modules.config.files import config_from_values
+from modules.config.files import apply_overrides, config_from_values
 from modules.config.methods import METHODS
 from modules.config.presets import (
     MEMORY_SIZES,
@@ -21,6 +21,7 @@ from modules.machine.architectures import FACTORED, load_architectures, load_cor
 from modules.machine.memory_estimate import (
     CUBLAS_BYTES,
     GIB,
+    PROCESS_BYTES,
     SYSTEM_BYTES,
     blocks_to_swap,
     estimate_memory,
@@ -34,11 +35,17 @@ ALLOCATED = {
     "sdxl-lora-12gb": 7.02,
     "sdxl-full-24gb": 13.5,
     "flux1-lora-24gb": 16.2,
-    "zimage-lora-16gb": 10.5,
+    "zimage-lora": 10.5,
     "sd15-full-8gb": 5.52,
 }
-# The same for steps of LoRAs for SDXL, by batch size and gradient checkpointing.
-STEPS = {(1, True): 5.80, (4, True): 7.87, (1, False): 12.4}
+# Of sd15-full-8gb one of its two micro-batches was measured, beside no gradients of the other.
+CHANGED = {
+    "zimage-lora": ["model.denoiser_quantization=int8"],
+    "sd15-full-8gb": ["batch_size=4", "gradient_accumulation_steps=1"],
+}
+# The same for steps of LoRAs for SDXL, by batch size and gradient checkpointing, and how many times that the estimate
+# of their activations may be: a single image takes less than its share of several.
+STEPS = {(1, True): (5.80, 1.18), (4, True): (7.87, 1.15), (1, False): (12.4, 1.15)}
 # What PyTorch 2.13 takes beside in a step of FLUX.1, because autocast has queries and keys normalized in float32.
 NORMALIZED_IN_FLOAT32 = {"flux1-lora-24gb": 0.7}
 CONTEXT = 0.6
@@ -61,28 +68,29 @@ def test_a_preset_names_the_smallest_gpu_that_it_fits_without_changes(preset):
 
 @pytest.mark.parametrize(("name", "allocated"), ALLOCATED.items())
 def test_a_run_never_takes_more_than_estimated_and_at_most_15_percent_less(name, allocated):
-    memory, needed = estimate_memory(config_from_values(load_preset(name))), (allocated + CONTEXT) * GIB
+    memory, needed = estimate_memory(measured_run(name)), (allocated + CONTEXT) * GIB
     assert memory.process == int(CONTEXT * GIB) + CUBLAS_BYTES
     assert needed <= memory.peak <= 1.15 * needed
 
 
 @pytest.mark.parametrize("name", [name for name in ALLOCATED if name != "sdxl-lora-12gb"])  # whose samples take more
 def test_activations_are_never_more_than_estimated_and_at_most_15_percent_less(name):
-    memory = estimate_memory(config_from_values(load_preset(name)))
+    memory = estimate_memory(measured_run(name))
     _check_activations(memory, ALLOCATED[name] + NORMALIZED_IN_FLOAT32.get(name, 0))
 
 
 @pytest.mark.parametrize(("batch_size", "checkpointing"), STEPS)
-def test_activations_of_any_batch_are_never_more_than_estimated_and_at_most_15_percent_less(batch_size, checkpointing):
+def test_activations_of_any_batch_are_never_more_than_estimated_and_little_less(batch_size, checkpointing):
+    allocated, most = STEPS[batch_size, checkpointing]
     model = {"weight_dtype": "bfloat16", "mixed_precision": "bf16", "gradient_checkpointing": checkpointing}
     memory = estimate(family="sdxl", batch_size=batch_size, data={"resolution": 1024}, model=model)
-    _check_activations(memory, STEPS[batch_size, checkpointing])
+    _check_activations(memory, allocated, most)
 
 
-def _check_activations(memory, allocated):
+def _check_activations(memory, allocated, most=1.15):
     lasting = memory.weights + memory.gradients + memory.optimizer + memory.average + CUBLAS_BYTES
     measured = allocated * GIB - lasting
-    assert measured <= memory.activations <= 1.15 * measured
+    assert measured <= memory.activations <= most * measured
 
 
 @pytest.fixture
@@ -90,6 +98,10 @@ def uncorrected(monkeypatch):
     """Estimates are what was counted, as if no preset had been simulated."""
     for module in ("lasting_memory", "passing_memory"):
         monkeypatch.setattr(f"modules.machine.{module}.correction", lambda *_kinds, otherwise=1.0: otherwise)
+
+
+def measured_run(name):
+    return config_from_values(apply_overrides(load_preset(name), CHANGED.get(name, [])))
 
 
 def estimate(num_ranks=None, **values):
@@ -430,7 +442,7 @@ def test_a_picture_of_full_size_takes_more_than_the_training_of_a_lora_in_small_
     adapter = 23_224_320  # of rank 16: its weights and two moments in float32
     model = SDXL + 83_653_863  # with the VAE, which decodes
     decoding = 1024 * 1024 * 3 * 256 * 2  # in bfloat16
-    assert memory.sampling == pytest.approx(model * 2 + adapter * (4 + 8) + decoding * 1.1 + CONTEXT * GIB)
+    assert memory.sampling == pytest.approx(model * 2 + adapter * (4 + 8) + decoding * 1.1 + PROCESS_BYTES)
     assert memory.peak == memory.sampling > memory.training == without.peak
 
 
@@ -505,7 +517,7 @@ def test_a_vae_that_trains_alone_is_joined_by_the_denoiser():
     memory = with_samples(method="vae", optimizer={"name": "sgd"}, model={"weight_dtype": "float32"})
     vae = 83_653_863
     decoding = 1024 * 1024 * 256 * 12
-    assert memory.sampling == pytest.approx((UNET + 2 * vae) * 4 + decoding * 1.1 + CONTEXT * GIB)  # and momentum
+    assert memory.sampling == pytest.approx((UNET + 2 * vae) * 4 + decoding * 1.1 + PROCESS_BYTES)  # and momentum
 
 
 def test_one_of_two_experts_takes_half_unless_samples_need_both():

@@ -50,3 +50,8 @@ def test_autocast_computes_in_the_precisions_of_cuda(process):
 def test_a_convolution_takes_a_share_of_its_input_beside_unless_it_is_one_for_each_channel(process):
     ((whole, each),) = process.run(simulated_runs.workspaces_of_convolutions)
     assert (whole, each) == (8 * 128 * 128 * 4 * 3 / 4, 0)
+
+
+@pytest.mark.parametrize(("num_micro_batches", "share"), [(1, 0), (2, 1)])
+def test_the_last_micro_batch_begins_beside_the_gradients_of_those_before(process, num_micro_batches, share):
+    assert process.run(simulated_runs.gradients_before_a_step, num_micro_batches=num_micro_batches) == [share]

@@ -79,3 +79,29 @@ def workspaces_of_convolutions(_: Any) -> list[int]:
         found.append(MEMORY.peak - values.nbytes - weight.nbytes - result.nbytes)
         del values, weight, result
     return found
+
+
+def gradients_before_a_step(_: Any, num_micro_batches: int) -> float:
+    """The bytes taken before the last micro-batch of a step, for each byte of weights that train in bfloat16."""
+    from types import SimpleNamespace
+
+    import torch
+
+    from modules.config.OptimizerConfig import OptimizerConfig
+    from modules.config.ScheduleConfig import ScheduleConfig
+    from modules.config.TrainConfig import TrainConfig
+    from modules.trainer.LoopOptimizer import ScheduledOptimizer
+    from modules.trainer.optimizers import ParamGroup
+    from scripts import simulated_run
+    from scripts.simulated_gpu import GPU, MEMORY
+
+    MEMORY.forget()
+    weight = torch.nn.Parameter(torch.empty(1024, 1024, device=GPU, dtype=torch.bfloat16))
+    config = TrainConfig(
+        gradient_accumulation_steps=num_micro_batches,
+        optimizer=OptimizerConfig(name="adafactor", stochastic_rounding=True),
+    )
+    optimizer = ScheduledOptimizer(config.optimizer, ScheduleConfig(), [ParamGroup("all", [weight])], 100)
+    simulated_run._make_state(config, SimpleNamespace(trainable={"weight": weight}, optimizer=optimizer))
+    state = sum(simulated_run._nbytes(value) for value in optimizer.torch.state.values())
+    return round((MEMORY.now - weight.nbytes - state) / weight.nbytes, 2)
