@@ -250,7 +250,7 @@ class _ToTerminal(TerminalCallbacks):
 def _groups(num_ranks: int) -> list[Group]:
     """All pairs, and all ranks together."""
     everyone = tuple(range(num_ranks))
-    pairs = list(itertools.combinations(everyone, 2))
+    pairs: list[Group] = [*itertools.combinations(everyone, 2)]
     return pairs if num_ranks == 2 else [*pairs, everyone]
 
 

@@ -77,7 +77,7 @@ class Logger(TrainCallbacks):
         if info.step % self._every_steps == 0:
             self.log_figures(step_figures(info), info.step)
 
-    def on_validation(self, step: int, samples: int, loss: float, ema_loss: float | None) -> None:
+    def on_validation(self, step: int, samples: int, loss: float | None, ema_loss: float | None) -> None:
         figures = {"validation/loss": loss, "validation/ema_loss": ema_loss}
         self.log_figures({name: value for name, value in figures.items() if value is not None}, step)
 

@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from modules.config.counted import counted
 from modules.config.visible_text import visible_line
+from modules.session.event_types import loss_text
 from modules.session.printing import print_line
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import TrainCallbacks
@@ -43,19 +44,19 @@ class TerminalCallbacks(TrainCallbacks):
 
     def on_step(self, info: StepInfo) -> None:
         loss = info.loss if info.smooth_loss is None else info.smooth_loss
-        loss_text = f"loss {'not finite' if loss is None else f'{loss:.4f}'}"
+        told = f"loss {loss_text(loss)}"
         speed = f", {info.samples / info.seconds:.2f} samples/s" if info.seconds > 0 else ""
         if self._has_bar:
             # most important first: a narrow terminal cuts off the end
-            self._move_bar(info, f"{loss_text}{speed}, lr {info.lr:.2e}, epoch {info.epoch}")
+            self._move_bar(info, f"{told}{speed}, lr {info.lr:.2e}, epoch {info.epoch}")
         elif time.monotonic() >= self._next_line or info.step == info.steps_total:
             self._next_line = time.monotonic() + _LINE_SECONDS
             step = f"step {info.step}/{info.steps_total}, epoch {info.epoch}"
-            self._write(f"{step}, {loss_text}, lr {info.lr:.2e}{speed}")
+            self._write(f"{step}, {told}, lr {info.lr:.2e}{speed}")
 
-    def on_validation(self, step: int, samples: int, loss: float, ema_loss: float | None) -> None:
+    def on_validation(self, step: int, samples: int, loss: float | None, ema_loss: float | None) -> None:
         averaged = "" if ema_loss is None else f", of the averaged weights {ema_loss:.4f}"
-        self._write(f"Validation at step {step}: loss {loss:.4f}{averaged} ({samples} held-out samples)")
+        self._write(f"Validation at step {step}: loss {loss_text(loss)}{averaged} ({samples} held-out samples)")
 
     def on_sample(self, path: str | Path, prompt: str, step: int) -> None:
         self._own_samples.add(Path(path))

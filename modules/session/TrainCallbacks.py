@@ -50,8 +50,9 @@ class TrainCallbacks:
         """An optimizer step is done."""
         self.on_event(info)
 
-    def on_validation(self, step: int, samples: int, loss: float, ema_loss: float | None) -> None:
-        """The mean loss of `samples` held-out samples after `step` steps; ema_loss: the same with the EMA weights."""
+    def on_validation(self, step: int, samples: int, loss: float | None, ema_loss: float | None) -> None:
+        """The mean loss of `samples` held-out samples after `step` steps, None if it is not finite; ema_loss: the same
+        with the EMA weights, None without them."""
         self.on_event(ValidationEvent(step, samples, loss, ema_loss))
 
     def on_epoch(self, epoch: int, figures: Mapping[str, float]) -> None:

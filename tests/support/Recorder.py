@@ -31,7 +31,7 @@ class Recorder(TrainCallbacks):
     def on_step(self, info: StepInfo) -> None:
         self.steps.append(info)
 
-    def on_validation(self, step: int, samples: int, loss: float, ema_loss: float | None) -> None:
+    def on_validation(self, step: int, samples: int, loss: float | None, ema_loss: float | None) -> None:
         self.validations.append((step, samples, loss, ema_loss))
 
     def on_sample(self, path, prompt: str, step: int) -> None:
