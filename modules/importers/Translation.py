@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.config.files import problem_with_value
+from modules.config.installation import docs_page
 from modules.config.other_programs import ForeignSetting, Program
 from modules.config.show_value import show_value
 from modules.importers.foreign_values import flat, is_empty, is_secret, read_as, shown
@@ -139,5 +140,5 @@ class Translation:
         if is_secret(name, value):
             self.result.left.append(Line(name, why="it seems to be a token or a password, which is never imported"))
         else:
-            why = f"{self.program.whose} table has no such setting: look for its meaning in docs/settings.md"
+            why = f"{self.program.whose} table has no such setting: look for its meaning in {docs_page('settings')}"
             self.result.left.append(Line(shown(name, value), why=why))
