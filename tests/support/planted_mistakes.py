@@ -153,8 +153,8 @@ MISTAKES = (
     Mistake(
         "a value is read for the unit of the gradient",
         LOOP,
-        "(totals[COUNT] * self.loss_scaler.value)",
-        "(totals[COUNT].item() * self.loss_scaler.value)",
+        "count, scale = totals[COUNT], ",
+        "count, scale = totals[COUNT].new_tensor(totals[COUNT].item()), ",
         ADAMW,
         r"reads a value, at modules/trainer/TrainingLoop.py",
     ),
