@@ -156,7 +156,7 @@ def not_started(monkeypatch) -> list[bytes]:
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "")  # or a launch would set it for the tests after this one, too
     monkeypatch.delenv("CUDA_DEVICE_ORDER")
 
-    def supervise(folder, num_ranks, backend):
+    def supervise(folder, *_):
         sent.append((folder.path / launch_module.PROGRAM_NAME).read_bytes())
         return 0
 
