@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +15,7 @@ from modules.data.buckets import Buckets
 from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import scan
 from modules.data.conditions import conditions_of
+from modules.data.conditions.ConditionData import Rows
 from modules.data.epoch_plan import MicroBatch
 from modules.data.image_views import crop_of, with_views
 from modules.data.prefetch import prefetch
@@ -153,15 +153,16 @@ def test_a_pinned_batch_arrives_on_the_gpu_as_it_was(make_source):
     assert moved.prompts == batch.prompts
 
 
-def test_sizes_tell_of_the_picture_and_of_the_crop_of_its_view(make_source, picture_folder):
+def test_sizes_tell_of_the_picture_and_of_the_crop_of_its_view(picture_folder):
     settings = AugmentationConfig(flip=True, crop_jitter=True, rotation=5)
     concepts = [ConceptConfig(path=str(picture_folder(((100, 50),))), augmentation=settings)]
     dataset, _ = with_views(scan(concepts), DataConfig(augmentation_variants=8), seed=1)
     buckets = Buckets([(32, 24)], np.zeros(8, int))
-    source = replace(make_source(), dataset=dataset, buckets=buckets, conditions=conditions_of(FAMILIES["sdxl"]))
+    (condition,) = conditions_of(FAMILIES["sdxl"])
     crops = set()
     for sample in range(8):
-        height, width, top, left, crop_h, crop_w = source._sizes(sample)
+        rows = Rows([], [(1, 0, sample, 0)], (), dataset, buckets, DataConfig())
+        height, width, top, left, crop_h, crop_w = condition.given(rows)["sizes"][0].tolist()
         (resized_w, resized_h), box = crop_of(dataset, buckets, sample)
         assert (height, width, crop_h, crop_w) == (50, 100, 24, 32)
         assert (left, top) == box[:2]

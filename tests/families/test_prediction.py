@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from modules.config.errors import UserError
+from modules.families.conditions import Sizes
 from modules.families.prediction import objective_of, predict
 from modules.families.sd15 import SD15
 
@@ -83,7 +84,8 @@ def test_what_is_given_reaches_the_expert_of_its_row_by_name_cast_and_stacked():
         "frames": [[torch.full((shape,), float(row))] for row, shape in enumerate((2, 3, 3, 2))],
     }
     timesteps, text = torch.tensor([900.0, 100.0, 900.0, 100.0]), {"words": torch.ones(4)}
-    predicted = predict(replace(family, inputs=inputs), pipe, torch.ones(4, 1, 2, 2), timesteps, text, given)
+    family = replace(family, inputs=inputs, conditions=(Sizes(),))
+    predicted = predict(family, pipe, torch.ones(4, 1, 2, 2), timesteps, text, given)
     assert predicted[:, 0, 0, 0].tolist() == [10.0, 1.0, 10.0, 1.0]
     assert [call["depth"].tolist() for call in seen] == [[0.0], [2.0], [1.0], [3.0]]  # frames of other shapes apart
     assert [call["is_new"].tolist() for call in seen] == [[True], [True], [False], [False]]
