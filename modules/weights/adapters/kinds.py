@@ -17,6 +17,7 @@ from modules.weights.LoraSource import NORM_PARTS
 
 if TYPE_CHECKING:
     import torch
+    from peft import PeftConfig
     from torch import Tensor, nn
 
     from modules.config.LoraConfig import LoraConfig
@@ -95,6 +96,32 @@ class LycorisKind(ABC):
 
         dtype: of their weights; None: as in `layers`.
         """
+
+
+class PeftKind(AdapterKind, LycorisKind):
+    """A kind whose layers PEFT has."""
+
+    @abstractmethod
+    def config(self, **values: Any) -> PeftConfig:
+        """PEFT's configuration of the adapters."""
+
+    @abstractmethod
+    def options(self, settings: LoraConfig) -> dict[str, Any]:
+        """What the settings change in `config`, beside rank and alpha."""
+
+    def add_new(
+        self, module: Model, targets: list[str], settings: LoraConfig, patterns: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        options = {**self.options(settings), **patterns}
+        config = self.config(r=settings.rank, alpha=settings.alpha, target_modules=targets, **options)
+        module.add_adapter(config, adapter_name=ADAPTER)
+
+    def add(
+        self, module: Model, layers: Mapping[str, LycorisLayer], adapter: str, dtype: torch.dtype | None = None
+    ) -> None:
+        rank = most_common_rank(layers)
+        module.add_adapter(self.config(r=rank, alpha=rank, target_modules=list(layers)), adapter_name=adapter)
+        fill(module, layers, adapter, dtype)
 
 
 @dataclass(frozen=True)

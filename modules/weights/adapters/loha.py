@@ -8,34 +8,27 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from modules.weights.adapters.kinds import (
-    ADAPTER,
-    AdapterKind,
-    LycorisKind,
-    LycorisLayer,
-    adaptable_shape,
-    fill,
-    most_common_rank,
-)
+from modules.weights.adapters.kinds import PeftKind, adaptable_shape
 
 if TYPE_CHECKING:
-    import torch
+    from peft import PeftConfig
     from torch import Tensor, nn
 
     from modules.config.LoraConfig import LoraConfig
-    from modules.weights.libraries import Model
 
 _KERNELS = {"hada_t1", "hada_t2"}  # of convolutions, by a Tucker decomposition
 
 
-class Loha(AdapterKind, LycorisKind):
+class Loha(PeftKind):
     name = "loha"
 
-    def add_new(
-        self, module: Model, targets: list[str], settings: LoraConfig, patterns: Mapping[str, Mapping[str, Any]]
-    ) -> None:
-        options = {"use_effective_conv2d": settings.tucker, **patterns}
-        _add(module, targets, ADAPTER, settings.rank, settings.alpha, options)
+    def config(self, **values: Any) -> PeftConfig:
+        from peft import LoHaConfig
+
+        return LoHaConfig(**values)
+
+    def options(self, settings: LoraConfig) -> dict[str, Any]:
+        return {"use_effective_conv2d": settings.tucker}
 
     def is_whole(self, parts: Collection[str]) -> bool:
         every = set(self.tensors)
@@ -52,20 +45,6 @@ class Loha(AdapterKind, LycorisKind):
         out = parts["hada_w1_a"].shape[1 if is_tucker else 0]
         rest = parts["hada_w1_b"].shape[1] * (parts["hada_t1"][0, 0].numel() if is_tucker else 1)
         return (out, rest) == (shape[0], shape[1:].numel())
-
-    def add(
-        self, module: Model, layers: Mapping[str, LycorisLayer], adapter: str, dtype: torch.dtype | None = None
-    ) -> None:
-        rank = most_common_rank(layers)
-        _add(module, list(layers), adapter, rank, rank, {})
-        fill(module, layers, adapter, dtype)
-
-
-def _add(module: Model, targets: list[str], adapter: str, rank: int, alpha: float, options: Mapping[str, Any]) -> None:
-    from peft import LoHaConfig
-
-    values: dict[str, Any] = {"r": rank, "alpha": alpha, "target_modules": targets, **options}
-    module.add_adapter(LoHaConfig(**values), adapter_name=adapter)
 
 
 KIND = Loha()

@@ -9,41 +9,33 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from modules.weights.adapters.kinds import (
-    ADAPTER,
-    AdapterKind,
-    LycorisKind,
-    LycorisLayer,
-    adaptable_shape,
-    fill,
-    most_common_rank,
-)
+from modules.weights.adapters.kinds import LycorisLayer, PeftKind, adaptable_shape
 
 if TYPE_CHECKING:
-    import torch
+    from peft import PeftConfig
     from torch import Tensor, nn
 
     from modules.config.LoraConfig import LoraConfig
-    from modules.weights.libraries import Model
 
 _WITH_RANK = ("lokr_w1_b", "lokr_t2", "lokr_w2_b")  # their first axis is the rank; the first that is there counts
 _FIRST = ({"lokr_w1"}, {"lokr_w1_a", "lokr_w1_b"})
 _SECOND = ({"lokr_w2"}, {"lokr_w2_a", "lokr_w2_b"}, {"lokr_t2", "lokr_w2_a", "lokr_w2_b"})
 
 
-class Lokr(AdapterKind, LycorisKind):
+class Lokr(PeftKind):
     name = "lokr"
 
-    def add_new(
-        self, module: Model, targets: list[str], settings: LoraConfig, patterns: Mapping[str, Mapping[str, Any]]
-    ) -> None:
-        options: dict[str, Any] = {
+    def config(self, **values: Any) -> PeftConfig:
+        from peft import LoKrConfig
+
+        return LoKrConfig(init_weights="lycoris", **values)
+
+    def options(self, settings: LoraConfig) -> dict[str, Any]:
+        return {
             "use_effective_conv2d": settings.tucker,
             "decompose_factor": settings.lokr_factor or -1,
             "decompose_both": settings.lokr_decompose_both,
-            **patterns,
         }
-        _add(module, targets, ADAPTER, settings.rank, settings.alpha, options)
 
     def is_whole(self, parts: Collection[str]) -> bool:
         return any(set(parts) == first | second for first in _FIRST for second in _SECOND)
@@ -71,20 +63,6 @@ class Lokr(AdapterKind, LycorisKind):
         else:
             w2 = len(parts["lokr_w2_a"]), parts["lokr_w2_b"].shape[1]
         return (w1[0] * w2[0], w1[1] * w2[1]) == (shape[0], shape[1:].numel())
-
-    def add(
-        self, module: Model, layers: Mapping[str, LycorisLayer], adapter: str, dtype: torch.dtype | None = None
-    ) -> None:
-        rank = most_common_rank(layers)
-        _add(module, list(layers), adapter, rank, rank, {})
-        fill(module, layers, adapter, dtype)
-
-
-def _add(module: Model, targets: list[str], adapter: str, rank: int, alpha: float, options: Mapping[str, Any]) -> None:
-    from peft import LoKrConfig
-
-    values: dict[str, Any] = {"r": rank, "alpha": alpha, "target_modules": targets, **options}
-    module.add_adapter(LoKrConfig(init_weights="lycoris", **values), adapter_name=adapter)
 
 
 KIND = Lokr()
