@@ -67,11 +67,6 @@ def load_program(name: str) -> Program:
     return Program(values.pop("program"), settings, values)
 
 
-def all_programs() -> dict[str, Program]:
-    """All programs by the name of their files."""
-    return {path.stem: load_program(path.stem) for path in sorted(FOLDER.glob("*.yaml"))}
-
-
 def _setting(name: str, entry: Mapping[str, Any]) -> ForeignSetting:
     known = {"default", "type", "here", "by", "values", "why", "unused", "instead", "secret"}
     if unknown := entry.keys() - known:

@@ -54,11 +54,6 @@ def read_commands(text: str, scripts: Collection[str], keeps_backslashes: bool) 
     return found
 
 
-def parse_arguments(words: list[str]) -> Command:
-    """Arguments alone, as a field for more of them has."""
-    return _command("", [], words)
-
-
 def words_of(text: str) -> list[str]:
     """The words of a line, without quotes."""
     return list(_words(text, True))
