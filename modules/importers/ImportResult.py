@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from modules.config.errors import UserError
-from modules.config.files import config_from_values, put_value
+from modules.config.files import config_from_values, put_value, to_values
+from modules.config.presets import merge_values
 from modules.config.TrainConfig import TrainConfig
 from modules.config.visible_text import visible_line
 
@@ -61,6 +62,11 @@ class ImportResult:
     def config(self) -> TrainConfig:
         """The settings of Chorus; those that the other program has nothing for have our defaults."""
         return config_from_values(nested(self.values), "the imported settings")
+
+    def data_in(self, config: TrainConfig) -> TrainConfig:
+        """`config` with the concepts and the settings of the data of these. Raises UserError as `data_alone` does."""
+        values = merge_values(to_values(config), nested(self.data_alone().values))
+        return config_from_values(values, "the imported settings")
 
     def data_alone(self) -> ImportResult:
         """The concepts and the settings of the data.

@@ -108,7 +108,7 @@ class TopBar(ctk.CTkFrame):
         def take(result: ImportResult, data_only: bool) -> None:
             try:
                 self.app.settings.load_imported(result, path.name, data_only)
-            except ConfigError as error:
+            except UserError as error:
                 self.app.show_message(str(error), "error")
             else:
                 self.app.show_message(f"Imported from {path.name}. Undo brings the settings before back.", "info")

@@ -76,7 +76,7 @@ def keycode(widget: tkinter.Misc, name: str) -> int:
 def test_the_keys_of_the_window_change_no_text_and_leave_the_cursor_where_it_is(app, form, path):
     app.clipboard_clear()
     app.clipboard_append("pasted")
-    app.settings._undo.clear()  # else undo would revert the texts
+    app.settings.history.clear()  # else undo would revert the texts
     field = form.fields[path]
     widget = field.focus_widget()
     widget.mark_set("insert", "1.3") if path == PROMPT else widget.icursor(3)

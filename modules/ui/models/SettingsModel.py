@@ -30,9 +30,9 @@ from modules.ui.models.Listeners import Listeners
 from modules.ui.models.setting_values import Length, copied, flatten, plain, put_value, value_in
 from modules.ui.models.StateFile import StateFile
 from modules.ui.models.typed_text import read_text, refusal_of
+from modules.ui.models.UndoHistory import UndoHistory
 
 FIRST_PRESET = "demo"
-MAX_UNDO = 200
 Paths: TypeAlias = set[str]  # below, `set` is the model's method
 
 
@@ -76,9 +76,7 @@ class SettingsModel:
         self._state_file = StateFile(state_path)
         self._state: dict | None = None  # the current one, once it was asked for
         self._listeners: Listeners[[set[str]]] = Listeners()
-        self._undo: list[_Snapshot] = []
-        self._redo: list[_Snapshot] = []
-        self._last_path = ""
+        self.history: UndoHistory[_Snapshot] = UndoHistory()
         self.restored = self._restore()
         if not self.restored:
             self._take(config_from_values(load_preset(FIRST_PRESET)), FIRST_PRESET)
@@ -210,22 +208,21 @@ class SettingsModel:
 
     def undo(self) -> bool:
         """Undo the last change; returns False if there is none."""
-        return self._step(self._undo, self._redo)
+        return self._return_to(self.history.undo(self._snapshot()))
 
     def redo(self) -> bool:
         """Redo the change that was undone last; returns False if there is none."""
-        return self._step(self._redo, self._undo)
+        return self._return_to(self.history.redo(self._snapshot()))
 
     @contextlib.contextmanager
     def one_undo_step(self) -> Iterator[None]:
         """All changes within the block are undone together."""
-        before, earlier = self._snapshot(), list(self._undo)
+        before, earlier = self._snapshot(), self.history.earlier()
         try:
             yield
         finally:
             if self._snapshot() != before:
-                self._undo = [*earlier[1 - MAX_UNDO :], before]
-                self._last_path = ""
+                self.history.join(earlier, before)
 
     # presets and files
 
@@ -259,22 +256,12 @@ class SettingsModel:
         """Take settings that were imported from another program's file, which saving never writes to.
 
         name: what they are called. data_only: take the concepts and the settings of the data, and keep all others.
-        Raises ConfigError, leaving everything unchanged, if they can't be used.
+        Raises UserError, leaving everything unchanged, if they can't be used.
         """
-        config = result.config()
-        if data_only:
-            values = to_values(self._config)
-            imported = to_values(config)
-            values["concepts"] = imported["concepts"]
-            for path in result.values:
-                section, _, setting = path.partition(".")
-                if section == "data":
-                    values["data"][setting] = imported["data"][setting]
-            config = config_from_values(values, name)
+        config = result.data_in(self._config) if data_only else result.config()
         before = self._snapshot()
         if data_only:
-            baseline = self._baseline
-            self._take(config, self.preset_name, self.source_file, self.source_run, baseline)
+            self._take(config, self.preset_name, self.source_file, self.source_run, self._baseline)
         else:
             self._take(config, name)
         self._commit(before, set())
@@ -305,9 +292,8 @@ class SettingsModel:
             return dataclasses.replace(one, preset_name=name, source_file=file, source_run="", baseline=baseline)
 
         # Earlier snapshots of the same load are relative to the file too.
-        for steps in (self._undo, self._redo):
-            steps[:] = [of_file(one) if one.baseline is loaded else one for one in steps]
-        self._last_path = ""  # further typing is a separate undo step, so that undo leads back to the saved state
+        self.history.replace(lambda one: of_file(one) if one.baseline is loaded else one)
+        self.history.end_typing()  # so that undo leads back to the saved state
         self._notify(set())
 
     # parts of a list
@@ -486,26 +472,18 @@ class SettingsModel:
         return _Snapshot(values, dict(self.typed), *origin, self._baseline)
 
     def _commit(self, before: _Snapshot, touched: Paths, same_as: str = "") -> None:
-        """After a change: add an undo step and notify the listeners.
-
-        same_as: consecutive changes with the same name are undone in one step.
-        """
+        """After a change: add an undo step, as UndoHistory.add, and notify the listeners."""
         if self._snapshot() == before:
             return
-        if not (same_as and same_as == self._last_path and self._undo):
-            self._undo = [*self._undo[1 - MAX_UNDO :], before]
-        self._redo.clear()
-        self._last_path = same_as
+        self.history.add(before, same_as)
         self._notify(touched | self._changed_since(before))
 
-    def _step(self, source: list[_Snapshot], target: list[_Snapshot]) -> bool:
-        if not source:
+    def _return_to(self, then: _Snapshot | None) -> bool:
+        if then is None:
             return False
-        now, then = self._snapshot(), source.pop()
-        target.append(now)
+        now = self._snapshot()
         origin = then.preset_name, then.source_file, then.source_run
         self._take(config_from_values(then.values), *origin, then.baseline, then.typed)
-        self._last_path = ""
         self._notify(self._changed_since(now))
         return True
 
