@@ -67,14 +67,19 @@ class PublishedComponents:
 
     def load(self, names: Iterable[str], lazily: bool = False) -> None:
         from modules.weights.frozen import frozen
-        from scripts.published_models import build
 
         for name in names:
-            component = build(self._parts[name], self._dtype)
+            component = self.new(name)
             if name in self._family.denoisers:
                 self._family.adapt(component)
             self._loaded[name] = frozen(component, self._channels_last)
         self.put({})
+
+    def new(self, name: str) -> Any:
+        """A component without values. A run on a real GPU gives it zeros (scripts/gpu/preset_memory.py)."""
+        from scripts.published_models import build
+
+        return build(self._parts[name], self._dtype)
 
     def unload(self, names: Iterable[str]) -> list[str]:
         self.put(dict.fromkeys(names))

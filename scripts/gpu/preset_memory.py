@@ -120,17 +120,11 @@ def _simulate_on(device: str, config: Any) -> Any:
         sys.modules["scripts.simulated_gpu"] = stand_in
     from scripts import simulated_model, simulated_run
 
-    make_base, encode_text = simulated_run.make_base, _encode_text_on(torch.device(device))
-
-    def with_zeros(config: Any) -> Any:
-        base = make_base(config)
-        ready = base._ready
-        base._ready = lambda name, module: ready(name, _zeroed(module))
-        return base
+    new, encode_text = simulated_model.PublishedComponents.new, _encode_text_on(torch.device(device))
 
     with contextlib.ExitStack() as stack:
         for target, name, value in (
-            (simulated_run, "make_base", with_zeros),
+            (simulated_model.PublishedComponents, "new", lambda *component: _zeroed(new(*component))),
             (simulated_run, "encode_text", encode_text),
             (simulated_model, "encode_text", encode_text),
             (simulated_run, "ALLOCATOR", 1.0),  # a measured peak has no fragmentation to add

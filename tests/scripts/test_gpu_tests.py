@@ -93,6 +93,11 @@ def test_a_rehearsal_on_the_cpu_writes_what_it_finds_as_lines(tmp_path):
     assert ended == {"part": "facts", "ended": "ok", "seconds": ended["seconds"]}
 
 
+def test_the_memory_of_a_preset_is_measured_by_what_simulates_it(tmp_path):
+    """With a tiny model and without figures, on the CPU; it replaces parts of the simulation, which must exist."""
+    assert gpu_tests.main(["--device", "cpu", "--parts", "memory", "--out", str(tmp_path)]) == 0
+
+
 # --- parts in processes -----------------------------------------------------------------------------------------------
 
 
