@@ -11,22 +11,22 @@ class AugmentationConfig:
         False,
         label="Horizontal flip",
         also_called="flip_aug, random_flip, mirror",
-        help="Half of an image's variants are mirrored left to right. Not for faces or things that are not "
-        "symmetric, for text in images, nor for captions that say left or right.",
+        help="Mirror half of each image's variants left to right. Not for faces, asymmetric things, text in images, "
+        "or captions that say left or right.",
         group="data",
     )
     crop_jitter: bool = setting(
         False,
         label="Random crop",
         also_called="random_crop, crop jitter",
-        help="Cut what is too long for the shape at a place drawn for each variant. Off: around the centre.",
+        help="Crop at a random position for each variant. Off: crop at the center.",
         group="data",
     )
     rotation: Float = setting(
         0.0,
         label="Rotation",
-        help="Variants are turned by up to this angle to either side, and enlarged until no empty corner shows. 0 to "
-        "10 is usual.",
+        help="Rotate variants by up to this angle in either direction, and enlarge them until no empty corner shows. "
+        "0 to 10 is usual.",
         group="data",
         unit="degrees",
         ge=0,
@@ -36,7 +36,8 @@ class AugmentationConfig:
     brightness: Float = setting(
         0.0,
         label="Brightness",
-        help="The brightness of variants is multiplied by 1 minus to 1 plus this. 0 to 0.2 is usual.",
+        help="Multiply the brightness of variants by a random factor between 1 minus and 1 plus this. 0 to 0.2 is "
+        "usual.",
         group="data",
         ge=0,
         le=1,
@@ -45,7 +46,7 @@ class AugmentationConfig:
     contrast: Float = setting(
         0.0,
         label="Contrast",
-        help="The contrast of variants is multiplied by 1 minus to 1 plus this. 0 to 0.2 is usual.",
+        help="Multiply the contrast of variants by a random factor between 1 minus and 1 plus this. 0 to 0.2 is usual.",
         group="data",
         ge=0,
         le=1,
@@ -54,7 +55,8 @@ class AugmentationConfig:
     saturation: Float = setting(
         0.0,
         label="Saturation",
-        help="The saturation of variants is multiplied by 1 minus to 1 plus this. 0 to 0.2 is usual.",
+        help="Multiply the saturation of variants by a random factor between 1 minus and 1 plus this. 0 to 0.2 is "
+        "usual.",
         group="data",
         ge=0,
         le=1,
@@ -64,7 +66,7 @@ class AugmentationConfig:
         0.0,
         label="Hue",
         also_called="color_aug",
-        help="The colours of variants are moved round the colour circle by up to this share of it, either way. 0 to "
+        help="Shift the hue of variants at random by up to this fraction of the color wheel in either direction. 0 to "
         "0.05 is usual.",
         group="data",
         ge=0,
@@ -75,7 +77,7 @@ class AugmentationConfig:
         False,
         label="Flip all",
         also_called="enable_fixed_flip",
-        help="All images of the concept are mirrored left to right.",
+        help="Mirror all images of the concept left to right.",
         group="data",
         importance="advanced",
     )
@@ -83,7 +85,7 @@ class AugmentationConfig:
         0.0,
         label="Rotate all",
         also_called="enable_fixed_rotate",
-        help="All images of the concept are turned by this angle, counterclockwise, and enlarged until no empty corner "
+        help="Rotate all images of the concept counterclockwise by this angle, and enlarge them until no empty corner "
         "shows.",
         group="data",
         unit="degrees",
@@ -93,9 +95,9 @@ class AugmentationConfig:
     )
     fixed_brightness: Float = setting(
         0.0,
-        label="Brighten all",
+        label="Fixed brightness",
         also_called="enable_fixed_brightness",
-        help="The brightness of all images of the concept is multiplied by 1 plus this. Below 0 darkens.",
+        help="Multiply the brightness of all images of the concept by 1 plus this. Below 0 darkens them.",
         group="data",
         ge=-1,
         le=1,
@@ -103,9 +105,9 @@ class AugmentationConfig:
     )
     fixed_contrast: Float = setting(
         0.0,
-        label="Contrast of all",
+        label="Fixed contrast",
         also_called="enable_fixed_contrast",
-        help="The contrast of all images of the concept is multiplied by 1 plus this.",
+        help="Multiply the contrast of all images of the concept by 1 plus this.",
         group="data",
         ge=-1,
         le=1,
@@ -113,9 +115,9 @@ class AugmentationConfig:
     )
     fixed_saturation: Float = setting(
         0.0,
-        label="Saturation of all",
+        label="Fixed saturation",
         also_called="enable_fixed_saturation",
-        help="The saturation of all images of the concept is multiplied by 1 plus this. -1 makes them gray.",
+        help="Multiply the saturation of all images of the concept by 1 plus this. -1 makes them gray.",
         group="data",
         ge=-1,
         le=1,
@@ -123,9 +125,9 @@ class AugmentationConfig:
     )
     fixed_hue: Float = setting(
         0.0,
-        label="Hue of all",
+        label="Fixed hue",
         also_called="enable_fixed_hue",
-        help="The colours of all images of the concept are moved round the colour circle by this share of it.",
+        help="Shift the hue of all images of the concept by this fraction of the color wheel.",
         group="data",
         ge=-0.5,
         le=0.5,

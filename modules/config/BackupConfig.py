@@ -11,7 +11,7 @@ class BackupConfig:
         0.0,
         label="Back up every",
         also_called="save_state, checkpointing_steps, backup_after",
-        help="How much training lies between two backups, in the unit beside it: at most this much is lost.",
+        help="Interval between backups: at most this much training is lost.",
         group="backup",
         ge=0,
         visible_when={".unit": ["steps", "minutes", "epochs"]},
@@ -19,7 +19,7 @@ class BackupConfig:
     unit: IntervalUnit = setting(
         "never",
         label="Unit",
-        help="What the interval between two backups is counted in; never makes none by itself.",
+        help="Unit of the interval. Never: no backups at intervals.",
         group="backup",
         choice_labels=INTERVAL_LABELS,
     )
@@ -27,8 +27,7 @@ class BackupConfig:
         2,
         label="Keep last N backups",
         also_called="save_last_n_steps_state, checkpoints_total_limit, rolling_backup_count",
-        help="How many of the newest backups stay on the disk; older ones are deleted. With 2, a damaged one does no "
-        "harm.",
+        help="Number of recent backups to keep; older ones are deleted. Keep at least 2 in case one is damaged.",
         group="backup",
         ge=1,
     )

@@ -22,7 +22,7 @@ class ConceptConfig:
     name: Str = setting(
         "",
         label="Name",
-        help="What the concept is called in lists and messages. Empty: the name of its folder.",
+        help="Name of the concept in lists and messages. Empty: the name of its folder.",
         group="data",
     )
     path: Str = setting(
@@ -37,37 +37,36 @@ class ConceptConfig:
     enabled: bool = setting(
         True,
         label="Enabled",
-        help="Off: the concept stays in the list and is not trained.",
+        help="Off: the concept stays in the list but isn't trained.",
         group="data",
     )
     include_subfolders: bool = setting(
         True,
         label="Include subfolders",
-        help="Also take the images of the folders inside the folder, except what a run has written there, such as "
-        "its samples.",
+        help="Also use images in subfolders, except what a run has written there, such as samples.",
         group="data",
     )
     include: Str = setting(
         "",
         label="Include pattern",
-        help="Patterns for the path below the folder, separated by commas: `people/*, *.jpg` takes a subfolder and all "
-        "JPEGs. * stands for any characters, / too, and case does not matter. Empty: all.",
+        help="Patterns for paths below the folder, separated by commas: `people/*, *.jpg` includes a subfolder and "
+        "all JPEGs. * matches any characters, including /, and case is ignored. Empty: all.",
         group="data",
         importance="advanced",
     )
     exclude: Str = setting(
         "",
         label="Exclude pattern",
-        help="Patterns like those of the images to take: what they match is left out.",
+        help="Patterns like those above; images that match are left out.",
         group="data",
         importance="advanced",
     )
     frame_folders_fps: Float | None = setting(
         None,
-        label="Frame folders",
+        label="Image sequences (fps)",
         also_called="image sequence, extracted frames, png sequence",
-        help="Each subfolder with images is a video whose frames these are, by name, so many of them per second. The "
-        "caption of the folder walk is walk.txt beside it. Empty: subfolders hold single images.",
+        help="Treat each subfolder of images as a video: its images, sorted by name, are the frames, at this many per "
+        "second. The caption of the folder walk is walk.txt next to it. Empty: subfolders contain single images.",
         empty_means="single images",
         group="data",
         unit="frames per second",
@@ -80,8 +79,8 @@ class ConceptConfig:
         "",
         label="Reference folder",
         also_called="conditioning_data_dir, control_directory, control_path, edit, kontext",
-        help="Images that the model sees beside the caption, such as what each image looked like before an edit. The "
-        "references of cat.jpg are cat.png here, or cat_0.png, cat_1.png and so on, in the same subfolder.",
+        help="Images that the model sees together with the caption, such as each image before an edit. The references "
+        "of cat.jpg are cat.png here, or cat_0.png, cat_1.png and so on, in the same subfolder.",
         group="data",
         format="folder",
         scope="machine",
@@ -91,8 +90,8 @@ class ConceptConfig:
         "",
         label="Layer folder",
         also_called="rgba layers, psd, decomposition",
-        help="The transparent layers of each image. Those of cat.png are cat_0.png, cat_1.png and so on here, from the "
-        "bottom to the top, in the same subfolder and with its aspect ratio.",
+        help="The transparent layers of each image. Those of cat.png are cat_0.png, cat_1.png and so on, from bottom "
+        "to top, in the same subfolder of this folder and with the same aspect ratio.",
         group="data",
         format="folder",
         scope="machine",
@@ -103,7 +102,7 @@ class ConceptConfig:
         label="Mask folder",
         also_called="conditioning_data_dir, mask_path, masks",
         help="Masks for masked training or inpainting, named like the images, in the same subfolder: cat.png here is "
-        "the mask of cat.jpg. Empty: masks lie beside the images, as cat-masklabel.png.",
+        "the mask of cat.jpg. Empty: masks are next to the images, as cat-masklabel.png.",
         empty_means="beside the images",
         group="data",
         format="folder",
@@ -114,16 +113,16 @@ class ConceptConfig:
         False,
         label="Alpha channel as mask",
         also_called="alpha_mask, transparency",
-        help="The transparency of an image without a mask is its mask: transparent parts are not learned in masked "
-        "training, and are kept in inpainting.",
+        help="Use the transparency of images that have no mask file as their mask: transparent parts are not learned "
+        "in masked training, and are kept in inpainting.",
         group="data",
         visible_when=USES_MASKS,
     )
     captions: Literal["txt", "table", "file_name", "prompt"] = setting(
         "txt",
         label="Captions",
-        help="Where an image's caption comes from: a text file beside it, a table of all captions, the image's file "
-        "name, or one prompt for all images.",
+        help="Source of the captions: a text file next to each image, a table of all captions, the image's file name, "
+        "or one prompt for all images.",
         group="data",
         choice_labels={
             "txt": "Caption file",
@@ -136,7 +135,7 @@ class ConceptConfig:
         ".txt",
         label="Caption extension",
         also_called="caption_extension",
-        help="Of the caption files, in upper or lower case: .caption for cat.caption beside cat.jpg. Empty: .txt.",
+        help="Extension of caption files, in any case: .caption for cat.caption next to cat.jpg. Empty: .txt.",
         group="data",
         importance="advanced",
         visible_when={".captions": ["txt"]},
@@ -144,8 +143,8 @@ class ConceptConfig:
     caption_per_line: bool = setting(
         False,
         label="One caption per line",
-        help="Each line of the text file is a caption, and one of them is drawn each time the image is shown. Off: "
-        "the whole file is one caption.",
+        help="Each line of the text file is a caption; one is chosen at random each time the image is used. Off: the "
+        "whole file is one caption.",
         group="data",
         visible_when={".captions": ["txt"]},
     )
@@ -153,9 +152,10 @@ class ConceptConfig:
         "",
         label="Caption table",
         also_called="metadata_file, jsonl, csv",
-        help="A .csv or .jsonl file in the folder, with a column file_name. Commas, semicolons or tabs divide the "
-        "columns of a .csv file; captions with one of them need quotation marks. Several rows for an image are several "
-        "captions. Empty: metadata.csv, metadata.jsonl, captions.csv or captions.jsonl, the first that is there.",
+        help="A .csv or .jsonl file in the folder, with a column file_name. Columns of a .csv file are separated by "
+        "commas, semicolons or tabs; put captions that contain one in quotation marks. Several rows for an image are "
+        "several captions. Empty: metadata.csv, metadata.jsonl, captions.csv or captions.jsonl, whichever exists "
+        "first.",
         group="data",
         format="file",
         scope="machine",
@@ -164,7 +164,7 @@ class ConceptConfig:
     caption_column: Str = setting(
         "",
         label="Caption column",
-        help="Name of the table's column with the captions, in any case. Empty: caption or text.",
+        help="Name of the table's caption column, in any case. Empty: caption or text.",
         group="data",
         importance="advanced",
         visible_when=TABLE,
@@ -182,8 +182,8 @@ class ConceptConfig:
         "",
         label="Fallback caption",
         also_called="class_tokens, default_caption, caption_strategy",
-        help="The caption of images that have none, or an empty one. Empty: they are trained without one, or with the "
-        "prefix and suffix alone.",
+        help="Caption for images whose caption is missing or empty. Empty: they are trained without one, or with only "
+        "the prefix and suffix.",
         group="data",
         visible_when={".captions": ["txt", "table"]},
     )
@@ -191,8 +191,8 @@ class ConceptConfig:
         "",
         label="Caption prefix",
         also_called="caption_prefix, trigger_word, prepend",
-        help="Put before every caption, with a space, such as a trigger word, and used alone for images without a "
-        "caption. For tags, end it with their separator.",
+        help="Prepended to every caption, followed by a space, such as a trigger word; images without a caption get "
+        "it alone. For tags, end it with the tag separator.",
         group="data",
         importance="advanced",
     )
@@ -200,8 +200,8 @@ class ConceptConfig:
         "",
         label="Caption suffix",
         also_called="caption_suffix, append",
-        help="Put behind every caption, with a space unless it begins with a comma or the like. Used alone for images "
-        "without a caption.",
+        help="Appended to every caption, after a space unless it starts with punctuation. Images without a caption "
+        "get it alone.",
         group="data",
         importance="advanced",
     )
@@ -209,8 +209,8 @@ class ConceptConfig:
         "",
         label="Trigger word",
         also_called="trigger_word",
-        help="The word in the captions that stands for what is learned, for differential output preservation. Captions "
-        "without it preserve nothing.",
+        help="The word in the captions that stands for what is learned, for differential output preservation. "
+        "Captions that don't contain it preserve nothing.",
         group="data",
         importance="advanced",
         visible_when=PRESERVED,
@@ -219,25 +219,25 @@ class ConceptConfig:
         "",
         label="Class",
         also_called="diff_output_preservation_class",
-        help="What takes the place of the trigger word in captions whose images shall stay as they are, such as woman.",
+        help="Class word that replaces the trigger word when preserving the base model's output, such as woman.",
         group="data",
         importance="advanced",
         visible_when=PRESERVED,
     )
     wildcards: bool = setting(
         False,
-        label="Alternatives in braces",
+        label="Wildcards {a|b}",
         also_called="enable_wildcard, wildcards, dynamic prompts",
-        help="{red|blue} in a caption stands for one of the two, drawn each time the image is shown.",
+        help="Replace {red|blue} in a caption with one of the options, chosen at random each time the image is used.",
         group="data",
         importance="advanced",
     )
     removed_tags: Str = setting(
         "",
-        label="Tags left out",
+        label="Remove tags",
         also_called="tag blacklist, remove tags, caption filter",
-        help="Tags that are removed from all captions, with the separator between them. Each may be a regular "
-        "expression, such as .*_hair.",
+        help="Tags to remove from all captions, separated by the tag separator. Regular expressions are allowed, such "
+        "as .*_hair.",
         group="data",
         importance="advanced",
     )
@@ -245,15 +245,15 @@ class ConceptConfig:
         False,
         label="Shuffle tags",
         also_called="shuffle_caption",
-        help="Captions are lists of tags, whose order is drawn anew each time. Cached captions have "
-        "data.caption_variants orders.",
+        help="Treat captions as lists of tags and shuffle them each time. Cached captions have data.caption_variants "
+        "orders.",
         group="data",
     )
     tag_separator: Str = setting(
         ",",
         label="Tag separator",
         also_called="caption_separator",
-        help="What stands between two tags.",
+        help="Text between two tags.",
         group="data",
         importance="advanced",
     )
@@ -261,8 +261,8 @@ class ConceptConfig:
         "",
         label="Separator within a group of tags",
         also_called="secondary_separator",
-        help="As ; in cat, blue sky; clouds: what it joins is shuffled and left out as one tag. In the trained caption "
-        "the tag separator takes its place. Empty: none.",
+        help='Separator that groups tags, such as ; in "cat, blue sky; clouds". A group is shuffled and dropped as '
+        "one tag, and trained with the tag separator. Empty: none.",
         group="data",
         importance="advanced",
     )
@@ -270,7 +270,7 @@ class ConceptConfig:
         0,
         label="Keep tokens",
         also_called="keep_tokens",
-        help="So many tags stay first and are never left out, such as a trigger word.",
+        help="Number of leading tags that are never shuffled or dropped, such as a trigger word.",
         group="data",
         ge=0,
     )
@@ -278,8 +278,8 @@ class ConceptConfig:
         "",
         label="Separator of kept tags",
         also_called="keep_tokens_separator",
-        help="As |||: tags before it stay first and are never left out, whatever Keep tokens says; those after a "
-        "second one stay last. It is no part of the trained caption. Empty: none.",
+        help="Separator such as |||. Tags before it stay first and are never dropped; tags after a second one stay "
+        "last. Overrides Keep tokens. It is removed from the caption. Empty: none.",
         group="data",
         importance="advanced",
     )
@@ -287,7 +287,7 @@ class ConceptConfig:
         0.0,
         label="Tag dropout",
         also_called="caption_tag_dropout_rate",
-        help="Fraction of the other tags that is left out each time. 0 to 0.2.",
+        help="Fraction of the other tags that is dropped each time. 0 to 0.2.",
         group="data",
         ge=0,
         le=1,
@@ -296,27 +296,27 @@ class ConceptConfig:
         "single",
         label="Tag dropout mode",
         also_called="tag_dropout_mode, random weighted",
-        help="Each tag by itself; later tags more often, from never for the first to the fraction above for the last; "
-        "or all tags together.",
+        help="Each tag independently; later tags more often, rising from never for the first to the fraction above "
+        "for the last; or all tags together.",
         group="data",
         importance="advanced",
         choice_labels={"single": "Each tag by itself", "later": "Later tags more often", "all": "All together"},
     )
     dropped_tags: Str = setting(
         "",
-        label="Tags that dropout may leave out",
+        label="Droppable tags",
         also_called="tag_dropout_special_tags, blacklist",
-        help="With the separator between them; each may be a regular expression, such as .*_hair. Empty: all that are "
-        "not kept.",
+        help="Tags that tag dropout may drop, separated by the tag separator. Regular expressions are allowed, such "
+        "as .*_hair. Empty: all that are not kept.",
         empty_means="all",
         group="data",
         importance="advanced",
     )
     undropped_tags: Str = setting(
         "",
-        label="Tags that dropout never leaves out",
+        label="Protected tags",
         also_called="tag_dropout_special_tags, whitelist",
-        help="Written as those that it may leave out. They can still be shuffled.",
+        help="Tags that are never dropped (same syntax as above). They can still be shuffled.",
         group="data",
         importance="advanced",
     )
@@ -324,7 +324,7 @@ class ConceptConfig:
         False,
         label="Lower case",
         also_called="caps_randomize_lowercase",
-        help="Captions are turned into lower case; prefix, suffix and fallback stay as they are.",
+        help="Convert captions to lower case; prefix, suffix and fallback stay unchanged.",
         group="data",
         importance="advanced",
     )
@@ -332,8 +332,8 @@ class ConceptConfig:
         "off",
         label="Random capitalization",
         also_called="caps_randomize_enable, caps_randomize_mode",
-        help="Some tags are trained in another capitalization, drawn each time, so that the model does not depend on "
-        "it. Kept tags stay as they are.",
+        help="Change the capitalization of some tags at random each time, so the model does not depend on it. Kept "
+        "tags stay unchanged.",
         group="data",
         importance="advanced",
         choice_labels={
@@ -360,7 +360,7 @@ class ConceptConfig:
         1.0,
         label="Repeats",
         also_called="num_repeats, balancing",
-        help="How often each image is used in an epoch. Fractions draw a share of the images anew each epoch: 10 "
+        help="How many times each image is used per epoch. A fraction chooses images at random in each epoch: 10 "
         "images with 2.5 make 25 samples.",
         group="data",
         gt=0,
@@ -369,8 +369,9 @@ class ConceptConfig:
     share: Float | None = setting(
         None,
         label="Fraction of epoch",
-        help="The concept fills this share of every epoch, however many images it has; its repeats then matter only "
-        "if all concepts have a share, for the length of an epoch. Empty: the repeats decide.",
+        help="Fraction of each epoch taken from this concept, regardless of its number of images. Overrides repeats, "
+        "which then matter only for the length of an epoch in which all concepts have a fraction. Empty: repeats "
+        "count.",
         group="data",
         empty_means="by repeats",
         gt=0,
@@ -380,8 +381,8 @@ class ConceptConfig:
     resolution: Int | None = setting(
         None,
         label="Resolution",
-        help="Of this concept's images. Empty: that of the data settings. A folder in two concepts trains in both of "
-        "their resolutions.",
+        help="Resolution of this concept's images. Empty: that of the data settings. A folder in two concepts is "
+        "trained at both of their resolutions.",
         group="data",
         unit="pixels",
         ge=8,
@@ -390,8 +391,8 @@ class ConceptConfig:
     )
     resolutions: list[Annotated[Int, Field(ge=8, le=MAX_SIDE)]] = setting(
         label="Multi-resolution",
-        help="Each time an image of this concept is shown, it is in one of these resolutions, drawn anew. Empty: the "
-        "resolution above, or the data settings.",
+        help="Each time an image of this concept is used, one of these resolutions is chosen at random. Empty: the "
+        "resolution above, or that of the data settings.",
         group="data",
         unit="pixels",
         importance="advanced",
@@ -401,8 +402,8 @@ class ConceptConfig:
         False,
         label="Regularization (class) images",
         also_called="reg_data_dir, class images, prior preservation, is_reg",
-        help="The images show what the model should not forget, not what it should learn. All such concepts "
-        "together are shown as often as all others; their repeats say how they share this.",
+        help="These images show what the model should not forget rather than what it should learn. All such concepts "
+        "together are used as often as all others together; their repeats divide this among them.",
         group="data",
         importance="advanced",
     )
@@ -410,7 +411,7 @@ class ConceptConfig:
         1.0,
         label="Loss weight",
         also_called="prior_loss_weight",
-        help="How strongly the concept's images count in the loss. 1 is normal, 0 has no effect on the model.",
+        help="Weight of the concept's images in the loss. 1 is normal, 0 has no effect on the model.",
         group="data",
         ge=0,
         le=1_000_000,
@@ -419,7 +420,7 @@ class ConceptConfig:
     validation: bool = setting(
         False,
         label="Validation only",
-        help="The images are never trained on: they show how well the model does on images it does not know.",
+        help="The images are never trained on; they are used to measure the validation loss.",
         group="data",
         importance="advanced",
     )

@@ -24,8 +24,8 @@ class DataConfig:
         512,
         label="Resolution",
         also_called="size, train_resolution",
-        help="Images are resized to about this many pixels squared. 512 for Stable Diffusion 1.x, 768 for 2.x, "
-        "1024 for XL and 3.",
+        help="Images are resized to about the area of a square with this side, in pixels. 512 for Stable Diffusion "
+        "1.x, 768 for 2.x, 1024 for XL and 3.",
         group="data",
         in_crash_report=True,
         unit="pixels",
@@ -34,8 +34,8 @@ class DataConfig:
     )
     resolutions: list[Annotated[Int, Field(ge=8, le=MAX_SIDE)]] = setting(
         label="Multi-resolution",
-        help="Each time an image is shown, it is in one of these resolutions, drawn anew; an epoch stays as long. "
-        "Empty: always the one above.",
+        help="Each time an image is used, one of these resolutions is chosen at random. The epoch length does not "
+        "change. Empty: always the one above.",
         group="data",
         unit="pixels",
         importance="advanced",
@@ -45,8 +45,8 @@ class DataConfig:
         1,
         label="Frames per clip",
         also_called="num_frames, target_frames, frame_buckets, video_length",
-        help="Above 1, the videos in the folders are trained, too, with at most this many frames; images stay clips of "
-        "one frame. A multiple of 4 plus 1 for Wan, of 8 plus 1 for LTX-Video: 17 learns a short motion.",
+        help="Above 1, videos in the folders are trained as clips of at most this many frames; images count as clips "
+        "of one frame. A multiple of 4 plus 1 for Wan, of 8 plus 1 for LTX-Video; 17 is enough for a short motion.",
         group="data",
         in_crash_report=True,
         ge=1,
@@ -57,8 +57,8 @@ class DataConfig:
         None,
         label="Frames per second",
         also_called="fps, target_fps, source_fps, frame_rate",
-        help="The rate at which videos are trained and samples are saved; the frames of another rate are chosen by "
-        "time. Empty: the model's own, such as 16 for Wan 2.1.",
+        help="Frame rate at which videos are trained and samples are saved. Videos with another rate are resampled. "
+        "Empty: the model's own, such as 16 for Wan 2.1.",
         empty_means="as the model",
         group="data",
         gt=0,
@@ -68,11 +68,11 @@ class DataConfig:
     )
     clips: Literal["start", "middle", "random", "chunks"] = setting(
         "start",
-        label="Clips of a longer video",
+        label="Clip extraction",
         also_called="frame_extraction, video_clip_mode, head, chunk",
-        help="Which part of a video that is longer than a clip is trained: its start, its middle, a part drawn by the "
-        "seed, or consecutive clips until less than a whole one is left. Each of them has the video's caption, or "
-        "that of its time: [0:03 - 0:06] in a caption starts that of a part.",
+        help="Which part of a video longer than a clip is used: its start, its middle, a random part, or consecutive "
+        "clips until less than a whole one is left. Each clip gets the video's caption, or the part of it for its "
+        "time: [0:03 - 0:06] in a caption starts such a part.",
         group="data",
         choice_labels={
             "start": "The start",
@@ -86,8 +86,8 @@ class DataConfig:
         0.0,
         label="Image to video",
         also_called="i2v, first_frame_conditioning_p, first frame",
-        help="Fraction of the clips of which the model is given the first frame, to learn how it goes on. 0 trains "
-        "text to video alone, 1 image to video alone; 0.5 keeps both.",
+        help="Fraction of clips trained as image-to-video, with the first frame as input. 0 trains only "
+        "text-to-video, 1 only image-to-video; 0.5 keeps both.",
         group="data",
         ge=0,
         le=1,
@@ -95,10 +95,10 @@ class DataConfig:
     )
     last_frame: Float = setting(
         0.0,
-        label="Last frame given",
+        label="Last-frame conditioning",
         also_called="flf2v, first and last frame, keyframes",
-        help="Fraction of the clips of which the model is given the last frame beside the first, to learn what comes "
-        "between. 0 trains it to go on from the first frame alone.",
+        help="Fraction of clips trained with both the first and the last frame as input, so the model learns what "
+        "happens in between. 0: only the first frame.",
         group="data",
         ge=0,
         le=1,
@@ -106,10 +106,10 @@ class DataConfig:
     )
     inpainting_shapes: Literal["mixed", "rectangles", "ellipses", "strokes"] = setting(
         "mixed",
-        label="Drawn masks",
+        label="Random mask shapes",
         also_called="random mask, mask shapes, inpainting mask",
-        help="What the masks of images without a mask file look like: one to three rectangles, ellipses or brush "
-        "strokes. Mixed: one of these kinds for each mask.",
+        help="Shapes of the random masks for images without a mask file: one to three rectangles, ellipses or brush "
+        "strokes. Mixed: a random kind for each mask.",
         group="data",
         choice_labels={
             "mixed": "Mixed",
@@ -123,8 +123,8 @@ class DataConfig:
         0.25,
         label="Whole image masked",
         also_called="mask everything, full mask probability",
-        help="Fraction of the samples without a mask file whose mask is the whole image, so that the model also paints "
-        "images from text alone. Stable Diffusion's inpainting models were made with 0.25.",
+        help="Fraction of the samples without a mask file whose mask covers the whole image, so the model still "
+        "learns to paint from text alone. Stable Diffusion's inpainting models were trained with 0.25.",
         group="data",
         ge=0,
         le=1,
@@ -134,8 +134,8 @@ class DataConfig:
         4,
         label="Cached masks per image",
         also_called="mask variations",
-        help="How many masks are drawn for each image without a mask file; for each, the masked image is encoded and "
-        "cached. Each time the image is used, one of them is drawn. 4 to 16; few images need more of them.",
+        help="Number of random masks for each image without a mask file. The masked image is encoded and cached for "
+        "each of them, and one is chosen each time the image is used. 4 to 16; use more for small datasets.",
         group="data",
         ge=1,
         le=10_000,
@@ -146,15 +146,15 @@ class DataConfig:
         True,
         label="Aspect ratio bucketing",
         also_called="enable_bucket, aspect_ratio_bucketing, ARB",
-        help="Train on several shapes, each image in the one nearest to its own. Off: every image is cropped to "
-        "a square, or to the width and height that are given.",
+        help="Train on several shapes; each image uses the one closest to its own. Off: every image is cropped to a "
+        "square, or to the width and height below.",
         group="data",
     )
     width: Int | None = setting(
         None,
         label="Width",
         also_called="fixed size, resolution 768x1024, train_width",
-        help="With the height: every image is trained in exactly this size. Empty: a square of the resolution.",
+        help="Together with the height, trains every image at exactly this size. Empty: a square of the resolution.",
         empty_means="square",
         group="data",
         unit="pixels",
@@ -167,7 +167,7 @@ class DataConfig:
         None,
         label="Height",
         also_called="train_height",
-        help="With the width: every image is trained in exactly this size. Empty: a square of the resolution.",
+        help="Together with the width, trains every image at exactly this size. Empty: a square of the resolution.",
         empty_means="square",
         group="data",
         unit="pixels",
@@ -181,7 +181,7 @@ class DataConfig:
         label="Bucket resolution steps",
         also_called="bucket_reso_steps",
         help="Widths and heights of the shapes are multiples of this. 64 suits every model; smaller steps crop less "
-        "and make more shapes.",
+        "but make more shapes.",
         group="data",
         unit="pixels",
         ge=8,
@@ -193,7 +193,7 @@ class DataConfig:
         2.0,
         label="Max aspect ratio",
         also_called="max_aspect_ratio",
-        help="Long side over short side of the most elongated shape; images beyond it are cropped. 2 is usual.",
+        help="Largest ratio of the long to the short side; more elongated images are cropped. 2 is usual.",
         group="data",
         ge=1,
         le=1000,
@@ -204,7 +204,7 @@ class DataConfig:
         None,
         label="Longest side",
         also_called="max_bucket_reso",
-        help="No shape has a longer side than this, whatever aspect ratio is allowed. Empty: the aspect ratio decides.",
+        help="Maximum length of a shape's longer side, whatever the aspect ratio. Empty: only the aspect ratio counts.",
         empty_means="by aspect ratio",
         group="data",
         unit="pixels",
@@ -217,8 +217,8 @@ class DataConfig:
         False,
         label="Don't upscale images",
         also_called="bucket_no_upscale",
-        help="An image that is smaller than its shape is trained in its own size, rounded down to whole steps, and not "
-        "enlarged, which would teach its blur. Many different sizes fill batches less well.",
+        help="Train images that are smaller than their shape at their own size, rounded down to whole steps, instead "
+        "of enlarging them, which would teach blur. Many different sizes fill batches less well.",
         group="data",
         importance="advanced",
         visible_when={".bucketing": [True]},
@@ -227,8 +227,7 @@ class DataConfig:
         0.0,
         label="Caption dropout",
         also_called="caption_dropout_rate, dropout_probability, unconditional",
-        help="Fraction of the samples that are trained without their caption, which keeps guidance working in long "
-        "trainings. 0 to 0.1.",
+        help="Fraction of samples trained without their caption, which keeps guidance working in long runs. 0 to 0.1.",
         group="data",
         ge=0,
         le=1,
@@ -238,8 +237,8 @@ class DataConfig:
         8,
         label="Cached tag shuffles",
         also_called="text_variations",
-        help="How many orders of each caption are made where tags are shuffled and captions are cached; every one is a "
-        "cache entry. While a text encoder trains each showing has an order of its own.",
+        help="Number of shuffled versions cached per caption, where tags are shuffled and captions are cached; each "
+        "is a cache entry. While a text encoder is trained, each use is shuffled again.",
         group="data",
         ge=1,
         le=1000,
@@ -249,8 +248,8 @@ class DataConfig:
         4,
         label="Cached augmentations per image",
         also_called="image_variations",
-        help="How many looks each image of a concept with augmentation has; every one is a cache entry. Each "
-        "showing draws one of them.",
+        help="Number of augmented versions cached per image in concepts with augmentation; each is a cache entry. One "
+        "of them is chosen each time the image is used.",
         group="data",
         ge=1,
         le=10_000,
@@ -260,8 +259,8 @@ class DataConfig:
         0.0,
         label="Validation split",
         also_called="validation_split, held out",
-        help="Fraction of the images that is never trained on, to see how well the model does on images it does not "
-        "know. Equal images stay together, and adding images moves none. 0 to 0.1.",
+        help="Fraction of the images that are held out from training to measure the validation loss. Identical images "
+        "stay together, and adding images doesn't change which ones are held out. 0 to 0.1.",
         group="data",
         ge=0,
         lt=1,
@@ -270,7 +269,7 @@ class DataConfig:
     max_unreadable_share: Float = setting(
         0.1,
         label="Max fraction of unreadable images",
-        help="Images that can't be read are listed and left out; a larger share than this stops the run.",
+        help="Images that can't be read are listed and skipped. If their fraction is larger than this, the run ends.",
         group="data",
         ge=0,
         le=1,
@@ -280,8 +279,8 @@ class DataConfig:
         2,
         label="Prefetch (steps)",
         also_called="dataloader_num_workers, max_data_loader_n_workers",
-        help="Batches of how many steps are loaded while the GPU works. 0 loads each when it is needed; 2 hides "
-        "most disks.",
+        help="Number of steps whose batches are loaded ahead while the GPU works. 0 loads each batch when it is "
+        "needed; 2 hides most disks.",
         group="data",
         unit="steps",
         ge=0,

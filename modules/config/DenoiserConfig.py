@@ -15,9 +15,9 @@ class DenoiserConfig(PartConfig):
         "both",
         label="Experts",
         also_called="high noise, low noise, transformer_2, dual model, moe",
-        help="Train both, or the one for high noise, which decides motion and composition, or the one for low noise, "
-        "which draws the details, on its own timesteps. A LoRA has a file for each. The other one is loaded only to "
-        "make samples.",
+        help="Train both experts, only the high-noise one, which decides motion and composition, or only the "
+        "low-noise one, which adds detail. Each is trained on its own timesteps and gets its own LoRA file. The other "
+        "one is loaded only for samples.",
         group="method",
         choice_labels={"both": "Both", "high": "High noise", "low": "Low noise"},
         visible_when={**TRAINED, "family": families_with(experts=True)},

@@ -16,8 +16,8 @@ class DiffusionConfig:
         "trained",
         label="Timestep distribution",
         also_called="timestep_sampling, weighting_scheme, timestep_distribution, heavy_tail, cos_map",
-        help="How often each amount of noise is trained. As the makers train: as in their training code or, where that "
-        "isn't public, as other trainers do. Sampling shift: logit-normal, shifted as in sampling; the same for most "
+        help="How often each noise level is trained. As the makers train: as in their training code or, where that "
+        "isn't public, as in other trainers. Sampling shift: logit-normal, shifted as in sampling; the same for most "
         "models, uniform for Stable Diffusion. What kohya's scripts and ai-toolkit call sigmoid is logit-normal here.",
         group="training",
         choice_labels={
@@ -58,7 +58,8 @@ class DiffusionConfig:
         8.0,
         label="Sigmoid scale",
         also_called="noising_weight",
-        help="How suddenly timesteps go from seldom to often. Positive trains noisy samples more, negative clean ones.",
+        help="Steepness of the transition from rarely to often trained timesteps. Positive favors noisy samples, "
+        "negative clean ones.",
         group="training",
         ge=-50,
         le=50,
@@ -69,7 +70,7 @@ class DiffusionConfig:
         0.5,
         label="Sigmoid bias",
         also_called="noising_bias",
-        help="Where timesteps go from seldom to often: 0 is no noise, 1 is noise alone.",
+        help="Position of the transition from rarely to often trained timesteps: 0 is no noise, 1 is pure noise.",
         group="training",
         ge=0,
         le=1,
@@ -79,7 +80,7 @@ class DiffusionConfig:
     beta_alpha: Float = setting(
         2.0,
         label="Beta distribution alpha",
-        help="Above 1 leaves out samples with almost no noise, below 1 prefers them.",
+        help="Above 1 avoids samples with almost no noise, below 1 favors them.",
         group="training",
         gt=0,
         le=100,
@@ -89,7 +90,7 @@ class DiffusionConfig:
     beta_beta: Float = setting(
         2.0,
         label="Beta distribution beta",
-        help="Above 1 leaves out samples of almost noise alone, below 1 prefers them.",
+        help="Above 1 avoids samples that are almost pure noise, below 1 favors them.",
         group="training",
         gt=0,
         le=100,
@@ -111,8 +112,8 @@ class DiffusionConfig:
         "none",
         label="Timestep shift",
         also_called="discrete_flow_shift, dynamic_timestep_shifting",
-        help="Moves the timesteps towards noise (factor above 1) or detail (below 1): by one factor, or by one that "
-        "grows with the image, with the numbers of the model.",
+        help="Shifts the timesteps toward noise (factor above 1) or detail (below 1): by a fixed factor, or by one "
+        "that grows with the image as the model's scheduler defines.",
         group="training",
         choice_labels={"none": "Off", "factor": "By a factor", "resolution": "By the image's size"},
         importance="advanced",
@@ -122,7 +123,7 @@ class DiffusionConfig:
         3.0,
         label="Shift value",
         also_called="discrete_flow_shift, timestep_shift, noising shift",
-        help="The factor by which the noise-to-image ratio is raised. 3 is what Stable Diffusion 3 is sampled with.",
+        help="Factor that multiplies the noise-to-image ratio. Stable Diffusion 3 is sampled with 3.",
         group="training",
         gt=0,
         le=100,
@@ -133,7 +134,7 @@ class DiffusionConfig:
         0,
         label="Min timestep",
         also_called="min_noising_strength",
-        help="Timesteps are pressed into the range from this one on. 0 is no noise.",
+        help="Lowest timestep to train. The distribution is rescaled to the range. 0 is no noise.",
         group="training",
         ge=0,
         le=999,
@@ -143,7 +144,7 @@ class DiffusionConfig:
         1000,
         label="Max timestep",
         also_called="max_noising_strength",
-        help="Timesteps are pressed into the range below this one. 1000 is noise alone.",
+        help="Timesteps stay below this one. The distribution is rescaled to the range. 1000 is pure noise.",
         group="training",
         ge=1,
         le=1000,
@@ -153,8 +154,8 @@ class DiffusionConfig:
         0.5,
         label="High-noise share",
         also_called="switch_boundary_every, high noise, low noise, boundary_ratio",
-        help="The share of the samples that trains the expert for high noise; the others train the one for low noise, "
-        "each at its own timesteps. Empty: by where the timesteps fall, so that the one for high noise gets a sixth.",
+        help="Fraction of samples that train the high-noise expert; the others train the low-noise one, each on its "
+        "own timesteps. Empty: according to the timestep distribution, which gives the high-noise expert a sixth.",
         group="training",
         gt=0,
         lt=1,
@@ -166,8 +167,8 @@ class DiffusionConfig:
         1.0,
         label="Guidance (embedded)",
         also_called="guidance_scale, flux_guidance_value",
-        help="The guidance scale that the model is told in training, where it takes one as an input, as FLUX.1 dev. "
-        "1 is usual, whatever samples are made with. Models without that input, such as FLUX.1 schnell, ignore it.",
+        help="The guidance scale given to the model in training, if it takes one as an input, like FLUX.1 dev. 1 is "
+        "usual, whatever samples are generated with. Models without that input, such as FLUX.1 schnell, ignore it.",
         group="training",
         ge=0,
         le=100,
@@ -178,8 +179,8 @@ class DiffusionConfig:
         0.0,
         label="Offset noise",
         also_called="noise_offset, offset_noise_weight",
-        help="Noise that is the same all over an image is added, so that the model learns very dark and very bright "
-        "images. 0 switches it off; 0.05 to 0.1 is usual.",
+        help="Adds a constant offset per channel to the noise, so the model can learn very dark or bright images. 0: "
+        "none; 0.05 to 0.1 is usual.",
         group="training",
         ge=0,
         le=1,
@@ -189,7 +190,7 @@ class DiffusionConfig:
         False,
         label="Random offset noise",
         also_called="noise_offset_random_strength",
-        help="The strength of the offset noise is drawn for each sample, from 0 to the value above.",
+        help="Choose the strength of the offset noise at random for each sample, from 0 to the value above.",
         group="training",
         importance="advanced",
     )
@@ -197,9 +198,9 @@ class DiffusionConfig:
         0.0,
         label="Adaptive offset noise",
         also_called="adaptive_noise_scale",
-        help="The strength of the offset noise of each channel grows by this, times the absolute mean of the image's "
-        "latents in that channel: more for images that are dark or bright. Below 0 it is less for them. 0 switches it "
-        "off; a tenth of the offset noise is usual.",
+        help="Increases the offset noise of each channel by this times the absolute mean of the image's latents in "
+        "that channel: more for dark or bright images. Negative values reduce it for them. 0: off; a tenth of the "
+        "offset noise is usual.",
         group="training",
         ge=-1,
         le=1,
@@ -207,10 +208,9 @@ class DiffusionConfig:
     )
     offset_noise_by_timestep: bool = setting(
         False,
-        label="Generalised offset noise",
+        label="Generalized offset noise",
         also_called="generalized_offset_noise, generalized offset noise",
-        help="The offset noise is full where there is noise alone, and almost gone where the image shows, so that "
-        "details suffer less. 0.02 is a start for its strength.",
+        help="Scales offset noise with the noise level, so details suffer less. 0.02 is a good start for its strength.",
         group="training",
         importance="advanced",
         visible_when={"family": families_with(objective="ddpm")},
@@ -219,8 +219,8 @@ class DiffusionConfig:
         0,
         label="Multires noise iterations",
         also_called="multires_noise_iterations, pyramid noise",
-        help="Adds noise of this many coarser resolutions, so that the model learns to change large areas, as in very "
-        "dark and very bright images. 0 switches it off; 6 to 10 is usual.",
+        help="Adds noise at this many coarser resolutions, so the model learns to change large areas, as in very dark "
+        "and very bright images. 0: none; 6 to 10 is usual.",
         group="training",
         ge=0,
         le=16,
@@ -230,7 +230,7 @@ class DiffusionConfig:
         0.3,
         label="Multires noise discount",
         also_called="multires_noise_discount",
-        help="How much weaker each coarser noise is than the one before. 0.1 to 0.3 for LoRA, up to 0.8 for full "
+        help="Strength of each coarser noise relative to the one before. 0.1 to 0.3 for LoRA, up to 0.8 for full "
         "fine-tunes on many images.",
         group="training",
         gt=0,
@@ -241,8 +241,8 @@ class DiffusionConfig:
         0.0,
         label="Input perturbation",
         also_called="ip_noise_gamma, perturbation_noise_weight",
-        help="The model sees a little more noise than it has to predict, as in sampling, where its own errors add up. "
-        "0 switches it off; 0.1 is usual.",
+        help="Adds a little more noise to the model's input than it has to predict, to simulate the model's own "
+        "errors in sampling. 0: none; 0.1 is usual.",
         group="training",
         ge=0,
         le=1,

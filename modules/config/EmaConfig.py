@@ -11,7 +11,8 @@ class EmaConfig:
         False,
         label="EMA",
         also_called="use_ema, exponential moving average",
-        help="Keep a running average of the trained weights and save that. Steadier results for a copy's memory.",
+        help="Keep a running average (EMA) of the trained weights and save it. Steadier results, at the cost of one "
+        "copy of these weights in memory.",
         group="training",
     )
     decay: Float = setting(
@@ -29,8 +30,8 @@ class EmaConfig:
         1,
         label="Update every",
         also_called="ema_update_step_interval",
-        help="The average takes the weights in once in so many steps, and then with as much weight as in all of them. "
-        "1 is exact; 10 saves time and hardly differs.",
+        help="Update the EMA every N steps; the decay is adjusted accordingly. 1 is exact; 10 saves time and makes "
+        "hardly any difference.",
         group="training",
         unit="steps",
         ge=1,
@@ -40,7 +41,7 @@ class EmaConfig:
     start_after: Int = setting(
         0,
         label="Start after",
-        help="Until so many steps are done the average is the weights as they are. 0 averages from the first step.",
+        help="Start averaging after this many steps. 0: from the first step.",
         group="training",
         unit="steps",
         ge=0,
@@ -50,7 +51,7 @@ class EmaConfig:
     sample: bool = setting(
         True,
         label="Sample with EMA weights",
-        help="Samples are made from the averaged weights. Off: from the weights as trained.",
+        help="Generate samples with the averaged weights. Off: with the trained weights.",
         group="training",
         importance="advanced",
         visible_when={".enabled": [True]},

@@ -10,15 +10,15 @@ class EmbeddingConfig:
     placeholder: Str = setting(
         "",
         label="Placeholder",
-        help="The new word, as it stands in the captions and later in prompts: lower-case, without spaces and unlike "
-        "any other word, such as my-cat-1.",
+        help="The new word as written in captions and prompts: lower-case, without spaces and unlike any existing "
+        "word, such as my-cat-1.",
         group="method",
     )
     vectors: Int = setting(
         1,
         label="Vectors",
-        help="How many vectors the word gets; each takes the place of one word in a prompt. 1 to 4 for a subject, up "
-        "to 8 for a style; more need more images.",
+        help="Number of vectors for the word; each takes up one token of a prompt. 1 to 4 for a subject, up to 8 for "
+        "a style; more vectors need more images.",
         group="method",
         ge=1,
         le=64,
@@ -26,20 +26,21 @@ class EmbeddingConfig:
     initial_text: Str = setting(
         "*",
         label="Initial text",
-        help="Words that come close to what the new word shall mean, such as cat. Its vectors start as theirs.",
+        help="Text whose embedding initializes the new word, close to its meaning, such as cat.",
         group="method",
     )
     file_name: Str = setting(
         "",
         label="File name",
-        help="Name of the embedding's file, which is the word to write in A1111 and ComfyUI. Empty: the placeholder.",
+        help="Name of the embedding's file, which is also the word to write in A1111 and ComfyUI. Empty: the "
+        "placeholder.",
         group="method",
     )
     preserve_norm: bool = setting(
         True,
         label="Preserve the norm",
-        help="Keep the vectors as long as the model's own words are on average, so that the new word does not drown "
-        "the rest of a prompt.",
+        help="Keep the vectors at the average norm of the model's own words, so the new word does not dominate the "
+        "prompt.",
         group="method",
         importance="advanced",
     )

@@ -20,10 +20,11 @@ class LoraConfig:
         next(iter(ADAPTERS)),
         label="Adapter",
         also_called="network_module, lycoris, algo, peft_type, locon",
-        help="LoRA suits most cases, and everything reads its files. LoHa learns more varied changes at the same size; "
-        "LoKr makes the smallest files. Both compute whole weights in each pass, which takes memory: use gradient "
-        "checkpointing. OFT rotates what layers give, which keeps more of the model. ComfyUI and Chorus read these "
-        "three, diffusers does not. IA3 only scales channels: the least to train, which only A1111 and Chorus read.",
+        help="LoRA suits most cases, and all programs read its files. LoHa learns more varied changes at the same "
+        "size; LoKr makes the smallest files. Both compute full weight matrices in each pass, which takes memory: use "
+        "gradient checkpointing. OFT rotates the outputs of layers, which preserves more of the model. ComfyUI and "
+        "Chorus read these three, diffusers does not. IA3 only scales channels and trains the fewest parameters; only "
+        "A1111 and Chorus read it.",
         group="method",
         choice_labels={facts.name: facts.label for facts in ADAPTERS.values()},
         importance="advanced",
@@ -33,7 +34,7 @@ class LoraConfig:
         label="Rank (network dim)",
         also_called="network_dim, lora_rank, r",
         help="Width of the adapter: how much it can learn, and how large its file is. 4 to 32 for a subject, up to "
-        "128 for a style of many images. Of OFT the size of a block, at most: 4 to 16 is usual.",
+        "128 for a style with many images. For OFT: maximum block size, 4 to 16 is usual.",
         group="method",
         ge=1,
         le=1_000_000,
@@ -42,8 +43,8 @@ class LoraConfig:
         16.0,
         label="Alpha",
         also_called="network_alpha, lora_alpha",
-        help="The adapter's output is multiplied by alpha / rank. Equal to the rank means a factor of 1; half of the "
-        "rank is a gentler choice.",
+        help="The adapter's output is multiplied by alpha / rank. Equal to the rank, the factor is 1; half the rank "
+        "makes training gentler.",
         group="method",
         gt=0,
         le=1_000_000,
@@ -53,8 +54,8 @@ class LoraConfig:
         0.0,
         label="Dropout",
         also_called="network_dropout, lora_dropout",
-        help="Fraction of the adapter's inputs left out at random in training, against overfitting. 0 switches it off; "
-        "0.05 to 0.1 is usual.",
+        help="Fraction of the adapter's inputs randomly dropped in training, against overfitting. 0: none; 0.05 to "
+        "0.1 is usual.",
         group="method",
         ge=0,
         lt=1,
@@ -64,8 +65,8 @@ class LoraConfig:
     rank_dropout: Float = setting(
         0.0,
         label="Rank dropout",
-        help="Fraction of the adapter's ranks left out at random in training, for each sample and layer, against "
-        "overfitting. 0 switches it off; 0.1 to 0.3 is usual.",
+        help="Fraction of the adapter's ranks randomly dropped in training, per sample and layer, against "
+        "overfitting. 0: none; 0.1 to 0.3 is usual.",
         group="method",
         ge=0,
         lt=1,
@@ -75,8 +76,8 @@ class LoraConfig:
     module_dropout: Float = setting(
         0.0,
         label="Module dropout",
-        help="Fraction of the layers whose adapter is left out at random in training, for each sample, against "
-        "overfitting. 0 switches it off; 0.1 to 0.3 is usual.",
+        help="Fraction of layers whose adapter is randomly skipped in training, per sample, against overfitting. 0: "
+        "none; 0.1 to 0.3 is usual.",
         group="method",
         ge=0,
         lt=1,
@@ -87,8 +88,8 @@ class LoraConfig:
         None,
         label="LoKr factor",
         also_called="factor, decompose_factor",
-        help="Size of the smaller of the two matrices, at most: the smaller, the larger the file. 4 to 16 is usual. "
-        "Empty: near the square root of the layer's size, for the smallest file.",
+        help="Maximum size of the smaller of the two matrices: the smaller it is, the larger the file. 4 to 16 is "
+        "usual. Empty: near the square root of the layer's size, for the smallest file.",
         group="method",
         empty_means="auto",
         ge=2,
@@ -99,7 +100,7 @@ class LoraConfig:
         False,
         label="LoKr: decompose both",
         also_called="decompose_both",
-        help="The smaller matrix is a product of two of the given rank, too, where that makes it smaller.",
+        help="Also make the smaller matrix a product of two matrices of the given rank where that saves parameters.",
         group="method",
         visible_when=adapters_with("lokr_decompose_both"),
         importance="advanced",
@@ -108,8 +109,8 @@ class LoraConfig:
         False,
         label="Tucker decomposition",
         also_called="use_tucker, use_cp, use_effective_conv2d",
-        help="Adapters of convolutions larger than 1 x 1 have a small kernel of their own: fewer weights at a high "
-        "rank.",
+        help="Give the adapters of convolutions larger than 1 x 1 a small kernel of their own: fewer weights at a "
+        "high rank.",
         group="method",
         visible_when={".targets": ["linear_conv"], **adapters_with("tucker")},
         importance="advanced",
@@ -118,7 +119,7 @@ class LoraConfig:
         False,
         label="Scale inputs",
         also_called="train_on_input",
-        help="Scale the inputs of the layers and not their outputs.",
+        help="Scale the inputs of the layers instead of their outputs.",
         group="method",
         visible_when=adapters_with("ia3_on_input"),
         importance="advanced",
@@ -127,8 +128,8 @@ class LoraConfig:
         None,
         label="Nested ranks (DyLoRA)",
         also_called="dylora, unit, block_size",
-        help="In training, only the first so many ranks take part, a multiple of this, drawn for each sample: the "
-        "adapter then also works if it is cut to a smaller rank. Empty: all ranks always do.",
+        help="DyLoRA block size: each sample trains a random number of leading ranks, a multiple of this, so the LoRA "
+        "can be truncated to a smaller rank later. Empty: always train all ranks.",
         group="method",
         ge=1,
         visible_when=adapters_with("nested_unit"),
@@ -139,8 +140,8 @@ class LoraConfig:
         1.0,
         label="LoRA+ ratio",
         also_called="loraplus_lr_ratio, loraplus_unet_lr_ratio, loraplus_text_encoder_lr_ratio, lora+",
-        help="The learning rate of the second matrix (B) of each adapter is this many times that of the first (A). 16 "
-        "is usual, with a lower learning rate; 1 trains both alike.",
+        help="Learning rate of the second matrix (B) of each adapter, as a multiple of that of the first (A). 16 is "
+        "usual, with a lower learning rate; 1 trains both alike.",
         group="method",
         ge=1,
         le=1_000_000,
@@ -151,8 +152,8 @@ class LoraConfig:
         None,
         label="Max norm",
         also_called="scale_weight_norms, max_norm_value",
-        help="After each step, the adapter of a layer is scaled down if the norm of its change of the weight is larger "
-        "than this, against overtraining. 1 is usual. Empty: no limit.",
+        help="After each step, scale down the adapter of a layer if its weight change has a larger norm than this, "
+        "against overtraining. 1 is usual. Empty: no limit.",
         group="method",
         gt=0,
         importance="advanced",
@@ -163,8 +164,8 @@ class LoraConfig:
         "attention",
         label="Target modules",
         also_called="target_modules, layer_filter",
-        help="Which layers get an adapter. Attention is enough for most subjects; more layers learn more and weigh "
-        "more.",
+        help="Layers that get an adapter. Attention is enough for most subjects; more layers learn more and make "
+        "larger files.",
         group="method",
         choice_labels={
             "attention": "Attention",
@@ -178,17 +179,17 @@ class LoraConfig:
         False,
         label="Train norm layers",
         also_called="train_norm",
-        help="Also train the weights and biases of the blocks' norm layers: little to train that shifts colors and "
-        "contrasts. Diffusers' format can't hold them; of other programs, ComfyUI reads the file.",
+        help="Also train the weights and biases of the blocks' norm layers: few parameters that shift colors and "
+        "contrasts. Diffusers' format can't store them; of other programs, ComfyUI reads the file.",
         group="method",
         importance="advanced",
     )
     layer_ranks: Str = setting(
         "",
-        label="Ranks of some layers",
+        label="Per-layer ranks (block dims)",
         also_called="block_dims, network_reg_dims, rank_pattern, rank per block",
-        help="Patterns of layers with their ranks, such as mid_block=32, up_blocks.*=8. The first one that matches a "
-        "layer counts; all others have the ranks above. A layer's output is multiplied by alpha / its rank.",
+        help="Ranks for layers whose names match a pattern, such as mid_block=32, up_blocks.*=8. The first matching "
+        "pattern counts; all other layers use the ranks above. A layer's output is multiplied by alpha / its rank.",
         group="method",
         importance="advanced",
     )
@@ -196,7 +197,7 @@ class LoraConfig:
         None,
         label="Convolution rank",
         also_called="conv_dim, locon",
-        help="Rank of the adapters of convolutions larger than 1 x 1. Less than for the other layers is usual, because "
+        help="Rank of the adapters of convolutions larger than 1 x 1. Usually lower than for other layers, because "
         "convolutions have more weights. Empty: the same rank.",
         group="method",
         ge=1,
@@ -209,7 +210,7 @@ class LoraConfig:
         None,
         label="Convolution alpha",
         also_called="conv_alpha, locon",
-        help="Alpha of the adapters of convolutions larger than 1 x 1; their output is multiplied by it, divided by "
+        help="Alpha of the adapters of convolutions larger than 1 x 1; their output is multiplied by this alpha / "
         "their rank. Empty: the same alpha.",
         group="method",
         gt=0,
@@ -222,8 +223,8 @@ class LoraConfig:
         False,
         label="DoRA",
         also_called="dora_wd, use_dora, lora_decompose",
-        help="Train the length of each row of the weights apart from its direction. Learns more at a low rank, takes "
-        "about a third longer; of other programs' own formats only ComfyUI's holds it.",
+        help="Train the magnitude of each row of the weights separately from its direction. Learns more at a low rank "
+        "and takes about a third longer; of other programs' own formats, only ComfyUI's can store it.",
         group="method",
         visible_when=adapters_with("dora"),
         importance="advanced",
@@ -232,8 +233,8 @@ class LoraConfig:
         False,
         label="Rank-stabilized (rsLoRA)",
         also_called="use_rslora, rank-stabilised",
-        help="Multiply the adapter's output by alpha / sqrt(rank), so that a high rank learns as fast as a low one. "
-        "With alpha equal to the rank that is much: use alpha near the rank's square root.",
+        help="Multiply the adapter's output by alpha / sqrt(rank), so that high ranks learn as fast as low ones. "
+        "Choose an alpha near the square root of the rank: alpha equal to the rank is too much.",
         group="method",
         visible_when=adapters_with("rslora"),
         importance="advanced",
@@ -242,7 +243,7 @@ class LoraConfig:
         None,
         label="Embedding learning rate",
         also_called="embedding_learning_rate, pivotal tuning",
-        help="Learning rate of the new words beside that of the LoRA, usually 10 to 50 times as high. Empty: the same.",
+        help="Learning rate of the new words, usually 10 to 50 times that of the LoRA. Empty: the same.",
         group="method",
         gt=0,
         le=1000,
@@ -251,11 +252,11 @@ class LoraConfig:
     )
     start_from: Str = setting(
         "",
-        label="Resume from LoRA file",
+        label="Initial LoRA weights",
         also_called="network_weights, lora_model_name",
-        help="A file in the format of diffusers, kohya or LyCORIS, to train on instead of a new adapter. Its rank, "
-        "alpha and layers are kept; the settings above are for parts that it does not hold. Where a loss holds to what "
-        "the model predicted before the training, that is the base without this LoRA. Empty: a new one.",
+        help="A LoRA file in the format of diffusers, kohya or LyCORIS to continue from instead of a new adapter. Its "
+        "rank, alpha and layers are kept; the settings above apply to components that it doesn't contain. "
+        "Prior-preservation losses compare with the base model without this LoRA. Empty: a new one.",
         group="method",
         format="file",
         scope="machine",

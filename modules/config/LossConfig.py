@@ -17,8 +17,7 @@ class LossConfig:
         1.0,
         label="MSE weight",
         also_called="loss_type l2, mse_strength",
-        help="The shares of all errors add up: squared, absolute, Huber, smooth L1 and log-cosh. Models are made "
-        "with 1 here and 0 for the others.",
+        help="Weight of the mean squared error. Loss terms are summed; 1 here and 0 elsewhere is standard.",
         group="training",
         ge=0,
         le=1_000_000,
@@ -28,7 +27,7 @@ class LossConfig:
         0.0,
         label="MAE weight",
         also_called="loss_type l1, mae_strength",
-        help="Heeds large errors less than the squared error does.",
+        help="Weight of the mean absolute error, which is less sensitive to outliers.",
         group="training",
         ge=0,
         le=1_000_000,
@@ -38,7 +37,8 @@ class LossConfig:
         0.0,
         label="Huber weight",
         also_called="loss_type huber, huber_strength",
-        help="Squared where the error is small, absolute where it is large: a few bad images do less harm.",
+        help="Weight of the Huber loss: squared for small errors, absolute for large ones, so a few bad images do "
+        "less harm.",
         group="training",
         ge=0,
         le=1_000_000,
@@ -48,7 +48,8 @@ class LossConfig:
         0.0,
         label="Smooth L1 weight",
         also_called="loss_type smooth_l1",
-        help="The Huber error divided by its threshold: absolute errors count the same whatever the threshold is.",
+        help="Weight of the smooth L1 loss: the Huber loss divided by its threshold, so absolute errors count the "
+        "same for any threshold.",
         group="training",
         ge=0,
         le=1_000_000,
@@ -58,7 +59,7 @@ class LossConfig:
         0.1,
         label="Huber threshold",
         also_called="huber_c",
-        help="From about this error on the Huber error is absolute; with a schedule, at the noisiest timestep.",
+        help="Error from which the Huber loss is absolute; with a schedule, at the noisiest timestep.",
         group="training",
         gt=0,
         le=1,
@@ -68,7 +69,7 @@ class LossConfig:
         "constant",
         label="Huber schedule",
         also_called="huber_schedule",
-        help="Whether the threshold depends on the noise: exponential and SNR keep the squared error for nearly clean "
+        help="How the threshold depends on the noise: exponential and SNR keep the squared error for nearly clean "
         "samples, which teach details.",
         group="training",
         choice_labels={"constant": "Constant", "exponential": "Exponential", "snr": "SNR"},
@@ -78,7 +79,7 @@ class LossConfig:
         0.0,
         label="Log-cosh weight",
         also_called="log_cosh_strength",
-        help="Half the squared error where the error is small, absolute where it is far above 1.",
+        help="Weight of the log-cosh loss: half the squared error for small errors, absolute for those far above 1.",
         group="training",
         ge=0,
         le=1_000_000,
@@ -88,8 +89,8 @@ class LossConfig:
         "constant",
         label="Loss weighting",
         also_called="loss_weight_fn, debiased_estimation_loss, scale_v_pred_loss_like_noise_pred",
-        help="How much each timestep counts. Min-SNR, debiased and P2 are for Stable Diffusion 1, 2 and XL, the sigma "
-        "weights and cosmap for flow models such as Stable Diffusion 3.",
+        help="Weight of each timestep in the loss. Min-SNR, debiased and P2 are for Stable Diffusion 1, 2 and XL, the "
+        "sigma weights and cosmap for flow models such as Stable Diffusion 3.",
         group="training",
         choice_labels={
             "constant": "Constant",
@@ -106,7 +107,7 @@ class LossConfig:
         5.0,
         label="Min-SNR gamma",
         also_called="min_snr_gamma",
-        help="Samples whose signal-to-noise ratio is above this count less. 5 is usual.",
+        help="Samples with a signal-to-noise ratio above this count less. 5 is usual.",
         group="training",
         gt=0,
         le=1_000_000,
@@ -117,7 +118,7 @@ class LossConfig:
         1.0,
         label="P2 gamma",
         also_called="loss_weight_strength",
-        help="How much less samples with little noise count. 0.5 to 1 is usual.",
+        help="How much samples with little noise are weighted down. 0.5 to 1 is usual.",
         group="training",
         gt=0,
         le=1000,
@@ -126,10 +127,10 @@ class LossConfig:
     )
     debiased_v: Literal["paper", "onetrainer", "kohya"] = setting(
         "paper",
-        label="Debiased with v",
+        label="Debiased weighting (v-prediction)",
         also_called="debiased_estimation_loss",
-        help="What debiased estimation is for models that predict v. Paper: the same mistake counts as with epsilon. "
-        "OneTrainer: 1 / sqrt(SNR + 1). kohya: 1 / (SNR + 1).",
+        help="Formula of debiased estimation for v-prediction models. Paper: an error counts the same as with "
+        "epsilon. OneTrainer: 1 / sqrt(SNR + 1). kohya: 1 / (SNR + 1).",
         group="training",
         choice_labels={"paper": "As in the paper", "onetrainer": "As OneTrainer", "kohya": "As kohya"},
         importance="advanced",
@@ -139,14 +140,14 @@ class LossConfig:
         False,
         label="Masked training",
         also_called="masked_loss, alpha_mask",
-        help="Learns only the white parts of a mask image beside each image: for cat.jpg, cat-mask.png, "
-        "cat_mask.png, cat.mask.png or cat-masklabel.png. Images without one are learnt whole.",
+        help="Train only the white parts of a mask image next to each image: for cat.jpg, cat-mask.png, cat_mask.png, "
+        "cat.mask.png or cat-masklabel.png. Images without a mask are trained in full.",
         group="training",
     )
     unmasked_probability: Float = setting(
         0.1,
         label="Fraction without mask",
-        help="This share of the samples is trained whole, so that the model keeps seeing what surrounds the subject.",
+        help="Fraction of samples that ignore their mask, so the model still sees what surrounds the subject.",
         group="training",
         ge=0,
         le=1,
@@ -155,7 +156,7 @@ class LossConfig:
     unmasked_weight: Float = setting(
         0.1,
         label="Unmasked weight",
-        help="How much the black parts of a mask count. 0 leaves them out, 1 ignores the mask.",
+        help="Weight of the black parts of a mask. 0 leaves them out, 1 ignores the mask.",
         group="training",
         ge=0,
         le=1,
@@ -164,7 +165,7 @@ class LossConfig:
     normalize_masked_area_loss: bool = setting(
         False,
         label="Normalize by mask area",
-        help="Divides the loss by the area of the mask, so that images with a small subject count as much as others.",
+        help="Divide the loss by the area of the mask, so images with a small subject count as much as others.",
         group="training",
         importance="advanced",
         visible_when=MASKED,
@@ -172,8 +173,8 @@ class LossConfig:
     masked_prior_preservation_weight: Float = setting(
         0.0,
         label="Unmasked prior preservation",
-        help="Outside the mask the model is held to what it predicted before the training, with this weight. 0 "
-        "switches it off; 1 is usual. LoRA only; costs a second pass.",
+        help="Weight of a loss that keeps the predictions outside the mask at those of the model before training. 0: "
+        "off; 1 is usual. LoRA only; costs a second pass.",
         group="training",
         ge=0,
         le=1_000_000,
@@ -182,9 +183,9 @@ class LossConfig:
     )
     prior_by_frozen_model: bool = setting(
         False,
-        label="Regularize towards the base model",
-        help="Regularization images hold the model to what it predicted before the training, not to the images "
-        "themselves. LoRA only; costs a second pass for batches with such images.",
+        label="Regularize toward the base model",
+        help="Regularization images keep the model at its predictions from before training instead of training it on "
+        "the images themselves. LoRA only; costs a second pass for batches with such images.",
         group="training",
         importance="advanced",
         visible_when=KEEPS_OLD_MODEL,
@@ -193,8 +194,8 @@ class LossConfig:
         False,
         label="Differential output preservation",
         also_called="diff_output_preservation, DOP, blank prompt preservation",
-        help="Holds the model to what it predicted before the training where a caption has the class in place of the "
-        "trigger word, so that only the trigger word changes its images. LoRA only; two further passes per batch.",
+        help="Keep the model's predictions from before training for captions in which the class word replaces the "
+        "trigger word, so only the trigger word changes its images. LoRA only; two extra passes per batch.",
         group="training",
         importance="advanced",
         visible_when=KEEPS_OLD_MODEL,
@@ -203,7 +204,7 @@ class LossConfig:
         1.0,
         label="Output preservation weight",
         also_called="diff_output_preservation_multiplier",
-        help="How much this counts beside the images themselves. 1 is usual.",
+        help="Weight of this loss relative to that of the images. 1 is usual.",
         group="training",
         gt=0,
         le=1_000_000,

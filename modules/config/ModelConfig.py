@@ -25,8 +25,8 @@ class ModelConfig:
         "",
         label="Base model",
         also_called="pretrained_model_name_or_path, checkpoint, base_model_name",
-        help="The model to start from: a diffusers folder, a .safetensors file or a name on the Hugging Face Hub, "
-        "with @REVISION behind it if wanted.",
+        help="The model to start from: a diffusers folder, a .safetensors file or a model on the Hugging Face Hub, "
+        "optionally followed by @REVISION.",
         group="model",
         format="file_or_folder",
         scope="machine",
@@ -36,8 +36,8 @@ class ModelConfig:
     config_folder: Str = setting(
         "",
         label="Diffusers config folder",
-        help="A diffusers folder whose configuration files and tokenizer describe a .safetensors base model. "
-        "Needed only without internet.",
+        help="A diffusers folder with the configuration files and tokenizer for a .safetensors base model. Needed "
+        "only without internet access.",
         group="model",
         format="folder",
         scope="machine",
@@ -47,11 +47,11 @@ class ModelConfig:
     )
     vae: Str = setting(
         "",
-        label="Other VAE",
+        label="VAE override",
         also_called="vae, vae_override",
-        help="A VAE in place of the base model's, as a folder, a .safetensors file or a name on the Hugging Face Hub, "
-        "NAMESPACE/MODEL. It has to be of the same kind. A whole model is saved with it; "
-        "generate images of a LoRA with the same one.",
+        help="A VAE to use instead of the base model's: a folder, a .safetensors file or a model on the Hugging Face "
+        "Hub, NAMESPACE/MODEL. It must be of the same kind. A full model is saved with it; use the same one to "
+        "generate images with a LoRA.",
         group="model",
         format="file_or_folder",
         empty_means="that of the base model",
@@ -62,12 +62,12 @@ class ModelConfig:
     )
     denoiser: Str = setting(
         "",
-        label="Other denoiser",
+        label="Transformer / U-Net override",
         also_called="transformer_model, unet_path, dit, transformer override, gguf",
-        help="A .safetensors or .gguf file with the transformer or U-Net alone, as ComfyUI loads it, in place of the "
-        "base model's; the rest comes from the base model. On the Hugging Face Hub: NAMESPACE/MODEL/FILE. For a model "
-        "with two experts, this is the high-noise one. A "
-        "GGUF file stays quantized, for LoRAs and embeddings. Generate images of a LoRA with the same one.",
+        help="A .safetensors or .gguf file with only the transformer or U-Net, in ComfyUI's layout, to use instead of "
+        "the base model's; everything else comes from the base model. On the Hugging Face Hub: NAMESPACE/MODEL/FILE. "
+        "For a model with two experts, this is the high-noise one. A GGUF file stays quantized and can train LoRAs "
+        "and embeddings. Use the same file to generate images with a LoRA.",
         group="model",
         format="file",
         empty_means="that of the base model",
@@ -79,10 +79,11 @@ class ModelConfig:
     )
     denoiser_2: Str = setting(
         "",
-        label="Other low-noise expert",
+        label="Low-noise expert override",
         also_called="transformer_2, low noise model, second expert, gguf",
-        help="A .safetensors or .gguf file with the low-noise expert alone, in place of the base model's; the setting "
-        "above has the high-noise one. Either can be given alone, but GGUF files only for both experts.",
+        help="A .safetensors or .gguf file with only the low-noise expert, to use instead of the base model's; the "
+        "setting above is for the high-noise one. Either can be given alone, except that GGUF files are needed for "
+        "both or neither.",
         group="model",
         format="file",
         empty_means="that of the base model",
@@ -93,11 +94,11 @@ class ModelConfig:
         visible_when={"family": families_with(experts=True), "method": WITH_DENOISER},
     )
     text_encoders: list[Str] = setting(
-        label="Other text encoders",
+        label="Text encoder override",
         also_called="clip_l, clip_g, t5xxl, t5xxl_path, text_encoder_path, qwen_2.5_vl, umt5, gemma, mistral, clip",
-        help="A .safetensors file for each text encoder, as ComfyUI loads them, in place of the base model's; which "
-        "encoder a file has is told by its tensors, and those that are not given come from the base model. On the "
-        "Hugging Face Hub: NAMESPACE/MODEL/FILE. Generate images of a LoRA with the same ones.",
+        help="A .safetensors file for each text encoder, in ComfyUI's layout, to use instead of the base model's. "
+        "Which encoder a file contains is read from its tensors; encoders without a file come from the base model. On "
+        "the Hugging Face Hub: NAMESPACE/MODEL/FILE. Use the same files to generate images with a LoRA.",
         group="model",
         default_factory=list,
         format="file",
@@ -112,8 +113,8 @@ class ModelConfig:
         "",
         label="Training adapter",
         also_called="assistant_lora_path, assistant LoRA, de-distill, dedistill",
-        help="A LoRA file that the denoiser has while it trains, and neither in samples nor in what is saved. Made for "
-        "distilled models, which would otherwise unlearn how to sample in few steps.",
+        help="A LoRA that is active during training only, not in samples or saved models. For distilled models, which "
+        "would otherwise lose their ability to sample in few steps.",
         group="model",
         format="file",
         empty_means="none",
@@ -127,7 +128,8 @@ class ModelConfig:
         "auto",
         label="Prediction type",
         also_called="v_parameterization, v2",
-        help="What the denoiser predicts. Auto reads it from the base model; set it if a single file doesn't say so.",
+        help="What the denoiser predicts. Auto reads it from the base model; set it if a single file doesn't contain "
+        "it.",
         group="model",
         kept_as="its prediction type",
         kept_while=("model.base",),
@@ -139,8 +141,8 @@ class ModelConfig:
         False,
         label="Zero terminal SNR",
         also_called="zero_terminal_snr, rescale_noise_scheduler_to_zero_terminal_snr",
-        help="The noisiest timestep is noise alone, as in sampling: models learn very dark and very bright images. "
-        "Only for models that predict v; the saved model's scheduler says so.",
+        help="Makes the last timestep pure noise, as in sampling, so the model learns very dark and very bright "
+        "images. Only for v-prediction models; it is saved in the model's scheduler.",
         group="model",
         importance="advanced",
         visible_when=DDPM,
@@ -149,8 +151,8 @@ class ModelConfig:
         1,
         label="CLIP skip",
         also_called="clip_skip, text_encoder_layer_skip",
-        help="Which of the last layers of the CLIP text encoders the denoiser gets: 1 is the model's own, 2 the one "
-        "before, as many anime models were made. Generate images with the same value.",
+        help="Which layer of the CLIP text encoders is used: 1 is the model's default, 2 the layer before it, as most "
+        "anime models expect. Generate images with the same value.",
         group="model",
         ge=1,
         le=12,
@@ -158,10 +160,10 @@ class ModelConfig:
         visible_when={"family": families_with(skips_layers=True), "method": WITH_DENOISER},
     )
     clip_skips: list[Annotated[Int, Field(ge=1, le=12)]] = setting(
-        label="CLIP skip of single encoders",
+        label="CLIP skip per encoder",
         also_called="text_encoder_layer_skip, text_encoder_2_layer_skip",
-        help="The same for the CLIP text encoders one by one, in models that have several: the first is that of number "
-        "1. Those that are left out have the value above. Empty: all have it.",
+        help="CLIP skip for each CLIP text encoder, starting with number 1, for models that have several. Encoders "
+        "without a value use the one above. Empty: all use it.",
         group="model",
         default_factory=list,
         importance="advanced",
@@ -171,9 +173,9 @@ class ModelConfig:
         1,
         label="Text chunks (75 tokens each)",
         also_called="max_token_length, 150, 225, long captions, long prompts",
-        help="CLIP text encoders take 75 tokens; longer captions and prompts are cut off. With 2 or 3, up to 150 or "
-        "225 tokens are encoded in chunks of 75, and shorter texts are padded to that length. ComfyUI and A1111 encode "
-        "long prompts in the same way.",
+        help="CLIP text encoders read 75 tokens; longer captions and prompts are cut off. With 2 or 3, up to 150 or "
+        "225 tokens are encoded in chunks of 75, and shorter texts are padded to that length. ComfyUI and A1111 "
+        "encode long prompts in the same way.",
         group="model",
         ge=1,
         le=3,
@@ -182,10 +184,11 @@ class ModelConfig:
     )
     word_weights: bool = setting(
         False,
-        label="Weighted words",
+        label="Prompt weighting (word:1.2)",
         also_called="weighted_captions, prompt weighting, emphasis",
-        help="(word:1.2) in captions and prompts makes a word count more and (word:0.8) less, (word) is 1.1 and [word] "
-        "1 / 1.1, as in A1111. Write \\( and \\) for brackets that are meant as such. Off: brackets are plain text.",
+        help="In captions and prompts, (word:1.2) increases the weight of a word and (word:0.8) reduces it; (word) "
+        "means 1.1 and [word] 1 / 1.1, as in A1111. Write \\( and \\) for literal brackets. Off: brackets are "
+        "ordinary text.",
         group="model",
         importance="advanced",
         visible_when={"family": families_with(takes_chunks=True), "method": WITH_DENOISER},
@@ -194,17 +197,17 @@ class ModelConfig:
         "float32",
         label="Weight precision",
         also_called="full_bf16, full_fp16, torch_dtype",
-        help="Precision in which the model's weights are held. float32 is safest; bfloat16 halves the memory of "
-        "weights that are not trained, as with LoRA.",
+        help="Data type of the model's weights in memory. float32 is safest; bfloat16 halves the memory of weights "
+        "that are not trained, as with LoRA.",
         group="model",
         in_crash_report=True,
     )
     denoiser_quantization: Literal[tuple(QUANTIZATION_LABELS)] = setting(  # type: ignore[valid-type] # as in the table
         "none",
-        label="Quantize denoiser",
-        help="Hold the frozen layers of the denoiser in 8 or 4 bits while a LoRA or an embedding trains. int8 takes "
-        "half the memory of bfloat16 and is nearly exact; nf4 takes little more than a quarter and needs the package "
-        "bitsandbytes.",
+        label="Quantize U-Net / transformer",
+        help="Keep the frozen layers of the U-Net or transformer in 8 or 4 bits while a LoRA or an embedding is "
+        "trained. int8 takes half the memory of bfloat16 and is nearly exact; nf4 takes a little more than a quarter "
+        "and needs the package bitsandbytes.",
         group="model",
         in_crash_report=True,
         choice_labels=QUANTIZATION_LABELS,
@@ -212,8 +215,8 @@ class ModelConfig:
     text_encoder_quantization: Literal[tuple(QUANTIZATION_LABELS)] = setting(  # type: ignore[valid-type] # as in the table
         "none",
         label="Quantize text encoders",
-        help="The same for the text encoders, for models whose text encoder does not fit on the GPU. Captions are "
-        "encoded again when it changes.",
+        help="Keep the text encoders in 8 or 4 bits, for models whose text encoder does not fit on the GPU. Changing "
+        "this encodes all captions again.",
         group="model",
         in_crash_report=True,
         choice_labels=QUANTIZATION_LABELS,
@@ -222,7 +225,7 @@ class ModelConfig:
         "no",
         label="Mixed precision",
         also_called="autocast, train_dtype, amp",
-        help="Precision of the computation where it is safe to lower it. bf16 is good on recent GPUs, fp16 on older "
+        help="Data type of computations that can safely use a lower precision. bf16 suits recent GPUs, fp16 older "
         "ones.",
         group="model",
         in_crash_report=True,
@@ -231,8 +234,8 @@ class ModelConfig:
     tf32: bool = setting(
         True,
         label="TF32",
-        help="Let NVIDIA GPUs since Ampere multiply float32 matrices in TF32, several times faster, with 10 bits of "
-        "precision in place of 23. Off: exact float32, in convolutions too.",
+        help="Let NVIDIA GPUs (Ampere and newer) multiply float32 matrices in TF32: several times faster, with a "
+        "10-bit instead of a 23-bit mantissa. Off: exact float32, in convolutions as well.",
         group="model",
         importance="advanced",
     )
@@ -240,8 +243,8 @@ class ModelConfig:
         False,
         label="Gradient checkpointing",
         also_called="activation checkpointing, vram, memory",
-        help="Computes activations a second time instead of keeping them: needs far less memory and about a third "
-        "more time.",
+        help="Recompute activations in the backward pass instead of storing them: needs far less memory and takes "
+        "about a third longer.",
         group="model",
         in_crash_report=True,
     )
@@ -249,8 +252,8 @@ class ModelConfig:
         False,
         label="Activation offloading",
         also_called="activation_cpu_offloading, cpu_offload_checkpointing, offload activations, vram, memory",
-        help="Moves what gradient checkpointing keeps of the denoiser's blocks to system memory until the backward "
-        "pass, in the background: for long videos, large images and large batches. Changes no result.",
+        help="Move the activations that gradient checkpointing keeps to system memory until the backward pass, in the "
+        "background. For long videos, large images and large batches. Doesn't change the result.",
         group="model",
         in_crash_report=True,
         visible_when={"method": WITH_DENOISER},
@@ -259,9 +262,9 @@ class ModelConfig:
         0,
         label="Blocks to swap",
         also_called="blocks_to_swap, layer_offload_fraction, block swapping, layer offloading, cpu offload, vram",
-        help="How many of the denoiser's blocks stay in system memory and are copied to the GPU each time they run, "
-        "for models that don't fit. 0: none. Empty: as many as needed. Needs gradient checkpointing and changes no "
-        "result.",
+        help="Number of transformer or U-Net blocks that stay in system memory and are copied to the GPU each time "
+        "they run, for models that don't fit. 0: none. Empty: as many as needed. Needs gradient checkpointing; "
+        "doesn't change the result.",
         group="model",
         empty_means="auto",
         in_crash_report=True,
@@ -273,8 +276,8 @@ class ModelConfig:
         "off",
         label="torch.compile",
         also_called="torch_compile, dynamo_backend",
-        help="Let torch compile the denoiser's repeated blocks: the first steps take a minute or two, the others are "
-        "faster. Changes no result beyond rounding.",
+        help="Compile the repeated blocks of the U-Net or transformer with torch: the first steps take a minute or "
+        "two, all others are faster. The result changes only by rounding.",
         group="model",
         choice_labels={"off": "Off", "blocks": "Repeated blocks"},
         importance="advanced",
@@ -284,9 +287,9 @@ class ModelConfig:
         "auto",
         label="Attention",
         also_called="attn_mode, attention_mechanism, attention_backend, sdpa, flash attention, xformers, cudnn",
-        help="What computes attention on NVIDIA GPUs. PyTorch: its flash or memory-efficient kernels. cuDNN: takes "
-        "half their time on H100, H200 and B200, in bf16 or fp16; experimental, because it misreads gradients that are "
-        "not laid out like its outputs, so that Chorus has to rearrange them. Auto: PyTorch.",
+        help="Kernels for attention on NVIDIA GPUs. PyTorch: its flash or memory-efficient kernels. cuDNN: half the "
+        "time on H100, H200 and B200, in bf16 or fp16; experimental, because it misreads gradients whose layout "
+        "differs from that of its outputs, so Chorus rearranges them. Auto: PyTorch.",
         group="model",
         in_crash_report=True,
         choice_labels={"auto": "Auto", "sdpa": "PyTorch", "cudnn": "cuDNN"},
@@ -296,7 +299,7 @@ class ModelConfig:
         True,
         label="Channels-last memory",
         also_called="opt_channels_last",
-        help="Memory layout that makes convolutions faster on most GPUs. Changes no result beyond rounding.",
+        help="Memory layout that makes convolutions faster on most GPUs. The result changes only by rounding.",
         group="model",
         importance="advanced",
     )

@@ -15,9 +15,9 @@ class OptimizerConfig:
     name: Literal[tuple(OPTIMIZERS)] = setting(  # type: ignore[valid-type] # the names are those of the table
         next(iter(OPTIMIZERS)),
         label="Optimizer",
-        help="AdamW suits most runs. Adafactor, CAME (with a warm-up) and the 8-bit ones need less memory, Prodigy "
-        "finds the size of its steps by itself, and the schedule-free AdamW needs no schedule. Other: some 80 more, "
-        "such as Muon, Adan, ADOPT, and Adam with D-Adaptation.",
+        help="AdamW suits most runs. Adafactor, CAME (with a warm-up) and the 8-bit optimizers need less memory, "
+        "Prodigy finds its own step size, and schedule-free AdamW needs no schedule. Other: about 80 more, such as "
+        "Muon, Adan, ADOPT, and Adam with D-Adaptation.",
         group="optimizer",
         in_crash_report=True,
         choice_labels={facts.name: facts.label for facts in OPTIMIZERS.values()},
@@ -26,7 +26,7 @@ class OptimizerConfig:
         "Muon",
         label="Other optimizer",
         also_called="optimizer_type",
-        help="A class of the package pytorch-optimizer. Its documentation says what each is good at.",
+        help="A class of the package pytorch-optimizer. Its documentation describes each one.",
         group="optimizer",
         in_crash_report=True,
         visible_when=optimizers_with("other_name"),
@@ -35,8 +35,8 @@ class OptimizerConfig:
         "",
         label="Arguments",
         also_called="optimizer_args",
-        help="Arguments of this class, as in: momentum=0.9, nesterov=False. What is left out has the package's "
-        "default; learning rate and weight decay are those below.",
+        help="Arguments for this class, such as: momentum=0.9, nesterov=False. Others keep the package's defaults; "
+        "learning rate and weight decay are set below.",
         group="optimizer",
         visible_when=optimizers_with("other_name"),
     )
@@ -44,8 +44,8 @@ class OptimizerConfig:
         1e-4,
         label="Learning rate",
         also_called="lr",
-        help="Size of the steps. 1e-4 for LoRA, 1e-5 or less for a full fine-tune; a third of that for Lion, 1.0 for "
-        "Prodigy, a hundred times more for SGD.",
+        help="Step size. 1e-4 for LoRA, 1e-5 or less for a full fine-tune; a third of that for Lion, 1.0 for Prodigy, "
+        "a hundred times more for SGD.",
         group="optimizer",
         gt=0,
         le=1000,
@@ -53,7 +53,7 @@ class OptimizerConfig:
     beta1: Float = setting(
         0.9,
         label="Beta 1",
-        help="Memory of the running mean of the gradients. 0.9 is good almost always.",
+        help="Decay of the running mean of the gradients (first moment). 0.9 is almost always good.",
         group="optimizer",
         ge=0,
         lt=1,
@@ -63,8 +63,8 @@ class OptimizerConfig:
     beta2: Float = setting(
         0.999,
         label="Beta 2",
-        help="Memory of the running mean of the squared gradients. 0.999 is usual; 0.99 forgets faster and is what "
-        "Lion was published with.",
+        help="Decay of the running mean of the squared gradients (second moment). 0.999 is usual; 0.99 forgets faster "
+        "and is the published value for Lion.",
         group="optimizer",
         ge=0,
         lt=1,
@@ -74,7 +74,8 @@ class OptimizerConfig:
     eps: Float = setting(
         1e-8,
         label="Epsilon",
-        help="Keeps the division by the squared gradients' root finite. 1e-8; larger values damp rare weights.",
+        help="Added to the denominator to keep the division finite. 1e-8 is usual; larger values dampen updates of "
+        "weights with small gradients.",
         group="optimizer",
         gt=0,
         le=1,
@@ -85,7 +86,7 @@ class OptimizerConfig:
         0.01,
         label="Weight decay",
         also_called="decay",
-        help="Pulls weights toward zero at every step, against overfitting. 0 switches it off.",
+        help="Pulls weights toward zero in every step, against overfitting. 0: none.",
         group="optimizer",
         ge=0,
         le=1000,
@@ -95,7 +96,7 @@ class OptimizerConfig:
         1.0,
         label="Gradient clipping",
         also_called="clip_grad_norm, gradient_clipping",
-        help="Gradients with a larger norm than this are shortened to it. 1 is usual, 0 switches it off.",
+        help="Scale gradients down to this norm if theirs is larger. 1 is usual; 0: no clipping.",
         group="optimizer",
         ge=0,
         importance="advanced",
@@ -103,7 +104,7 @@ class OptimizerConfig:
     adafactor_beta2_decay: Float = setting(
         -0.8,
         label="Adafactor: decay exponent",
-        help="How the memory of squared gradients grows with the steps: 1 - step ^ value. -0.8 is the published value.",
+        help="Exponent of the decay of squared gradients at each step: 1 - step ^ value. -0.8 is the published value.",
         group="optimizer",
         lt=0,
         importance="advanced",
@@ -123,9 +124,9 @@ class OptimizerConfig:
         False,
         label="Adafactor: relative to the weights",
         also_called="scale_parameter, relative_step, warmup_init",
-        help="Multiply the learning rate by the root mean square of each weight matrix, at least 0.001, as published. "
-        "With a learning rate of 0.01 this is the relative step of other trainers, and with schedule.warmup 10000 also "
-        "their warmup_init.",
+        help="Multiply the learning rate by the root mean square of each weight matrix (at least 0.001), as "
+        "published. With a learning rate of 0.01 this is the relative step of other trainers; with schedule.warmup "
+        "10000 it includes their warmup_init.",
         group="optimizer",
         importance="advanced",
         visible_when=optimizers_with("adafactor_scale_parameter"),
@@ -133,7 +134,7 @@ class OptimizerConfig:
     prodigy_d_coef: Float = setting(
         1.0,
         label="Prodigy: step coefficient",
-        help="Multiplies the step size that Prodigy finds. 1 is normal; 0.5 to 2 makes it more careful or bolder.",
+        help="Multiplies the step size that Prodigy finds. 1 is normal; 0.5 is more careful, 2 bolder.",
         group="optimizer",
         gt=0,
         le=1_000_000,
@@ -143,8 +144,8 @@ class OptimizerConfig:
     ademamix_beta3: Float = setting(
         0.9999,
         label="AdEMAMix: beta 3",
-        help="Memory of the second, slow mean of the gradients. 0.9999 is the published value, for long runs; 0.999 "
-        "suits runs of some thousand steps.",
+        help="Decay of the second, slow mean of the gradients. 0.9999 is the published value, for long runs; 0.999 "
+        "suits runs of a few thousand steps.",
         group="optimizer",
         ge=0,
         lt=1,
@@ -154,7 +155,7 @@ class OptimizerConfig:
     ademamix_alpha: Float = setting(
         5.0,
         label="AdEMAMix: alpha",
-        help="Weight of the slow mean beside the fast one. 5 to 10; with 0 it is AdamW.",
+        help="Weight of the slow mean relative to the fast one. 5 to 10 is usual; 0 is AdamW.",
         group="optimizer",
         ge=0,
         le=1_000_000,
@@ -165,8 +166,8 @@ class OptimizerConfig:
         0,
         label="AdEMAMix: warm-up",
         also_called="t_alpha, t_beta3",
-        help="Steps in which alpha and beta 3 grow from 0 and beta 1 to their values. The length of the run is the "
-        "published value; 0 has both at once.",
+        help="Number of steps in which alpha rises from 0 and beta 3 from beta 1 to their values. The published value "
+        "is the length of the run; 0: no warm-up.",
         group="optimizer",
         unit="steps",
         ge=0,
@@ -176,8 +177,7 @@ class OptimizerConfig:
     came_beta3: Float = setting(
         0.9999,
         label="CAME: beta 3",
-        help="Memory of how far updates stray from their running mean, by which CAME trusts them. 0.9999 is the "
-        "published value.",
+        help="Decay of the update instability, which CAME uses as confidence. 0.9999 is the published value.",
         group="optimizer",
         ge=0,
         lt=1,
@@ -197,7 +197,7 @@ class OptimizerConfig:
     schedule_free_power: Float = setting(
         0.0,
         label="Schedule-free: power",
-        help="Late steps weigh more in the average, by step ^ value. 0 weighs all alike.",
+        help="Weight of later steps in the average: step ^ value. 0 weights all steps alike.",
         group="optimizer",
         ge=0,
         le=1000,
@@ -207,7 +207,7 @@ class OptimizerConfig:
     sgd_momentum: Float = setting(
         0.9,
         label="SGD: momentum",
-        help="Fraction of the last step that is taken again. 0.9 is usual, 0 switches it off.",
+        help="Fraction of the previous step that is repeated. 0.9 is usual; 0: none.",
         group="optimizer",
         ge=0,
         lt=1,
@@ -217,7 +217,7 @@ class OptimizerConfig:
     sgd_nesterov: bool = setting(
         False,
         label="SGD: Nesterov",
-        help="Looks ahead along the momentum before each step. Needs a momentum above 0.",
+        help="Look ahead along the momentum before each step. Needs a momentum above 0.",
         group="optimizer",
         importance="advanced",
         visible_when=optimizers_with("sgd_nesterov"),
@@ -225,8 +225,8 @@ class OptimizerConfig:
     stochastic_rounding: bool = setting(
         False,
         label="Stochastic rounding",
-        help="Rounds bfloat16 weights up or down by chance after each step, so that small updates add up instead of "
-        "being lost. Trains a bfloat16 model in half of the memory for its weights.",
+        help="Round bfloat16 weights up or down at random after each step, so small updates add up instead of being "
+        "lost. Trains a bfloat16 model with half the memory for its weights.",
         group="optimizer",
         importance="advanced",
         visible_when={
@@ -239,8 +239,9 @@ class OptimizerConfig:
         False,
         label="Fused backward pass",
         also_called="fused_backward_pass, fused_optimizer_groups, optimizer in backward, vram",
-        help="Updates each weight matrix during the backward pass and frees its gradient at once: saves the memory of "
-        "the gradients and changes no result. Without gradient clipping and accumulation, on one GPU.",
+        help="Update each weight matrix during the backward pass and free its gradient immediately, which saves the "
+        "memory of the gradients and doesn't change the result. Without gradient clipping and accumulation, on one "
+        "GPU.",
         group="optimizer",
         in_crash_report=True,
         importance="advanced",
@@ -253,8 +254,8 @@ class OptimizerConfig:
         False,
         label="State in system memory",
         also_called="cpu_offload_optimizer, offload_optimizer, CPUOffloadOptimizer, paged optimizer, vram",
-        help="Keeps the optimizer's running means in system memory and copies them to the GPU and back for each step: "
-        "saves their memory on the GPU, slows steps down and changes no result.",
+        help="Keep the optimizer's state in system memory and copy it to the GPU and back in each step, which saves "
+        "GPU memory, slows steps down and doesn't change the result.",
         group="optimizer",
         in_crash_report=True,
         importance="advanced",

@@ -23,7 +23,7 @@ class OutputConfig:
         0.0,
         label="Save every",
         also_called="save_every_n_steps, save_every_n_epochs, save_after",
-        help="How much training lies between two saved models, in the unit beside it.",
+        help="Interval between saved models.",
         group="output",
         ge=0,
         visible_when={".unit": ["steps", "minutes", "epochs"]},
@@ -31,7 +31,7 @@ class OutputConfig:
     unit: IntervalUnit = setting(
         "never",
         label="Unit",
-        help="What the interval between two saved models is counted in; never saves only at the end.",
+        help="Unit of the interval. Never: save only at the end.",
         group="output",
         choice_labels=INTERVAL_LABELS,
     )
@@ -39,8 +39,8 @@ class OutputConfig:
         None,
         label="Keep the last",
         also_called="save_last_n_steps, save_last_n_epochs, max_step_saves_to_keep, checkpoints_total_limit",
-        help="How many models saved during the training are kept; older ones are deleted. The model of the end always "
-        "stays. Empty: all of them.",
+        help="Number of models saved during training to keep; older ones are deleted. The final model always stays. "
+        "Empty: all of them.",
         group="output",
         ge=1,
         empty_means="all",
@@ -50,8 +50,8 @@ class OutputConfig:
         "both",
         label="Format",
         also_called="save_model_as, output_model_format",
-        help="Diffusers' format, the one that ComfyUI and A1111 read, or both: every one that the family can be "
-        "written in. A LoRA is a file in either; a whole model is a folder for diffusers and a single file for others.",
+        help="Diffusers' format, the one that ComfyUI and A1111 read, or both, as far as the family supports them. A "
+        "LoRA is one file in either; a full model is a folder for diffusers and a single file for others.",
         group="output",
         choice_labels={"diffusers": "Diffusers folder", "single_file": "Single file", "both": "Both"},
         visible_when={"method": methods_that(lambda method: method.has_formats)},
@@ -60,15 +60,16 @@ class OutputConfig:
         "float32",
         label="Precision",
         also_called="save_precision, output_dtype",
-        help="Precision of the saved weights. float16 halves the file and shows no difference in most images.",
+        help="Data type of the saved weights. float16 halves the file, with no visible difference in most images.",
         group="output",
     )
     float8_denoiser: bool = setting(
         False,
-        label="Denoiser in 8 bits",
+        label="Save U-Net / transformer as fp8",
         also_called="fp8, float8, save_precision fp8",
-        help="In the single file, the matrices of the U-Net or transformer are float8 (e4m3): half of float16, with a "
-        "small loss in the images. ComfyUI and diffusers read it. Training and the diffusers folder stay as they are.",
+        help="Store the matrices of the U-Net or transformer as float8 (e4m3) in the single file: half the size of "
+        "float16, with a small loss of quality. ComfyUI and diffusers read it. Training and the diffusers folder are "
+        "not affected.",
         group="output",
         importance="advanced",
         visible_when={
@@ -80,8 +81,8 @@ class OutputConfig:
     save_ema: Literal["averaged", "plain", "both"] = setting(
         "averaged",
         label="Saved weights",
-        help="Save the averaged weights, the weights as trained, or both, the averaged ones then under a name that "
-        "ends in _ema.",
+        help="Save the averaged weights, the trained weights, or both; the averaged ones then get a name that ends in "
+        "_ema.",
         group="output",
         choice_labels={"averaged": "Averaged", "plain": "As trained", "both": "Both"},
         importance="advanced",
@@ -90,8 +91,8 @@ class OutputConfig:
     fallback_dir: Str = setting(
         "",
         label="Fallback folder",
-        help="Where the model and the last backup go at the end of a run if the run folder can't be written, as when "
-        "its disk is full. Empty, or if there is no room either: the system's temporary folder.",
+        help="Where the model and the last backup are saved at the end of a run if the run folder can't be written, "
+        "for example because its disk is full. Empty, or if this has no space either: the system's temporary folder.",
         group="output",
         format="folder",
         empty_means="temporary folder",
@@ -102,8 +103,8 @@ class OutputConfig:
     wait_minutes: Float = setting(
         10.0,
         label="Wait for disk space",
-        help="How long a run that ends waits for room in the run folder if the model or the last backup could not be "
-        "written there. They are saved there as soon as there is room; a stop ends the waiting.",
+        help="How long a finished run waits for space in the run folder if the model or the last backup could not be "
+        "written there. They are saved as soon as there is space; stopping ends the wait.",
         group="output",
         unit="minutes",
         ge=0,

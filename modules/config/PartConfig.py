@@ -16,15 +16,16 @@ class PartConfig:
     train: bool = setting(
         label="Train",
         also_called="unet, transformer, te, network_train_unet_only, train_text_encoder",
-        help="Train this part of the model. The denoiser usually is trained; the text encoder helps with new words "
-        "and costs memory.",
+        help="Train this component. The U-Net or transformer usually is trained; training a text encoder helps with "
+        "new words and costs memory.",
         group="method",
     )
     learning_rate: Float | None = setting(
         None,
         label="Learning rate",
         also_called="unet_lr, text_encoder_lr",
-        help="Learning rate of this part alone. Empty: the optimizer's. Text encoders like a half to a tenth of it.",
+        help="Learning rate of this component. Empty: that of the optimizer. For text encoders, a tenth to a half of "
+        "it is usual.",
         group="method",
         empty_means="same as optimizer",
         gt=0,
@@ -35,7 +36,7 @@ class PartConfig:
     weight_decay: Float | None = setting(
         None,
         label="Weight decay",
-        help="Weight decay of this part alone. Empty: the optimizer's.",
+        help="Weight decay of this component. Empty: that of the optimizer.",
         group="method",
         empty_means="same as optimizer",
         ge=0,
@@ -47,8 +48,8 @@ class PartConfig:
         0.0,
         label="Stop after",
         also_called="stop_text_encoder_training",
-        help="From then on this part stays as it is, while the others train on. Text encoders learn fast: a third of "
-        "the run is often enough for them.",
+        help="Freeze this component after this point; the others keep training. Text encoders learn fast: a third of "
+        "the run is often enough.",
         group="method",
         ge=0,
         importance="advanced",
@@ -57,7 +58,7 @@ class PartConfig:
     stop_unit: Literal["never", "steps", "epochs"] = setting(
         "never",
         label="Stop unit",
-        help="What the end of this part's training is counted in; never trains it to the end of the run.",
+        help='Unit of "Stop after". Never: train until the run ends.',
         group="method",
         choice_labels={"never": "Never", "steps": "Steps", "epochs": "Epochs"},
         importance="advanced",
@@ -66,8 +67,8 @@ class PartConfig:
     layers: Literal["all", "blocks", "attention", "attention_mlp"] = setting(
         "all",
         label="Layers",
-        help="Which layers train: all, those of the blocks, or of these the attention's projections, without or with "
-        "the feed-forward layers. Fewer take less memory and forget less.",
+        help="Layers to train: all of them, those of the blocks, or only the blocks' attention projections with or "
+        "without the feed-forward layers. Fewer layers take less memory and change the model less.",
         group="method",
         choice_labels={
             "all": "All",
@@ -81,9 +82,9 @@ class PartConfig:
     include_layers: Str = setting(
         "",
         label="Include modules",
-        help="Of the chosen layers only those whose names match one of these patterns train, such as *.attn2.* or "
-        "mid_block, up_blocks.1; * stands for any text, ? for one character, and a pattern takes all that is below it. "
-        "Text encoders may name theirs unlike each other: *encoder.layers.0 fits all. Empty: all of them.",
+        help="Train only those of the chosen layers whose names match a pattern, such as *.attn2.* or mid_block, "
+        "up_blocks.1. * matches any text, ? one character, and a pattern includes everything below it. Text encoders "
+        "differ in naming; *encoder.layers.0 matches all of them. Empty: no restriction.",
         group="method",
         importance="advanced",
         visible_when=TRAINED,
@@ -91,7 +92,7 @@ class PartConfig:
     exclude_layers: Str = setting(
         "",
         label="Exclude modules",
-        help="Layers whose names match one of these patterns don't train; written as the patterns of those that do.",
+        help="Don't train layers whose names match one of these patterns; same syntax as above.",
         group="method",
         importance="advanced",
         visible_when=TRAINED,

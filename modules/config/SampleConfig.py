@@ -18,8 +18,8 @@ class SampleConfig:
         "",
         label="Prompt",
         also_called="sample_prompts, validation_prompt",
-        help="What the image should show. Empty: a caption of the dataset, the next one for each further empty prompt; "
-        "without captions, the name of a concept.",
+        help="What the image should show. Empty: a caption of the dataset, the next one for each further empty "
+        "prompt; without captions, the name of a concept.",
         empty_means="from a caption",
         group="sampling",
         format="long",
@@ -35,9 +35,9 @@ class SampleConfig:
         "",
         label="Reference image",
         also_called="control image, init image, ctrl_img",
-        help="The image that the model sees beside the prompt, or a folder with several of them. Models of videos "
-        "start with it; the second image of a folder is the last frame, where the model takes one. Inpainting models "
-        "paint in it; without one they make a whole image. Qwen-Image-Layered decomposes it.",
+        help="An image, or a folder of several, that the model sees together with the prompt. Video models start with "
+        "it; the second image of a folder is the last frame, if the model takes one. Inpainting models fill in parts "
+        "of it, or generate a whole image without one. Qwen-Image-Layered decomposes it.",
         group="sampling",
         format="file",
         scope="machine",
@@ -58,8 +58,8 @@ class SampleConfig:
         "",
         label="Mask",
         also_called="mask_image, inpainting mask",
-        help="White where the model paints in the reference image. Empty: the mask beside that image, "
-        "such as cat-mask.png beside cat.png; without one, the middle of the image.",
+        help="White where the model fills in the reference image. Empty: the mask next to that image, such as "
+        "cat-mask.png for cat.png; without one, the center of the image.",
         empty_means="beside the image",
         group="sampling",
         format="file",
@@ -69,8 +69,8 @@ class SampleConfig:
     seed: Int = setting(
         42,
         label="Seed",
-        help="Start of the noise. The same seed makes samples of different steps comparable; with several images "
-        "each next one takes the next seed.",
+        help="Seed of the noise. The same seed makes samples of different steps comparable; if there are several "
+        "images, each uses the next seed.",
         group="sampling",
         ge=0,
         le=2**31 - 1,
@@ -97,7 +97,8 @@ class SampleConfig:
         None,
         label="Frames",
         also_called="num_frames, sample_frames, video_length",
-        help="Frames of the video, as in data.frames; 1 makes an image. Empty: as many as the training clips.",
+        help="Number of frames of the video, as in data.frames; 1 makes an image. Empty: as many as the training "
+        "clips.",
         empty_means="as the training clips",
         group="sampling",
         ge=1,
@@ -108,7 +109,7 @@ class SampleConfig:
         DEFAULT_LAYERS,
         label="Layers",
         also_called="num_layers",
-        help="How many layers the image is decomposed into.",
+        help="Number of layers into which the image is decomposed.",
         group="sampling",
         ge=1,
         le=MAX_LAYERS,
@@ -118,7 +119,7 @@ class SampleConfig:
         25,
         label="Sampling steps",
         also_called="sample_steps, num_inference_steps, diffusion_steps",
-        help="Steps of the sampler. 20 to 30 are good; more take longer and change little.",
+        help="Number of sampling steps. 20 to 30 are good; more take longer and change little.",
         group="sampling",
         ge=1,
         le=10_000,
@@ -135,7 +136,7 @@ class SampleConfig:
     count: Int = setting(
         1,
         label="Images per prompt",
-        help="How many images are made of this prompt.",
+        help="Number of images to generate for this prompt.",
         group="sampling",
         ge=1,
         le=10_000,
@@ -143,6 +144,6 @@ class SampleConfig:
     enabled: bool = setting(
         True,
         label="Enabled",
-        help="Off: the prompt stays in the list and no image is made of it.",
+        help="Off: the prompt stays in the list but no image is generated for it.",
         group="sampling",
     )

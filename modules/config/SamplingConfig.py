@@ -16,7 +16,7 @@ class SamplingConfig:
         0.0,
         label="Sample every",
         also_called="sample_every_n_steps, sample_after, validation_steps",
-        help="How much training lies between two rounds of samples, in the unit beside it.",
+        help="Interval between rounds of samples.",
         group="sampling",
         ge=0,
         visible_when={".unit": ["steps", "minutes", "epochs"]},
@@ -24,7 +24,7 @@ class SamplingConfig:
     unit: IntervalUnit = setting(
         "never",
         label="Unit",
-        help="What the interval between two rounds of samples is counted in; never makes none by itself.",
+        help="Unit of the interval. Never: no samples at intervals.",
         group="sampling",
         choice_labels=INTERVAL_LABELS,
     )
@@ -32,19 +32,19 @@ class SamplingConfig:
         False,
         label="Sample at the start",
         also_called="sample_at_first",
-        help="Also make the samples before the first step, to see what the training changes.",
+        help="Also generate samples before the first step, to see what training changes.",
         group="sampling",
     )
     at_end: bool = setting(
         False,
         label="Sample at the end",
-        help="Also make the samples after the last step.",
+        help="Also generate samples after the last step.",
         group="sampling",
     )
     batch_size: Int = setting(
         4,
         label="Sampling batch size",
-        help="How many images each GPU makes at once. Lower it if sampling runs out of memory.",
+        help="Number of images that each GPU generates at the same time. Lower it if sampling runs out of memory.",
         group="sampling",
         ge=1,
         le=10_000,
@@ -54,14 +54,14 @@ class SamplingConfig:
         "model",
         label="Sampler",
         also_called="scheduler, sample_sampler",
-        help="Turns noise into the image. Heun evaluates the model twice per step and is more exact with few steps.",
+        help="Turns noise into the image. Heun evaluates the model twice per step and is more accurate with few steps.",
         group="sampling",
         importance="advanced",
         choice_labels={"model": "As in the base model", "euler": "Euler", "heun": "Heun"},
     )
     samples: list[SampleConfig] = setting(
         label="Samples",
-        help="The prompts that samples are made of.",
+        help="The prompts for samples.",
         group="sampling",
         part_name="prompt",
         kept_as="prompts",

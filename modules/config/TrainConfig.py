@@ -43,7 +43,7 @@ class TrainConfig:
     config_version: Int = setting(
         CURRENT_VERSION,
         label="File version",
-        help="Version of the settings' names and meanings. Chorus writes it; leave it as it is.",
+        help="Version of the settings' names and meanings. Written by Chorus; don't change it.",
         group="general",
         ge=CURRENT_VERSION,
         le=CURRENT_VERSION,
@@ -52,7 +52,7 @@ class TrainConfig:
     family: Literal[tuple(load_families())] = setting(  # type: ignore[valid-type] # the names are those of the table
         default_family(),
         label="Model family",
-        help="The kind of model to train; the base model has to be of it.",
+        help="Model architecture. The base model must belong to it.",
         group="model",
         in_crash_report=True,
         choice_labels={name: info.label for name, info in load_families().items()},
@@ -69,7 +69,7 @@ class TrainConfig:
         "workspace/run",
         label="Output folder",
         also_called="output_dir, logging_dir",
-        help="Where everything of the run is written: models, samples, backups and logs.",
+        help="Everything that the run writes goes here: models, samples, backups and logs.",
         group="general",
         format="folder",
         scope="machine",
@@ -79,7 +79,7 @@ class TrainConfig:
         "workspace/cache",
         label="Cache folder",
         also_called="cache_latents_to_disk, cache_text_encoder_outputs",
-        help="Where prepared images and captions are kept. Runs may share it.",
+        help="Prepared images and captions are stored here. Several runs can share it.",
         group="general",
         format="folder",
         scope="machine",
@@ -88,7 +88,7 @@ class TrainConfig:
     seed: Int = setting(
         42,
         label="Seed",
-        help="Start of everything random. The same seed and settings give the same run.",
+        help="Random seed. The same seed and settings reproduce the same run.",
         group="training",
         ge=0,
         le=2**31 - 1,
@@ -98,7 +98,7 @@ class TrainConfig:
         10,
         label="Epochs",
         also_called="max_train_epochs, num_train_epochs",
-        help="How often the run goes through all images, repeats counted. The same on any number of GPUs.",
+        help="Number of passes over all images, repeats included. The same on any number of GPUs.",
         group="training",
         ge=1,
     )
@@ -106,8 +106,7 @@ class TrainConfig:
         None,
         label="Max steps",
         also_called="max_train_steps",
-        help="The run ends after this many optimizer steps, if the epochs don't end it before. Empty: the epochs "
-        "decide.",
+        help="End the run after this many optimizer steps, even if epochs are left. Empty: only the epochs count.",
         group="training",
         unit="steps",
         ge=1,
@@ -117,8 +116,8 @@ class TrainConfig:
         4,
         label="Batch size",
         also_called="train_batch_size, per_device_train_batch_size",
-        help="How many images are trained at once: on each GPU, or in a whole step on all GPUs, as the batch size "
-        "mode says. 1 to 8 per GPU is usual.",
+        help="Number of images trained at the same time: on each GPU, or per step across all GPUs, depending on the "
+        "batch size mode. 1 to 8 per GPU is usual.",
         group="training",
         in_crash_report=True,
         unit="images",
@@ -127,8 +126,8 @@ class TrainConfig:
     batch_size_mode: Literal["per_device", "global"] = setting(
         "per_device",
         label="Batch size mode",
-        help="Per device: each GPU takes the batch size, so more GPUs make larger steps. Global: the GPUs and the "
-        "accumulation steps share it, so that the result doesn't depend on their number.",
+        help="Per device: each GPU uses the batch size, so more GPUs make larger steps. Global: the batch is divided "
+        "among GPUs and accumulation steps, so the result doesn't depend on the number of GPUs.",
         group="training",
         in_crash_report=True,
         choice_labels={"per_device": "Per device", "global": "Global"},
@@ -137,7 +136,8 @@ class TrainConfig:
         1,
         label="Gradient accumulation",
         also_called="accumulation",
-        help="How many batches make one optimizer step: a larger step in the same memory. 1 switches it off.",
+        help="Number of batches per optimizer step, for a larger effective batch in the same memory. 1: no "
+        "accumulation.",
         group="training",
         in_crash_report=True,
         unit="batches",
@@ -154,8 +154,8 @@ class TrainConfig:
     distributed_backend: Literal["nccl", "gloo", "auto"] = setting(
         "nccl",
         label="Backend",
-        help="Library that exchanges gradients: NCCL for NVIDIA GPUs on Linux, Gloo for Windows and CPUs; auto picks "
-        "one. Where NCCL can't be used, Gloo is, with a warning.",
+        help="Library that exchanges gradients: NCCL for NVIDIA GPUs on Linux, Gloo for Windows and CPUs. Auto picks "
+        "one. If NCCL can't be used, Gloo is used, with a warning.",
         group="multi_gpu",
         in_crash_report=True,
         choice_labels={"nccl": "NCCL", "gloo": "Gloo", "auto": "Auto"},
@@ -165,7 +165,8 @@ class TrainConfig:
         None,
         label="GPUs per machine",
         also_called="num_processes, nproc_per_node",
-        help="How many GPUs each machine uses. Empty: all, or all chosen ones; without a GPU two processes on the CPU.",
+        help="Number of GPUs to use on each machine. Empty: all, or all selected ones; without a GPU, two processes "
+        "on the CPU.",
         group="multi_gpu",
         empty_means="auto",
         scope="machine",
@@ -177,9 +178,10 @@ class TrainConfig:
         "ddp",
         label="Distributed strategy",
         also_called="fsdp2, zero, deepspeed, sharding",
-        help="DDP: every GPU holds the whole model. FSDP: the GPUs share the weights, gradients and optimizer state of "
-        "the denoiser, for models that don't fit on one GPU; slower, because each pass gathers the weights. HSDP: only "
-        "the GPUs of a group, such as those of a machine, share a model. Auto: DDP if the model fits on each GPU.",
+        help="DDP: every GPU holds the whole model. FSDP: the weights, gradients and optimizer state of the denoiser "
+        "are divided among the GPUs, for models that don't fit on one; slower, because each pass gathers the weights. "
+        "HSDP: the model is divided only within a group of GPUs, such as those of one machine. Auto: DDP if the model "
+        "fits on each GPU.",
         group="multi_gpu",
         in_crash_report=True,
         choice_labels={
@@ -194,8 +196,8 @@ class TrainConfig:
         False,
         label="Shard optimizer state (ZeRO-1)",
         also_called="zero1, ZeroRedundancyOptimizer, distributed optimizer",
-        help="Each GPU holds the optimizer's state of a part of the weights, updates that part and sends it to the "
-        "others. Saves memory in full fine-tunes, with the same results; exchanges half as much again in each step.",
+        help="Each GPU holds the optimizer state of a part of the weights, updates that part and sends it to the "
+        "others. Saves memory in full fine-tunes with the same results, for 50% more communication in each step.",
         group="multi_gpu",
         in_crash_report=True,
         visible_when=DDP,
@@ -204,7 +206,7 @@ class TrainConfig:
         None,
         label="Sharding group size",
         also_called="hybrid_shard, data_parallel_shard_degree, mics_shard_size",
-        help="How many GPUs share one copy of the model. Empty: those of a machine.",
+        help="Number of GPUs that share one copy of the model. Empty: those of one machine.",
         group="multi_gpu",
         empty_means="one machine",
         in_crash_report=True,
@@ -214,8 +216,8 @@ class TrainConfig:
     use_torchrun: bool = setting(
         True,
         label="Use torchrun",
-        help="Start from the terminal, and write commands, with torchrun. Off: Chorus starts the processes itself, "
-        "as the window always does on one machine, and as always on Windows, where torchrun does not work.",
+        help="Use torchrun for starts from the terminal and in the generated commands. Off: Chorus starts the "
+        "processes itself, as it always does on Windows and for runs of one machine that start in the window.",
         group="multi_gpu",
         importance="advanced",
         visible_when=MULTI_GPU,
@@ -223,7 +225,7 @@ class TrainConfig:
     distributed_data_loading: bool = setting(
         True,
         label="Distributed data loading",
-        help="Each GPU prepares its share of the images. Off: the first GPU of each machine prepares all, the "
+        help="Each GPU loads its share of the images. Off: the first GPU of each machine loads all of them while the "
         "others wait.",
         group="multi_gpu",
         importance="advanced",
@@ -233,7 +235,8 @@ class TrainConfig:
         "12355",
         label="Port",
         also_called="main_process_port, master_port",
-        help="Network port at which the processes meet. On one machine the next free one is taken if it is busy.",
+        help="Network port on which the processes connect. On one machine, the next free port is used if this one is "
+        "taken.",
         group="multi_gpu",
         scope="machine",
         importance="advanced",
@@ -243,7 +246,7 @@ class TrainConfig:
         0,
         label="Node rank",
         also_called="machine_rank",
-        help="Which of the machines this is, counted from 0. 0 is the one whose address the others know.",
+        help="Number of this machine, starting at 0. Machine 0 is the one whose address the others are given.",
         group="multi_gpu",
         scope="machine",
         ge=0,
@@ -254,7 +257,7 @@ class TrainConfig:
         1,
         label="Nodes (machines)",
         also_called="num_machines, nnodes",
-        help="How many machines train together.",
+        help="Number of machines that train together.",
         group="multi_gpu",
         in_crash_report=True,
         ge=1,
@@ -274,7 +277,7 @@ class TrainConfig:
     device_indexes: list[Annotated[Int, Field(ge=0)]] = setting(
         label="GPUs",
         also_called="gpu_ids, CUDA_VISIBLE_DEVICES",
-        help="Numbers of the GPUs to use, counted from 0. Empty: all. Without multi-GPU the first of them trains.",
+        help="Numbers of the GPUs to use, starting at 0. Empty: all. With multi-GPU off, only the first one is used.",
         group="multi_gpu",
         empty_means="all",
         scope="machine",
@@ -284,8 +287,8 @@ class TrainConfig:
         "sqrt",
         label="Learning rate scaling",
         also_called="scale_lr, learning_rate_scaler",
-        help="How the learning rate grows with the number of GPUs when each takes its own batch: not, with the square "
-        "root, or in proportion. Never used for Prodigy.",
+        help="How to scale the learning rate with the number of GPUs if each uses its own batch: not at all, by the "
+        "square root, or linearly. Never applied to Prodigy.",
         group="multi_gpu",
         choice_labels={"none": "None", "sqrt": "Square root", "linear": "Linear"},
         visible_when={**MULTI_GPU, "batch_size_mode": ["per_device"]},
@@ -293,7 +296,7 @@ class TrainConfig:
     gradient_reduce_precision: Literal["fp32", "bf16", "fp16"] = setting(
         "fp32",
         label="Gradient all-reduce dtype",
-        help="Precision in which GPUs exchange gradients. fp32 is exact; bf16 halves the traffic over slow links.",
+        help="Data type in which GPUs exchange gradients. fp32 is exact; bf16 halves the traffic on slow links.",
         group="multi_gpu",
         importance="advanced",
         visible_when=MULTI_GPU,
@@ -301,8 +304,8 @@ class TrainConfig:
     ddp_bucket_size_mb: Int = setting(
         25,
         label="Gradient bucket size",
-        help="Gradients are exchanged in portions of this size while the backward pass goes on. 25 suits most; larger "
-        "ones are fewer but start later.",
+        help="Gradients are exchanged in buckets of this size while the backward pass is running. 25 suits most runs; "
+        "larger buckets mean fewer exchanges that start later.",
         group="multi_gpu",
         unit="MB",
         ge=1,
@@ -314,7 +317,7 @@ class TrainConfig:
         True,
         label="Gradients as bucket views",
         also_called="gradient_as_bucket_view",
-        help="Keep gradients where they are exchanged: saves a copy of them in memory.",
+        help="Make gradients views of the communication buckets, which saves one copy of them in memory.",
         group="multi_gpu",
         importance="advanced",
         visible_when=DDP,
@@ -323,8 +326,8 @@ class TrainConfig:
         False,
         label="Static graph",
         also_called="static_graph",
-        help="The same parts get gradients in every step, which lets the exchange skip some bookkeeping. Costs one "
-        "pass at the start.",
+        help="Assume that the same parameters get gradients in every step, which skips some bookkeeping. Costs one "
+        "extra pass at the start.",
         group="multi_gpu",
         importance="advanced",
         visible_when=DDP,
@@ -332,8 +335,7 @@ class TrainConfig:
     check_ranks_every: Int = setting(
         500,
         label="Compare ranks every",
-        help="Every so many steps the GPUs compare what they have trained and the run ends if they differ. 0 switches "
-        "it off.",
+        help="Compare the trained weights of all GPUs every N steps and end the run if they differ. 0: never.",
         group="multi_gpu",
         unit="steps",
         ge=0,
@@ -344,8 +346,8 @@ class TrainConfig:
         0,
         label="Max restarts",
         also_called="max_restarts",
-        help="How often a run on one machine starts again from its last backup after a crash. Mistakes in the settings "
-        "end it at once.",
+        help="How many times a run on one machine restarts from its last backup after a crash. Errors in the settings "
+        "end it immediately.",
         group="multi_gpu",
         ge=0,
         importance="advanced",
@@ -361,7 +363,7 @@ class TrainConfig:
     lora: LoraConfig = section(LoraConfig, label="LoRA", visible_when=with_settings("lora"))
     embeddings: list[EmbeddingConfig] = setting(
         label="Embeddings",
-        help="The new words to train, each with a file of its own.",
+        help="The new words to train. Each is saved in a file of its own.",
         group="method",
         part_name="embedding",
         kept_as="embeddings",
@@ -392,7 +394,7 @@ class TrainConfig:
         True,
         label="TensorBoard",
         also_called="log_with, logging",
-        help="Also write loss, learning rate and speed for TensorBoard.",
+        help="Also write loss, learning rate and speed to TensorBoard.",
         group="general",
         importance="advanced",
     )
@@ -400,7 +402,7 @@ class TrainConfig:
         False,
         label="CSV file",
         also_called="csv logger, metrics.csv",
-        help="Also write losses, learning rates and speed to the table metrics.csv in the run's folder, a row for each "
+        help="Also write losses, learning rates and speed to the table metrics.csv in the run folder, one row per "
         "step.",
         group="general",
         importance="advanced",
@@ -410,7 +412,7 @@ class TrainConfig:
     keep_awake: bool = setting(
         True,
         label="Keep the machine awake",
-        help="While the run trains, this machine does not go to sleep when nobody uses it; its screen still may.",
+        help="Keep this machine from going to sleep while the run trains. Its screen may still turn off.",
         group="general",
         importance="advanced",
     )

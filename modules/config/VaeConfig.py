@@ -12,8 +12,8 @@ class VaeConfig:
     kl_weight: Float = setting(
         1e-6,
         label="KL weight",
-        help="Weight of the term that keeps latents near a normal distribution, per latent value, beside the mean "
-        "error of a pixel value. 1e-6 hardly shows, 1e-4 shapes a new autoencoder; 0 switches it off.",
+        help="Weight of the KL term, which keeps latents near a normal distribution: per latent value, relative to "
+        "the mean error per pixel value. 1e-6 has hardly any effect, 1e-4 shapes a new autoencoder; 0 turns it off.",
         group="method",
         ge=0,
         le=1_000_000,
@@ -21,7 +21,7 @@ class VaeConfig:
     reconstruction: Literal["mse", "l1"] = setting(
         "mse",
         label="Reconstruction loss",
-        help="How the decoded image is compared with the original. L1 keeps edges sharper, MSE is smoother.",
+        help="Loss between the decoded image and the original. L1 keeps edges sharper, MSE is smoother.",
         group="method",
         choice_labels={"mse": "Squared error (MSE)", "l1": "Absolute error (L1)"},
     )

@@ -11,7 +11,7 @@ class ValidationConfig:
         0.0,
         label="Validate every",
         also_called="validate_every_n_steps, validate_after",
-        help="How much training lies between two measurements of the validation loss, in the unit beside it.",
+        help="Interval between measurements of the validation loss.",
         group="training",
         ge=0,
         visible_when={".unit": ["steps", "minutes", "epochs"]},
@@ -19,15 +19,15 @@ class ValidationConfig:
     unit: IntervalUnit = setting(
         "never",
         label="Unit",
-        help="What the interval between two measurements is counted in; never measures none.",
+        help="Unit of the interval. Never: no validation.",
         group="training",
         choice_labels=INTERVAL_LABELS,
     )
     timesteps: Int = setting(
         4,
         label="Timesteps",
-        help="At how many evenly spread timesteps each held-out image is measured. More give a smoother curve and "
-        "take longer.",
+        help="Number of evenly spaced timesteps at which each held-out image is measured. More give a smoother curve "
+        "and take longer.",
         group="training",
         ge=1,
         le=1000,

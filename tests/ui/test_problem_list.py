@@ -77,7 +77,7 @@ def test_what_a_check_refuses_stays_until_a_setting_changes_and_does_not_prevent
         Problem("", "The Hub can't be reached."),
     ]
     problems.take_refusal(refusal)
-    assert messages(problems) == ["Resume from LoRA file '/a' is no LoRA: choose another.", refusal[1].message]
+    assert messages(problems) == ["Initial LoRA weights '/a' is no LoRA: choose another.", refusal[1].message]
     assert [problem.path for problem in problems.all()] == ["lora.start_from", ""]
     assert problems.blocking() == []
     problems.take_facts(StartFacts(CPU))
