@@ -40,19 +40,9 @@ from modules.config.presets import (  # noqa: E402
     why_not_offered,
 )
 from modules.config.TrainConfig import TrainConfig  # noqa: E402
-from modules.machine.architectures import FACTORED, SIMULATED_FILE, load_architectures, load_corrections  # noqa: E402
-from modules.machine.lasting_memory import BYTES_OF, trained_weights  # noqa: E402
-from modules.machine.memory_estimate import ALLOCATOR, GIB, PROCESS_BYTES, MemoryEstimate, estimate_memory  # noqa: E402
-from modules.machine.passing_memory import (  # noqa: E402
-    backward_correction,
-    backward_kind,
-    caching_correction,
-    caching_kind,
-    sampling_bytes,
-    sampling_correction,
-    sampling_kind,
-    steps_as_it_goes,
-)
+from modules.machine.architectures import FACTORED, SIMULATED_FILE, load_corrections  # noqa: E402
+from modules.machine.memory.RunMemory import ALLOCATOR, RunMemory  # noqa: E402
+from modules.machine.memory_estimate import GIB, PROCESS_BYTES, MemoryEstimate, estimate_memory, run_memory  # noqa: E402
 from scripts.simulated_run import Simulation, simulate  # noqa: E402
 
 SIMULATION_VERSION = 2
@@ -145,23 +135,24 @@ def corrections(configs: dict[str, TrainConfig], results: dict[str, dict[str, An
     found: dict[str, dict[str, list[float]]] = {}
     for key, kept in results.items():
         config, result = configs[key], simulation(kept)
-        estimate = estimate_memory(config)
-        assert estimate is not None  # only families of known size are simulated
+        run, estimate = run_memory(config), estimate_memory(config)
+        assert run is not None  # only families of known size are simulated
+        assert estimate is not None  # as above
         of_family = found.setdefault(config.family, {})
-        own = backward_correction(config)
         if METHODS[config.method].uses_denoiser:
-            encoding, kind = estimate.caching - estimate.process, caching_kind(config)
-            ratio = (result.caching - estimate.process) / encoding * caching_correction(config)
+            encoding, kind = estimate.caching - estimate.process, run.caching_kind
+            ratio = (result.caching - estimate.process) / encoding * run.caching_correction
             of_family.setdefault(kind, []).append(ratio)
         if estimate.sampling:
-            passing = sampling_bytes(config, load_architectures()[config.family], 1)
-            ratio = 1 + (result.sampling - estimate.sampling) / passing
-            of_family.setdefault(sampling_kind(config), []).append(ratio * sampling_correction(config))
+            samples = replace(run, num_ranks=1).samples
+            ratio = 1 + (result.sampling - estimate.sampling) / samples.peak
+            of_family.setdefault(samples.kind, []).append(ratio * samples.correction)
         if METHODS[config.method].trains_words:
             continue  # its activations are those of a LoRA and of text encoders, which count by themselves
-        of_family.setdefault(backward_kind(config), []).append(_activation_ratio(config, result, estimate) * own)
+        ratio = _activation_ratio(run, result, estimate) * run.step_correction
+        of_family.setdefault(str(run.step_kind), []).append(ratio)
         if facts_of_optimizer(config.optimizer).factors and METHODS[config.method].trains_weights:
-            of_family.setdefault(FACTORED, []).append(result.optimizer / (4 * _trained(config, result)))
+            of_family.setdefault(FACTORED, []).append(result.optimizer / (4 * _trained(run, result)))
     # the middle of what was found keeps the largest error small
     measured = {
         family: {kind: round((min(v) + max(v)) / 2, 3) for kind, v in kinds.items()} for family, kinds in found.items()
@@ -169,22 +160,20 @@ def corrections(configs: dict[str, TrainConfig], results: dict[str, dict[str, An
     return {family: {**known.get(family, {}), **measured.get(family, {})} for family in {*known, *measured}}
 
 
-def _activation_ratio(config: TrainConfig, result: Simulation, estimate: MemoryEstimate) -> float:
+def _activation_ratio(run: RunMemory, result: Simulation, estimate: MemoryEstimate) -> float:
     """What the simulation finds of activations, as a share of the estimate. Neither the weights that are stepped beside
     them in a fused backward pass nor those that wait in system memory are activations to correct."""
-    if not steps_as_it_goes(config):
+    if not run.steps_as_it_goes:
         return result.activations / estimate.activations
-    kept = estimate_memory(replace(config, model=replace(config.model, activation_offloading=False)))
+    kept = estimate_memory(replace(run.config, model=replace(run.config.model, activation_offloading=False)))
     assert kept is not None  # as the estimate
     found = result.activations + kept.activations - estimate.activations - estimate.stepping - estimate.gradients
     return found / (kept.activations - estimate.stepping)
 
 
-def _trained(config: TrainConfig, result: Simulation) -> float:
+def _trained(run: RunMemory, result: Simulation) -> float:
     """The number of trained weights. After a fused backward pass there are no gradients to count."""
-    if config.optimizer.fused_backward:
-        return trained_weights(config, load_architectures()[config.family])
-    return result.gradients / BYTES_OF[config.model.weight_dtype]
+    return run.num_trained if run.config.optimizer.fused_backward else result.gradients / run.weight_bytes
 
 
 def presets_by_hash() -> Iterator[tuple[str, tuple[list[str], TrainConfig]]]:

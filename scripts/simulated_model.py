@@ -241,7 +241,7 @@ def make_batch(config: TrainConfig, base: Any) -> Any:
     import torch
 
     from modules.data.Batch import Batch
-    from modules.machine.passing_memory import images_at_once
+    from modules.machine.memory.SampleMemory import images_at_once
     from modules.methods.registry import METHODS
     from scripts.simulated_gpu import GPU
 

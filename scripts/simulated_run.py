@@ -16,8 +16,8 @@ from typing import Any
 from unittest import mock
 
 from modules.config.TrainConfig import TrainConfig
+from modules.machine.memory.SampleMemory import ALLOCATOR, images_at_once
 from modules.machine.memory_estimate import PROCESS_BYTES
-from modules.machine.passing_memory import ALLOCATOR, images_at_once
 from scripts.simulated_model import (
     encode_text,
     largest_side,

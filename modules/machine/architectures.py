@@ -95,8 +95,8 @@ def load_architectures() -> dict[str, Architecture]:
 def load_corrections() -> dict[str, dict[str, float]]:
     """Family -> what the simulation of its presets (scripts/memory.py) found to differ from the counts.
 
-    By `backward_kind`, the peak of a step over the activations kept for the backward pass; by `caching_kind` and
-    `sampling_kind`, what these need over their estimates; and FACTORED.
+    By the step's kind, its peak over the activations kept for the backward pass; by the kind of what is encoded and of
+    the samples, what these need over their estimates; and FACTORED. `RunMemory` names the kinds.
     """
     return json.loads(SIMULATED_FILE.read_text(encoding="utf-8"))["corrections"]
 

@@ -9,27 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from modules.config.families import load_families
-from modules.config.methods import facts_of
 from modules.machine.architectures import load_architectures
-from modules.machine.lasting_memory import (
-    BYTES_OF,
-    autocast_weights,
-    gradients_at_once,
-    loaded_bytes,
-    state_at_once,
-    state_bytes,
-    trained_weight_bytes,
-    trained_weights,
-)
-from modules.machine.passing_memory import (
-    ALLOCATOR,
-    activation_bytes,
-    caching_bytes,
-    frees_as_it_goes,
-    sampling_bytes,
-    stepping_bytes,
-    steps_as_it_goes,
-)
+from modules.machine.memory.RunMemory import RunMemory
 from modules.machine.system_memory import LIBRARY_BYTES, most_swapped
 
 if TYPE_CHECKING:
@@ -39,7 +20,6 @@ GIB = 2**30
 SYSTEM_BYTES = 9 * GIB // 10
 """Of each GPU, left to its display and other programs: what a preset for a class of memory may not count on."""
 _LARGEST_SHARE = 0.95  # of a large GPU, that a preset may count on
-_GATHERED = 0.2  # of the denoiser's weights under FSDP: up to two blocks and the gradients of one, see ShardedRuntime
 CUDA_BYTES = 3 * GIB // 5
 """CUDA's context with the kernels of torch, in a process: what they took on an H200, and less on smaller GPUs."""
 CUBLAS_BYTES = 2 * 2**25
@@ -83,64 +63,43 @@ class MemoryEstimate:
 
 def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> MemoryEstimate | None:
     """The estimate; None for a family of unknown size. num_ranks: over all machines; None: as set, or one."""
-    model = load_architectures().get(config.family)
-    if model is None:
+    run = run_memory(config, num_ranks)
+    if run is None:
         return None
-    ranks = num_ranks or _named_ranks(config)
-    trained = trained_weights(config, model)
-    is_small = not facts_of(config).trains_weights  # adapters or embeddings are added to the model
-    own, trained_bytes = BYTES_OF[config.model.weight_dtype], trained_weight_bytes(config)
-    weights = loaded_bytes(config, model) + (trained * trained_bytes if is_small else 0)
-    is_mixed = config.model.mixed_precision != "no"
-    num_sharing = sharing_ranks(config, ranks)
-    if num_sharing > 1:
-        weights = weights / num_sharing + _GATHERED * model.denoiser * (2 if is_mixed else own)
-    elif is_mixed and own >= 4 and not frees_as_it_goes(config):
-        weights += autocast_weights(config, model) * 2
-    held = trained / num_sharing  # by one rank
-    process = PROCESS_BYTES + (_NCCL_BYTES if ranks > 1 else 0)
-    optimizer = held * state_bytes(config, trained_bytes)
-    if num_sharing == 1 and config.ddp_shard_optimizer:
-        optimizer /= ranks
-    if config.optimizer.state_in_ram:
-        optimizer = min(optimizer, state_at_once(config, model, trained) * state_bytes(config, trained_bytes))
-    average = held * max(4, trained_bytes) if config.ema.enabled else 0
-    sampling = sampling_bytes(config, model, ranks)
-    if sampling:  # the gradients are freed by then
-        sampling += weights + optimizer + average + process
-        if config.ema.enabled and config.ema.sample and (trained_bytes < 4 or num_sharing > 1):
-            sampling += held * trained_bytes  # the EMA in the weights' precision, or the shards that it replaces
-    stepped = gradients_at_once(config, model, held)
-    activations = activation_bytes(config, model, ranks) * ALLOCATOR
-    stepping = stepping_bytes(config, stepped, held, trained_bytes)
-    if steps_as_it_goes(config):
-        activations += stepping
+    process = PROCESS_BYTES + (_NCCL_BYTES if run.num_ranks > 1 else 0)
     return MemoryEstimate(
-        weights=weights,
-        gradients=stepped * trained_bytes,
-        optimizer=optimizer,
-        average=average,
-        activations=activations,
-        stepping=stepping,
-        caching=caching_bytes(config, model) + process,
-        sampling=sampling,
+        weights=run.weights,
+        gradients=run.gradients,
+        optimizer=run.optimizer,
+        average=run.average,
+        activations=run.activations,
+        stepping=run.stepping,
+        caching=run.caching + process,
+        sampling=_sampling_bytes(run, process),
         process=process,
     )
+
+
+def run_memory(config: TrainConfig, num_ranks: int | None = None) -> RunMemory | None:
+    """What the estimate is made of, with the same arguments."""
+    model = load_architectures().get(config.family)
+    return None if model is None else RunMemory(config, model, num_ranks or _named_ranks(config))
+
+
+def _sampling_bytes(run: RunMemory, process: float) -> float:
+    """The total while samples are made, when the gradients are freed; 0 without samples."""
+    added = run.samples.peak
+    if not added:
+        return 0
+    total = added + (run.weights + run.optimizer + run.average + process)
+    if run.config.ema.enabled and run.config.ema.sample and (run.trained_weight_bytes < 4 or run.sharing_ranks > 1):
+        total += run.held_trained * run.trained_weight_bytes  # the EMA in the weights' precision, or replaced shards
+    return total
 
 
 def room_for_presets(memory: int) -> float:
     """The bytes that a preset for GPUs with `memory` GB may need."""
     return min(memory * GIB - SYSTEM_BYTES, _LARGEST_SHARE * memory * GIB)
-
-
-def sharing_ranks(config: TrainConfig, num_ranks: int) -> int:
-    """How many of the ranks share one copy of the model; one with the strategy auto, which depends on the GPUs.
-
-    num_ranks: over all machines.
-    """
-    num_nodes = config.num_nodes if config.enable_multi_gpu else 1
-    by_strategy = {"fsdp": num_ranks, "hsdp": config.sharding_group_size or max(1, num_ranks // num_nodes)}
-    return by_strategy.get(config.distributed_strategy, 1)
 
 
 def blocks_to_swap(

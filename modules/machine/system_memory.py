@@ -6,10 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from modules.config.families import load_families
-from modules.config.methods import facts_of
 from modules.machine.architectures import load_architectures
-from modules.machine.lasting_memory import state_bytes, swapped_bytes, trained_weight_bytes, trained_weights
-from modules.machine.passing_memory import offloaded_bytes
+from modules.machine.memory.RunMemory import RunMemory
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -30,11 +28,12 @@ def kept_in_ram(config: TrainConfig, num_ranks: int = 1, base_bytes: int | None 
         return {}
     typical = load_families()[config.family].typical_bytes
     share = min(1.0, 2 * base_bytes / typical) if base_bytes else 1.0  # as in `needed_bytes`
-    found = {"model.activation_offloading": offloaded_bytes(config, model, num_ranks)}
-    if facts_of(config).uses_denoiser:
-        found["model.blocks_to_swap"] = share * swapped_bytes(config, model)
+    run = RunMemory(config, model, num_ranks)
+    found = {"model.activation_offloading": run.offloaded}
+    if run.method.uses_denoiser:
+        found["model.blocks_to_swap"] = share * run.swapped
     if config.optimizer.state_in_ram:
-        state = trained_weights(config, model) * state_bytes(config, trained_weight_bytes(config))
+        state = run.num_trained * run.state_bytes
         found["optimizer.state_in_ram"] = share * state / (num_ranks if config.ddp_shard_optimizer else 1)
     return {path: size for path, size in found.items() if size}
 

@@ -96,8 +96,8 @@ def _check_activations(memory, allocated, most=1.15):
 @pytest.fixture
 def uncorrected(monkeypatch):
     """Estimates are what was counted, as if no preset had been simulated."""
-    for module in ("lasting_memory", "passing_memory"):
-        monkeypatch.setattr(f"modules.machine.{module}.correction", lambda *_kinds, otherwise=1.0: otherwise)
+    for module in ("RunMemory", "SampleMemory"):
+        monkeypatch.setattr(f"modules.machine.memory.{module}.correction", lambda *_kinds, otherwise=1.0: otherwise)
 
 
 def measured_run(name):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from modules.config.files import config_from_values
-from modules.machine.memory_estimate import GIB, estimate_memory, sharing_ranks
+from modules.machine.memory.RunMemory import sharing_ranks
+from modules.machine.memory_estimate import GIB, estimate_memory
 from modules.machine.strategy import choose_strategy
 
 SDXL = {"family": "sdxl", "method": "full", "enable_multi_gpu": True, "optimizer": {"name": "adamw"}}

@@ -14,7 +14,8 @@ from modules.config.TrainConfig import TrainConfig
 from modules.machine.backend import choose_backend
 from modules.machine.devices import UNKNOWN_USAGE, Gpu, GpuUsage, Link, read_usage
 from modules.machine.Machine import Machine
-from modules.machine.memory_estimate import GIB, needed_bytes, sharing_ranks
+from modules.machine.memory.RunMemory import sharing_ranks
+from modules.machine.memory_estimate import GIB, needed_bytes
 from modules.machine.run_shape import RunShape, chosen_gpus, run_shape
 from modules.machine.strategy import with_strategy
 from modules.machine.system_memory import kept_bytes

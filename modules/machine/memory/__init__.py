@@ -1,0 +1,1 @@
+"""What a run takes of a GPU's memory, by its settings alone."""
