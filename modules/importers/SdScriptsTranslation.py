@@ -14,12 +14,21 @@ class SdScriptsTranslation(Translation):
     """The arguments of one of sd-scripts' training scripts.
 
     script: the file's name, which tells what trains; its defaults hold. folder: where relative paths start.
+    defaults: of a window that starts the scripts, which come before theirs. labels: by argument, what a line shows.
     """
 
-    def __init__(self, given: Mapping[str, Any], script: str, folder: Path):
+    def __init__(
+        self,
+        given: Mapping[str, Any],
+        script: str,
+        folder: Path,
+        defaults: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+    ):
         program = load_program("sd_scripts")
-        defaults = program.facts["script_defaults"].get(script.partition("_")[0], {})
-        super().__init__(program, given, defaults)
+        of_script = program.facts["script_defaults"].get(script.partition("_")[0], {})
+        super().__init__(program, given, {**of_script, **(defaults or {})}, labels)
+        self.defaults = dict(defaults or {})
         self.script = script
         self.folder = folder
         method, family = program.facts["scripts"][script]

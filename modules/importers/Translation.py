@@ -20,17 +20,24 @@ class Translation:
     """Turns the values of another program's file into settings of Chorus, and notes what became of each.
 
     program: its table. given: the values in the file, in the program's sections. defaults: by name, where they are not
-    those of the table.
+    those of the table. labels: by name, what a line shows instead of the setting, where another one stands for it.
     A conversion is called once for the first of the settings that share it, and reads the others itself.
     """
 
-    def __init__(self, program: Program, given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None):
+    def __init__(
+        self,
+        program: Program,
+        given: Mapping[str, Any],
+        defaults: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+    ):
         self.program = program
         self.given = dict(flat(given, program.settings))
         self.result = ImportResult(program.label)
         self.folder = Path()  # of the file, where the paths in it may start
         self._values: dict[str, Any] = {}
         self._defaults = dict(defaults or {})
+        self._labels = dict(labels or {})
         self._read()
 
     def __getitem__(self, name: str) -> Any:
@@ -48,7 +55,7 @@ class Translation:
         """
         names = tuple(self.program.settings[name].name for name in names)
         given = [name for name in names if self.is_given(name)]
-        return ", ".join(shown(name, self._values[name]) for name in given or names[:1])
+        return ", ".join(self._shown(name, self._values[name]) for name in given or names[:1])
 
     def take(self, path: str, value: Any, *names: str, why: str = "") -> None:
         """Set a setting of Chorus. names: the settings that it comes from. why: what differs, if anything does."""
@@ -94,6 +101,9 @@ class Translation:
         setting, value = self.program.settings[name], self._values[name]
         return setting.values.get(str(value).lower() if isinstance(value, bool) else value)
 
+    def _shown(self, name: str, value: Any) -> str:
+        return self._labels.get(name) or shown(name, value)
+
     def _read(self) -> None:
         for name, setting in self.program.settings.items():
             self._values[name] = self._defaults.get(name, setting.default)
@@ -103,7 +113,7 @@ class Translation:
                 self._values[name] = read_as(setting.kind, self.given[name])
             except ValueError as error:
                 used = f"; {self.program.whose} default, {show_value(setting.default)}, is used"
-                self.result.left.append(Line(shown(name, self.given[name]), why=f"{error}{used}"))
+                self.result.left.append(Line(self._shown(name, self.given[name]), why=f"{error}{used}"))
                 del self.given[name]
 
     def _convert(self, setting: ForeignSetting) -> None:

@@ -110,7 +110,7 @@ class Level:
         argument = _FROM_ARGUMENTS.get(name, name)
         if argument in t.program.settings and t.is_given(argument):
             return t[argument], True
-        return default, False
+        return t.defaults.get(argument, default), False
 
 
 def is_dataset(content: Mapping[str, Any]) -> bool:

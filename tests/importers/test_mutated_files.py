@@ -52,6 +52,16 @@ network_module = "networks.lora"
 network_args = ["conv_dim=4"]
 learning_rate = 1e-4
 """
+KOHYA_SS = json.dumps(
+    {
+        "LoRA_type": "LyCORIS/LoKr", "sdxl": True, "max_resolution": "1024,768", "lr_warmup": "10", "epoch": 4,
+        "learning_rate": "1e-4", "unet_lr": 1e-4, "text_encoder_lr": "5e-05", "t5xxl_lr": 0, "optimizer": "Prodigy",
+        "optimizer_args": "d_coef=2 betas=0.9,0.99", "factor": 8, "conv_dim": 4, "noise_offset_type": "Original",
+        "noise_offset": "0.05", "max_train_epochs": "", "max_train_steps": 0, "stop_text_encoder_training_pct": 10,
+        "additional_parameters": "--flip_aug --min_snr_gamma 5", "sample_prompts": "a cat --w 512", "xformers": True,
+        "train_data_dir": "nowhere", "image_folder": "D:\\a", "num_processes": 2, "template": "caption",
+    }
+)  # fmt: skip
 PROMPTS = "a cat --n bad --w 768 --h 512 --d 7 --l 6.5 --s 20\na dog\n"
 EXAMPLES = {
     "settings.json": ONETRAINER,
@@ -60,6 +70,7 @@ EXAMPLES = {
     "data.toml": DATASET,
     "config.toml": ARGUMENTS,
     "prompts.txt": PROMPTS,
+    "window.json": KOHYA_SS,
 }
 ODD = [
     None, True, -1, 0, 1e400, "", "nan", "-inf", "\udc80", [], {}, [{}], [[1]], "x" * 200, 10**30, 0.5, "0x10", [None],
