@@ -39,9 +39,10 @@ TYPE_WORDS = {
 INTRODUCTION = """\
 # Settings
 
-Every setting of a run, as it is named in a settings file (YAML or JSON). What a file leaves out is the default.
-On the command line a setting is changed with `--set`, as in `--set optimizer.learning_rate=1e-5`. `[]` in a name
-stands for an entry of a list: `concepts[].path` is written `--set concepts.0.path=images` for the first concept.
+Every setting of a run: its label in the window, and its name in a settings file (YAML or JSON). What a file leaves out
+is the default. On the command line a setting is changed with `--set`, as in `--set optimizer.learning_rate=1e-5`.
+`[]` in a name stands for an entry of a list: `concepts[].path` is written `--set concepts.0.path=images` for the first
+concept.
 
 This page is made from the declarations in `modules/config` by `python scripts/config_reference.py --write`.
 """
@@ -57,7 +58,8 @@ def reference_page() -> str:
     parts = [INTRODUCTION]
     for group, title in GROUP_TITLES.items():
         rows = [_row(info) for info in settings if info.group == group]
-        header = ["| setting | value | default | range | unit | what it does |", "|---|---|---|---|---|---|"]
+        titles = ("in the window", "in files", "value", "default", "range", "unit", "what it does")
+        header = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
         parts.append("\n".join([f"## {title}", "", *header, *rows]) + "\n")
     return "\n".join(parts)
 
@@ -68,7 +70,7 @@ def _row(info: SettingInfo) -> str:
     else:
         value = TYPE_WORDS[info.type] + (", or empty" if info.optional else "")
     text = info.help + _other_names(info) + _visibility(info)
-    cells = [f"`{info.path}`", value, _default(info), range_text(info), info.unit, text]
+    cells = [info.label, f"`{info.path}`", value, _default(info), range_text(info), info.unit, text]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
