@@ -256,7 +256,7 @@ def test_the_commands_for_two_machines_train_when_they_are_pasted_there(person, 
     config = demo_with(max_steps=4, sampling={}, distributed_backend="gloo", use_torchrun=True, world_size=1)
     person.open("--config", str(config))
     person.open_tab("training")
-    person.click("Configure several machines…")
+    person.click("Several machines…")
     person.wait(lambda seen: seen["titles"] == ["Chorus", "Several machines"])
     for path, value in (("num_nodes", "2"), ("master_addr", two_hosts[0].address)):
         person.click_field(path)

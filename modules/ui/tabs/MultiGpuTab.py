@@ -197,7 +197,7 @@ class MultiGpuTab(ctk.CTkFrame):
             self.command_card.refuse(str(error))
             return
         if len(commands) > 1:
-            note = f"For machine {config.node_rank} of {len(commands)}, counted from 0. Multi-node... shows all."
+            note = f"For machine {config.node_rank} of {len(commands)}, counted from 0. Several machines… shows all."
         else:
             note = "Copy and Save also write the settings of this moment, which the command reads."
         self.command_card.show(config, commands, places, note)
@@ -240,7 +240,7 @@ class MultiGpuTab(ctk.CTkFrame):
         self.shape_card = ShapeCard(self._page, self.app)
 
     def _build_command(self) -> None:
-        self.command_card = CommandCard(self._page, self.app, "Command", extra=("Multi-node...", self.open_nodes))
+        self.command_card = CommandCard(self._page, self.app, "Command", extra=("Several machines…", self.open_nodes))
 
     def _build_devices(self) -> None:
         self._device_card = Card(self._page, self.app, "Devices on this machine")

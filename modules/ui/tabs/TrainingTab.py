@@ -80,7 +80,7 @@ class TrainingTab(ctk.CTkFrame):
 
     def _add_buttons(self, footer: ctk.CTkFrame) -> None:
         font = self.app.theme.font()
-        configure = ctk.CTkButton(footer, text="Configure several machines…", font=font, command=self._configure_nodes)
+        configure = ctk.CTkButton(footer, text="Several machines…", font=font, command=self._configure_nodes)
         configure.pack(side="left")
         devices = ctk.CTkButton(
             footer, text="Devices…", width=80, font=font, command=lambda: self.app.open_tab("multi-GPU")
