@@ -84,7 +84,7 @@ EXAMPLES = (
     ),
     Example(
         "The window",
-        "Opens the window; choose the GPUs on its multi-GPU tab.",
+        "Opens the window; choose the GPUs on its Multi-GPU tab.",
         ("./start-ui.sh",),
         on_windows=("start-ui.bat",),
     ),

@@ -42,7 +42,7 @@ IMAGES = """\
 ## Images
 
 What it means that a model sees [reference images](methods.md#reference-images), [a mask](methods.md#inpainting) or [the
-image that it decomposes](methods.md#layers) is described with the methods.
+image that it decomposes](methods.md#layered-images) is described with the methods.
 """
 VIDEOS = """\
 ## Videos
@@ -78,7 +78,7 @@ def families_page(families: Iterable[Family]) -> str:
         [
             INTRODUCTION,
             IMAGES,
-            _table("family", "name", "makes", *parts, rows=map(_image_row, images)),
+            _table("family", "name", "task", *parts, rows=map(_image_row, images)),
             VIDEOS,
             _table("family", "name", "starts from", "frames of a clip", "fps", *parts, rows=map(_video_row, videos)),
             DISTILLED,
@@ -100,22 +100,26 @@ def families_page(families: Iterable[Family]) -> str:
 def with_families(readme: str, families: Iterable[Family]) -> str:
     """The text of README.md, with the list of these families between its marks."""
     kinds = _grouped(families, lambda family: (_makes(family),))
-    rows = [(makes, labels) for labels, makes in sorted(kinds, key=lambda row: row[1].startswith("video"))]
+    rows = [(makes, labels) for labels, makes in sorted(kinds, key=lambda row: "video" in row[1])]
     before, rest = readme.split(BEGIN)
-    return f"{before}{BEGIN}\n{_table('generates', 'model families', rows=rows)}\n{END}{rest.split(END)[1]}"
+    return f"{before}{BEGIN}\n{_table('task', 'model families', rows=rows)}\n{END}{rest.split(END)[1]}"
 
 
 def _makes(family: Family) -> str:
+    """The task, in the words that people search for."""
     if family.frame_step:
-        also = "" if family.fact(FirstFrame, "needed") else "; images from text"
-        return f"videos from {_starts_from(family)}{also}"
+        if family.fact(FirstFrame, "last") == "needed":
+            return "video between a first and a last frame (FLF2V)"
+        if family.fact(FirstFrame, "needed"):
+            return "image-to-video (I2V)" + (", also to a given last frame" if family.fact(FirstFrame, "last") else "")
+        return "text-to-video" + (" and image-to-video (I2V)" if family.has(FirstFrame) else "") + "; text-to-image"
     if family.has(Layers):
-        return "the layers of an image"
+        return "splitting an image into layers"
     if family.has(Inpainting):
-        return "the masked part of an image"
+        return "inpainting"
     if family.fact(References, "needed"):
-        return "images from reference images"
-    return "images from text" + (", also with reference images" if family.has(References) else "")
+        return "image editing"
+    return "text-to-image" + (" and image editing" if family.has(References) else "")
 
 
 def _starts_from(family: Family) -> str:

@@ -47,13 +47,13 @@ INTRODUCTION = """\
 <!-- Made by scripts/presets_reference.py from resources/presets: change those, and run scripts/generate.py. -->
 
 A preset is a start for a family and a method; it lacks only your images. The button at the top left of the window
-lists them, for the memory and the number of GPUs that are chosen above the list, and *Compare…* shows what one would
-change; your concepts, folders and prompts [stay](window.md). On a terminal the name says all of it:
+lists them, for the memory and the number of GPUs that are chosen above the list, and *Show changes…* shows what one
+would change; your concepts, folders and prompts [stay](window.md). In a terminal, the name says all of it:
 
-```
-python scripts/train.py --preset sdxl-lora --config run.yaml            # as the file has it
-python scripts/train.py --preset sdxl-lora-16gb --config run.yaml       # for a GPU with 16 GB
-python scripts/train.py --preset sdxl-lora-16gb-x4 --config run.yaml    # for four of them
+```bash
+.venv/bin/python scripts/train.py --preset sdxl-lora --config run.yaml            # as the file has it
+.venv/bin/python scripts/train.py --preset sdxl-lora-16gb --config run.yaml       # for a GPU with 16 GB
+.venv/bin/python scripts/train.py --preset sdxl-lora-16gb-x4 --config run.yaml    # for four of them
 ```
 
 Your own settings lie over it. `resources/presets/NAME.yaml` holds a preset, `resources/preset_sizes.yaml` what it
@@ -90,8 +90,9 @@ and of images. The autoencoder (84 million weights) is counted in float32: 35,06
 
 `scripts/memory.py` checks the sum. It runs the code of a run at the real size of the model (encoding, the step with its
 backward pass and optimizer, a sample's prediction and decoding) on a simulated GPU, whose tensors have no values, and
-adds up the bytes that exist at once. Its results are in `resources/preset_memory.json`, and the sum is within 10 % of
-all of them. `python scripts/memory.py sdxl-lora-12gb` prints a preset's. {simulated}
+adds up the bytes that exist at once. Its results are in `resources/preset_memory.json`, and the sum
+differs from them [by a few percent](memory.md). `python scripts/memory.py sdxl-lora-12gb` prints a preset's.
+{simulated}
 
 A preset is offered for a size if on one GPU and on several the sum stays 5 % and at least 1 GiB below it, which is for
 the system.
@@ -121,7 +122,7 @@ Where the batch size is per GPU, N GPUs make steps of N times as many images: `l
 rate by the root of N, and `max_steps` is divided by N, so that a run goes through as many images. A full fine-tune has
 a global batch: several GPUs share it, with fewer accumulation steps, and the result is that of one. Presets with a
 fused backward pass are for one GPU. A name with `-xN` is exact for N GPUs in all, over all machines; for another number
-`max_steps` is yours to set. The table has the images of a step, the learning rate and the most steps.
+`max_steps` is yours to set. The table has the images of a step, the learning rate and `max_steps`.
 """
 
 

@@ -14,10 +14,10 @@ from tests.support.fork_server import ROOT, ForkedScript
 
 PATIENCE_SECONDS = 300
 MAX_LINES = 40
+PAGE = ROOT / "docs" / "training_engine.md"
 PROGRAMS = {
     re.match(r"# (\w+)\.py\n", block)[1]: block
-    for page in ("docs/training_engine.md", "README.md")
-    for block in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     if block.startswith("# ")
 }
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
@@ -25,7 +25,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
 
 @pytest.mark.parametrize(
     ("name", "figure"),
-    [("direct", "accuracy"), ("launched", "loss"), ("sharded", "loss"), ("longer", "loss"), ("readme", "loss")],
+    [("direct", "accuracy"), ("launched", "loss"), ("sharded", "loss"), ("longer", "loss")],
 )
 def test_a_program_runs_as_printed(name, figure, tmp_path):
     program, output = tmp_path / f"{name}.py", tmp_path / "output.txt"
