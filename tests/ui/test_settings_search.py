@@ -6,14 +6,15 @@ import customtkinter as ctk
 import pytest
 
 from modules.config.describe import settings_by_path
-from modules.ui.models.find_settings import find_settings
+from modules.ui.models.explanations import EXPLANATIONS
+from modules.ui.models.find_settings import find_settings, search
 from modules.ui.TrainUI import tab_of
 from modules.ui.widgets.form import SettingsForm, find_field
 
 OF_PARTS = [path for path in settings_by_path() if "[]" in path]
 
 
-def search(app, text: str) -> None:
+def type_in(app, text: str) -> None:
     entry = app.top_bar.search
     entry.focus_force()
     app.update()
@@ -111,9 +112,85 @@ def test_a_word_is_not_found_inside_another_word_of_a_help_text():
     assert "epochs" not in find_settings("oft")
 
 
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        ("Save every N epochs", "output.every"),
+        ("LR # cycles:", "schedule.restarts"),
+        ("the learning rate of the optimizer", "optimizer.learning_rate"),
+        ("gradientcheckpointing", "model.gradient_checkpointing"),
+        ("lora rank dimension", "lora.rank"),
+        ("sdxl", "family"),
+        ("Stable Diffusion XL", "family"),
+        ("Adafactor", "optimizer.name"),
+        ("AdamW 8bit", "optimizer.name"),
+        ("cosine with restarts", "schedule.name"),
+    ],
+)
+def test_stop_words_punctuation_and_single_unknown_words_do_not_count_and_choices_are_found(words, path):
+    assert find_settings(words)[0] == path
+
+
+@pytest.mark.parametrize("typed", ["optimizr", "optimizerr", "optomizer", "otpimizer"])
+def test_one_letter_of_a_word_may_be_missing_too_many_wrong_or_swapped(typed):
+    assert find_settings(typed)[0] == "optimizer.name"
+
+
+def test_short_words_and_two_letters_are_not_corrected():
+    assert find_settings("rnak") == []
+    assert find_settings("otpimzer") == []
+
+
+def test_half_of_the_words_are_not_enough():
+    assert find_settings("optimizer xyzzy") == []
+    assert find_settings("optimizer name xyzzy")
+
+
+@pytest.mark.parametrize(
+    ("words", "start"),
+    [
+        ("token", "Hugging Face token"),
+        ("Latent Caching", "Latent caching"),
+        ("cache latents", "Latent caching"),
+        ("lowvram", "Low VRAM"),
+        ("low vram", "Low VRAM"),
+        ("Offline Mode", "Offline mode"),
+    ],
+)
+def test_what_is_no_setting_is_explained_first(words, start):
+    assert search(words)[0].text.startswith(start)
+
+
+def test_a_setting_that_is_called_so_comes_before_an_explanation():
+    first, *others = search("xformers")
+    assert (first.path, first.text) == ("model.attention", "")
+    assert any("PyTorch's own attention" in row.text for row in others)
+
+
+def test_explanations_lead_to_settings_that_exist():
+    assert {row.path for row in EXPLANATIONS.values()} - {""} <= settings_by_path().keys()
+
+
+def test_an_explanation_without_a_setting_is_shown_in_full(app, settle):
+    type_in(app, "token")
+    settle(app)
+    assert "hf auth login" in app.message.cget("text")
+
+
+def test_a_long_explanation_is_not_cut(app, settle):
+    entry = app.top_bar.search
+    entry.focus_force()
+    entry.insert(0, "dreambooth")
+    entry._entry.event_generate("<KeyRelease>", keysym="h")
+    settle(app)
+    text = entry._list.get(0)
+    assert entry._list.tk.call("font", "measure", entry._list.cget("font"), text) <= entry._list.winfo_width()
+    assert entry._frame.winfo_x() + entry._frame.winfo_width() <= app.root.winfo_width()
+
+
 def test_return_leads_to_what_is_typed_though_a_key_is_still_held(app, settle):
     entry = app.top_bar.search
-    search(app, "optimizer")
+    type_in(app, "optimizer")
     entry.focus_force()
     entry.insert(0, "batch size")
     entry._entry.event_generate("<Return>")
@@ -122,10 +199,10 @@ def test_return_leads_to_what_is_typed_though_a_key_is_still_held(app, settle):
 
 
 def test_return_without_a_hit_leads_nowhere(app, settle):
-    search(app, "optimizer")
+    type_in(app, "optimizer")
     settle(app)
     app.open_tab("general")
-    search(app, "no such words")
+    type_in(app, "no such words")
     settle(app)
     assert app.tab_bar.selected == "general"
     assert app.top_bar.search.get() == "no such words"
@@ -134,7 +211,7 @@ def test_return_without_a_hit_leads_nowhere(app, settle):
 def test_what_is_typed_on_while_the_window_jumps_changes_nothing(app, settle, wait_for):
     """Who types "optimizer", Return and a space means no switch."""
     before = app.settings.values
-    search(app, "enable_multi_gpu")
+    type_in(app, "enable_multi_gpu")
     switch = field_with_keys(app, "enable_multi_gpu")
     canvas = switch.focus_widget()
     settle(app)
@@ -147,30 +224,30 @@ def test_what_is_typed_on_while_the_window_jumps_changes_nothing(app, settle, wa
 
 
 def test_a_setting_of_all_concepts_is_found_in_the_chosen_one(app, settle):
-    search(app, "concepts repeats")
+    type_in(app, "concepts repeats")
     assert field_with_keys(app, "concepts.0.repeats")
     settle(app)
     app.tabs["dataset"].cards.choose(1)
-    search(app, "concepts repeats")
+    type_in(app, "concepts repeats")
     assert field_with_keys(app, "concepts.1.repeats")
 
 
 def test_a_setting_of_all_prompts_is_found_in_the_chosen_one(app, settle):
     app.settings.add("sampling.samples", {})
-    search(app, "negative prompt")
+    type_in(app, "negative prompt")
     assert field_with_keys(app, "sampling.samples.0.negative_prompt")
     settle(app)
     last = len(app.settings.get("sampling.samples")) - 1
     app.tabs["sampling"].prompts.choose(last)
     app.update()
-    search(app, "negative prompt")
+    type_in(app, "negative prompt")
     assert field_with_keys(app, f"sampling.samples.{last}.negative_prompt")
 
 
 def test_a_setting_of_all_embeddings_is_found_in_the_first(app):
     app.settings.set("method", "embedding")
     app.settings.add("embeddings", {"placeholder": "new-word"})
-    search(app, "placeholder")
+    type_in(app, "placeholder")
     assert field_with_keys(app, "embeddings.0.placeholder")
 
 

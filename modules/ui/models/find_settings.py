@@ -2,129 +2,131 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from modules.config.describe import SettingInfo, settings_by_path
+from modules.config.describe import settings_by_path
 from modules.config.explain import FOREIGN_NAMES
+from modules.ui.models.explanations import Row, explanations
+from modules.ui.models.search_words import Words, corrected, stem, words_of
+from modules.ui.models.SearchedSetting import EXACT_RANKS, MIN_INSIDE, SearchedSetting
 
-MIN_STEM = 3
-MIN_INSIDE = 3  # letters of a word that may be found inside other words, of names alone
-ENDINGS = ("ing", "ed", "es", "s", "e")
-
-
-@dataclass(frozen=True)
-class _Searched:
-    """The words of a setting.
-
-    path, label, help: of these. name_in_files: of the path's last part. names: what it is called here, each name as
-    words. others_exactly: the same elsewhere. place: of its section and path. others: of its names elsewhere. choices:
-    of its choices.
-    """
-
-    path: tuple[str, ...]
-    name_in_files: tuple[str, ...]
-    names: tuple[tuple[str, ...], ...]
-    others_exactly: tuple[tuple[str, ...], ...]
-    label: tuple[str, ...]
-    place: tuple[str, ...]
-    others: tuple[str, ...]
-    choices: tuple[str, ...]
-    help: tuple[str, ...]
+MAX_ROWS = 12
+_Order = tuple[int, ...]  # less is better
 
 
 def find_settings(text: str) -> list[str]:
-    """The paths of the settings that contain every word of `text`, in this order: those that are called exactly so,
-    here and then in other programs; those whose label starts with it, contains its words, or their beginnings; those
-    with it in their section, path or other names; those with such a choice; those with it in their help text.
+    """The paths of the settings that `text` may mean, the best first.
 
-    Of the same rank, basic settings come first. Words are never looked for inside those of a help text.
+    Settings that contain every word come in this order: those that are called exactly so, here, in other programs, or
+    by a choice; those whose label starts with it, contains its words, or their beginnings; those with it in their
+    section, path or other names; those with such choices; those with it in their help text. If there is none, one
+    letter of each unknown word may be wrong; then most words are enough. Basic settings come first among equals.
+    Stop words and punctuation don't count. Words are never looked for inside those of a help text.
     """
-    words = _words(text)
+    return _find(text)[0]
+
+
+def search(text: str) -> list[Row]:
+    """What the search shows for `text`: the settings found, and explanations of what has no setting.
+
+    Explanations that are called exactly so come first, unless a setting is.
+    """
+    paths, is_called_so = _find(text)
+    settings = [Row(path) for path in paths]
+    exactly, others = explanations(text)
+    first, last = ([], [*exactly, *others]) if is_called_so else (exactly, others)
+    return [*first, *settings[: MAX_ROWS - len(first) - len(last)], *last]
+
+
+def prepare_search() -> None:
+    """Read what the search needs, which takes a moment the first time."""
+    _index()
+
+
+def _find(text: str) -> tuple[list[str], bool]:
+    """The paths, and whether the first setting is called exactly so."""
+    words = words_of(text)
     if not words:
-        return []
-    ranked: list[tuple[int, bool, int, str]] = []
-    for number, (path, searched) in enumerate(_searched().items()):
-        rank = _rank(words, searched)
-        if rank is not None:
-            is_advanced = settings_by_path()[path].importance == "advanced"
-            ranked.append((rank, is_advanced, number, path))
-    return [path for *_, path in sorted(ranked)]
+        return [], False
+    index = _index()
+    found = _with_all(words, index)
+    if not found:
+        words = tuple(word if index.having(word) else corrected(word, index.vocabulary) for word in words)
+        found = _with_all(words, index) or _with_most(words, index)
+    paths = sorted(found, key=found.__getitem__)
+    return paths, bool(paths) and found[paths[0]][0] in range(EXACT_RANKS)
 
 
-def _rank(words: tuple[str, ...], searched: _Searched) -> int | None:
-    """0 is best; None: not found."""
-    label, names = searched.label, (*searched.label, *searched.place, *searched.others)
-    stems, everything = set(map(_stem, words)), (*names, *searched.choices, *searched.help)
-    tiers = (
-        words == searched.path,
-        words in searched.names,
-        words == searched.name_in_files,
-        words in searched.others_exactly,
-        label[: len(words)] == words,
-        " ".join(label).startswith(" ".join(words)),
-        set(words) <= set(label),
-        stems <= set(map(_stem, label)),
-        _are_begun(words, label),
-        set(words) <= {*label, *searched.place} and not set(words).isdisjoint(label),
-        set(words) <= set(names),
-        _are_begun(words, names),
-        set(words) <= {*names, *searched.choices},
-        _are_begun(words, (*names, *searched.choices)),
-        _are_inside(words, names),
-        stems <= set(map(_stem, everything)),
-    )
-    return next((rank for rank, applies in enumerate(tiers) if applies), None)
+@dataclass(frozen=True)
+class _Index:
+    """The settings, and where words stand.
+
+    names, choices, stems: word -> the numbers of the settings with it; `stems` has those of help texts, too.
+    vocabulary: the words of names and choices, the most frequent first.
+    """
+
+    settings: tuple[SearchedSetting, ...]
+    names: Mapping[str, set[int]]
+    choices: Mapping[str, set[int]]
+    stems: Mapping[str, set[int]]
+    vocabulary: tuple[str, ...]
+
+    def having(self, word: str) -> set[int]:
+        """The numbers of the settings that contain `word` in any way."""
+        found = set(self.stems.get(stem(word), ()))
+        for other, numbers in self.names.items():
+            if other.startswith(word) or (len(word) >= MIN_INSIDE and word in other):
+                found |= numbers
+        for other, numbers in self.choices.items():
+            if other.startswith(word):
+                found |= numbers
+        return found
 
 
-def _are_begun(words: Iterable[str], others: tuple[str, ...]) -> bool:
-    """Whether each word is the beginning of another."""
-    return all(any(other.startswith(word) for other in others) for word in words)
+def _with_all(words: Words, index: _Index) -> dict[str, _Order]:
+    numbers = set.intersection(*map(index.having, words))
+    ranks = {number: index.settings[number].rank(words) for number in numbers}
+    return _by_path(index, {number: (rank,) for number, rank in ranks.items() if rank is not None})
 
 
-def _are_inside(words: Iterable[str], others: tuple[str, ...]) -> bool:
-    return all(len(word) >= MIN_INSIDE and any(word in other for other in others) for word in words)
+def _with_most(words: Words, index: _Index) -> dict[str, _Order]:
+    """The settings that have more than half of the words in their names or choices, those with more first."""
+    counts = Counter(number for word in words for number in index.having(word))
+    ranks = {}
+    for number in [number for number, count in counts.items() if 2 * count > len(words)]:
+        matches = [index.settings[number].matches(word) for word in words]
+        if 2 * (count := sum(map(bool, matches))) > len(words):
+            ranks[number] = (-count, -sum(matches))
+    return _by_path(index, ranks)
 
 
-def _stem(word: str) -> str:
-    """The word without its usual English endings, so that "shuffling" is found in "Shuffle tags"."""
-    for ending in ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= MIN_STEM:
-            return word.removesuffix(ending)
-    return word
+def _by_path(index: _Index, ranks: Mapping[int, tuple[int, ...]]) -> dict[str, _Order]:
+    infos = {number: index.settings[number].info for number in ranks}
+    return {
+        infos[number].path: (*rank, infos[number].importance == "advanced", number) for number, rank in ranks.items()
+    }
 
 
 @lru_cache(maxsize=1)
-def _searched() -> dict[str, _Searched]:
+def _index() -> _Index:
     foreign: dict[str, list[str]] = {}
     for name, ours in FOREIGN_NAMES.items():
         foreign.setdefault(ours.split()[0], []).append(name)
-    infos = settings_by_path().items()
-    return {path: _of(info, foreign.get(path, [])) for path, info in infos if path != "config_version"}
+    infos = (info for path, info in settings_by_path().items() if path != "config_version")
+    settings = tuple(SearchedSetting(info, foreign.get(info.path, ())) for info in infos)
+    names = _numbers((*setting.names, *setting.names_in_one_word) for setting in settings)
+    choices = _numbers(setting.choices for setting in settings)
+    frequency = {word: len(names.get(word, ())) + len(choices.get(word, ())) for word in names | choices}
+    vocabulary = tuple(sorted(frequency, key=lambda word: (-frequency[word], word)))
+    return _Index(settings, names, choices, _numbers(setting.stems for setting in settings), vocabulary)
 
 
-def _of(info: SettingInfo, foreign: Iterable[str]) -> _Searched:
-    outside, _, inside = info.label.partition("(")  # "Rank (network dim)" is called Rank, and network dim
-    names = [info.label, outside, inside, info.path.replace("[]", "")]
-    names += [f"{info.section} {info.label}", f"{info.section} {outside}"] if info.section else []
-    others = [*foreign, *re.split(r"[,;]", info.also_called)]
-    labels = info.choice_labels.items()
-    in_one_word = [re.sub(r"\W", "", label) for _, label in labels]  # AdamW8bit for AdamW, 8-bit
-    choices = [*in_one_word, *(text for choice, label in labels for text in (choice, label))]
-    return _Searched(
-        _words(info.path),
-        _words(info.path.rpartition(".")[2]),
-        tuple({_words(name) for name in names} - {()}),
-        tuple({_words(name) for name in others} - {()}),
-        _words(info.label),
-        _words(f"{info.section} {info.path}"),
-        _words(" ".join(others)),
-        _words(" ".join(choices)),
-        _words(info.help),
-    )
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(re.findall(r"[^\W_]+\+?", text.lower()))
+def _numbers(words_of_settings: Iterable[Iterable[str]]) -> dict[str, set[int]]:
+    numbers: dict[str, set[int]] = {}
+    for number, words in enumerate(words_of_settings):
+        for word in words:
+            numbers.setdefault(word, set()).add(number)
+    return numbers

@@ -1,0 +1,85 @@
+"""What people look for among the settings though it is none here, and what to do instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from modules.ui.models.search_words import Words, in_one_word, stem, words_of
+
+MIN_BEGUN = 4  # letters from which the beginning of a name is enough
+MAX_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the search's list.
+
+    path: of the setting that it leads to, "" if there is none. text: the explanation, "" for the row of a setting.
+    """
+
+    path: str
+    text: str = ""
+
+
+# Names, separated by commas -> the explanation, and the setting that comes nearest.
+EXPLANATIONS = {
+    "token, hugging face token, huggingface token, hf token, api token": Row(
+        "", "Hugging Face token: run `hf auth login` once; Chorus stores no token."
+    ),
+    "wandb api key, wandb key, wandb login": Row(
+        "wandb.enabled", "W&B API key: run `wandb login` once; Chorus stores no key."
+    ),
+    "offline, offline mode": Row("", "Offline mode: set the environment variable HF_HUB_OFFLINE to 1."),
+    "hugging face cache, huggingface cache directory": Row(
+        "", "Hugging Face cache: set the environment variable HF_HOME to the folder."
+    ),
+    "latent caching, cache latents, cache latents to disk": Row(
+        "cache_dir", "Latent caching: latents are always cached, in the cache folder."
+    ),
+    "text encoder caching, cache text encoder outputs, cache text embeddings, unload te": Row(
+        "cache_dir", "Text encoder caching: the outputs of encoders that aren't trained are always cached."
+    ),
+    "clear cache, clear cache before training, skip cache check": Row(
+        "cache_dir", "Clear cache: never needed; what changes is encoded again."
+    ),
+    "xformers, flash attention, sage attention, memory efficient attention, crossattention, attention processor": Row(
+        "model.attention", "xFormers, FlashAttention: PyTorch's own attention is used, which includes FlashAttention."
+    ),
+    "lowvram, low vram, medvram, highvram, out of memory, oom": Row(
+        "model.gradient_checkpointing", "Low VRAM: turn on gradient checkpointing, then block swapping or quantization."
+    ),
+    "dreambooth": Row(
+        "concepts[].regularisation",
+        "DreamBooth: give a concept one prompt for all images, and add regularization images as another concept.",
+    ),
+    "early stopping, patience": Row(
+        "validation.every", "Early stopping: runs train to the end; compare saved models by their validation loss."
+    ),
+    "resume, continue, continue from last backup, resume training": Row(
+        "", "Resume: choose a backup in the Backup tab, or start with --resume."
+    ),
+    "controlnet, control net": Row("", "ControlNet: not trained; models that take reference images are."),
+    "learning rate finder, lr finder, find learning rate": Row(
+        "optimizer.name", "Learning rate finder: Prodigy finds the learning rate itself."
+    ),
+}
+
+
+def explanations(text: str) -> tuple[list[Row], list[Row]]:
+    """The explanations of what is called exactly `text`, and of what `text` is the beginning or most words of."""
+    words = words_of(text)
+    exactly, others = [], []
+    for names, row in EXPLANATIONS.items():
+        called = [words_of(name) for name in names.split(",")]
+        if in_one_word(words) in map(in_one_word, called):
+            exactly.append(row)
+        elif any(_is_meant(words, name) for name in called):
+            others.append(row)
+    return exactly[:MAX_SHOWN], others[: max(0, MAX_SHOWN - len(exactly))]
+
+
+def _is_meant(words: Words, name: Words) -> bool:
+    one_word = in_one_word(words)
+    if len(one_word) >= MIN_BEGUN and in_one_word(name).startswith(one_word):
+        return True
+    return bool(words) and set(map(stem, words)) <= set(map(stem, name)) and 2 * len(words) > len(name)
