@@ -43,7 +43,7 @@ SCRIPTS = (
 )
 RESOURCES = (
     *("accelerate_config.yaml", "families.json", "lora_layers.json", "preset_memory.json", "preset_sizes.yaml"),
-    *("other_programs/*", "presets/*", "demo/**/*", "video_demo/**/*", "digits/*"),
+    *("window_labels.yaml", "other_programs/*", "presets/*", "demo/**/*", "video_demo/**/*", "digits/*"),
 )
 DOCS = ("families.md", "multi_gpu.md", "presets.md", "settings.md")
 """The pages that messages name, by `docs_page`."""

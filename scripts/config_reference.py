@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from modules.config.describe import SettingInfo, alternatives, range_text, walk_settings  # noqa: E402
+from modules.config.other_programs import foreign_names  # noqa: E402
 from scripts.generated_file import write_or_check  # noqa: E402
 
 PAGE = ROOT / "docs" / "settings.md"
@@ -81,7 +82,10 @@ def _default(info: SettingInfo) -> str:
 
 
 def _other_names(info: SettingInfo) -> str:
-    return f" *Also called {info.also_called}.*" if info.also_called else ""
+    known = (info.path.rpartition(".")[2], *info.also_called.split(", "))
+    foreign = [name for name in foreign_names().get(info.path, ()) if "." not in name and name not in known]
+    names = ", ".join(filter(None, (*foreign, info.also_called)))
+    return f" *Also called {names}.*" if names else ""
 
 
 def _visibility(info: SettingInfo) -> str:

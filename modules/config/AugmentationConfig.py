@@ -10,7 +10,7 @@ class AugmentationConfig:
     flip: bool = setting(
         False,
         label="Horizontal flip",
-        also_called="flip_aug, random_flip, mirror",
+        also_called="random_flip, mirror",
         help="Mirror half of each image's variants left to right. Not for faces, asymmetric things, text in images, "
         "or captions that say left or right.",
         group="data",
@@ -18,7 +18,7 @@ class AugmentationConfig:
     crop_jitter: bool = setting(
         False,
         label="Random crop",
-        also_called="random_crop, crop jitter",
+        also_called="crop jitter",
         help="Crop at a random position for each variant. Off: crop at the center.",
         group="data",
     )
@@ -65,7 +65,6 @@ class AugmentationConfig:
     hue: Float = setting(
         0.0,
         label="Hue",
-        also_called="color_aug",
         help="Shift the hue of variants at random by up to this fraction of the color wheel in either direction. 0 to "
         "0.05 is usual.",
         group="data",

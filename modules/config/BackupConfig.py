@@ -10,7 +10,7 @@ class BackupConfig:
     every: Float = setting(
         0.0,
         label="Back up every",
-        also_called="save_state, checkpointing_steps, backup_after",
+        also_called="checkpointing_steps",
         help="Interval between backups: at most this much training is lost.",
         group="backup",
         ge=0,
@@ -26,7 +26,7 @@ class BackupConfig:
     keep: Int = setting(
         2,
         label="Keep last N backups",
-        also_called="save_last_n_steps_state, checkpoints_total_limit, rolling_backup_count",
+        also_called="checkpoints_total_limit",
         help="Number of recent backups to keep; older ones are deleted. Keep at least 2 in case one is damaged.",
         group="backup",
         ge=1,
@@ -34,7 +34,6 @@ class BackupConfig:
     at_end: bool = setting(
         True,
         label="Back up at the end",
-        also_called="save_state_on_train_end",
         help="Also back up when the run ends or is stopped, so that it can be continued.",
         group="backup",
     )

@@ -28,7 +28,7 @@ class ConceptConfig:
     path: Str = setting(
         "",
         label="Folder",
-        also_called="train_data_dir, image_dir, dataset",
+        also_called="image_dir, dataset",
         help="The folder with the images.",
         group="data",
         format="folder",
@@ -112,7 +112,7 @@ class ConceptConfig:
     alpha_mask: bool = setting(
         False,
         label="Alpha channel as mask",
-        also_called="alpha_mask, transparency",
+        also_called="transparency",
         help="Use the transparency of images that have no mask file as their mask: transparent parts are not learned "
         "in masked training, and are kept in inpainting.",
         group="data",
@@ -134,7 +134,6 @@ class ConceptConfig:
     caption_extension: Str = setting(
         ".txt",
         label="Caption extension",
-        also_called="caption_extension",
         help="Extension of caption files, in any case: .caption for cat.caption next to cat.jpg. Empty: .txt.",
         group="data",
         importance="advanced",
@@ -190,7 +189,7 @@ class ConceptConfig:
     caption_prefix: Str = setting(
         "",
         label="Caption prefix",
-        also_called="caption_prefix, trigger_word, prepend",
+        also_called="trigger_word, prepend",
         help="Prepended to every caption, followed by a space, such as a trigger word; images without a caption get "
         "it alone. For tags, end it with the tag separator.",
         group="data",
@@ -199,7 +198,7 @@ class ConceptConfig:
     caption_suffix: Str = setting(
         "",
         label="Caption suffix",
-        also_called="caption_suffix, append",
+        also_called="append",
         help="Appended to every caption, after a space unless it starts with punctuation. Images without a caption "
         "get it alone.",
         group="data",
@@ -227,7 +226,7 @@ class ConceptConfig:
     wildcards: bool = setting(
         False,
         label="Wildcards {a|b}",
-        also_called="enable_wildcard, wildcards, dynamic prompts",
+        also_called="wildcards, dynamic prompts",
         help="Replace {red|blue} in a caption with one of the options, chosen at random each time the image is used.",
         group="data",
         importance="advanced",
@@ -244,7 +243,6 @@ class ConceptConfig:
     shuffle_tags: bool = setting(
         False,
         label="Shuffle tags",
-        also_called="shuffle_caption",
         help="Treat captions as lists of tags and shuffle them each time. Cached captions have data.caption_variants "
         "orders.",
         group="data",
@@ -252,7 +250,6 @@ class ConceptConfig:
     tag_separator: Str = setting(
         ",",
         label="Tag separator",
-        also_called="caption_separator",
         help="Text between two tags.",
         group="data",
         importance="advanced",
@@ -260,7 +257,6 @@ class ConceptConfig:
     secondary_separator: Str = setting(
         "",
         label="Separator within a group of tags",
-        also_called="secondary_separator",
         help='Separator that groups tags, such as ; in "cat, blue sky; clouds". A group is shuffled and dropped as '
         "one tag, and trained with the tag separator. Empty: none.",
         group="data",
@@ -269,7 +265,6 @@ class ConceptConfig:
     keep_tags: Int = setting(
         0,
         label="Keep tokens",
-        also_called="keep_tokens",
         help="Number of leading tags that are never shuffled or dropped, such as a trigger word.",
         group="data",
         ge=0,
@@ -277,7 +272,6 @@ class ConceptConfig:
     kept_separator: Str = setting(
         "",
         label="Separator of kept tags",
-        also_called="keep_tokens_separator",
         help="Separator such as |||. Tags before it stay first and are never dropped; tags after a second one stay "
         "last. Overrides Keep tokens. It is removed from the caption. Empty: none.",
         group="data",
@@ -286,7 +280,6 @@ class ConceptConfig:
     tag_dropout: Float = setting(
         0.0,
         label="Tag dropout",
-        also_called="caption_tag_dropout_rate",
         help="Fraction of the other tags that is dropped each time. 0 to 0.2.",
         group="data",
         ge=0,
@@ -410,7 +403,6 @@ class ConceptConfig:
     loss_weight: Float = setting(
         1.0,
         label="Loss weight",
-        also_called="prior_loss_weight",
         help="Weight of the concept's images in the loss. 1 is normal, 0 has no effect on the model.",
         group="data",
         ge=0,

@@ -145,7 +145,7 @@ class DataConfig:
     bucketing: bool = setting(
         True,
         label="Aspect ratio bucketing",
-        also_called="enable_bucket, aspect_ratio_bucketing, ARB",
+        also_called="ARB",
         help="Train on several shapes; each image uses the one closest to its own. Off: every image is cropped to a "
         "square, or to the width and height below.",
         group="data",
@@ -179,7 +179,6 @@ class DataConfig:
     bucket_step: Int = setting(
         64,
         label="Bucket resolution steps",
-        also_called="bucket_reso_steps",
         help="Widths and heights of the shapes are multiples of this. 64 suits every model; smaller steps crop less "
         "but make more shapes.",
         group="data",
@@ -203,7 +202,6 @@ class DataConfig:
     max_side: Int | None = setting(
         None,
         label="Longest side",
-        also_called="max_bucket_reso",
         help="Maximum length of a shape's longer side, whatever the aspect ratio. Empty: only the aspect ratio counts.",
         empty_means="by aspect ratio",
         group="data",
@@ -216,7 +214,6 @@ class DataConfig:
     no_upscale: bool = setting(
         False,
         label="Don't upscale images",
-        also_called="bucket_no_upscale",
         help="Train images that are smaller than their shape at their own size, rounded down to whole steps, instead "
         "of enlarging them, which would teach blur. Many different sizes fill batches less well.",
         group="data",
@@ -226,7 +223,7 @@ class DataConfig:
     caption_dropout: Float = setting(
         0.0,
         label="Caption dropout",
-        also_called="caption_dropout_rate, dropout_probability, unconditional",
+        also_called="unconditional",
         help="Fraction of samples trained without their caption, which keeps guidance working in long runs. 0 to 0.1.",
         group="data",
         ge=0,
@@ -258,7 +255,7 @@ class DataConfig:
     validation_share: Float = setting(
         0.0,
         label="Validation split",
-        also_called="validation_split, held out",
+        also_called="held out",
         help="Fraction of the images that are held out from training to measure the validation loss. Identical images "
         "stay together, and adding images doesn't change which ones are held out. 0 to 0.1.",
         group="data",

@@ -15,7 +15,7 @@ class DiffusionConfig:
     timesteps: Literal["trained", "family", "uniform", "logit_normal", "sigmoid", "beta", "mode", "cosmap"] = setting(
         "trained",
         label="Timestep distribution",
-        also_called="timestep_sampling, weighting_scheme, timestep_distribution, heavy_tail, cos_map",
+        also_called="heavy_tail, cos_map",
         help="How often each noise level is trained. As the makers train: as in their training code or, where that "
         "isn't public, as in other trainers. Sampling shift: logit-normal, shifted as in sampling; the same for most "
         "models, uniform for Stable Diffusion. What kohya's scripts and ai-toolkit call sigmoid is logit-normal here.",
@@ -35,7 +35,6 @@ class DiffusionConfig:
     logit_normal_mean: Float = setting(
         0.0,
         label="Logit-normal mean",
-        also_called="logit_mean",
         help="Above 0 trains noisier samples more often, below 0 cleaner ones.",
         group="training",
         ge=-10,
@@ -46,7 +45,6 @@ class DiffusionConfig:
     logit_normal_std: Float = setting(
         1.0,
         label="Logit-normal std",
-        also_called="logit_std, sigmoid_scale",
         help="Small values train the middle almost alone; above 2 most samples are nearly clean or nearly noise.",
         group="training",
         gt=0,
@@ -100,7 +98,7 @@ class DiffusionConfig:
     mode_scale: Float = setting(
         1.29,
         label="Mode scale",
-        also_called="mode_scale, noising_weight",
+        also_called="noising_weight",
         help="Above 0 trains the middle more and both ends less, below 0 the reverse; 0 is uniform.",
         group="training",
         ge=-1,
@@ -111,7 +109,7 @@ class DiffusionConfig:
     shift_by: Literal["none", "factor", "resolution"] = setting(
         "none",
         label="Timestep shift",
-        also_called="discrete_flow_shift, dynamic_timestep_shifting",
+        also_called="discrete_flow_shift",
         help="Shifts the timesteps toward noise (factor above 1) or detail (below 1): by a fixed factor, or by one "
         "that grows with the image as the model's scheduler defines.",
         group="training",
@@ -122,7 +120,7 @@ class DiffusionConfig:
     shift: Float = setting(
         3.0,
         label="Shift value",
-        also_called="discrete_flow_shift, timestep_shift, noising shift",
+        also_called="noising shift",
         help="Factor that multiplies the noise-to-image ratio. Stable Diffusion 3 is sampled with 3.",
         group="training",
         gt=0,
@@ -133,7 +131,6 @@ class DiffusionConfig:
     min_timestep: Int = setting(
         0,
         label="Min timestep",
-        also_called="min_noising_strength",
         help="Lowest timestep to train. The distribution is rescaled to the range. 0 is no noise.",
         group="training",
         ge=0,
@@ -143,7 +140,6 @@ class DiffusionConfig:
     max_timestep: Int = setting(
         1000,
         label="Max timestep",
-        also_called="max_noising_strength",
         help="Timesteps stay below this one. The distribution is rescaled to the range. 1000 is pure noise.",
         group="training",
         ge=1,
@@ -166,7 +162,7 @@ class DiffusionConfig:
     guidance: Float = setting(
         1.0,
         label="Guidance (embedded)",
-        also_called="guidance_scale, flux_guidance_value",
+        also_called="flux_guidance_value",
         help="The guidance scale given to the model in training, if it takes one as an input, like FLUX.1 dev. 1 is "
         "usual, whatever samples are generated with. Models without that input, such as FLUX.1 schnell, ignore it.",
         group="training",
@@ -178,7 +174,6 @@ class DiffusionConfig:
     offset_noise: Float = setting(
         0.0,
         label="Offset noise",
-        also_called="noise_offset, offset_noise_weight",
         help="Adds a constant offset per channel to the noise, so the model can learn very dark or bright images. 0: "
         "none; 0.05 to 0.1 is usual.",
         group="training",
@@ -189,7 +184,6 @@ class DiffusionConfig:
     offset_noise_random: bool = setting(
         False,
         label="Random offset noise",
-        also_called="noise_offset_random_strength",
         help="Choose the strength of the offset noise at random for each sample, from 0 to the value above.",
         group="training",
         importance="advanced",
@@ -197,7 +191,6 @@ class DiffusionConfig:
     offset_noise_adaptive: Float = setting(
         0.0,
         label="Adaptive offset noise",
-        also_called="adaptive_noise_scale",
         help="Increases the offset noise of each channel by this times the absolute mean of the image's latents in "
         "that channel: more for dark or bright images. Negative values reduce it for them. 0: off; a tenth of the "
         "offset noise is usual.",
@@ -209,7 +202,6 @@ class DiffusionConfig:
     offset_noise_by_timestep: bool = setting(
         False,
         label="Generalized offset noise",
-        also_called="generalized_offset_noise, generalized offset noise",
         help="Scales offset noise with the noise level, so details suffer less. 0.02 is a good start for its strength.",
         group="training",
         importance="advanced",
@@ -218,7 +210,7 @@ class DiffusionConfig:
     multires_noise_iterations: Int = setting(
         0,
         label="Multires noise iterations",
-        also_called="multires_noise_iterations, pyramid noise",
+        also_called="pyramid noise",
         help="Adds noise at this many coarser resolutions, so the model learns to change large areas, as in very dark "
         "and very bright images. 0: none; 6 to 10 is usual.",
         group="training",
@@ -229,7 +221,6 @@ class DiffusionConfig:
     multires_noise_discount: Float = setting(
         0.3,
         label="Multires noise discount",
-        also_called="multires_noise_discount",
         help="Strength of each coarser noise relative to the one before. 0.1 to 0.3 for LoRA, up to 0.8 for full "
         "fine-tunes on many images.",
         group="training",
@@ -240,7 +231,7 @@ class DiffusionConfig:
     input_perturbation: Float = setting(
         0.0,
         label="Input perturbation",
-        also_called="ip_noise_gamma, perturbation_noise_weight",
+        also_called="perturbation_noise_weight",
         help="Adds a little more noise to the model's input than it has to predict, to simulate the model's own "
         "errors in sampling. 0: none; 0.1 is usual.",
         group="training",

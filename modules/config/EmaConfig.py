@@ -18,7 +18,6 @@ class EmaConfig:
     decay: Float = setting(
         0.999,
         label="EMA decay",
-        also_called="ema_decay",
         help="Fraction of the average kept at each step. 0.999 looks back about 1,000 steps; short runs like 0.99.",
         group="training",
         gt=0,
@@ -29,7 +28,6 @@ class EmaConfig:
     update_every: Int = setting(
         1,
         label="Update every",
-        also_called="ema_update_step_interval",
         help="Update the EMA every N steps; the decay is adjusted accordingly. 1 is exact; 10 saves time and makes "
         "hardly any difference.",
         group="training",

@@ -19,7 +19,7 @@ class LoraConfig:
     adapter: Literal[tuple(ADAPTERS)] = setting(  # type: ignore[valid-type] # the names are those of the table
         next(iter(ADAPTERS)),
         label="Adapter",
-        also_called="network_module, lycoris, algo, peft_type, locon",
+        also_called="lycoris, algo, locon",
         help="LoRA suits most cases, and all programs read its files. LoHa learns more varied changes at the same "
         "size; LoKr makes the smallest files. Both compute full weight matrices in each pass, which takes memory: use "
         "gradient checkpointing. OFT rotates the outputs of layers, which preserves more of the model. ComfyUI and "
@@ -32,7 +32,7 @@ class LoraConfig:
     rank: Int = setting(
         16,
         label="Rank (network dim)",
-        also_called="network_dim, lora_rank, r",
+        also_called="r",
         help="Width of the adapter: how much it can learn, and how large its file is. 4 to 32 for a subject, up to "
         "128 for a style with many images. For OFT: maximum block size, 4 to 16 is usual.",
         group="method",
@@ -42,7 +42,6 @@ class LoraConfig:
     alpha: Float = setting(
         16.0,
         label="Alpha",
-        also_called="network_alpha, lora_alpha",
         help="The adapter's output is multiplied by alpha / rank. Equal to the rank, the factor is 1; half the rank "
         "makes training gentler.",
         group="method",
@@ -53,7 +52,7 @@ class LoraConfig:
     dropout: Float = setting(
         0.0,
         label="Dropout",
-        also_called="network_dropout, lora_dropout",
+        also_called="lora_dropout",
         help="Fraction of the adapter's inputs randomly dropped in training, against overfitting. 0: none; 0.05 to "
         "0.1 is usual.",
         group="method",
@@ -151,7 +150,7 @@ class LoraConfig:
     max_norm: Float | None = setting(
         None,
         label="Max norm",
-        also_called="scale_weight_norms, max_norm_value",
+        also_called="max_norm_value",
         help="After each step, scale down the adapter of a layer if its weight change has a larger norm than this, "
         "against overtraining. 1 is usual. Empty: no limit.",
         group="method",
@@ -163,7 +162,7 @@ class LoraConfig:
     targets: Targets = setting(
         "attention",
         label="Target modules",
-        also_called="target_modules, layer_filter",
+        also_called="target_modules",
         help="Layers that get an adapter. Attention is enough for most subjects; more layers learn more and make "
         "larger files.",
         group="method",
@@ -222,7 +221,7 @@ class LoraConfig:
     dora: bool = setting(
         False,
         label="DoRA",
-        also_called="dora_wd, use_dora, lora_decompose",
+        also_called="dora_wd, use_dora",
         help="Train the magnitude of each row of the weights separately from its direction. Learns more at a low rank "
         "and takes about a third longer; of other programs' own formats, only ComfyUI's can store it.",
         group="method",
@@ -242,7 +241,7 @@ class LoraConfig:
     embedding_learning_rate: Float | None = setting(
         None,
         label="Embedding learning rate",
-        also_called="embedding_learning_rate, pivotal tuning",
+        also_called="pivotal tuning",
         help="Learning rate of the new words, usually 10 to 50 times that of the LoRA. Empty: the same.",
         group="method",
         gt=0,
@@ -253,7 +252,6 @@ class LoraConfig:
     start_from: Str = setting(
         "",
         label="Initial LoRA weights",
-        also_called="network_weights, lora_model_name",
         help="A LoRA file in the format of diffusers, kohya or LyCORIS to continue from instead of a new adapter. Its "
         "rank, alpha and layers are kept; the settings above apply to components that it doesn't contain. "
         "Prior-preservation losses compare with the base model without this LoRA. Empty: a new one.",

@@ -16,7 +16,7 @@ class LossConfig:
     mse: Float = setting(
         1.0,
         label="MSE weight",
-        also_called="loss_type l2, mse_strength",
+        also_called="loss_type l2",
         help="Weight of the mean squared error. Loss terms are summed; 1 here and 0 elsewhere is standard.",
         group="training",
         ge=0,
@@ -26,7 +26,7 @@ class LossConfig:
     mae: Float = setting(
         0.0,
         label="MAE weight",
-        also_called="loss_type l1, mae_strength",
+        also_called="loss_type l1",
         help="Weight of the mean absolute error, which is less sensitive to outliers.",
         group="training",
         ge=0,
@@ -36,7 +36,7 @@ class LossConfig:
     huber: Float = setting(
         0.0,
         label="Huber weight",
-        also_called="loss_type huber, huber_strength",
+        also_called="loss_type huber",
         help="Weight of the Huber loss: squared for small errors, absolute for large ones, so a few bad images do "
         "less harm.",
         group="training",
@@ -58,7 +58,6 @@ class LossConfig:
     huber_delta: Float = setting(
         0.1,
         label="Huber threshold",
-        also_called="huber_c",
         help="Error from which the Huber loss is absolute; with a schedule, at the noisiest timestep.",
         group="training",
         gt=0,
@@ -68,7 +67,6 @@ class LossConfig:
     huber_schedule: Literal["constant", "exponential", "snr"] = setting(
         "constant",
         label="Huber schedule",
-        also_called="huber_schedule",
         help="How the threshold depends on the noise: exponential and SNR keep the squared error for nearly clean "
         "samples, which teach details.",
         group="training",
@@ -78,7 +76,6 @@ class LossConfig:
     log_cosh: Float = setting(
         0.0,
         label="Log-cosh weight",
-        also_called="log_cosh_strength",
         help="Weight of the log-cosh loss: half the squared error for small errors, absolute for those far above 1.",
         group="training",
         ge=0,
@@ -88,7 +85,7 @@ class LossConfig:
     weighting: Literal["constant", "min_snr_gamma", "debiased", "p2", "sigma", "sigma_sqrt", "cosmap"] = setting(
         "constant",
         label="Loss weighting",
-        also_called="loss_weight_fn, debiased_estimation_loss, scale_v_pred_loss_like_noise_pred",
+        also_called="debiased_estimation_loss",
         help="Weight of each timestep in the loss. Min-SNR, debiased and P2 are for Stable Diffusion 1, 2 and XL, the "
         "sigma weights and cosmap for flow models such as Stable Diffusion 3.",
         group="training",
@@ -106,7 +103,6 @@ class LossConfig:
     snr_gamma: Float = setting(
         5.0,
         label="Min-SNR gamma",
-        also_called="min_snr_gamma",
         help="Samples with a signal-to-noise ratio above this count less. 5 is usual.",
         group="training",
         gt=0,
@@ -128,7 +124,6 @@ class LossConfig:
     debiased_v: Literal["paper", "onetrainer", "kohya"] = setting(
         "paper",
         label="Debiased weighting (v-prediction)",
-        also_called="debiased_estimation_loss",
         help="Formula of debiased estimation for v-prediction models. Paper: an error counts the same as with "
         "epsilon. OneTrainer: 1 / sqrt(SNR + 1). kohya: 1 / (SNR + 1).",
         group="training",
@@ -139,7 +134,7 @@ class LossConfig:
     masked_training: bool = setting(
         False,
         label="Masked training",
-        also_called="masked_loss, alpha_mask",
+        also_called="alpha_mask",
         help="Train only the white parts of a mask image next to each image: for cat.jpg, cat-mask.png, cat_mask.png, "
         "cat.mask.png or cat-masklabel.png. Images without a mask are trained in full.",
         group="training",

@@ -24,7 +24,7 @@ class ModelConfig:
     base: Str = setting(
         "",
         label="Base model",
-        also_called="pretrained_model_name_or_path, checkpoint, base_model_name",
+        also_called="checkpoint",
         help="The model to start from: a diffusers folder, a .safetensors file or a model on the Hugging Face Hub, "
         "optionally followed by @REVISION.",
         group="model",
@@ -48,7 +48,7 @@ class ModelConfig:
     vae: Str = setting(
         "",
         label="VAE override",
-        also_called="vae, vae_override",
+        also_called="vae_override",
         help="A VAE to use instead of the base model's: a folder, a .safetensors file or a model on the Hugging Face "
         "Hub, NAMESPACE/MODEL. It must be of the same kind. A full model is saved with it; use the same one to "
         "generate images with a LoRA.",
@@ -95,7 +95,7 @@ class ModelConfig:
     )
     text_encoders: list[Str] = setting(
         label="Text encoder override",
-        also_called="clip_l, clip_g, t5xxl, t5xxl_path, text_encoder_path, qwen_2.5_vl, umt5, gemma, mistral, clip",
+        also_called="t5xxl_path, text_encoder_path, qwen_2.5_vl, umt5, gemma, mistral, clip",
         help="A .safetensors file for each text encoder, in ComfyUI's layout, to use instead of the base model's. "
         "Which encoder a file contains is read from its tensors; encoders without a file come from the base model. On "
         "the Hugging Face Hub: NAMESPACE/MODEL/FILE. Use the same files to generate images with a LoRA.",
@@ -127,7 +127,6 @@ class ModelConfig:
     prediction_type: Literal["auto", "epsilon", "v_prediction"] = setting(
         "auto",
         label="Prediction type",
-        also_called="v_parameterization, v2",
         help="What the denoiser predicts. Auto reads it from the base model; set it if a single file doesn't contain "
         "it.",
         group="model",
@@ -140,7 +139,7 @@ class ModelConfig:
     zero_terminal_snr: bool = setting(
         False,
         label="Zero terminal SNR",
-        also_called="zero_terminal_snr, rescale_noise_scheduler_to_zero_terminal_snr",
+        also_called="zero_terminal_snr",
         help="Makes the last timestep pure noise, as in sampling, so the model learns very dark and very bright "
         "images. Only for v-prediction models; it is saved in the model's scheduler.",
         group="model",
@@ -150,7 +149,6 @@ class ModelConfig:
     clip_skip: Int = setting(
         1,
         label="CLIP skip",
-        also_called="clip_skip, text_encoder_layer_skip",
         help="Which layer of the CLIP text encoders is used: 1 is the model's default, 2 the layer before it, as most "
         "anime models expect. Generate images with the same value.",
         group="model",
@@ -172,7 +170,7 @@ class ModelConfig:
     text_chunks: Int = setting(
         1,
         label="Text chunks (75 tokens each)",
-        also_called="max_token_length, 150, 225, long captions, long prompts",
+        also_called="150, 225, long captions, long prompts",
         help="CLIP text encoders read 75 tokens; longer captions and prompts are cut off. With 2 or 3, up to 150 or "
         "225 tokens are encoded in chunks of 75, and shorter texts are padded to that length. ComfyUI and A1111 "
         "encode long prompts in the same way.",
@@ -185,7 +183,7 @@ class ModelConfig:
     word_weights: bool = setting(
         False,
         label="Prompt weighting (word:1.2)",
-        also_called="weighted_captions, prompt weighting, emphasis",
+        also_called="prompt weighting, emphasis",
         help="In captions and prompts, (word:1.2) increases the weight of a word and (word:0.8) reduces it; (word) "
         "means 1.1 and [word] 1 / 1.1, as in A1111. Write \\( and \\) for literal brackets. Off: brackets are "
         "ordinary text.",
@@ -196,7 +194,7 @@ class ModelConfig:
     weight_dtype: Literal["float32", "bfloat16", "float16", "float64"] = setting(
         "float32",
         label="Weight precision",
-        also_called="full_bf16, full_fp16, torch_dtype",
+        also_called="torch_dtype",
         help="Data type of the model's weights in memory. float32 is safest; bfloat16 halves the memory of weights "
         "that are not trained, as with LoRA.",
         group="model",
@@ -224,7 +222,7 @@ class ModelConfig:
     mixed_precision: Literal["no", "bf16", "fp16"] = setting(
         "no",
         label="Mixed precision",
-        also_called="autocast, train_dtype, amp",
+        also_called="autocast, amp",
         help="Data type of computations that can safely use a lower precision. bf16 suits recent GPUs, fp16 older "
         "ones.",
         group="model",
@@ -251,7 +249,7 @@ class ModelConfig:
     activation_offloading: bool = setting(
         False,
         label="Activation offloading",
-        also_called="activation_cpu_offloading, cpu_offload_checkpointing, offload activations, vram, memory",
+        also_called="activation_cpu_offloading, offload activations, vram, memory",
         help="Move the activations that gradient checkpointing keeps to system memory until the backward pass, in the "
         "background. For long videos, large images and large batches. Doesn't change the result.",
         group="model",
@@ -261,7 +259,7 @@ class ModelConfig:
     blocks_to_swap: Int | None = setting(
         0,
         label="Blocks to swap",
-        also_called="blocks_to_swap, layer_offload_fraction, block swapping, layer offloading, cpu offload, vram",
+        also_called="layer_offload_fraction, block swapping, layer offloading, cpu offload, vram",
         help="Number of transformer or U-Net blocks that stay in system memory and are copied to the GPU each time "
         "they run, for models that don't fit. 0: none. Empty: as many as needed. Needs gradient checkpointing; "
         "doesn't change the result.",
@@ -275,7 +273,7 @@ class ModelConfig:
     compile: Literal["off", "blocks"] = setting(
         "off",
         label="torch.compile",
-        also_called="torch_compile, dynamo_backend",
+        also_called="dynamo_backend",
         help="Compile the repeated blocks of the U-Net or transformer with torch: the first steps take a minute or "
         "two, all others are faster. The result changes only by rounding.",
         group="model",
@@ -286,7 +284,7 @@ class ModelConfig:
     attention: Literal["auto", "sdpa", "cudnn"] = setting(
         "auto",
         label="Attention",
-        also_called="attn_mode, attention_mechanism, attention_backend, sdpa, flash attention, xformers, cudnn",
+        also_called="attn_mode, attention_backend, sdpa, flash attention, xformers, cudnn",
         help="Kernels for attention on NVIDIA GPUs. PyTorch: its flash or memory-efficient kernels. cuDNN: half the "
         "time on H100, H200 and B200, in bf16 or fp16; experimental, because it misreads gradients whose layout "
         "differs from that of its outputs, so Chorus rearranges them. Auto: PyTorch.",

@@ -34,7 +34,6 @@ class OptimizerConfig:
     other_arguments: str = setting(
         "",
         label="Arguments",
-        also_called="optimizer_args",
         help="Arguments for this class, such as: momentum=0.9, nesterov=False. Others keep the package's defaults; "
         "learning rate and weight decay are set below.",
         group="optimizer",
@@ -95,7 +94,7 @@ class OptimizerConfig:
     max_grad_norm: Float = setting(
         1.0,
         label="Gradient clipping",
-        also_called="clip_grad_norm, gradient_clipping",
+        also_called="gradient_clipping",
         help="Scale gradients down to this norm if theirs is larger. 1 is usual; 0: no clipping.",
         group="optimizer",
         ge=0,
@@ -123,7 +122,7 @@ class OptimizerConfig:
     adafactor_scale_parameter: bool = setting(
         False,
         label="Adafactor: relative to the weights",
-        also_called="scale_parameter, relative_step, warmup_init",
+        also_called="warmup_init",
         help="Multiply the learning rate by the root mean square of each weight matrix (at least 0.001), as "
         "published. With a learning rate of 0.01 this is the relative step of other trainers; with schedule.warmup "
         "10000 it includes their warmup_init.",
@@ -238,7 +237,7 @@ class OptimizerConfig:
     fused_backward: bool = setting(
         False,
         label="Fused backward pass",
-        also_called="fused_backward_pass, fused_optimizer_groups, optimizer in backward, vram",
+        also_called="optimizer in backward, vram",
         help="Update each weight matrix during the backward pass and free its gradient immediately, which saves the "
         "memory of the gradients and doesn't change the result. Without gradient clipping and accumulation, on one "
         "GPU.",

@@ -14,7 +14,6 @@ class OutputConfig:
     name: Str = setting(
         "model",
         label="Model name",
-        also_called="output_name",
         help="Name of the saved model's files. Characters that a file name can't hold are replaced.",
         group="output",
         kept_as="model name",
@@ -22,7 +21,7 @@ class OutputConfig:
     every: Float = setting(
         0.0,
         label="Save every",
-        also_called="save_every_n_steps, save_every_n_epochs, save_after",
+        also_called="save_after",
         help="Interval between saved models.",
         group="output",
         ge=0,
@@ -38,7 +37,7 @@ class OutputConfig:
     keep: Int | None = setting(
         None,
         label="Keep the last",
-        also_called="save_last_n_steps, save_last_n_epochs, max_step_saves_to_keep, checkpoints_total_limit",
+        also_called="max_step_saves_to_keep, checkpoints_total_limit",
         help="Number of models saved during training to keep; older ones are deleted. The final model always stays. "
         "Empty: all of them.",
         group="output",
@@ -49,7 +48,6 @@ class OutputConfig:
     format: Literal["diffusers", "single_file", "both"] = setting(
         "both",
         label="Format",
-        also_called="save_model_as, output_model_format",
         help="Diffusers' format, the one that ComfyUI and A1111 read, or both, as far as the family supports them. A "
         "LoRA is one file in either; a full model is a folder for diffusers and a single file for others.",
         group="output",
@@ -59,7 +57,6 @@ class OutputConfig:
     dtype: Literal["float32", "float16", "bfloat16"] = setting(
         "float32",
         label="Precision",
-        also_called="save_precision, output_dtype",
         help="Data type of the saved weights. float16 halves the file, with no visible difference in most images.",
         group="output",
     )

@@ -15,7 +15,7 @@ class PartConfig:
 
     train: bool = setting(
         label="Train",
-        also_called="unet, transformer, te, network_train_unet_only, train_text_encoder",
+        also_called="unet, transformer, te",
         help="Train this component. The U-Net or transformer usually is trained; training a text encoder helps with "
         "new words and costs memory.",
         group="method",
@@ -23,7 +23,6 @@ class PartConfig:
     learning_rate: Float | None = setting(
         None,
         label="Learning rate",
-        also_called="unet_lr, text_encoder_lr",
         help="Learning rate of this component. Empty: that of the optimizer. For text encoders, a tenth to a half of "
         "it is usual.",
         group="method",
@@ -47,7 +46,6 @@ class PartConfig:
     stop_after: Float = setting(
         0.0,
         label="Stop after",
-        also_called="stop_text_encoder_training",
         help="Freeze this component after this point; the others keep training. Text encoders learn fast: a third of "
         "the run is often enough.",
         group="method",

@@ -15,7 +15,7 @@ class SamplingConfig:
     every: Float = setting(
         0.0,
         label="Sample every",
-        also_called="sample_every_n_steps, sample_after, validation_steps",
+        also_called="validation_steps",
         help="Interval between rounds of samples.",
         group="sampling",
         ge=0,
@@ -31,7 +31,6 @@ class SamplingConfig:
     at_start: bool = setting(
         False,
         label="Sample at the start",
-        also_called="sample_at_first",
         help="Also generate samples before the first step, to see what training changes.",
         group="sampling",
     )
@@ -53,7 +52,7 @@ class SamplingConfig:
     sampler: Sampler = setting(
         "model",
         label="Sampler",
-        also_called="scheduler, sample_sampler",
+        also_called="scheduler",
         help="Turns noise into the image. Heun evaluates the model twice per step and is more accurate with few steps.",
         group="sampling",
         importance="advanced",

@@ -26,7 +26,7 @@ class ScheduleConfig:
     name: ScheduleName = setting(
         "constant",
         label="Learning rate schedule",
-        also_called="lr_scheduler, learning_rate_scheduler, cosine_with_restarts, warmup_stable_decay",
+        also_called="cosine_with_restarts, warmup_stable_decay",
         help="Learning rate schedule after the warm-up. REX stays high for longer than a linear schedule and falls at "
         "the end; the inverse square root never stops falling. WSD stays constant and falls in the last part of the "
         "run. Piecewise constant uses a factor for each part of the run.",
@@ -47,7 +47,7 @@ class ScheduleConfig:
     warmup: Float = setting(
         0.0,
         label="Warm-up",
-        also_called="lr_warmup_steps, warmup",
+        also_called="warmup",
         help="The learning rate rises from zero over this time. Below 1: fraction of all steps; from 1: optimizer "
         "steps.",
         group="optimizer",
@@ -57,7 +57,7 @@ class ScheduleConfig:
     final_share: Float = setting(
         0.0,
         label="Min LR ratio",
-        also_called="lr_scheduler_min_lr_ratio, lr_min_factor",
+        also_called="lr_min_factor",
         help="Final learning rate as a fraction of the initial one. 0 ends at zero, 0.1 at a tenth.",
         group="optimizer",
         ge=0,
@@ -68,7 +68,7 @@ class ScheduleConfig:
     restarts: Int = setting(
         3,
         label="Number of cycles",
-        also_called="lr_scheduler_num_cycles, cosine_restarts",
+        also_called="cosine_restarts",
         help="Number of cosine cycles in the run; each falls from the full learning rate to the final one. Cycles "
         "that go down and up rise again, and the run ends at the full rate.",
         group="optimizer",
@@ -80,7 +80,6 @@ class ScheduleConfig:
     power: Float = setting(
         2.0,
         label="Power",
-        also_called="lr_scheduler_power",
         help="Power of the polynomial: 1 is linear, 2 falls fast at first and slowly at the end.",
         group="optimizer",
         gt=0,
@@ -103,7 +102,7 @@ class ScheduleConfig:
     decay: Float = setting(
         0.2,
         label="Decay",
-        also_called="lr_decay_steps, num_decay_steps, cooldown",
+        also_called="num_decay_steps, cooldown",
         help="For WSD: the learning rate falls along half a cosine over this time at the end of the run. Below 1: "
         "fraction of all steps; from 1: optimizer steps. 0.1 to 0.2 is usual.",
         group="optimizer",

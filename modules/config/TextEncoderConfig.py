@@ -25,7 +25,7 @@ class TextEncoderConfig(PartConfig):
     )
     learning_rates: list[Annotated[Float, Field(gt=0, le=1000)]] = setting(
         label="Learning rate per text encoder",
-        also_called="text_encoder_lr, text_encoder_2.learning_rate, learning_rate_te1, learning_rate_te2",
+        also_called="text_encoder_lr, text_encoder_2.learning_rate",
         help="Learning rate for each text encoder, starting with number 1, for models that have several. Encoders "
         "without a value use the learning rate above. Empty: all use it.",
         group="method",

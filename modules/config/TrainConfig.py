@@ -68,7 +68,7 @@ class TrainConfig:
     workspace_dir: Str = setting(
         "workspace/run",
         label="Output folder",
-        also_called="output_dir, logging_dir",
+        also_called="logging_dir",
         help="Everything that the run writes goes here: models, samples, backups and logs.",
         group="general",
         format="folder",
@@ -97,7 +97,7 @@ class TrainConfig:
     epochs: Int = setting(
         10,
         label="Epochs",
-        also_called="max_train_epochs, num_train_epochs",
+        also_called="num_train_epochs",
         help="Number of passes over all images, repeats included. The same on any number of GPUs.",
         group="training",
         ge=1,
@@ -105,7 +105,6 @@ class TrainConfig:
     max_steps: Int | None = setting(
         None,
         label="Max steps",
-        also_called="max_train_steps",
         help="End the run after this many optimizer steps, even if epochs are left. Empty: only the epochs count.",
         group="training",
         unit="steps",
@@ -115,7 +114,7 @@ class TrainConfig:
     batch_size: Int = setting(
         4,
         label="Batch size",
-        also_called="train_batch_size, per_device_train_batch_size",
+        also_called="per_device_train_batch_size",
         help="Number of images trained at the same time: on each GPU, or per step across all GPUs, depending on the "
         "batch size mode. 1 to 8 per GPU is usual.",
         group="training",
@@ -286,7 +285,7 @@ class TrainConfig:
     lr_scaling: Literal["none", "sqrt", "linear"] = setting(
         "sqrt",
         label="Learning rate scaling",
-        also_called="scale_lr, learning_rate_scaler",
+        also_called="scale_lr",
         help="How to scale the learning rate with the number of GPUs if each uses its own batch: not at all, by the "
         "square root, or linearly. Never applied to Prodigy.",
         group="multi_gpu",
@@ -393,7 +392,7 @@ class TrainConfig:
     tensorboard: bool = setting(
         True,
         label="TensorBoard",
-        also_called="log_with, logging",
+        also_called="logging",
         help="Also write loss, learning rate and speed to TensorBoard.",
         group="general",
         importance="advanced",

@@ -10,7 +10,6 @@ class ValidationConfig:
     every: Float = setting(
         0.0,
         label="Validate every",
-        also_called="validate_every_n_steps, validate_after",
         help="Interval between measurements of the validation loss.",
         group="training",
         ge=0,

@@ -10,64 +10,9 @@ from pydantic import ValidationError
 
 from modules.config.describe import SettingInfo, range_text, settings_by_path
 from modules.config.installation import docs_page
+from modules.config.other_programs import ForeignSetting, settings_by_foreign_name
 from modules.config.problems import Problem
 from modules.config.show_value import MAX_SHOWN, show_value
-
-# Setting names of other trainers -> the corresponding setting of Chorus.
-FOREIGN_NAMES = {
-    "pretrained_model_name_or_path": "model.base",
-    "base_model_name": "model.base",
-    "output_dir": "workspace_dir",
-    "output_name": "output.name",
-    "train_data_dir": "concepts[].path",
-    "num_repeats": "concepts[].repeats",
-    "enable_bucket": "data.bucketing",
-    "train_batch_size": "batch_size",
-    "max_train_epochs": "epochs",
-    "max_train_steps": "max_steps",
-    "network_dim": "lora.rank",
-    "lora_rank": "lora.rank",
-    "network_alpha": "lora.alpha",
-    "lora_alpha": "lora.alpha",
-    "network_dropout": "lora.dropout",
-    "network_weights": "lora.start_from",
-    "clip_l": "model.text_encoders",
-    "clip_g": "model.text_encoders",
-    "t5xxl": "model.text_encoders",
-    "text_encoder1": "model.text_encoders",
-    "text_encoder2": "model.text_encoders",
-    "network_module": "lora.adapter",
-    "peft_type": "lora.adapter",
-    "loraplus_lr_ratio": "lora.plus_ratio",
-    "scale_weight_norms": "lora.max_norm",
-    "conv_dim": "lora.conv_rank",
-    "conv_alpha": "lora.conv_alpha",
-    "weighted_captions": "model.word_weights",
-    "max_token_length": "model.text_chunks (of 75 tokens each)",
-    "unet_lr": "denoiser.learning_rate",
-    "text_encoder_lr": "text_encoder.learning_rate",
-    "optimizer_type": "optimizer.name",
-    "lr_scheduler": "schedule.name",
-    "learning_rate_scheduler": "schedule.name",
-    "lr_warmup_steps": "schedule.warmup",
-    "learning_rate_warmup_steps": "schedule.warmup",
-    "lr_decay_steps": "schedule.decay",
-    "min_snr_gamma": "loss.snr_gamma (with loss.weighting min_snr_gamma)",
-    "noise_offset": "diffusion.offset_noise",
-    "adaptive_noise_scale": "diffusion.offset_noise_adaptive",
-    "max_bucket_reso": "data.max_side",
-    "offset_noise_weight": "diffusion.offset_noise",
-    "mixed_precision": "model.mixed_precision",
-    "train_dtype": "model.mixed_precision",
-    "save_every_n_epochs": "output.every (with output.unit epochs)",
-    "save_every_n_steps": "output.every (with output.unit steps)",
-    "sample_every_n_steps": "sampling.every (with sampling.unit steps)",
-    "keep_tokens": "concepts[].keep_tags",
-    "keep_tokens_separator": "concepts[].kept_separator",
-    "secondary_separator": "concepts[].secondary_separator",
-    "shuffle_caption": "concepts[].shuffle_tags",
-    "caption_dropout_rate": "data.caption_dropout",
-}
 
 SQUARE = "the side of a square of as many pixels"
 UNKNOWN_KEY_ERRORS = ("unexpected_keyword_argument", "invalid_key")
@@ -106,10 +51,20 @@ def unknown_setting(path: str, source: str = "") -> str:
     """The sentence for a path that is not a setting, with the most likely intended one."""
     path = path[:MAX_PATH]
     start = f"unknown setting {path if path.isprintable() else ascii(path)}{_in(source)}"
-    meant = _with_numbers_of(path, FOREIGN_NAMES.get(path.rpartition(".")[2], "")) or _closest(path)
+    foreign = settings_by_foreign_name().get(path) or _named_like_the_last_part_of(path)
+    if foreign and foreign.instead and not foreign.here:
+        return f"{start}: {foreign.instead}."
+    meant = _with_numbers_of(path, foreign.here.removesuffix("[]") if foreign else "") or _closest(path)
     if meant and meant != path:
         return f"{start}: did you mean {meant}?"
     return f"{start}: remove it, or look its name up in {docs_page('settings')}."
+
+
+def _named_like_the_last_part_of(path: str) -> ForeignSetting | None:
+    """The setting of another program with the name that `path` ends with, if none of Chorus' has it."""
+    name = path.rpartition(".")[2]
+    is_ours = any(known.rpartition(".")[2] == name for known in settings_by_path())
+    return None if is_ours else settings_by_foreign_name().get(name)
 
 
 def square_side(text: str) -> int | None:

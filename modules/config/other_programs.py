@@ -1,4 +1,4 @@
-"""What the settings of other trainers are here: the table behind the importers, the search and error messages.
+"""What the settings of other trainers are here: the table behind importers, search and error messages.
 
 resources/other_programs/PROGRAM.yaml has one entry for each setting of a program; its head says what the columns mean.
 """
@@ -16,6 +16,7 @@ from modules.config.installation import ROOT
 from modules.config.parse import read_values
 
 FOLDER = ROOT / "resources" / "other_programs"
+LABELS = ROOT / "resources" / "window_labels.yaml"
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
@@ -65,6 +66,36 @@ def load_program(name: str) -> Program:
         for one in _expanded(names):
             settings[one] = _setting(one, entry)
     return Program(values.pop("program"), settings, values)
+
+
+@lru_cache
+def all_programs() -> tuple[Program, ...]:
+    """All other programs, in the order of their file names."""
+    return tuple(load_program(path.stem) for path in sorted(FOLDER.glob("*.yaml")))
+
+
+@lru_cache
+def settings_by_foreign_name() -> Mapping[str, ForeignSetting]:
+    """The settings of all other programs by name; of the same name, one that Chorus has."""
+    named = [item for program in all_programs() for item in program.settings.items()]
+    return dict(sorted(named, key=lambda item: bool(item[1].here)))
+
+
+@lru_cache
+def foreign_names() -> Mapping[str, tuple[str, ...]]:
+    """The path of a setting of Chorus -> its names in the files of other programs."""
+    names: dict[str, dict[str, None]] = {}
+    for program in all_programs():
+        for name, setting in program.settings.items():
+            if setting.here:
+                names.setdefault(setting.here.removesuffix("[]"), {})[name] = None
+    return {path: tuple(found) for path, found in names.items()}
+
+
+@lru_cache
+def window_labels() -> Mapping[str, tuple[str, ...]]:
+    """The path of a setting of Chorus -> its labels in the windows of other programs, where names don't tell."""
+    return {path: tuple(labels) for path, labels in read_values(LABELS).items()}
 
 
 def _setting(name: str, entry: Mapping[str, Any]) -> ForeignSetting:

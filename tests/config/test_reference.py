@@ -1,5 +1,6 @@
 """The reference page of the settings is up to date."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,8 @@ def test_the_page_is_up_to_date(tmp_path):
 def test_a_stale_page_is_noticed(tmp_path):
     for name in ("modules/config", "scripts", "docs", "resources"):
         (tmp_path / name).mkdir(parents=True)
+    tables = ROOT / "resources" / "other_programs"
+    shutil.copytree(tables, tmp_path / tables.relative_to(ROOT))
     others = [SCRIPT, SCRIPT.with_name("generated_file.py"), ROOT / "resources" / "families.json"]
     for source in [*(ROOT / "modules").glob("*.py"), *(ROOT / "modules" / "config").glob("*.py"), *others]:
         (tmp_path / source.relative_to(ROOT)).write_bytes(source.read_bytes())

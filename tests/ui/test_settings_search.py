@@ -1,6 +1,7 @@
 """The search over all settings, and the navigation to a setting wherever its field is."""
 
 import tkinter
+from pathlib import Path
 
 import customtkinter as ctk
 import pytest
@@ -11,6 +12,7 @@ from modules.ui.models.find_settings import find_settings, search
 from modules.ui.TrainUI import tab_of
 from modules.ui.widgets.form import SettingsForm, find_field
 
+LABELS = Path(__file__).parent / "window_labels.txt"
 OF_PARTS = [path for path in settings_by_path() if "[]" in path]
 
 
@@ -131,7 +133,7 @@ def test_stop_words_punctuation_and_single_unknown_words_do_not_count_and_choice
     assert find_settings(words)[0] == path
 
 
-@pytest.mark.parametrize("typed", ["optimizr", "optimizerr", "optomizer", "otpimizer"])
+@pytest.mark.parametrize("typed", ["optimizr", "optimizzer", "optomizer", "otpimizer"])
 def test_one_letter_of_a_word_may_be_missing_too_many_wrong_or_swapped(typed):
     assert find_settings(typed)[0] == "optimizer.name"
 
@@ -146,6 +148,33 @@ def test_half_of_the_words_are_not_enough():
     assert find_settings("optimizer name xyzzy")
 
 
+def labels_of_other_windows() -> dict[str, list[tuple[str, str]]]:
+    """Program -> its labels, each with what it means here."""
+    programs: dict[str, list[tuple[str, str]]] = {}
+    for line in LABELS.read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            programs[line.strip("[]")] = []
+        elif line and not line.startswith("#"):
+            label, arrow, meaning = line.partition(" -> ")
+            assert arrow, line
+            programs[list(programs)[-1]].append((label, meaning))
+    return programs
+
+
+@pytest.mark.parametrize("program", ["OneTrainer", "kohya_ss", "ai-toolkit"])
+def test_the_labels_of_other_windows_lead_to_what_they_mean(program):
+    wanted = {label: set(found.split(", ")) for label, found in labels_of_other_windows()[program] if found[0] != "("}
+    assert set().union(*wanted.values()) <= settings_by_path().keys()
+    missed = [label for label, paths in wanted.items() if paths.isdisjoint(row.path for row in search(label)[:3])]
+    assert len(missed) <= 0.05 * len(wanted), missed
+
+
+def test_labels_of_other_windows_that_need_no_setting_are_explained():
+    rows = [row for rows in labels_of_other_windows().values() for row in rows]
+    wanted = [label for label, meaning in rows if meaning.startswith("(explained")]
+    assert [label for label in wanted if not any(row.text for row in search(label)[:3])] == []
+
+
 @pytest.mark.parametrize(
     ("words", "start"),
     [
@@ -155,6 +184,7 @@ def test_half_of_the_words_are_not_enough():
         ("lowvram", "Low VRAM"),
         ("low vram", "Low VRAM"),
         ("Offline Mode", "Offline mode"),
+        ("async_offloading", "async_offloading (OneTrainer): It changes no result."),
     ],
 )
 def test_what_is_no_setting_is_explained_first(words, start):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
+from modules.config.other_programs import all_programs
 from modules.ui.models.search_words import Words, in_one_word, stem, words_of
 
 MIN_BEGUN = 4  # letters from which the beginning of a name is enough
@@ -33,10 +35,10 @@ EXPLANATIONS = {
     "hugging face cache, huggingface cache directory": Row(
         "", "Hugging Face cache: set the environment variable HF_HOME to the folder."
     ),
-    "latent caching, cache latents, cache latents to disk": Row(
+    "latent caching, cache latents, cache latents to disk, use latent files": Row(
         "cache_dir", "Latent caching: latents are always cached, in the cache folder."
     ),
-    "text encoder caching, cache text encoder outputs, cache text embeddings, unload te": Row(
+    "cache text encoder outputs, cache text embeddings, unload te, text encoder optimizations": Row(
         "cache_dir", "Text encoder caching: the outputs of encoders that aren't trained are always cached."
     ),
     "clear cache, clear cache before training, skip cache check": Row(
@@ -55,7 +57,7 @@ EXPLANATIONS = {
     "early stopping, patience": Row(
         "validation.every", "Early stopping: runs train to the end; compare saved models by their validation loss."
     ),
-    "resume, continue, continue from last backup, resume training": Row(
+    "resume, continue, continue from last backup, resume training, resume from saved training state": Row(
         "", "Resume: choose a backup in the Backup tab, or start with --resume."
     ),
     "controlnet, control net": Row("", "ControlNet: not trained; models that take reference images are."),
@@ -67,7 +69,9 @@ EXPLANATIONS = {
 
 def explanations(text: str) -> tuple[list[Row], list[Row]]:
     """The explanations of what is called exactly `text`, and of what `text` is the beginning or most words of."""
-    words = words_of(text)
+    words = words_of(text.partition("(")[0])
+    if not words:
+        return [], []
     exactly, others = [], []
     for names, row in EXPLANATIONS.items():
         called = [words_of(name) for name in names.split(",")]
@@ -75,11 +79,30 @@ def explanations(text: str) -> tuple[list[Row], list[Row]]:
             exactly.append(row)
         elif any(_is_meant(words, name) for name in called):
             others.append(row)
+    foreign = _rows_of_other_programs().get(in_one_word(words))
+    if foreign and not exactly:
+        exactly.append(foreign)
     return exactly[:MAX_SHOWN], others[: max(0, MAX_SHOWN - len(exactly))]
+
+
+@lru_cache
+def _rows_of_other_programs() -> dict[str, Row]:
+    """The name of a setting of another program, in one word -> what is said of it by the table, where Chorus lacks it.
+
+    Remarks that begin with "of" only say which other setting it belongs to.
+    """
+    rows: dict[str, Row] = {}
+    for program in all_programs():
+        for name, setting in program.settings.items():
+            remark = setting.instead or setting.unused
+            if remark and not setting.here and not remark.startswith("of "):
+                row = Row("", f"{name} ({program.label}): {remark[0].upper()}{remark[1:]}.")
+                rows.setdefault(in_one_word(words_of(name)), row)
+    return rows
 
 
 def _is_meant(words: Words, name: Words) -> bool:
     one_word = in_one_word(words)
     if len(one_word) >= MIN_BEGUN and in_one_word(name).startswith(one_word):
         return True
-    return bool(words) and set(map(stem, words)) <= set(map(stem, name)) and 2 * len(words) > len(name)
+    return set(map(stem, words)) <= set(map(stem, name)) and 2 * len(words) > len(name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from modules.config.describe import settings_by_path
-from modules.config.explain import FOREIGN_NAMES
+from modules.config.other_programs import foreign_names, window_labels
 from modules.ui.models.explanations import Row, explanations
 from modules.ui.models.search_words import Words, corrected, stem, words_of
 from modules.ui.models.SearchedSetting import EXACT_RANKS, MIN_INSIDE, SearchedSetting
@@ -55,7 +55,11 @@ def _find(text: str) -> tuple[list[str], bool]:
     found = _with_all(words, index)
     if not found:
         words = tuple(word if index.having(word) else corrected(word, index.vocabulary) for word in words)
-        found = _with_all(words, index) or _with_most(words, index)
+        found = _with_all(words, index)
+    outside, opened, _ = text.partition("(")
+    if not found and opened and words_of(outside):  # "Max Token Length (75)"
+        return _find(outside)
+    found = found or _with_most(words, index)
     paths = sorted(found, key=found.__getitem__)
     return paths, bool(paths) and found[paths[0]][0] in range(EXACT_RANKS)
 
@@ -112,11 +116,9 @@ def _by_path(index: _Index, ranks: Mapping[int, tuple[int, ...]]) -> dict[str, _
 
 @lru_cache(maxsize=1)
 def _index() -> _Index:
-    foreign: dict[str, list[str]] = {}
-    for name, ours in FOREIGN_NAMES.items():
-        foreign.setdefault(ours.split()[0], []).append(name)
+    names, labels = foreign_names(), window_labels()
     infos = (info for path, info in settings_by_path().items() if path != "config_version")
-    settings = tuple(SearchedSetting(info, foreign.get(info.path, ())) for info in infos)
+    settings = tuple(SearchedSetting(info, (*names.get(info.path, ()), *labels.get(info.path, ()))) for info in infos)
     names = _numbers((*setting.names, *setting.names_in_one_word) for setting in settings)
     choices = _numbers(setting.choices for setting in settings)
     frequency = {word: len(names.get(word, ())) + len(choices.get(word, ())) for word in names | choices}
