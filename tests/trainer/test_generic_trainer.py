@@ -84,16 +84,15 @@ def count_encoding(monkeypatch) -> dict[str, int]:
 # --- the same run, cut differently ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("dtype", "tolerance", "cuts"), [("float64", 1e-9, (1, 2, 4)), ("float32", 1e-4, (1, 4))])
-def test_three_epochs_do_not_depend_on_micro_batches(dtype, tolerance, cuts, make_config, train, tmp_path):
+def test_three_epochs_do_not_depend_on_micro_batches(make_config, train, tmp_path):
     curves = []
-    for accumulation in cuts:
+    for accumulation in (1, 4):
         trainer = train(
             make_config(
                 "batch_size=8",
                 "batch_size_mode=global",
                 f"gradient_accumulation_steps={accumulation}",
-                f"model.weight_dtype={dtype}",
+                "model.weight_dtype=float64",
                 "max_steps=6",
                 "data.caption_dropout=0.1",
                 f"workspace_dir={tmp_path / str(accumulation)}",
@@ -103,8 +102,7 @@ def test_three_epochs_do_not_depend_on_micro_batches(dtype, tolerance, cuts, mak
         assert [info.samples for info in trainer.callbacks.steps[:4]] == [8, 3, 8, 3]
         curves.append(curve(trainer))
     assert curves[0].std() > 1e-3  # a flat curve would prove nothing
-    for other in curves[1:]:
-        torch.testing.assert_close(other, curves[0], rtol=tolerance, atol=0)
+    torch.testing.assert_close(curves[1], curves[0], rtol=1e-9, atol=0)
 
 
 def test_an_epoch_trains_every_image_once(make_config, start):
