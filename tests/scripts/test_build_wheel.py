@@ -116,7 +116,7 @@ def test_a_program_trains_on_two_spawned_ranks(installed):
 
 
 def test_the_demo_trains_with_files_in_the_current_folder(installed):
-    changes = ("max_steps=1", "sampling.samples=[]", "workspace_dir=demo")
+    changes = ("max_steps=1", "sampling.samples=[]", "workspace_dir=demo", "enable_multi_gpu=false")
     installed.run("chorus-train", "--preset=demo", *(f"--set={change}" for change in changes))
     assert list((installed.folder / "demo" / "models").iterdir())
 
