@@ -45,8 +45,11 @@ RESOURCES = (
     *("accelerate_config.yaml", "families.json", "lora_layers.json", "preset_memory.json", "preset_sizes.yaml"),
     *("window_labels.yaml", "other_programs/*", "presets/*", "demo/**/*", "video_demo/**/*", "digits/*"),
 )
-DOCS = ("families.md", "multi_gpu.md", "presets.md", "settings.md")
-"""The pages that messages name, by `docs_page`."""
+DOCS = (
+    *("families.md", "first_lora.md", "methods.md", "multi_gpu.md", "presets.md"),
+    *("run_folder.md", "settings.md", "troubleshooting.md"),
+)
+"""The pages that messages name and *Help* opens, by `docs_page`."""
 NEW_NAMES = {"modules": PACKAGE, "scripts": f"{PACKAGE}.scripts"}
 
 

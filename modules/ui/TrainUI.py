@@ -24,8 +24,9 @@ from modules.ui import keyboard
 from modules.ui.App import MessageKind
 from modules.ui.BottomBar import BottomBar
 from modules.ui.models.BackgroundChecks import BackgroundChecks
-from modules.ui.models.desktop import notify
+from modules.ui.models.desktop import notify, open_file
 from modules.ui.models.DeviceModel import DeviceModel
+from modules.ui.models.help_pages import help_page
 from modules.ui.models.LaunchModel import LaunchModel
 from modules.ui.models.Preferences import Preferences
 from modules.ui.models.ProblemList import ProblemList
@@ -40,6 +41,7 @@ from modules.ui.widgets.dialogs import ask, open_window, place, position_of, set
 from modules.ui.widgets.form import SettingsForm, find_field
 from modules.ui.widgets.Notices import Notices
 from modules.ui.widgets.TabBar import TabBar
+from modules.ui.widgets.Tooltip import Tooltip
 from modules.ui.window_system import close_on_quit
 
 TABS = {
@@ -192,6 +194,13 @@ class TrainUI(RootWindow):
         }
         keyboard.bind_keys(window, keys)
 
+    def show_help(self) -> None:
+        """Open the page of the documentation about the tab in front."""
+        try:
+            open_file(help_page(self.tab_bar.selected))
+        except UserError as error:
+            self.show_message(str(error), "error")
+
     def start_run(self) -> None:
         self.bottom_bar.control.start()
 
@@ -276,6 +285,11 @@ class TrainUI(RootWindow):
         )
         self.filter.set("All" if self.preferences.show_all else "Basic")
         self.filter.grid(row=0, column=1, sticky="e", padx=(8, 0))
+        self.help_button = ctk.CTkButton(
+            row, text="Help", width=20, height=28, font=self.theme.font(), command=self.show_help
+        )
+        self.help_button.grid(row=0, column=2, sticky="e", padx=(8, 0))
+        Tooltip(self.help_button, self.theme, lambda: "Open the page of the documentation about this tab (F1).")
         row._canvas.bind("<Configure>", lambda event: self._fit_tabs(event.width), add="+")
         self.content = ctk.CTkFrame(self, fg_color="transparent")
         self.content.grid(row=2, column=0, sticky="nsew", padx=8)
@@ -290,6 +304,7 @@ class TrainUI(RootWindow):
         keys = {
             f"<{command}-o>": self.top_bar.choose_preset,
             f"<{command}-f>": self.top_bar.search.focus_set,
+            "<F1>": self.show_help,
             "<F5>": self.bottom_bar.control.start,
             "<Control-Tab>": lambda: self.tab_bar.choose_neighbour(1),
             "<Control-Next>": lambda: self.tab_bar.choose_neighbour(1),
@@ -302,7 +317,8 @@ class TrainUI(RootWindow):
         return "Command" if self.tk.call("tk", "windowingsystem") == "aqua" else "Control"
 
     def _fit_tabs(self, width: int) -> None:
-        self.tab_bar.fit(width - self.filter.winfo_reqwidth() - self.theme.scaled(8))
+        beside = self.filter.winfo_reqwidth() + self.help_button.winfo_reqwidth()
+        self.tab_bar.fit(width - beside - self.theme.scaled(16))
 
     def _fit_to_screen(self, geometry: str) -> None:
         """Set the size and position in `geometry`, and a minimum size, all limited by the screen.

@@ -28,6 +28,7 @@ from modules.ui import RunControl as run_control
 from modules.ui.cards.ResumeCard import ResumeCard, look
 from modules.ui.models.find_settings import find_settings
 from modules.ui.models.free_folders import next_free_folder
+from modules.ui.models.help_pages import help_page
 from modules.ui.models.run_text import describe_progress, describe_seconds
 from modules.ui.models.RunState import RunState
 from modules.ui.RunControl import check_of, run_check
@@ -528,6 +529,24 @@ def test_the_progress_says_step_loss_speed_and_time_left():
     assert describe_progress(RunState()) == "No run yet"
     assert describe_progress(RunState(message="The run folder is gone.")) == "The run folder is gone."
     assert describe_seconds(59.6) == "01:00"
+
+
+def test_help_opens_the_page_about_the_tab_in_front(app, monkeypatch):
+    opened = []
+    monkeypatch.setattr("modules.ui.TrainUI.open_file", opened.append)
+    assert [name for name in TABS if not help_page(name).is_file()] == []
+    app.open_tab("backup")
+    app.help_button.invoke()
+    app.open_tab("tools")
+    press(app, "<F1>")
+    assert opened == [help_page("backup"), help_page("tools")]
+
+
+def test_a_page_that_no_program_opens_is_named_in_a_message(app, monkeypatch):
+    monkeypatch.setattr("modules.ui.models.desktop.sys.platform", "linux")
+    monkeypatch.setattr("modules.ui.models.desktop.shutil.which", lambda name: None)
+    app.help_button.invoke()
+    assert str(help_page(app.tab_bar.selected)) in app.message.cget("text")
 
 
 def test_undo_and_redo_by_keys(app):

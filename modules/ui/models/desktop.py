@@ -32,7 +32,10 @@ def open_file(path: str | os.PathLike) -> None:
 def _open(path: Path, problem: str) -> None:
     """Open a file or folder with the desktop. problem: what is impossible without it, for the message."""
     if sys.platform == "win32":
-        os.startfile(path)
+        try:
+            os.startfile(path)
+        except OSError as error:  # no program is associated with such files
+            raise UserError(f"{error.strerror}, so {problem}: open {path} yourself.") from None
         return
     program = "open" if sys.platform == "darwin" else "xdg-open"
     if shutil.which(program) is None:
