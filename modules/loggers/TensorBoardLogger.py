@@ -25,7 +25,8 @@ class TensorBoardLogger(FileLogger):
         self._writer: SummaryWriter | None = None
 
     def log_figures(self, figures: Mapping[str, float], step: int) -> None:
-        self.attempt(self._write, partial(_add_scalars, figures, step), step)
+        if figures:
+            self.attempt(self._write, partial(_add_scalars, figures, step), step)
 
     def log_samples(self, folder: Path, step: int) -> None:
         for path in sorted(folder.glob("*.png")):
@@ -47,8 +48,10 @@ class TensorBoardLogger(FileLogger):
 
 
 def _add_scalars(scalars: Mapping[str, float], step: int, writer: SummaryWriter) -> None:
-    for name, value in scalars.items():
-        writer.add_scalar(name, value, step)
+    """Adds all of them as one event; `add_scalar` would write one, and wake the writer's thread, for each."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    _add(writer, [Summary.Value(tag=name, simple_value=float(value)) for name, value in scalars.items()], step)
 
 
 def _add_image(path: Path, step: int, writer: SummaryWriter) -> None:
@@ -59,6 +62,11 @@ def _add_image(path: Path, step: int, writer: SummaryWriter) -> None:
     with Image.open(path, formats=("PNG",)) as picture:
         width, height = picture.size
     image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=path.read_bytes())
-    value = Summary.Value(tag=f"samples/{path.stem}", image=image)
-    file_writer: Any = writer.file_writer  # its type is inferred from the None that it is before the writer opens
-    file_writer.add_summary(Summary(value=[value]), step)
+    _add(writer, [Summary.Value(tag=f"samples/{path.stem}", image=image)], step)
+
+
+def _add(writer: SummaryWriter, values: list[Any], step: int) -> None:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    file_writer: Any = writer._get_file_writer()  # opened again if the writer was closed, as `add_scalar` does
+    file_writer.add_summary(Summary(value=values), step)

@@ -3,6 +3,7 @@
 import errno
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from modules.loggers.TensorBoardLogger import TensorBoardLogger
 from modules.session.StepInfo import StepInfo
@@ -26,6 +27,21 @@ def test_steps_done_again_after_a_resume_replace_the_first_ones(tmp_path):
         (1, 1.0), (2, 1.0), (3, 1.0), (4, 2.0), (5, 2.0), (6, 2.0),
     ]  # fmt: skip
     assert {event.value for event in read.Scalars("train/samples_per_sec")} == {8.0}
+
+
+def test_the_figures_of_a_step_are_one_event(tmp_path):
+    write(tmp_path, range(1, 3), loss=1.0)
+    (file,) = tmp_path.iterdir()
+    tags = [[value.tag for value in event.summary.value] for event in EventFileLoader(str(file)).Load()]
+    figures = ["loss", "smooth_loss", "grad_norm", "train/epoch", "train/samples_per_sec", "train/data_seconds"]
+    assert [names for names in tags if names] == [figures, figures]
+
+
+def test_nothing_is_written_where_there_are_no_figures(tmp_path):
+    callbacks = TensorBoardLogger(tmp_path)
+    callbacks.on_validation(1, 0, None, None)
+    callbacks.close()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_full_disk_stops_the_logging_and_not_the_run(tmp_path, monkeypatch, capsys):
