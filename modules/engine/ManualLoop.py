@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -11,9 +12,9 @@ from modules.config.errors import UserError
 from modules.engine.batches import num_samples
 from modules.engine.EngineOptimizer import EngineOptimizer
 from modules.engine.NamedOptimizers import NamedOptimizers
-from modules.trainer.LateReport import LOSS, NOT_FINITE, Names
+from modules.trainer.LateReport import LOSS, Names, sums_of
 from modules.trainer.Step import Step
-from modules.trainer.TrainingLoop import TrainingLoop
+from modules.trainer.TrainingLoop import TrainingLoop, is_not_finite
 
 NAMED = 3  # parameters in a message
 
@@ -34,7 +35,7 @@ class ManualLoop(TrainingLoop):
         self._needs_warm_up = False  # it is for DistributedDataParallel
         self._unused_parameters = bool(options.get("unused_parameters"))
         self._step: Step | None = None  # the one that is being trained
-        self._skipped = torch.zeros((), dtype=torch.float64, device=self.runtime.device)
+        self._skipped = torch.zeros((), dtype=torch.bool, device=self.runtime.device)
         self._norms: list[Tensor] = []
 
     def backward(self, loss: Tensor, name: str, samples: int | None, retain_graph: bool) -> None:
@@ -52,17 +53,17 @@ class ManualLoop(TrainingLoop):
             summed = self.loss_scaler.scale(loss * count)
             torch.autograd.backward(summed, inputs=optimizer.params, retain_graph=retain_graph)
         gradients = self._summed_gradients(name, optimizer)
-        norm = self.runtime.gradient_norm(gradients)
-        bad = ~(torch.isfinite(norm) & torch.isfinite(loss.detach()))
-        totals = torch.stack([bad.new_full((), count, dtype=torch.float64), bad.double()])
-        (samples_of_all, skipped), norm = self.runtime.sum(totals, norm)  # rank 0's norm: see TrainingLoop
+        own = sums_of(loss, loss.new_full((), count, dtype=torch.float64))
+        norm = self.runtime.gradient_norm(gradients).double()
+        (loss_of_all, samples_of_all), norm = self.runtime.sum(own, norm)  # rank 0's norm: see TrainingLoop
+        skipped = is_not_finite(loss_of_all, norm)
         divisor = samples_of_all * self.loss_scaler.value
         norm = norm / divisor
-        self._apply_gradients(optimizer, gradients, divisor, norm, skipped > 0)
+        self._apply_gradients(optimizer, gradients, divisor, norm, skipped)
         for param in optimizer.params:
             param.grad = None
         torch.clear_autocast_cache()  # it holds copies of the weights from before the step
-        self._skipped = self._skipped + skipped
+        self._skipped = self._skipped | skipped
         self._norms.append(norm)
 
     def _named(self, name: str) -> EngineOptimizer:
@@ -118,9 +119,7 @@ class ManualLoop(TrainingLoop):
                 "step_fn: it has made no optimizer step; with optimizers by name, call engine.backward(loss, name) for "
                 "each of them."
             )
-        totals[NOT_FINITE] = ~torch.isfinite(totals[LOSS])
-        norm = torch.stack([norm.double() for norm in self._norms]).norm()
-        totals, norm = self.runtime.sum(totals, norm)
-        totals[NOT_FINITE] += self._skipped
-        self.loss_scaler.update(self._skipped > 0)
+        totals, norm = self.runtime.sum(totals, torch.stack(self._norms).norm())
+        totals[LOSS].masked_fill_(self._skipped, math.nan)  # so that the step is reported as skipped
+        self.loss_scaler.update(self._skipped)
         return totals, norm, names

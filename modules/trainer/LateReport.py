@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Set
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from modules.machine.devices import is_gpu
 from modules.trainer.Step import Step
 from modules.weights.PinnedMemory import PINNED
 
-LOSS, COUNT, NOT_FINITE = 0, 1, 2  # positions in the totals of a step
+LOSS, COUNT = 0, 1  # positions in the totals of a step
 COUNTED = "/count"  # ends the name of the sum by which that of a metric is divided
 
 
@@ -41,8 +41,9 @@ class LateReport:
 
     number: of the optimizer step, from 1. seconds: wall time since the previous step; data_seconds: how much of it was
         spent waiting for data.
-    totals: [3 + requests + metrics], summed over ranks: loss, number of samples, number of ranks whose loss or gradient
-        is not finite, number of ranks with each request, and the sum of each metric.
+    totals: [2 + requests + metrics], summed over ranks: loss, number of samples, number of ranks with each request, and
+        the sum of each metric.
+    norm: of the gradient. The step was skipped if the loss or the norm is not finite.
     """
 
     def __init__(
@@ -76,16 +77,17 @@ class LateReport:
     def read(self) -> StepFigures:
         if self._event is not None:
             self._event.synchronize()
-        loss_sum, count, not_finite, *rest, norm = self._figures.tolist()
+        loss_sum, count, *rest, norm = self._figures.tolist()
+        has_loss, has_norm = math.isfinite(loss_sum), math.isfinite(norm)
         split = len(self._names.requests)
         requests = frozenset(name for name, value in zip(self._names.requests, rest[:split], strict=True) if value)
         sums = dict(zip(self._names.metrics, rest[split:], strict=True))
         counts = {name.removesuffix(COUNTED): value for name, value in sums.items() if name.endswith(COUNTED)}
         return StepFigures(
-            loss=None if not_finite else loss_sum / count,
+            loss=loss_sum / count if has_loss and has_norm else None,
             samples=int(count),
-            grad_norm=norm if math.isfinite(norm) else None,
-            has_bad_gradient=bool(not_finite) and math.isfinite(loss_sum),
+            grad_norm=norm if has_norm else None,
+            has_bad_gradient=has_loss and not has_norm,
             requests=requests,
             metrics=_means(sums, counts, count),
             counts=counts,
@@ -113,8 +115,13 @@ def sums_of(loss: Tensor, *metrics: Tensor) -> Tensor:
 
 
 def totals_of(sums: list[Tensor], samples: int, requested: Set[str], names: Names) -> Tensor:
-    """The totals of one rank, whose gradients are not known yet; `sums` are those of its micro-batches."""
+    """The totals of one rank; `sums` are those of its micro-batches."""
     total = torch.stack(sums).sum(0) if sums[1:] else sums[0]
-    head = torch.tensor([samples, 0, *(name in requested for name in names.requests)], dtype=torch.float64)
-    head = head.to(total.device, non_blocking=True)
-    return torch.cat([total[:1], head, total[1:]] if names.metrics else [total, head])
+    numbers = _on_device((samples, *(name in requested for name in names.requests)), total.device)
+    return torch.cat([total[:1], numbers, total[1:]] if names.metrics else [total, numbers])
+
+
+@lru_cache(maxsize=64)
+def _on_device(numbers: tuple[float, ...], device: torch.device) -> Tensor:
+    """Kept, not to be changed: nearly all steps have as many samples and no requests."""
+    return torch.tensor(numbers, dtype=torch.float64).to(device, non_blocking=True)

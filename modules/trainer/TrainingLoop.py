@@ -38,7 +38,7 @@ from modules.session.TrainCommands import TrainCommands
 from modules.trainer.Action import Action
 from modules.trainer.Ema import Ema, swap_weights
 from modules.trainer.FusedBackward import FusedBackward
-from modules.trainer.LateReport import COUNT, LOSS, NOT_FINITE, LateReport, Names, sums_of, totals_of
+from modules.trainer.LateReport import COUNT, LOSS, LateReport, Names, sums_of, totals_of
 from modules.trainer.LoopOptimizer import LoopOptimizer
 from modules.trainer.LoopSettings import LoopSettings
 from modules.trainer.LossScaler import LossScaler
@@ -244,13 +244,10 @@ class TrainingLoop:
         totals, names = self._accumulate(step, self._backward)
         self.optimizer.clear_stopped_gradients(self.step)
         gradients = self._gradients()
-        norm = self.runtime.gradient_norm(gradients)
-        outcome = norm + totals[LOSS]
-        totals[NOT_FINITE] = torch.isnan(outcome - outcome)  # a quarter of the kernels of isfinite
         # All ranks use rank 0's norm: on another GPU model, the same gradients may give a norm that differs in the last
         # bit, and the weights of the ranks would drift apart.
-        totals, norm = self.runtime.sum(totals, norm)
-        skipped = totals[NOT_FINITE] > 0
+        totals, norm = self.runtime.sum(totals, self.runtime.gradient_norm(gradients).double())
+        skipped = is_not_finite(totals[LOSS], norm)
         divisor = self._gradient_divisor(totals)
         norm = norm / divisor
         self._apply_gradients(self.optimizer, gradients, divisor, norm, skipped)
@@ -267,7 +264,7 @@ class TrainingLoop:
         losses: list[Tensor] = []
         totals, names = self._accumulate(step, losses.append)
         divisor = self._gradient_divisor(totals)
-        skipped = ~torch.isfinite(totals[LOSS])
+        skipped = is_not_finite(totals[LOSS])
         if self._divides_gradients(self.optimizer):
             self._divide_in_kernel(self.optimizer, divisor, skipped)
         elif skipped.item():
@@ -282,7 +279,6 @@ class TrainingLoop:
             for loss in [sum(losses[1:], losses[0])] if losses else []:
                 loss.backward()
         norm = self._fused.gradient_norm() if losses else totals[LOSS]
-        totals[NOT_FINITE] = ~torch.isfinite(norm) | skipped
         return totals, norm / divisor, names
 
     def _backward(self, loss_sum: Tensor) -> None:
@@ -485,6 +481,12 @@ class TrainingLoop:
                 f"The trainable parameters of the backup don't match these settings ({len(missing)} missing, "
                 f"{len(foreign)} unexpected, such as {example}): resume with the settings of the original run."
             )
+
+
+def is_not_finite(*values: Tensor) -> Tensor:
+    """Whether one of these scalars of type float64 is not (scalar, bool)."""
+    outcome = sum(values[1:], values[0])
+    return torch.isnan(outcome - outcome)  # a quarter of the kernels of isfinite
 
 
 def autocast(device: torch.device, mixed_precision: str) -> AbstractContextManager:

@@ -23,6 +23,7 @@ from modules.trainer.Step import Step
 from modules.trainer.TrainingError import TrainingError
 from modules.trainer.Trigger import Trigger
 from tests.support.make_loop import make_loop
+from tests.support.OperationCounter import OperationCounter
 from tests.support.Recorder import Recorder
 from tests.support.SyncCounter import SyncCounter
 
@@ -449,6 +450,18 @@ def test_a_step_makes_no_sync(precision):
             loop.train_step(Step([batch, batch]))
     # the late report calls `tolist` once per step, on a copy that has long arrived
     assert counter.count == 0
+
+
+def test_beside_its_passes_and_the_optimizer_a_step_makes_few_operations():
+    """Each takes microseconds of the host and, on a GPU, a kernel."""
+    loop, (batch,) = loop_over(small_net()), batches(1)
+    loop.train_step(Step([batch]))
+    loop.optimizer.step = lambda step: None
+    with OperationCounter() as step:
+        loop.train_step(Step([batch]))
+    with OperationCounter() as passes:
+        squared_error(loop.model, batch)[0].backward()
+    assert step.count - passes.count <= 26
 
 
 @pytest.mark.gpu
