@@ -36,6 +36,7 @@ from modules.data.videos import VideoTraits, files_of, read_traits
 from modules.families.registry import FAMILIES
 
 if TYPE_CHECKING:
+    from modules.config.DataConfig import DataConfig
     from modules.config.TrainConfig import TrainConfig
     from modules.data.buckets import Buckets
     from modules.data.color_profiles import ColorState
@@ -109,7 +110,7 @@ def _findings(
         yield from condition.findings(dataset, unusable)
     yield from _color_profiles(dataset)
     yield from _duplicates(dataset)
-    yield from _shapes(dataset, buckets, config)
+    yield from _shapes(dataset, buckets, config.data)
     yield from _huge(dataset)
     batch = global_batch(config, num_ranks)
     yield from _small_buckets(dataset, buckets, batch)
@@ -222,7 +223,7 @@ def _hash_or_none(path: str) -> str | None:
         return None
 
 
-def _shapes(dataset: Dataset, buckets: Buckets, config: TrainConfig) -> Iterator[Finding]:
+def _shapes(dataset: Dataset, buckets: Buckets, data: DataConfig) -> Iterator[Finding]:
     shapes = np.array(buckets.shapes)[buckets.index]
     enlarged = np.maximum(shapes[:, 0] / dataset.widths, shapes[:, 1] / dataset.heights) > ENLARGED
     if enlarged.any():
@@ -230,10 +231,10 @@ def _shapes(dataset: Dataset, buckets: Buckets, config: TrainConfig) -> Iterator
         one = "image is smaller than the resolution and is upscaled"
         yield finding_of("small", "warning", one, "images are smaller than the resolution and are upscaled", paths)
     ratio = dataset.widths / dataset.heights
-    if config.data.bucketing:
-        limit, allowed = config.data.max_aspect, f"data.max_aspect {config.data.max_aspect:g} allows"
+    if data.bucketing:
+        limit, allowed = data.max_aspect, f"data.max_aspect {data.max_aspect:g} allows"
     else:
-        width, height = config.data.shape
+        width, height = data.shape
         ratio, limit, allowed = ratio * height / width, 1.0, f"the training size of {width} x {height} is"
     # 1.5 times the limit: some cropping to the nearest shape is normal and not worth reporting
     long = np.maximum(ratio, 1 / ratio) > 1.5 * limit

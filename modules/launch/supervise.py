@@ -72,7 +72,7 @@ def supervise_training(plan: SupervisePlan) -> int:
     with contextlib.ExitStack() as stack:
         with refused_together(plan.config, lambda text: print_line(text, sys.stderr)):
             if plan.backend is not None:
-                _check_gloo(plan.config)
+                _check_gloo(plan.config.distributed_backend)
             _take_folder(folder, plan, stack)
         callbacks = _callbacks(folder, stack)
         if plan.config.keep_awake:
@@ -230,16 +230,14 @@ def _callbacks(folder: RunFolder, stack: contextlib.ExitStack) -> TrainCallbacks
     return CallbackList([TerminalCallbacks(sys.stderr), TerminalCallbacks(log), EventCallbacks(events)])
 
 
-def _check_gloo(config: TrainConfig) -> None:
+def _check_gloo(setting: str) -> None:
     """Raises UserError if gloo does not work on this machine, before ranks are started in vain."""
     if sys.platform != "win32":
         return
     from modules.distributed.setup_distributed import gloo_problem
 
     if problem := gloo_problem():
-        raise UserError.at(
-            "distributed_backend", f"{config.distributed_backend}: {problem}; switch enable_multi_gpu off."
-        )
+        raise UserError.at("distributed_backend", f"{setting}: {problem}; switch enable_multi_gpu off.")
 
 
 def _meet_nodes(plan: SupervisePlan, folder: RunFolder, callbacks: TrainCallbacks, started: float) -> bool:

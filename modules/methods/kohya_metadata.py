@@ -18,6 +18,7 @@ from modules.config.rates import rate_of
 
 if TYPE_CHECKING:
     from modules.config.LoraConfig import LoraConfig
+    from modules.config.ModelConfig import ModelConfig
     from modules.config.TrainConfig import TrainConfig
     from modules.weights.BaseModel import BaseModel
 
@@ -40,10 +41,10 @@ def kohya_metadata(base: BaseModel, config: TrainConfig, steps: str | None = Non
     return {name: str(value) for name, value in values.items() if value is not None}
 
 
-def expert_metadata(base: BaseModel, config: TrainConfig) -> dict[str, dict[str, str]]:
+def expert_metadata(base: BaseModel, model: ModelConfig) -> dict[str, dict[str, str]]:
     """Expert -> the fields that differ in its own file. Those of the first denoiser are as in `kohya_metadata`."""
-    files = config.model.denoiser_files(base.family.denoisers).values()
-    names = [_base_name(file or config.model.base) for file in files]
+    files = model.denoiser_files(base.family.denoisers).values()
+    names = [_base_name(file or model.base) for file in files]
     experts = zip(base.family.denoisers, names, strict=True)
     return {expert: {"ss_sd_model_name": name} for expert, name in list(experts)[1:]}
 

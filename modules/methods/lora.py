@@ -70,15 +70,15 @@ class Lora(Method):
 
     def check_base(self, base: BaseModel, config: TrainConfig) -> list[str]:
         warnings: list[str] = []
-        if start := read_start(base.family, config, self._adapted_in(base, config)):
-            fitting_starts(start, {name: base.meta_module(name) for name in start}, config, warnings.append)
+        if start := read_start(base.family, config.lora, self._adapted_in(base, config)):
+            fitting_starts(start, {name: base.meta_module(name) for name in start}, config.lora, warnings.append)
         return warnings
 
     def attach(self, base: BaseModel, config: TrainConfig) -> None:
         parts = self._adapted_in(base, config)
-        start = read_start(base.family, config, parts)
-        start = fitting_starts(start, {name: base.module(name) for name in start}, config) if start else start
-        candidates = _candidates(base, set(parts) - set(start), config)
+        start = read_start(base.family, config.lora, parts)
+        start = fitting_starts(start, {name: base.module(name) for name in start}, config.lora) if start else start
+        candidates = _candidates(base, set(parts) - set(start), config.lora.targets)
         check_patterns(base.family, parts, candidates)
         check_layer_ranks(config.lora.layer_ranks, candidates)
         for name, part in parts.items():
@@ -88,7 +88,7 @@ class Lora(Method):
             if name in start:
                 start[name].add_to(module, name, config)
             else:
-                _add_adapter(base.family, name, module, part, config)
+                _add_adapter(base.family, name, module, part, config.lora)
             if norms:
                 add_norm_adapters(module, norms, ADAPTER)
             _upcast_trained(module)
@@ -122,7 +122,7 @@ class Lora(Method):
     ) -> list[Path]:
         dtype = getattr(torch, config.output.dtype)
         common = {**metadata, **kohya_metadata(base, config, metadata.get("steps"))}
-        written = LoraMetadata(common, expert_metadata(base, config))
+        written = LoraMetadata(common, expert_metadata(base, config.model))
         formats = self._formats(base, config)
         if formats == "lycoris":
             layers = self._lycoris_layers(base, config)
@@ -195,16 +195,13 @@ def target_modules(
     return matching_layers(names, part_path(family, component), part, component) if part else names
 
 
-def _candidates(base: BaseModel, components: Collection[str], config: TrainConfig) -> dict[str, list[str]]:
-    return {
-        name: target_modules(base.family, name, base.module(name), config.lora.targets) for name in sorted(components)
-    }
+def _candidates(base: BaseModel, components: Collection[str], targets: Preset) -> dict[str, list[str]]:
+    return {name: target_modules(base.family, name, base.module(name), targets) for name in sorted(components)}
 
 
-def _add_adapter(family: Family, component: str, module: Model, part: PartConfig, config: TrainConfig) -> None:
-    settings = config.lora
+def _add_adapter(family: Family, component: str, module: Model, part: PartConfig, settings: LoraConfig) -> None:
     targets = target_modules(family, component, module, settings.targets, part)
-    check_composable(module, targets, config)
+    check_composable(module, targets, settings)
     adapter_kind(settings.adapter).add_new(module, targets, settings, _patterns(module, targets, settings))
 
 

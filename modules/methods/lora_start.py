@@ -21,6 +21,7 @@ from modules.weights.LoraSource import LoraSource
 from modules.weights.lycoris_files import add_lycoris, is_lycoris, read_lycoris, read_norms
 
 if TYPE_CHECKING:
+    from modules.config.LoraConfig import LoraConfig
     from modules.config.TrainConfig import TrainConfig
     from modules.families.Family import Family
     from modules.weights.libraries import Model
@@ -79,7 +80,7 @@ class LycorisStart:
         try:
             # at least float32: the model's dtype may be less precise than the file
             dtype = torch.promote_types(getattr(torch, config.model.weight_dtype), torch.float32)
-            check_composable(module, [path for path, layer in named.items() if not layer.is_norm], config)
+            check_composable(module, [path for path, layer in named.items() if not layer.is_norm], config.lora)
             add_lycoris(module, named, ADAPTER, dtype)
         except (ValueError, AttributeError) as error:
             raise UserError.at(
@@ -96,23 +97,23 @@ def _only(layers: Mapping[str, _Adapter], paths: Collection[str]) -> dict[str, _
     return {path: layer for path, layer in layers.items() if path in paths}
 
 
-def check_composable(module: Model, targets: Sequence[str], config: TrainConfig) -> None:
+def check_composable(module: Model, targets: Sequence[str], lora: LoraConfig) -> None:
     """Raises UserError if adapters that compose weights are for one in 4 bits, whose shape PEFT can't tell."""
     modules = dict(module.named_modules())
-    for path in targets if facts_of_adapter(config.lora).composes_weights else ():
+    for path in targets if facts_of_adapter(lora).composes_weights else ():
         layer = modules.get(path)
         weight, shape = getattr(layer, "weight", None), weight_shape(layer)
         if weight is not None and shape is not None and tuple(weight.shape) != shape:
             raise UserError.at(
                 "lora.adapter",
-                f"{config.lora.adapter}: the layer {path} is quantized to 4 bits, which it can't be "
+                f"{lora.adapter}: the layer {path} is quantized to 4 bits, which it can't be "
                 "added to; use a base model in 8 bits or more, or another adapter.",
             )
 
 
 def read_start(
     family: Family,
-    config: TrainConfig,
+    lora: LoraConfig,
     trained: Collection[str],
     note: Callable[[str], None] = lambda text: None,
 ) -> Starts:
@@ -121,15 +122,14 @@ def read_start(
     trained: the components that train. note: told about what the file has for others, which is left out.
     Raises UserError if the file can't be read, was made for another family, or has nothing for what trains.
     """
-    if not config.lora.start_from:
+    if not lora.start_from:
         return {}
-    path = Path(os.path.expanduser(config.lora.start_from))
-    wanted = config.lora.adapter
+    path = Path(os.path.expanduser(lora.start_from))
     try:
         first = LoraSource(path)
         check_family(first, family)
         is_other = is_lycoris(first.shapes)
-        if first.norms and not config.lora.train_norms:
+        if first.norms and not lora.train_norms:
             raise UserError.at(
                 "lora.start_from", f"'{path}' changes norm layers: switch lora.train_norms on, or choose another file."
             )
@@ -150,9 +150,9 @@ def read_start(
         if not start.kinds:
             raise UserError.at(
                 "lora.start_from",
-                f"'{path}' holds only norm layers for the {component}, and no {wanted}: choose another file.",
+                f"'{path}' holds only norm layers for the {component}, and no {lora.adapter}: choose another file.",
             )
-        if start.kinds != {wanted}:
+        if start.kinds != {lora.adapter}:
             held = " and ".join(sorted(start.kinds))
             raise UserError.at(
                 "lora.start_from", f"'{path}' holds {held}: set lora.adapter to it, or choose another file."
@@ -186,7 +186,7 @@ def _of_trained(
 def fitting_starts(
     starts: Starts,
     modules: Mapping[str, Model],
-    config: TrainConfig,
+    lora: LoraConfig,
     note: Callable[[str], None] = lambda text: None,
 ) -> Starts:
     """What the model has layers for. note: told about layers that it lacks, which are left out.
@@ -194,7 +194,7 @@ def fitting_starts(
     modules: the components that train; without weights is enough. Raises UserError if a LoRA's layer has another size
     in the model, or if nothing fits.
     """
-    file = os.path.expanduser(config.lora.start_from)
+    file = os.path.expanduser(lora.start_from)
     layers = {component: start.all_layers for component, start in starts.items()}
     try:
         fitting = fitting_layers(file, layers, modules, lambda text: note(f"lora.start_from {text}"))

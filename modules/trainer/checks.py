@@ -169,4 +169,4 @@ def _check_trained(config: TrainConfig, family: Family, warn: Callable[[str], No
     parts = trained_parts(family, config, trainable)
     check_parts(config, parts)
     if method.trains_adapters:
-        read_start(family, config, parts, warn)
+        read_start(family, config.lora, parts, warn)

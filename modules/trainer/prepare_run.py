@@ -60,6 +60,7 @@ from modules.weights.clip_layers import check_clip_skips
 from modules.weights.training_adapter import TrainingAdapter
 
 if TYPE_CHECKING:
+    from modules.config.DataConfig import DataConfig
     from modules.config.PartConfig import PartConfig
     from modules.config.SamplingConfig import SamplingConfig
     from modules.config.TrainConfig import TrainConfig
@@ -266,7 +267,7 @@ def _cache(
         buckets=data.buckets,
         pictures=pictures,
         captions=caption_source,
-        text=_cached_text(config, encoder, caption_source, family) if caches_text else None,
+        text=_cached_text(config.data, encoder, caption_source, family) if caches_text else None,
         caption_dropout=config.data.caption_dropout,
         conditions=conditions_of(family) if takes_latents else (),
         data=config.data,
@@ -279,10 +280,10 @@ def _cache(
 
 
 def _cached_text(
-    config: TrainConfig, encoder: DatasetEncoder, captions: CaptionSource, family: Family
+    data: DataConfig, encoder: DatasetEncoder, captions: CaptionSource, family: Family
 ) -> CachedRecords[str] | CachedRecords[tuple[str, int]]:
     if family.text.sees_images:
-        return encoder.text_with_images(captions.texts_by_sample(with_empty=config.data.caption_dropout > 0))
+        return encoder.text_with_images(captions.texts_by_sample(with_empty=data.caption_dropout > 0))
     return encoder.text(captions.all_texts())
 
 

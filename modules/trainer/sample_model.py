@@ -76,7 +76,7 @@ def sample_model(
         load_lora(base.pipe, path, callbacks.on_warning)
     for name in family.denoisers if base.num_swapped else ():
         base.swap_blocks(name)
-    samples.make(folder, step, _in_precision(base, config))
+    samples.make(folder, step, _in_precision(base, config.model.mixed_precision))
 
 
 def as_saved(model: ModelConfig, path: Path) -> ModelConfig:
@@ -96,10 +96,10 @@ def with_captions(config: TrainConfig, sampling: SamplingConfig) -> SamplingConf
 
 
 @contextmanager
-def _in_precision(base: BaseModel, config: TrainConfig) -> Iterator[None]:
+def _in_precision(base: BaseModel, mixed_precision: str) -> Iterator[None]:
     """Inside, the denoisers predict in the run's mixed precision."""
     with ExitStack() as stack:
         for name in base.family.denoisers:
-            cast = partial(autocast, base.device, config.model.mixed_precision)
+            cast = partial(autocast, base.device, mixed_precision)
             stack.enter_context(autocast_denoiser(base.module(name), cast))
         yield

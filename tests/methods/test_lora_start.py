@@ -107,12 +107,12 @@ def test_a_part_of_the_file_that_does_not_train_is_left_out_and_named(tiny_sd15,
     assert adapter_layers(base.module("unet")).keys() == adapter_layers(before.module("unet")).keys()
     assert not hasattr(base.module("text_encoder"), "peft_config")
     told: list[str] = []
-    read_start(base.family, config, ["unet"], told.append)
+    read_start(base.family, config.lora, ["unet"], told.append)
     (text,) = told
     assert "what it has for parts that are not trained (text_encoder) is left out" in text
     assert "turn on text_encoder.train to continue it, too" in text
     with pytest.raises(UserError, match=r"is only for parts that are not trained \(text_encoder, unet\); turn on deno"):
-        read_start(base.family, config, ["text_encoder_2"])
+        read_start(base.family, config.lora, ["text_encoder_2"])
 
 
 @pytest.mark.parametrize("adapter", ["lora", "lokr"])
@@ -159,4 +159,4 @@ def test_what_is_no_lora_is_refused_in_a_sentence(name, tiny_sd15, tmp_path):
     base, config = prepared(tiny_sd15, "lora")
     config.lora.start_from = str(tmp_path / name)
     with pytest.raises(UserError, match=rf"^lora\.start_from '.*{name}': .*\.$"):
-        read_start(base.family, config, ["unet"])
+        read_start(base.family, config.lora, ["unet"])

@@ -79,7 +79,7 @@ def test_each_reader_loads_a_file_once(tiny_sd15, loras, tmp_path, monkeypatch):
     for module, name, calls in ((safetensors, "safe_open", loaded), (LoraSource, "read_header", read)):
         monkeypatch.setattr(module, name, counting(getattr(module, name), calls))
     for reader in (
-        lambda: read_start(base.family, config, ["unet"]),
+        lambda: read_start(base.family, config.lora, ["unet"]),
         lambda: load_lora(pipe, loras[0]),
         lambda: lora_tools.resize(loras[0], tmp_path / "small.safetensors", 1),
         lambda: convert(str(loras[0]), tmp_path / "converted.safetensors"),
@@ -214,7 +214,7 @@ def test_a_lora_that_holds_infinity_is_refused_by_file_and_tensor(tiny_sd15, lor
     base, config = prepared(tiny_sd15, "lora")
     config.lora.start_from = str(bad)
     with pytest.raises(UserError, match="holds NaN or infinity"):
-        read_start(base.family, config, ["unet", "text_encoder"])
+        read_start(base.family, config.lora, ["unet", "text_encoder"])
 
 
 def test_a_model_that_holds_nan_is_not_extracted_from(tiny_sd15, tmp_path, capsys):

@@ -37,6 +37,7 @@ from modules.ui.models.decoding import fit_inside
 if TYPE_CHECKING:
     from modules.config.clips import ClipRule
     from modules.config.ConceptConfig import ConceptConfig
+    from modules.config.DataConfig import DataConfig
     from modules.config.TrainConfig import TrainConfig
 
 NUM_READERS = 1  # of headers: each further thread makes the window wait a millisecond for the GIL at each call of Tk
@@ -153,9 +154,9 @@ def preview_looks(config: TrainConfig, number: int, path: str, side: int) -> lis
     concept = config.concepts[number]
     if is_video(path) and clip_rule(config):
         picture = next(read_frames(path, [0.0]))
-        width, height = _trained_size(config, concept, picture.size)
+        width, height = _trained_size(config.data, concept, picture.size)
     else:
-        width, height = _trained_size(config, concept, read_size(path))
+        width, height = _trained_size(config.data, concept, read_size(path))
         picture = load_image(path, at_least=(width, height))
     augmentation = concept.augmentation
     looks = [("as it is", NO_AUGMENTATION)]
@@ -212,9 +213,8 @@ def _drawn_captions(config: TrainConfig, concept: ConceptConfig, path: str, opti
     return list(drawn)[:MAX_SHOWN]
 
 
-def _trained_size(config: TrainConfig, concept: ConceptConfig, size: tuple[int, int]) -> tuple[int, int]:
+def _trained_size(data: DataConfig, concept: ConceptConfig, size: tuple[int, int]) -> tuple[int, int]:
     """The width and height in pixels at which an image of this size is trained, at the concept's first resolution."""
-    data = config.data
     width, height = np.array([size[0]]), np.array([size[1]])
     resolution = resolutions_of(concept, data)[0]
     rule = data.bucket_step, data.max_aspect, data.bucketing, not data.no_upscale, data.max_side, data.fixed_shape

@@ -11,8 +11,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from modules.config.DiffusionConfig import DiffusionConfig
 from modules.config.families import FamilyInfo, load_families
 from modules.config.methods import facts_of
+from modules.config.ModelConfig import ModelConfig
 from modules.config.ResolutionShift import ResolutionShift
 from modules.config.TrainConfig import TrainConfig
 from modules.diffusion.loss_weights import timestep_weight
@@ -72,7 +74,7 @@ def timestep_bars(config: TrainConfig, schedule: Schedule | None) -> Bars | None
     if has_both:
         share = sum(t >= boundary for t in draws) / NUM_DRAWS
         notes.append(f"The expert for high noise has those from {1000 * boundary:g} on, {100 * share:.0f} %.")
-    if schedule is None and _asks_base(config, family) and family.objective == "flow":
+    if schedule is None and _asks_base(config.diffusion, family) and family.objective == "flow":
         notes.append("Without the base model's own shift, which only a diffusers folder tells before the start.")
     elif isinstance(distribution.shift, ResolutionShift):
         kind = f"clips of {frames} frames and" if frames > 1 else "images of"
@@ -91,33 +93,34 @@ def weight_bars(config: TrainConfig, schedule: Schedule | None) -> Bars | None:
     if (kind := schedule.get("beta_schedule", "scaled_linear")) not in ("linear", "scaled_linear"):
         return Bars((), f"No preview for the base model's noise schedule, {kind}.")
     u = (np.arange(NUM_BARS) + 0.5) / NUM_BARS
-    weights = timestep_weight(config.loss, u, lambda u: _snr(u, config, schedule), _prediction_type(config, schedule))
+    target = _prediction_type(config.model, schedule)
+    weights = timestep_weight(config.loss, u, lambda u: _snr(u, config.model, schedule), target)
     assert weights is not None  # only for constant ones
     ratio = float(weights.max() / max(float(weights.min()), 1e-12))
     return Bars(_to_one(weights), f"The largest weight is {ratio:,.3g} times the smallest.")
 
 
-def _asks_base(config: TrainConfig, family: FamilyInfo) -> bool:
+def _asks_base(diffusion: DiffusionConfig, family: FamilyInfo) -> bool:
     """Whether the timesteps depend on the base model's scheduler."""
-    match config.diffusion.timesteps:
+    match diffusion.timesteps:
         case "trained":
             return family.training_timesteps is None
         case "family":
             return True
-    return config.diffusion.shift_by == "resolution"
+    return diffusion.shift_by == "resolution"
 
 
 def _to_one(values: np.ndarray) -> tuple[float, ...]:
     return tuple((values / max(float(values.max()), 1e-12)).tolist())
 
 
-def _prediction_type(config: TrainConfig, schedule: Schedule) -> Literal["epsilon", "v_prediction"]:
-    chosen = config.model.prediction_type
+def _prediction_type(model: ModelConfig, schedule: Schedule) -> Literal["epsilon", "v_prediction"]:
+    chosen = model.prediction_type
     own = schedule.get("prediction_type") if chosen == "auto" else chosen
     return "v_prediction" if own == "v_prediction" else "epsilon"
 
 
-def _snr(u: np.ndarray, config: TrainConfig, schedule: Schedule) -> np.ndarray:
+def _snr(u: np.ndarray, model: ModelConfig, schedule: Schedule) -> np.ndarray:
     """The signal-to-noise ratio at noise levels, with the numbers of Stable Diffusion where the schedule has none."""
     start, end = schedule.get("beta_start", 0.00085), schedule.get("beta_end", 0.012)
     num_steps, power = schedule.get("num_train_timesteps", 1000), 1
@@ -125,7 +128,7 @@ def _snr(u: np.ndarray, config: TrainConfig, schedule: Schedule) -> np.ndarray:
         power = 2
     betas = np.linspace(start ** (1 / power), end ** (1 / power), num_steps) ** power
     alphas = np.cumprod(1 - betas)
-    if config.model.zero_terminal_snr or schedule.get("rescale_betas_zero_snr"):  # Lin et al. 2023, arXiv 2305.08891
+    if model.zero_terminal_snr or schedule.get("rescale_betas_zero_snr"):  # Lin et al. 2023, arXiv 2305.08891
         roots = np.sqrt(alphas)
         alphas = ((roots - roots[-1]) * roots[0] / (roots[0] - roots[-1])) ** 2
         alphas[-1] = 2.0**-24  # as diffusers does
