@@ -29,7 +29,7 @@ from modules.weights.libraries import import_pipeline
 from modules.weights.lora_files import load_lora
 from modules.weights.processors import load_processors
 from modules.weights.safe import load_tensors
-from tests.support.alike_families import blocks, text
+from tests.support.alike_families import text
 from tests.support.short_training import our_picture, plain_picture
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ SETTINGS = {
 def cells() -> Iterator[ParameterSet]:
     """(method, family) of each run that shows something new; all others only run with `-m proof`.
 
-    Adapters are trained once for each class of denoisers with each set of conditions, words once for each way to encode
+    Adapters are trained once for each kind of latents with each set of conditions, words once for each way to encode
     texts, both together once, and VAEs once for each class. Full fine-tunes are of families without a LoRA, whose cell
-    compares samples, too; test_conformance.py compares what is saved of the others and what families differ in,
-    test_presets.py trains some by their presets.
+    compares samples, too. test_conformance.py compares what is saved of the others, gradients and adapters of each
+    class of denoisers, and what families differ in; test_presets.py trains some by their presets.
     """
     seen: list[tuple[str, Any]] = []
     for method in METHODS:
@@ -71,7 +71,13 @@ def read_of(method: str, family: Family) -> Any:
         return family.published.vae.class_name, family.fact(References, "needed")
     if facts.trains_words:
         return None if facts.trains_adapters else text(family)
-    return (blocks(family), family.conditions) if facts.trains_adapters else family.name
+    return latents(family) if facts.trains_adapters else family.name
+
+
+def latents(family: Family) -> Any:
+    """What is drawn, noised and given in a step, whatever denoiser sees it."""
+    is_video = bool(family.frame_step)
+    return family.conditions, family.objective, is_video, family.unpack, len(family.denoisers)
 
 
 def load(folder: Path) -> DiffusionPipeline:
