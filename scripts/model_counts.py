@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar
 from unittest import mock
 
 import torch
@@ -22,7 +22,6 @@ from torch.utils._pytree import tree_leaves
 
 from modules.config.LoraConfig import TARGETS
 from modules.families.Family import Family
-from modules.families.PublishedModel import PublishedModel
 from modules.weights.ActivationOffload import LEAST_BYTES
 from modules.weights.blocks import repeated_blocks
 from modules.weights.libraries import import_diffusers
@@ -35,22 +34,21 @@ from scripts.published_models import (
     denoiser_call,
     num_quantizable,
     num_weights,
+    published_model,
     vae_call,
 )
-
-if TYPE_CHECKING:
-    from diffusers.models.modeling_utils import ModelMixin
 
 RANK = 16  # of the adapters that are counted with the denoiser
 VAE_SIDE = 256  # of the pictures that autoencoders are counted on
 
 _Storages = dict[int, torch.UntypedStorage]  # by the address of what PyTorch keeps of them
+_Model = TypeVar("_Model", bound=nn.Module)
 _MaybeTensor = TypeVar("_MaybeTensor", Tensor, Tensor | None)
 
 
 def count(family: Family) -> dict[str, Any]:
     """Weights and activations of a family's published model; modules/machine/architectures.py says what they are."""
-    published = _published(family)
+    published = published_model(family)
     encoders = [(build(part, torch.bfloat16), tokens) for part, tokens in published.text_encoders]
     connectors = published.connectors
     adapted = list(zip(family.text.encoders, encoders, strict=True))
@@ -83,11 +81,6 @@ def count(family: Family) -> dict[str, Any]:
     }
 
 
-def _published(family: Family) -> PublishedModel:
-    assert family.published is not None  # else there is nothing to count
-    return family.published
-
-
 def count_blocks(family: Family) -> dict[str, int]:
     """The blocks of a denoiser that can be swapped, their weights in all denoisers, and those of the largest one."""
     weights = [num_weights(block) for block in repeated_blocks(family, build_denoiser(family)).values()]
@@ -96,7 +89,7 @@ def count_blocks(family: Family) -> dict[str, int]:
 
 def count_held_in_sampling(family: Family) -> dict[str, int]:
     """Bytes a pixel at the most while samples are made: by the denoiser in mixed precision, by the VAE in float32."""
-    side = _published(family).side
+    side = published_model(family).side
     with mixed_precision():
         denoiser = count_held(build_denoiser(family).eval(), denoiser_call(family, side)) / side**2
     vae = count_held(build_vae(family).eval(), decoder_call(family, VAE_SIDE)) / VAE_SIDE**2
@@ -110,7 +103,7 @@ def count_held_by_clips(family: Family) -> dict[str, int]:
     VAE that encodes a clip in pieces never holds all of its frames.
     """
     lengths = [count * family.frame_step + 1 for count in (4, 8)]
-    vae = cast("ModelMixin", build_vae(family).eval())
+    vae = build_vae(family).eval()
 
     def encode(frames: int) -> float:
         pixels = torch.empty(1, 3, frames, VAE_SIDE, VAE_SIDE, device="meta")
@@ -133,7 +126,7 @@ def count_held_by_clips(family: Family) -> dict[str, int]:
 
 def activations(family: Family, method: str, checkpointing: bool = False) -> float:
     """Bytes that a step keeps for each pixel of an image, while an adapter or all of the denoiser trains."""
-    denoiser, side = build_denoiser(family), _published(family).side
+    denoiser, side = build_denoiser(family), published_model(family).side
     if method == "lora":
         denoiser.requires_grad_(False)
         add_adapters(family, family.denoisers[0], denoiser, "attention", RANK)
@@ -156,7 +149,7 @@ def _both(counted: Callable[[bool], float]) -> dict[str, int]:
     return {"whole": round(counted(False)), "part": round(counted(True))}
 
 
-def count_kept(module: nn.Module, call: Callable[[nn.Module], object], checkpointing: bool = False) -> int:
+def count_kept(module: _Model, call: Callable[[_Model], object], checkpointing: bool = False) -> int:
     """Bytes of what a forward pass keeps for the backward pass, weights apart; with checkpointing the largest block's
     tensors, which are there while it is computed again, and the inputs of all."""
     outside, inputs, largest = _kept(module, call, checkpointing)
@@ -166,7 +159,7 @@ def count_kept(module: nn.Module, call: Callable[[nn.Module], object], checkpoin
 def count_block_inputs(family: Family) -> int:
     """Bytes for each pixel that checkpointing keeps of an adapted denoiser for the sake of its blocks alone, and that
     are worth offloading."""
-    denoiser, side = build_denoiser(family).requires_grad_(False), _published(family).side
+    denoiser, side = build_denoiser(family).requires_grad_(False), published_model(family).side
     add_adapters(family, family.denoisers[0], denoiser, "attention", RANK)
     with mixed_precision():
         outside, inputs, _ = _kept(denoiser, denoiser_call(family, side), checkpointing=True)
@@ -174,9 +167,7 @@ def count_block_inputs(family: Family) -> int:
     return round(sum(size for size in sizes if size >= LEAST_BYTES) / side**2)
 
 
-def _kept(
-    module: nn.Module, call: Callable[[nn.Module], object], checkpointing: bool
-) -> tuple[_Storages, _Storages, int]:
+def _kept(module: _Model, call: Callable[[_Model], object], checkpointing: bool) -> tuple[_Storages, _Storages, int]:
     """What a forward pass keeps outside of checkpointed blocks, their inputs, and the bytes of the largest block."""
     import_diffusers()
     from diffusers.models.modeling_utils import ModelMixin
@@ -218,7 +209,7 @@ def _kept(
     return outside, inputs, largest
 
 
-def count_held(module: nn.Module, call: Callable[[nn.Module], object]) -> int:
+def count_held(module: _Model, call: Callable[[_Model], object]) -> int:
     """The most bytes of tensors that are there at once while `call` takes something through `module`, weights apart and
     without gradients."""
     weights = {parameter.untyped_storage()._cdata for parameter in module.parameters()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +18,20 @@ from torch.utils._pytree import tree_leaves, tree_map
 from modules.families.conditions import FirstFrame, Inpainting
 from modules.families.Family import DenoiserCall, Family
 from modules.families.inpainting import num_mask_channels
-from modules.families.PublishedModel import Component
-from modules.methods.layers import preset_layers
+from modules.families.PublishedModel import Component, PublishedModel
+from modules.methods.layers import Preset, preset_layers
 from modules.weights.libraries import import_diffusers
 from modules.weights.quantization import quantizable_layers
+
+if TYPE_CHECKING:
+    from diffusers.models.modeling_utils import ModelMixin
+
+    from modules.families.TextEncoding import Conditioning
+
+
+def published_model(family: Family) -> PublishedModel:
+    assert family.published is not None  # families of unknown size are neither counted nor simulated
+    return family.published
 
 
 def build(part: Component, dtype: torch.dtype) -> nn.Module:
@@ -37,38 +48,39 @@ def build(part: Component, dtype: torch.dtype) -> nn.Module:
         return component.to(dtype).train()
 
 
-def build_denoiser(family: Family) -> nn.Module:
-    denoiser = build(family.published.denoiser, torch.bfloat16)
+def build_denoiser(family: Family) -> ModelMixin:
+    denoiser = cast("ModelMixin", build(published_model(family).denoiser, torch.bfloat16))
     family.adapt(denoiser)
     return denoiser
 
 
-def build_vae(family: Family) -> nn.Module:
-    return build(family.published.vae, torch.float32)
+def build_vae(family: Family) -> ModelMixin:
+    return cast("ModelMixin", build(published_model(family).vae, torch.float32))
 
 
-def denoiser_call(family: Family, side: int) -> Callable[[nn.Module], object]:
+def denoiser_call(family: Family, side: int) -> Callable[[ModelMixin], object]:
     """Takes one image of `side` x `side` pixels through a denoiser."""
+    published = published_model(family)
     with torch.device("meta"):
         latents = torch.empty(1, *family.codec.shape(build_vae(family), side, side, 1))
-        text = {name: torch.empty(1, *shape) for name, shape in family.published.text.items()}
+        outputs = {name: torch.empty(1, *shape) for name, shape in published.text.items()}
         # masks with values, because some denoisers read the lengths of texts from them
-        masks = {name: shape for name, shape in family.published.text.items() if "_mask" in name}
-        text |= {name: torch.ones(1, *shape, dtype=torch.long, device="cpu") for name, shape in masks.items()}
-        if family.text.collate == "list":
-            text = {name: list(value) for name, value in text.items()}
+        masks = {name: shape for name, shape in published.text.items() if "_mask" in name}
+        outputs |= {name: torch.ones(1, *shape, dtype=torch.long, device="cpu") for name, shape in masks.items()}
+        as_lists = family.text.collate == "list"
+        text: Conditioning = {name: list(value) if as_lists else value for name, value in outputs.items()}
         timestep, guidance = torch.empty(1), torch.empty(1)
         given = {"sizes": torch.empty(1, 6)}
     packed, shape = family.pack(latents), tuple(latents.shape)
     if family.fact(FirstFrame, "needed"):
         given["first_frame"] = latents[:, :, :1] if family.fact(FirstFrame, "encode") else latents
-    if family.published.image_features:
-        given["image_features"] = torch.empty(1, *family.published.image_features, device="meta")
+    if published.image_features:
+        given["image_features"] = torch.empty(1, *published.image_features, device="meta")
     if family.has(Inpainting):
         channels = num_mask_channels(family.fact(Inpainting, "resolution"), side // shape[-1]) + shape[1]
         given["inpainting"] = torch.empty(1, channels, *shape[2:], device="meta")
 
-    def call(model: nn.Module) -> object:
+    def call(model: ModelMixin) -> object:
         inputs = DenoiserCall(model, packed, timestep, text, shape, given, guidance)
         with _MasksFollow():
             return model(**family.inputs(inputs))
@@ -79,7 +91,7 @@ def denoiser_call(family: Family, side: int) -> Callable[[nn.Module], object]:
 class _MasksFollow(TorchFunctionMode):
     """Moves masks to the meta device where they meet other tensors; indexing takes them as they are."""
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
         if function is torch.all and given[0].is_meta:
@@ -96,17 +108,17 @@ def to_meta(value: object) -> object:
     return value.to("meta") if isinstance(value, Tensor) else value
 
 
-def vae_call(family: Family, side: int) -> Callable[[nn.Module], object]:
+def vae_call(family: Family, side: int) -> Callable[[ModelMixin], object]:
     pixels = torch.empty(1, 3, side, side, device="meta")
 
-    def call(vae: nn.Module) -> Tensor:
+    def call(vae: ModelMixin) -> Tensor:
         posterior = family.codec.encode(vae, pixels)
         return family.codec.decode(vae, posterior.mean + posterior.std * torch.empty_like(posterior.mean))
 
     return call
 
 
-def decoder_call(family: Family, side: int) -> Callable[[nn.Module], object]:
+def decoder_call(family: Family, side: int) -> Callable[[ModelMixin], object]:
     latents = torch.empty(1, *family.codec.shape(build_vae(family), side, side, 1), device="meta")
     return lambda vae: family.codec.decode(vae, latents)
 
@@ -117,7 +129,8 @@ def num_weights(module: nn.Module) -> int:
 
 def num_quantizable(family: Family, component: str, module: nn.Module) -> int:
     """The number of weights that a quantization of the component applies to."""
-    return sum(module.get_submodule(name).weight.numel() for name in quantizable_layers(family, component, module))
+    layers = quantizable_layers(family, component, module)
+    return sum(module.get_parameter(f"{name}.weight").numel() for name in layers)
 
 
 class _Adapter(nn.Module):
@@ -126,11 +139,13 @@ class _Adapter(nn.Module):
     def __init__(self, base: nn.Linear | nn.Conv2d, rank: int):
         super().__init__()
         self.base = base
+        self.down: nn.Linear | nn.Conv2d
+        self.up: nn.Linear | nn.Conv2d
         if isinstance(base, nn.Linear):
             self.down = nn.Linear(base.in_features, rank, bias=False, device="meta")
             self.up = nn.Linear(rank, base.out_features, bias=False, device="meta")
         else:
-            sizes = {"kernel_size": base.kernel_size, "stride": base.stride, "padding": base.padding}
+            sizes: dict[str, Any] = {"kernel_size": base.kernel_size, "stride": base.stride, "padding": base.padding}
             self.down = nn.Conv2d(base.in_channels, rank, bias=False, device="meta", **sizes)
             self.up = nn.Conv2d(rank, base.out_channels, 1, bias=False, device="meta")
 
@@ -138,12 +153,13 @@ class _Adapter(nn.Module):
         return self.base(values) + self.up(self.down(values.float()))
 
 
-def add_adapters(family: Family, component: str, module: nn.Module, targets: str, rank: int) -> int:
+def add_adapters(family: Family, component: str, module: nn.Module, targets: Preset, rank: int) -> int:
     """Puts adapters on the layers that the family's tables name; how many weights they have."""
     added = 0
     for path in preset_layers(family, component, module, targets):
         parent, _, last = path.rpartition(".")
-        adapter = _Adapter(module.get_submodule(path), rank)
+        layer: Any = module.get_submodule(path)  # a convolution in three dimensions, too, whose adapter counts alike
+        adapter = _Adapter(layer, rank)
         added += num_weights(adapter.down) + num_weights(adapter.up)
         setattr(module.get_submodule(parent), last, adapter)
     return added

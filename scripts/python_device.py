@@ -27,6 +27,9 @@ _FUSED = "silu_backward mish_backward _fused_rms_norm"
 
 _AUTOCAST_RULES = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 
+_DATA: Any = Tensor.data  # the descriptor behind the attribute
+_AUTOCAST = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("AutocastPrivateUse1"))
+
 _libraries: list[torch.library.Library] = []  # of which torch forgets what they register when they are gone
 _lowered: dict[int, tuple[Tensor, Tensor]] = {}  # id of a weight -> itself, and what autocast has cast it to
 
@@ -36,12 +39,18 @@ class DeviceTensor(Tensor):
 
     held: Tensor
     DEVICE: torch.device
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment] # as torch's own classes do
 
     @staticmethod
     def __new__(cls, held: Tensor) -> DeviceTensor:
-        layout = {"strides": held.stride(), "storage_offset": held.storage_offset()}
-        return Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, device=cls.DEVICE, **layout)
+        return Tensor._make_wrapper_subclass(
+            cls,
+            held.shape,
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
+            device=cls.DEVICE,
+        )
 
     def __init__(self, held: Tensor):
         self.held = held
@@ -52,7 +61,9 @@ class DeviceTensor(Tensor):
         raise NotImplementedError
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override] # torch declares what turns it off
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return cls.run(function, args, kwargs or {})
 
     @property
@@ -60,16 +71,19 @@ class DeviceTensor(Tensor):
         return self.detach()
 
     @data.setter
-    def data(self, value: DeviceTensor) -> None:
-        Tensor.data.__set__(self, value)
+    def data(self, value: Tensor) -> None:
+        assert isinstance(value, DeviceTensor)  # as with CUDA's: a tensor stays on its device
+        _DATA.__set__(self, value)
         self.held = value.held
 
     def __getitem__(self, index: Any) -> Tensor:
         parts = index if isinstance(index, tuple) else (index,)
         return super().__getitem__(tuple(torch.tensor(part) if isinstance(part, list) else part for part in parts))
 
-    def new_tensor(self, values: Any, dtype: torch.dtype | None = None) -> Tensor:
-        return torch.tensor(values, dtype=dtype or self.dtype, device=self.DEVICE)
+    def new_tensor(  # type: ignore[override] # without the options that no model passes
+        self, data: Any, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        return torch.tensor(data, dtype=dtype or self.dtype, device=self.DEVICE)
 
     def tolist(self) -> Any:
         return self.cpu().tolist()
@@ -192,7 +206,7 @@ def _with_result_in_float32(operation: Any) -> Callable[..., Any]:
 
 
 def _without_autocast() -> Any:
-    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1))
+    return torch._C._ExcludeDispatchKeyGuard(_AUTOCAST)
 
 
 def _made_on_host(make: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:

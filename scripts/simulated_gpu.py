@@ -83,7 +83,7 @@ class Simulated(DeviceTensor):
         if name == "held":
             super().__setattr__("_lease", _Lease(value))
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override] # mypy leaves out the name
         return f"Simulated({self.dtype}, {list(self.shape)})"
 
     @classmethod
@@ -107,7 +107,7 @@ def _run(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     elif key is not None and isinstance(result, Simulated) and result.held.is_meta:
         layout = _layout(result.held)
         is_resized = _kind(function) == "itself" and layout != before
-        is_reread = _kind(function) == "view" and layout[2] != before[2]  # as another dtype
+        is_reread = _kind(function) == "view" and before is not None and layout[2] != before[2]  # as another dtype
         if not is_resized and not is_reread:
             _layouts[key] = layout
     return result

@@ -10,14 +10,24 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from modules.config.TrainConfig import TrainConfig
 from modules.families.conditions import FirstFrame, Inpainting, References, Sizes
 
+if TYPE_CHECKING:
+    import torch
+    from diffusers.models.modeling_utils import ModelMixin
+    from torch import Tensor
 
-def make_vae(base: Any) -> Any:
+    from modules.data.Batch import Batch
+    from modules.families.Family import Family
+    from modules.families.TextEncoding import Conditioning
+    from modules.weights.BaseModel import BaseModel
+
+
+def make_vae(base: BaseModel) -> ModelMixin:
     """The VAE, on the meta device if it is not loaded."""
     return base.meta_module(base.family.vae)
 
@@ -53,7 +63,7 @@ class PublishedComponents:
     own_parts: Mapping[str, Path] = MappingProxyType({})
     stored_quantized: Sequence[str] = ()
 
-    def __init__(self, family: Any, dtype: Any, channels_last: bool, parts: Mapping[str, Any]):
+    def __init__(self, family: Family, dtype: torch.dtype, channels_last: bool, parts: Mapping[str, Any]):
         self._family, self._dtype, self._channels_last, self._parts = family, dtype, channels_last, parts
         self._loaded: dict[str, Any] = dict.fromkeys(parts)
         self.put({})
@@ -105,17 +115,17 @@ class PublishedComponents:
         return []
 
 
-def make_base(config: TrainConfig) -> Any:
+def make_base(config: TrainConfig) -> BaseModel:
     """The published model of the family, none of it on the GPU."""
     import torch
 
     from modules.families.registry import FAMILIES
     from modules.weights.BaseModel import BaseModel
+    from scripts.published_models import published_model
     from scripts.simulated_gpu import GPU
 
     family = FAMILIES[config.family]
-    published = family.published
-    assert published is not None  # presets of families of unknown size are not simulated
+    published = published_model(family)
     parts = dict.fromkeys((*family.denoisers, *family.guidance_denoisers), published.denoiser)
     parts[family.vae] = published.vae
     parts |= {name: part for name, (part, _) in zip(family.text.encoders, published.text_encoders, strict=True)}
@@ -130,7 +140,7 @@ def make_base(config: TrainConfig) -> Any:
 def with_stand_ins() -> Iterator[None]:
     """Inside, what needs values or files has a stand-in."""
     import torch
-    from torch import Tensor, nn
+    from torch import nn
 
     import scripts.simulated_gpu  # noqa: F401 - before a backward pass
     from modules.families import expert_routing
@@ -147,7 +157,7 @@ def with_stand_ins() -> Iterator[None]:
             result = result.index_add(0, rows, (expert(tokens[rows]) * weights[rows]).to(result.dtype))
         return result
 
-    def text(self: DenoisingLoss, batch: Any) -> dict[str, Any]:
+    def text(self: DenoisingLoss, batch: Batch) -> Conditioning:
         if batch.text is not None:
             return batch.text
         whole = sum(output.float().mean() for output in encode_text(self.base, batch.count))
@@ -173,44 +183,47 @@ def with_stand_ins() -> Iterator[None]:
 # --- what goes into it ------------------------------------------------------------------------------------------------
 
 
-def trained_encoders(config: TrainConfig, base: Any) -> list[str]:
+def trained_encoders(config: TrainConfig, base: BaseModel) -> list[str]:
     from modules.methods.parts import trained_in
     from modules.methods.registry import METHODS
 
     return [name for name in trained_in(METHODS[config.method], base, config) if name in base.family.text.encoders]
 
 
-def encode_text(base: Any, count: int) -> list[Any]:
+def encode_text(base: BaseModel, count: int) -> list[Tensor]:
     """The outputs of all text encoders for the tokens of `count` captions."""
     import torch
 
+    from scripts.published_models import published_model
     from scripts.simulated_gpu import GPU
 
     outputs = []
-    for name, (_, tokens) in zip(base.family.text.encoders, base.family.published.text_encoders, strict=True):
+    published = published_model(base.family)
+    for name, (_, tokens) in zip(base.family.text.encoders, published.text_encoders, strict=True):
         ids = torch.empty(count, tokens, dtype=torch.long, device="meta").to(GPU)
         outputs.append(getattr(base.pipe, name)(ids)[0])
     return outputs
 
 
-def largest_side(config: TrainConfig, family: Any) -> int:
+def largest_side(config: TrainConfig, family: Family) -> int:
     """The side of a square with the area of the run's largest images."""
     from modules.config.image_sizes import largest_area
 
     return round(largest_area(config) ** 0.5 / family.align) * family.align
 
 
-def reference_size(family: Any, width: int, height: int) -> tuple[int, int]:
+def reference_size(family: Family, width: int, height: int) -> tuple[int, int]:
     """Of a reference image beside an image of that size."""
     size_for = family.fact(References, "size")
     return size_for(width / height) if size_for else (width, height)
 
 
-def make_inputs(base: Any, count: int, width: int, height: int, frames: int) -> dict[str, Any]:
+def make_inputs(base: BaseModel, count: int, width: int, height: int, frames: int) -> dict[str, Any]:
     """The arguments of `predict` for `count` samples."""
     import torch
 
     from modules.families.inpainting import num_mask_channels
+    from scripts.published_models import published_model
     from scripts.simulated_gpu import GPU
 
     family = base.family
@@ -222,7 +235,7 @@ def make_inputs(base: Any, count: int, width: int, height: int, frames: int) -> 
         given["sizes"] = torch.zeros(count, 6).to(GPU)
     if family.fact(FirstFrame, "needed"):
         given["first_frame"] = latents[:, :, :1] if family.fact(FirstFrame, "encode") else latents
-    if features := family.published.image_features:
+    if features := published_model(family).image_features:
         given["image_features"] = torch.empty(count, *features, device=GPU)
     if family.fact(References, "most") == 1 or family.fact(References, "needed"):  # made for it
         shape = family.codec.shape(make_vae(base), *reference_size(family, width, height), 1)
@@ -236,7 +249,7 @@ def make_inputs(base: Any, count: int, width: int, height: int, frames: int) -> 
     return {"noised": latents, "timestep": timestep.to(GPU), "text": text, "given": given, "host_timestep": timestep}
 
 
-def make_batch(config: TrainConfig, base: Any) -> Any:
+def make_batch(config: TrainConfig, base: BaseModel) -> Batch:
     """The largest micro-batch of the run, on the GPU."""
     import torch
 
@@ -250,7 +263,13 @@ def make_batch(config: TrainConfig, base: Any) -> Any:
         count = -(-count // config.gradient_accumulation_steps)
     side = largest_side(config, family)
     weight, u = torch.ones(count), torch.full((count,), 0.3)
-    fixed = {"weight": weight.to(GPU), "u": u.to(GPU), "cpu_u": u, "count": count, "prompts": [""] * count}
+    fixed: dict[str, Any] = {
+        "weight": weight.to(GPU),
+        "u": u.to(GPU),
+        "cpu_u": u,
+        "count": count,
+        "prompts": [""] * count,
+    }
     if not METHODS[config.method].facts.uses_denoiser:
         shape = family.codec.shape(make_vae(base), side, side, 1)
         pixels = torch.empty(count, 3, side, side, device=GPU)
@@ -265,14 +284,15 @@ def make_batch(config: TrainConfig, base: Any) -> Any:
     )
 
 
-def make_text(family: Any, count: int) -> dict[str, Any]:
+def make_text(family: Family, count: int) -> dict[str, Any]:
     """The conditioning of `count` captions; masks have values, because some denoisers read the lengths of texts."""
     import torch
 
+    from scripts.published_models import published_model
     from scripts.simulated_gpu import GPU
 
-    text: dict[str, Any] = {}
-    for name, shape in family.published.text.items():
+    text: dict[str, Tensor] = {}
+    for name, shape in published_model(family).text.items():
         is_mask = "_mask" in name
         text[name] = (
             torch.ones(count, *shape, dtype=torch.long).to(GPU) if is_mask else torch.empty(count, *shape, device=GPU)

@@ -12,7 +12,7 @@ import gc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from modules.config.TrainConfig import TrainConfig
@@ -28,6 +28,14 @@ from scripts.simulated_model import (
     trained_encoders,
     with_stand_ins,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from modules.families.Family import Family
+    from modules.trainer.Step import Step
+    from modules.trainer.TrainingLoop import TrainingLoop
+    from modules.weights.BaseModel import BaseModel
 
 _CACHED_BYTES = 2**26  # that libraries may keep, such as the positions of tokens
 
@@ -122,18 +130,18 @@ def _training(config: TrainConfig) -> dict[str, int]:
     }
 
 
-def _fused_step(loop: Any, step: Any) -> None:
+def _fused_step(loop: TrainingLoop, step: Step) -> None:
     """A step with a fused backward pass, which reads first whether the loss is finite; here it has no value."""
     import torch
 
-    def are_finite(tensor: torch.Tensor) -> torch.Tensor:
+    def are_finite(tensor: Tensor) -> Tensor:
         return torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device)
 
     with mock.patch.object(torch, "isfinite", are_finite), mock.patch.object(loop, "_read_late"):
         loop.train_step(step)
 
 
-def _make_state(config: TrainConfig, loop: Any) -> None:
+def _make_state(config: TrainConfig, loop: TrainingLoop) -> None:
     """Takes the loop to the last micro-batch of a later step, with the optimizer's state and the gradients so far."""
     import torch
 
@@ -163,17 +171,17 @@ def _caching(config: TrainConfig) -> float:
     base, uses_denoiser = make_base(config), METHODS[config.method].facts.uses_denoiser
     most = 0.0
     if not trained_encoders(config, base) and (uses_denoiser or config.sampling.makes_samples):
-        key = (config.family, config.model.weight_dtype, config.model.text_encoder_quantization, uses_denoiser)
+        encoders = (config.family, config.model.weight_dtype, config.model.text_encoder_quantization, uses_denoiser)
         beside = [] if uses_denoiser else [base.family.vae]
-        most = _remembered(("text", *key), lambda: _caching_text(base, beside))
+        most = _remembered(("text", *encoders), lambda: _caching_text(base, beside))
     if uses_denoiser:
         side, frames = largest_side(config, base.family), config.data.frames
-        key = (config.family, config.model.weight_dtype, side, frames)
-        most = max(most, _remembered(("images", *key), lambda: _caching_images(base, side, frames)))
+        images = (config.family, config.model.weight_dtype, side, frames)
+        most = max(most, _remembered(("images", *images), lambda: _caching_images(base, side, frames)))
     return most + PROCESS_BYTES
 
 
-def _caching_text(base: Any, beside: list[str]) -> float:
+def _caching_text(base: BaseModel, beside: list[str]) -> float:
     import torch
 
     from scripts.simulated_gpu import MEMORY
@@ -185,7 +193,7 @@ def _caching_text(base: Any, beside: list[str]) -> float:
         return lasting + (MEMORY.peak - lasting) * ALLOCATOR
 
 
-def _caching_images(base: Any, side: int, frames: int) -> float:
+def _caching_images(base: BaseModel, side: int, frames: int) -> float:
     import torch
 
     from modules.data.LatentEncoder import PIXELS_AT_ONCE, LatentEncoder
@@ -205,7 +213,7 @@ def _caching_images(base: Any, side: int, frames: int) -> float:
         return lasting + (MEMORY.peak - lasting) * ALLOCATOR
 
 
-def _pixels(family: Any, count: int, width: int, height: int) -> Any:
+def _pixels(family: Family, count: int, width: int, height: int) -> Tensor:
     import torch
 
     return torch.empty(count, 3, *([1] if family.frame_step else []), height, width)
@@ -221,7 +229,7 @@ def _remembered(key: tuple, simulated: Callable[[], float]) -> float:
     return _remembered_bytes[key]
 
 
-def _sample(config: TrainConfig, base: Any, loop: Any) -> int:
+def _sample(config: TrainConfig, base: BaseModel, loop: TrainingLoop) -> int:
     """The bytes that a prediction for the largest samples adds at the most, or the decoding of one of them."""
     import torch
 
@@ -254,7 +262,7 @@ def _sample(config: TrainConfig, base: Any, loop: Any) -> int:
     return MEMORY.peak - before
 
 
-def _is_guided_at_once(family: Any) -> bool:
+def _is_guided_at_once(family: Family) -> bool:
     """Whether the pipeline predicts with and without the prompt in one batch, as its code says."""
     import inspect
 

@@ -8,7 +8,7 @@ from modules.config.methods import methods_that
 from modules.config.setting import STRICT, Float, Int, Str, setting
 
 Targets = Literal["attention", "attention_mlp", "linear", "linear_conv"]
-TARGETS: tuple[str, ...] = get_args(Targets)
+TARGETS: tuple[Targets, ...] = get_args(Targets)
 """Each has the layers of those before it, and more."""
 
 
