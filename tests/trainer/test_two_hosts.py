@@ -86,7 +86,7 @@ def cached(cache_dir: Path, rank: int) -> int:
 
 
 def test_two_hosts_without_a_shared_disk_give_the_losses_of_one(config, run_on_both, config_file, two_ranks, tmp_path):
-    """ui/test_as_a_person.py has two that share one, test_ranks.py what ranks that share one give."""
+    """data/test_caching_on_ranks.py has nodes that share one, test_ranks.py what ranks that share one give."""
     on_one_host, _ = two_ranks.run(
         rank_scenarios.train, config=config_file(replace(config, workspace_dir=str(tmp_path / "one")))
     )
