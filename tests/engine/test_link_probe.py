@@ -12,10 +12,14 @@ from pathlib import Path
 import pytest
 
 from modules.config.errors import UserError
+from modules.config.TrainConfig import TrainConfig
 from modules.distributed import all_reduce_speed
 from modules.distributed.all_reduce_speed import rounds_that_fit
 from modules.engine import link_probe
 from modules.engine.link_probe import bus_bandwidth, choose_ranks, join_words, main, probe, visible_devices
+from modules.machine.Machine import Machine
+from modules.ui.models.CommunicationTest import read_result
+from modules.ui.models.DeviceModel import probe_command
 from tests.support.fork_server import call_forked
 
 SHORT = ["--megabytes", "1", "--seconds", "0.1"]
@@ -34,7 +38,7 @@ def _no_gpus(monkeypatch):
 @forked
 def test_three_ranks_give_a_speed_for_each_pair_and_for_all(tmp_path):
     file = tmp_path / "probe.json"
-    command = [sys.executable, "-m", "modules.distributed.probe", "--world-size", "3", "--json", str(file), *SHORT]
+    command = [*probe_command(sys.executable, TrainConfig(world_size=3), Machine(), file), *SHORT]  # of the window
     done = subprocess.run(command, cwd=ROOT, env=HIDDEN_GPUS, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
     values = json.loads(done.stdout)
@@ -44,6 +48,10 @@ def test_three_ranks_give_a_speed_for_each_pair_and_for_all(tmp_path):
     assert values["all"]["ranks"] == [0, 1, 2]
     assert all(speed["gb_per_s"] > 0 for speed in [*values["pairs"], values["all"]])
     assert values["failed"] is None
+    shown = read_result(values)
+    assert shown.pairs == {frozenset(pair["ranks"]): pair["gb_per_s"] for pair in values["pairs"]}
+    assert not shown.failed
+    assert shown.text.startswith(f"All 3 CPU ranks with gloo: {values['all']['gb_per_s']:.2f} GB/s (ranks 0-1 ")
     assert f"{values['pairs'][2]['gb_per_s']:.2f} GB/s" in done.stderr
 
 

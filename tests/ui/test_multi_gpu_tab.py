@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -260,13 +261,21 @@ def test_nccl_without_a_gpu_is_a_warning(open_tab, app):
     assert app.problems.error("distributed_backend") is None
 
 
-def test_a_communication_test_runs_beside_the_window(open_tab, app, wait_for):
+def test_a_communication_test_runs_beside_the_window(open_tab, app, wait_for, monkeypatch):
+    """engine/test_link_probe.py runs the real one."""
+    speed = {"ranks": [0, 1], "gb_per_s": 1.5}
+    result = {"backend": "gloo", "devices": ["cpu", "cpu"], "pairs": [speed], "all": speed, "failed": None}
+    write = "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text(sys.argv[2])"
+    monkeypatch.setattr(
+        "modules.ui.models.CommunicationTest.probe_command",
+        lambda python, config, machine, path: [python, "-c", write, str(path), json.dumps(result)],
+    )
     tab = open_tab(world_size=2)
     tab.links_card.button.invoke()
     assert tab.links_card.button.cget("text") == "Cancel the test"
     wait_for(app, lambda: tab.links_card.measured is not None)
-    assert not tab.links_card.measured.failed, tab.links_card.measured.text
-    assert "2 CPU ranks with gloo" in tab.links_card.measured.text
+    assert tab.links_card.measured == Measured({frozenset((0, 1)): 1.5}, "All 2 CPU ranks with gloo: 1.50 GB/s.")
+    assert tab.links_card.button.cget("text") == "Test communication"
 
 
 def test_a_communication_test_can_be_cancelled(open_tab, app, wait_for):
