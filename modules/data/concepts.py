@@ -39,7 +39,7 @@ from modules.data.image_formats import EXTENSIONS
 from modules.data.images import size_or_reason
 from modules.data.mask_names import is_mask
 from modules.data.Skipped import Skipped
-from modules.data.unread_files import FOLDERS, Unread, kind_of, merged
+from modules.data.unread_files import FOLDERS, Unread, merged, unread_kind
 from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
 from modules.data.videos import VideoInfo, info_or_reason, is_video
 
@@ -241,7 +241,7 @@ def _find_images(
             if not _is_wanted(path, include, exclude):
                 continue
             if extension not in extensions:
-                if not run and (kind := kind_of(name, videos)):
+                if not run and (kind := unread_kind(name, videos)):
                     skipped.unread.setdefault(kind, []).append(os.path.join(root, below, name))
                 continue
             if run:
@@ -290,7 +290,7 @@ def _unread_beside(concept: ConceptConfig, outputs: Outputs) -> dict[Unread, lis
         walked = walk(root, concept.include_subfolders, [], outputs) if os.path.isdir(root) else ()
         for below, names, _, run, _ in walked:
             for name in names:
-                if not run and (kind := kind_of(name, videos=True)):
+                if not run and (kind := unread_kind(name, videos=True)):
                     unread.setdefault(kind, []).append(os.path.join(root, below, name))
     return unread
 

@@ -25,7 +25,7 @@ WESTERN = "cp1252"  # the encoding of Western European Windows, a superset of La
 
 
 @dataclass(frozen=True)
-class Conversion:
+class ConvertedFile:
     """A converted file. encoding: the previous one. kept_as: name of the backup copy next to it. text: its content."""
 
     path: str
@@ -50,7 +50,7 @@ def misencoded_captions(config: TrainConfig) -> Iterator[str]:
         yield from dict.fromkeys(error.path for error in errors)
 
 
-def convert_to_utf8(path: str, unmarked: str = WESTERN) -> Conversion:
+def convert_to_utf8(path: str, unmarked: str = WESTERN) -> ConvertedFile:
     """Converts a text file to UTF-8 atomically, keeping a copy of the original next to it.
 
     unmarked: the encoding to assume if the file does not reveal its own.
@@ -70,7 +70,7 @@ def convert_to_utf8(path: str, unmarked: str = WESTERN) -> Conversion:
     except OSError as error:
         message = f"{path} can't be converted ({error.strerror}): make the file and its folder writable."
         raise DataError(message) from error
-    return Conversion(path, encoding, os.path.basename(copy), text)
+    return ConvertedFile(path, encoding, os.path.basename(copy), text)
 
 
 def _is_misencoded(path: str) -> bool:

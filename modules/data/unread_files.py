@@ -40,7 +40,7 @@ _BY_EXTENSION = {extension: remedy for remedy, extensions in _REMEDIES.items() f
 _CHANGED = re.compile(r"(\.(?:jpe?g|png|webp|gif|bmp|tiff?))[^a-z0-9].*")
 
 
-def kind_of(name: str, videos: bool) -> Unread | None:
+def unread_kind(name: str, videos: bool) -> Unread | None:
     """The kind of a file that looks like an image or a video but is not read; None for any other. videos: whether the
     run takes videos."""
     extension = os.path.splitext(name)[1].lower()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from modules.distributed.Heartbeat import Heartbeat
-from modules.distributed.usable_gpus import check_gpus, set_cuda_device
+from modules.distributed.usable_gpus import require_usable_gpus, set_cuda_device
 from modules.machine.devices import check_device_indexes
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def default_device(device_indexes: Sequence[int] = ()) -> torch.device:
     """
     import torch
 
-    check_gpus()
+    require_usable_gpus()
     count = torch.cuda.device_count()
     check_device_indexes(device_indexes, count)
     return torch.device("cuda", device_indexes[0] if device_indexes else 0) if count else torch.device("cpu")

@@ -29,7 +29,7 @@ from modules.distributed.node_secret import node_secret
 from modules.distributed.open_store import open_store_warning
 from modules.distributed.rendezvous import Meeting, meet, torch_version
 from modules.distributed.Runtime import Runtime, default_device
-from modules.distributed.usable_gpus import check_gpus, set_cuda_device
+from modules.distributed.usable_gpus import require_usable_gpus, set_cuda_device
 from modules.machine.backend import Backend, backend_warning, choose_backend, sharding_needs_nccl
 from modules.machine.devices import list_gpus, mixed_gpus_warning, num_cores, slow_links_warning
 from modules.machine.interfaces import gloo_interface_problem, interface_towards
@@ -233,7 +233,7 @@ def threads_of_rank(environment: RankEnvironment, cores: int, env: Mapping[str, 
 
 
 def _join(config: TrainConfig, environment: RankEnvironment, address_settings: str) -> Membership:
-    check_gpus()  # first: GPUs that can't be used would be taken for none
+    require_usable_gpus()  # first: GPUs that can't be used would be taken for none
     backend, _ = _chosen_backend(config)
     device = rank_device(config.device_indexes, environment, backend)
     if device.type == "cuda":

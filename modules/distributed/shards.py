@@ -28,7 +28,7 @@ class SharingGroup:
     size: int
 
 
-class Rows:
+class DividedRows:
     """A tensor whose rows (dim 0) are divided among several, such as those of different files, without a copy."""
 
     def __init__(self, parts: Sequence[Tensor]):
@@ -45,7 +45,7 @@ class Rows:
             start, stop = start - len(part), stop - len(part)
 
 
-Saved = Union["Tensor", Rows]
+Saved = Union["Tensor", DividedRows]
 """A tensor of a backup."""
 
 
@@ -89,7 +89,7 @@ def assign(target: Tensor, values: Saved) -> None:
     if isinstance(values, torch.Tensor) and (is_sharded(values) or not is_sharded(target)):
         target.copy_(values)
         return
-    rows = values if isinstance(values, Rows) else Rows([values])
+    rows = values if isinstance(values, DividedRows) else DividedRows([values])
     own, start = local_part(target), first_row(target)
     done = 0
     for part in rows.between(start, start + len(own)):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def check_gpus() -> None:
+def require_usable_gpus() -> None:
     """Raises UserError if there are GPUs for this process but PyTorch can use none of them.
 
     An empty CUDA_VISIBLE_DEVICES hides all GPUs; that is how to train on the CPU of a machine with a GPU.

@@ -20,7 +20,7 @@ MAX_VALUE = 10_000  # of a variable with others in it
 
 
 @dataclass
-class Command:
+class ScriptCommand:
     """A training script with its arguments.
 
     script: the file's name. arguments: by name without dashes, with "_" for "-"; one without values is True, one with a
@@ -33,12 +33,12 @@ class Command:
     rest: list[str] = field(default_factory=list)
 
 
-def read_commands(text: str, scripts: Collection[str], keeps_backslashes: bool) -> list[Command]:
+def read_commands(text: str, scripts: Collection[str], keeps_backslashes: bool) -> list[ScriptCommand]:
     """The commands that start one of the scripts.
 
     keeps_backslashes: whether a backslash is part of a path, as on Windows, and quotes nothing.
     """
-    found: list[Command] = []
+    found: list[ScriptCommand] = []
     variables: dict[str, str] = {}
     for line in _joined_lines(text):
         for pattern in _ASSIGNMENTS:
@@ -107,8 +107,8 @@ def _words(line: str, keeps_backslashes: bool) -> Iterator[str]:
         yield word + ("\\" if escaped else "")
 
 
-def _command(script: str, before: list[str], words: list[str]) -> Command:
-    command = Command(script, before=before)
+def _command(script: str, before: list[str], words: list[str]) -> ScriptCommand:
+    command = ScriptCommand(script, before=before)
     values: dict[str, list[str]] = {}
     name = ""
     for word in words:

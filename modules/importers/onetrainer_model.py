@@ -47,7 +47,7 @@ def part_of(t: Translation) -> str:
     return "unet" if "unet" in family_of(t).denoisers else "transformer"
 
 
-def encoders_of(t: Translation) -> tuple[str, ...]:
+def text_encoders_of(t: Translation) -> tuple[str, ...]:
     """OneTrainer's sections of the text encoders that the model has."""
     return ENCODERS[: len(family_of(t).text_encoders)]
 
@@ -66,7 +66,7 @@ def _take_denoiser(t: Translation, setting: ForeignSetting) -> None:
 
 
 def _take_encoder_files(t: Translation, setting: ForeignSetting) -> None:
-    names = [f"{part}.model_name" for part in encoders_of(t) if t[f"{part}.model_name"]]
+    names = [f"{part}.model_name" for part in text_encoders_of(t) if t[f"{part}.model_name"]]
     if names:
         t.take("model.text_encoders", [t[name] for name in names], *names)
 
@@ -122,7 +122,7 @@ def _take_denoiser_dtype(t: Translation, setting: ForeignSetting) -> None:
 
 
 def _take_encoder_dtype(t: Translation, setting: ForeignSetting) -> None:
-    parts = [f"{part}.weight_dtype" for part in encoders_of(t)]
+    parts = [f"{part}.weight_dtype" for part in text_encoders_of(t)]
     kinds = [QUANTIZED[t[name]][0] for name in parts if t[name] in QUANTIZED]
     if kinds and not method_of(t).trains_weights:
         all_same = len(kinds) == len(parts) and len(set(kinds)) == 1
@@ -132,7 +132,7 @@ def _take_encoder_dtype(t: Translation, setting: ForeignSetting) -> None:
 
 def _note_other_dtypes(t: Translation, setting: ForeignSetting) -> None:
     weights = t[f"{part_of(t)}.weight_dtype"]
-    names = [f"{part}.weight_dtype" for part in (*encoders_of(t), "vae")]
+    names = [f"{part}.weight_dtype" for part in (*text_encoders_of(t), "vae")]
     if method_of(t).trains_adapters:
         names.append("lora_weight_dtype")
     other = [name for name in names if t.is_given(name) and t[name] != weights and t[name] not in QUANTIZED]
@@ -175,7 +175,7 @@ def _take_attention(t: Translation, setting: ForeignSetting) -> None:
 
 
 def _take_layer_skip(t: Translation, setting: ForeignSetting) -> None:
-    names = [f"{part}_layer_skip" for part in encoders_of(t)]
+    names = [f"{part}_layer_skip" for part in text_encoders_of(t)]
     skips = [t[name] for name in names]
     if not any(skips):
         return

@@ -9,7 +9,7 @@ from typing import Any
 from modules.config.other_programs import ForeignSetting
 from modules.importers.foreign_values import is_empty, read_as, shown
 from modules.importers.intervals import optimizer_steps
-from modules.importers.onetrainer_model import encoders_of, family_of, method_of, part_of, trains_words_too
+from modules.importers.onetrainer_model import family_of, method_of, part_of, text_encoders_of, trains_words_too
 from modules.importers.onetrainer_optimizer import rate_factor, take_rate
 from modules.importers.Translation import Conversion, Translation
 
@@ -58,7 +58,7 @@ def _take_text_encoders(t: Translation, setting: ForeignSetting) -> None:
     facts, family = method_of(t), family_of(t)
     if not facts.chooses_parts:
         return
-    parts, trainable = encoders_of(t), set(facts.trainable(family))
+    parts, trainable = text_encoders_of(t), set(facts.trainable(family))
     chosen = [number for number, part in enumerate(parts) if t[f"{part}.train"] and t[f"{part}.include"]]
     usable = [number for number in chosen if family.text_encoders[number] in trainable]
     names = [f"{part}.train" for part in parts]

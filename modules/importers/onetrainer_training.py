@@ -13,7 +13,7 @@ from modules.importers.onetrainer_data import (
     take_sample_file,
     take_samples,
 )
-from modules.importers.onetrainer_model import encoders_of, family_of
+from modules.importers.onetrainer_model import family_of, text_encoders_of
 from modules.importers.Translation import Conversion, Translation
 
 MANY_BACKUPS = 1000  # no run makes more
@@ -113,7 +113,7 @@ def _take_frames(t: Translation, setting: ForeignSetting) -> None:
 
 
 def _take_caption_dropout(t: Translation, setting: ForeignSetting) -> None:
-    names = [f"{part}.dropout_probability" for part in encoders_of(t)]
+    names = [f"{part}.dropout_probability" for part in text_encoders_of(t)]
     values = [t[name] for name in names]
     why = "the whole caption is left out here, for all text encoders at once" if any(values) and len(names) > 1 else ""
     t.take("data.caption_dropout", max(values), *names, why=why)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.config.other_programs import load_program
-from modules.importers.command_lines import Command, read_commands, words_of
+from modules.importers.command_lines import ScriptCommand, read_commands, words_of
 from modules.importers.ImportResult import ImportResult, Line
 from modules.importers.read_file import TEXT_ENDINGS, read_content
 from modules.importers.sd_scripts_data import OF_DATA, is_dataset, take_dataset, take_folder, take_prompts
@@ -60,7 +60,7 @@ def _data(path: Path, take: Any) -> ImportResult:
     return translation.result
 
 
-def _of_command(command: Command, folder: Path) -> ImportResult:
+def _of_command(command: ScriptCommand, folder: Path) -> ImportResult:
     arguments = dict(command.arguments)
     if isinstance(arguments.get("config_file"), str):
         arguments = {**_config_file(arguments["config_file"], folder), **arguments}
@@ -130,7 +130,7 @@ def _script_of(arguments: Mapping[str, Any]) -> str:
     return "train_network.py" if has_network else "train_db.py"
 
 
-def _commands(path: Path, text: str) -> list[Command]:
+def _commands(path: Path, text: str) -> list[ScriptCommand]:
     return read_commands(text, load_program(NAME).facts["scripts"], path.suffix.lower() not in (".sh", ".bash"))
 
 

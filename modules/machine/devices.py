@@ -117,7 +117,7 @@ def no_gpu_reason(env: Mapping[str, str] = os.environ) -> str:
         if nvml is None:
             return _no_nvml_reason(pynvml)
         num_hidden = len(_list_all(nvml))
-        num_listed = ask(nvml, nvml.nvmlDeviceGetCount) or 0
+        num_listed = ask_nvml(nvml, nvml.nvmlDeviceGetCount) or 0
     if num_hidden:
         return f"CUDA_VISIBLE_DEVICES is {env.get('CUDA_VISIBLE_DEVICES', '')!r} and hides the {num_hidden} that exist"
     return f"the driver lists {num_listed} but opens none" if num_listed else "the NVIDIA driver finds none"
@@ -204,8 +204,8 @@ def mixed_gpus_warning(gpus: Sequence[Gpu]) -> str | None:
 def driver_versions() -> tuple[str, tuple[int, int]] | None:
     """(driver version, newest CUDA version that it supports); None without a working driver."""
     with open_nvml() as nvml:
-        driver = ask(nvml, nvml.nvmlSystemGetDriverVersion) if nvml else None
-        cuda = ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2) if nvml else None
+        driver = ask_nvml(nvml, nvml.nvmlSystemGetDriverVersion) if nvml else None
+        cuda = ask_nvml(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2) if nvml else None
     return None if driver is None or cuda is None else (driver, (cuda // 1000, cuda % 1000 // 10))
 
 
@@ -262,7 +262,7 @@ def open_nvml() -> Iterator[Any]:
             pynvml.nvmlShutdown()
 
 
-def ask(nvml: Any, query: Callable[..., T], *arguments: Any) -> T | None:
+def ask_nvml(nvml: Any, query: Callable[..., T], *arguments: Any) -> T | None:
     """The result of a query; None if the driver does not support it, as often on consumer cards and WSL."""
     try:
         return query(*arguments)
@@ -272,17 +272,17 @@ def ask(nvml: Any, query: Callable[..., T], *arguments: Any) -> T | None:
 
 def _list_all(nvml: Any) -> list[Gpu]:
     gpus: list[Gpu] = []
-    for nvml_index in range(ask(nvml, nvml.nvmlDeviceGetCount) or 0):
-        handle = ask(nvml, nvml.nvmlDeviceGetHandleByIndex, nvml_index)
+    for nvml_index in range(ask_nvml(nvml, nvml.nvmlDeviceGetCount) or 0):
+        handle = ask_nvml(nvml, nvml.nvmlDeviceGetHandleByIndex, nvml_index)
         if handle is not None:
             gpus.append(_describe(nvml, handle, len(gpus), nvml_index))
     return gpus
 
 
 def _describe(nvml: Any, handle: Any, index: int, nvml_index: int) -> Gpu:
-    name = ask(nvml, nvml.nvmlDeviceGetName, handle) or "NVIDIA GPU"
-    uuid = ask(nvml, nvml.nvmlDeviceGetUUID, handle) or ""
-    memory = ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    name = ask_nvml(nvml, nvml.nvmlDeviceGetName, handle) or "NVIDIA GPU"
+    uuid = ask_nvml(nvml, nvml.nvmlDeviceGetUUID, handle) or ""
+    memory = ask_nvml(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
     return Gpu(index, name, uuid, memory.total if memory else None, nvml_index)
 
 
@@ -298,15 +298,15 @@ def _no_nvml_reason(nvml: Any) -> str:
 
 
 def _usage(nvml: Any, gpu: Gpu) -> GpuUsage:
-    handle = ask(nvml, nvml.nvmlDeviceGetHandleByUUID, gpu.uuid)
+    handle = ask_nvml(nvml, nvml.nvmlDeviceGetHandleByUUID, gpu.uuid)
     if handle is None:
         return UNKNOWN_USAGE
-    memory = ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
-    rates = ask(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
-    temperature = ask(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+    memory = ask_nvml(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    rates = ask_nvml(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
+    temperature = ask_nvml(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
     running = {}  # by process id: a process that both computes and draws is listed twice
     for query in (nvml.nvmlDeviceGetGraphicsRunningProcesses, nvml.nvmlDeviceGetComputeRunningProcesses):
-        for process in ask(nvml, query, handle) or ():
+        for process in ask_nvml(nvml, query, handle) or ():
             running[process.pid] = GpuProcess(process.pid, _process_name(nvml, process.pid), process.usedGpuMemory)
     processes = sorted(running.values(), key=lambda process: -(process.memory_bytes or 0))
     return GpuUsage(
@@ -319,16 +319,16 @@ def _usage(nvml: Any, gpu: Gpu) -> GpuUsage:
 
 def _process_name(nvml: Any, pid: int) -> str:
     try:
-        path = ask(nvml, nvml.nvmlSystemGetProcessName, pid) or ""  # unknown for processes outside the container
+        path = ask_nvml(nvml, nvml.nvmlSystemGetProcessName, pid) or ""  # unknown for processes outside the container
     except UnicodeDecodeError:  # pynvml assumes that every name is UTF-8
         return ""
     return PureWindowsPath(path).name  # splits at / as well
 
 
 def _list_mig_instance(nvml: Any, uuid: str) -> list[Gpu]:
-    handle = ask(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
-    parent = ask(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) if handle is not None else None
-    nvml_index = ask(nvml, nvml.nvmlDeviceGetIndex, parent) if parent is not None else None
+    handle = ask_nvml(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
+    parent = ask_nvml(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) if handle is not None else None
+    nvml_index = ask_nvml(nvml, nvml.nvmlDeviceGetIndex, parent) if parent is not None else None
     return [] if nvml_index is None else [_describe(nvml, handle, 0, nvml_index)]
 
 
@@ -336,13 +336,13 @@ def _without_divided(nvml: Any, gpus: Sequence[Gpu]) -> list[Gpu]:
     """The first MIG instance of these GPUs; without one, the GPUs that are not in MIG mode."""
     undivided = []
     for gpu in gpus:
-        handle = ask(nvml, nvml.nvmlDeviceGetHandleByIndex, gpu.nvml_index)
-        modes = ask(nvml, nvml.nvmlDeviceGetMigMode, handle)  # the present one, and that after a reset
+        handle = ask_nvml(nvml, nvml.nvmlDeviceGetHandleByIndex, gpu.nvml_index)
+        modes = ask_nvml(nvml, nvml.nvmlDeviceGetMigMode, handle)  # the present one, and that after a reset
         if not modes or modes[0] != nvml.NVML_DEVICE_MIG_ENABLE:
             undivided.append(gpu)
             continue
-        for number in range(ask(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
-            instance = ask(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
+        for number in range(ask_nvml(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+            instance = ask_nvml(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
             if instance is not None:
                 return [_describe(nvml, instance, 0, gpu.nvml_index)]
     return undivided
@@ -374,12 +374,12 @@ def _leading_number(entry: str) -> int:
 
 
 def _link(nvml: Any, a: Gpu, b: Gpu) -> Link:
-    handles = [ask(nvml, nvml.nvmlDeviceGetHandleByUUID, gpu.uuid) for gpu in (a, b)]
+    handles = [ask_nvml(nvml, nvml.nvmlDeviceGetHandleByUUID, gpu.uuid) for gpu in (a, b)]
     if None in handles:
         return "unknown"
-    if ask(nvml, nvml.nvmlDeviceGetP2PStatus, *handles, _P2P_NVLINK) == nvml.NVML_P2P_STATUS_OK:
+    if ask_nvml(nvml, nvml.nvmlDeviceGetP2PStatus, *handles, _P2P_NVLINK) == nvml.NVML_P2P_STATUS_OK:
         return "nvlink"
-    status = ask(nvml, nvml.nvmlDeviceGetP2PStatus, *handles, _P2P_READ)
+    status = ask_nvml(nvml, nvml.nvmlDeviceGetP2PStatus, *handles, _P2P_READ)
     if status in (None, nvml.NVML_P2P_STATUS_UNKNOWN):
         return "unknown"
     return "pcie" if status == nvml.NVML_P2P_STATUS_OK else "none"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from modules.config.counted import counted
-from modules.machine.devices import Gpu, Link, ask, link_matrix, open_nvml
+from modules.machine.devices import Gpu, Link, ask_nvml, link_matrix, open_nvml
 
 LINK_NAMES: dict[Link, str] = {"nvlink": "NVLink", "pcie": "PCIe", "none": "no direct link", "unknown": "unknown"}
 
@@ -25,7 +25,7 @@ def link_speeds(gpus: Sequence[Gpu], links: Sequence[Sequence[Link | None]]) -> 
     with open_nvml() as nvml:
         if nvml is None:
             return speeds
-        handles = [ask(nvml, nvml.nvmlDeviceGetHandleByUUID, gpu.uuid) for gpu in gpus]
+        handles = [ask_nvml(nvml, nvml.nvmlDeviceGetHandleByUUID, gpu.uuid) for gpu in gpus]
         for a, b in itertools.combinations(range(len(gpus)), 2):
             if handles[a] is not None and handles[b] is not None:
                 speeds[a][b] = speeds[b][a] = _speed(nvml, handles[a], handles[b], links[a][b])
@@ -64,20 +64,20 @@ def _speed(nvml: Any, a: Any, b: Any, link: Link | None) -> float | None:
 
 def _pcie_speed(nvml: Any, handle: Any) -> float | None:
     """The maximum of slot and card; the current speed may be lower, as idle cards slow their link down."""
-    generation = ask(nvml, nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)
-    lanes = ask(nvml, nvml.nvmlDeviceGetMaxPcieLinkWidth, handle)
+    generation = ask_nvml(nvml, nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)
+    lanes = ask_nvml(nvml, nvml.nvmlDeviceGetMaxPcieLinkWidth, handle)
     return PCIE_LANE[generation] * lanes if generation in PCIE_LANE and lanes else None
 
 
 def _nvlink_speed(nvml: Any, a: Any, b: Any) -> float | None:
     """The speed of the links of `a` that end at `b` or at a switch, which connects all GPUs."""
-    target = ask(nvml, nvml.nvmlDeviceGetPciInfo, b)
+    target = ask_nvml(nvml, nvml.nvmlDeviceGetPciInfo, b)
     total = 0.0
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
-        if ask(nvml, nvml.nvmlDeviceGetNvLinkState, a, link) != nvml.NVML_FEATURE_ENABLED:
+        if ask_nvml(nvml, nvml.nvmlDeviceGetNvLinkState, a, link) != nvml.NVML_FEATURE_ENABLED:
             continue
-        kind = ask(nvml, nvml.nvmlDeviceGetNvLinkRemoteDeviceType, a, link)
-        far_end = ask(nvml, nvml.nvmlDeviceGetNvLinkRemotePciInfo, a, link)
+        kind = ask_nvml(nvml, nvml.nvmlDeviceGetNvLinkRemoteDeviceType, a, link)
+        far_end = ask_nvml(nvml, nvml.nvmlDeviceGetNvLinkRemotePciInfo, a, link)
         is_direct = target is not None and far_end is not None and far_end.busId == target.busId
         if kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH or is_direct:
             total += _speed_of_one(nvml, a, link)
@@ -86,7 +86,7 @@ def _nvlink_speed(nvml: Any, a: Any, b: Any) -> float | None:
 
 def _speed_of_one(nvml: Any, handle: Any, link: int) -> float:
     """The speed of one NVLink; 0 if the driver does not report it."""
-    values = ask(nvml, nvml.nvmlDeviceGetFieldValues, handle, [(nvml.NVML_FI_DEV_NVLINK_GET_SPEED, link)])
+    values = ask_nvml(nvml, nvml.nvmlDeviceGetFieldValues, handle, [(nvml.NVML_FI_DEV_NVLINK_GET_SPEED, link)])
     if not values or values[0].nvmlReturn != nvml.NVML_SUCCESS:
         return 0.0
     return values[0].value.uiVal / 1000  # NVML reports MB/s

@@ -46,7 +46,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Place:
+class MeetingPlace:
     """Where node 0 listens."""
 
     address: str
@@ -73,7 +73,7 @@ def check_nodes(
     """
     if config.num_nodes == 1:
         return ["There is one node, and nothing to compare"]
-    place = Place(config.master_addr, int(config.initial_port))
+    place = MeetingPlace(config.master_addr, int(config.initial_port))
     own = describe_node(config, resume, ranks)
     waiting = _Waiting(tell, stopping, wait_seconds)
     if config.node_rank == 0:
@@ -143,7 +143,7 @@ class _Waiting:
 # --- node 0 -----------------------------------------------------------------------------------------------------------
 
 
-def _lead(own: dict[str, Any], place: Place, waiting: _Waiting) -> list[str]:
+def _lead(own: dict[str, Any], place: MeetingPlace, waiting: _Waiting) -> list[str]:
     with NodeMeeting(own, place.port, ":" in place.address, waiting.stopping) as meeting:
         if not is_own_address(place.address):
             _refuse_second_leader(own, place)
@@ -164,7 +164,7 @@ def _lead(own: dict[str, Any], place: Place, waiting: _Waiting) -> list[str]:
         raise UserError(meeting.refusal)
 
 
-def _refuse_second_leader(own: dict[str, Any], place: Place) -> None:
+def _refuse_second_leader(own: dict[str, Any], place: MeetingPlace) -> None:
     """Refuse to lead: another machine has the address. If that one is already node 0, tell both."""
     with contextlib.suppress(OSError), socket.create_connection((place.address, place.port), CONNECT_SECONDS) as other:
         stream = other.makefile("rb")
@@ -201,7 +201,7 @@ def _look_up(address: str) -> list[tuple]:
 
 
 @contextlib.contextmanager
-def _reach(place: Place, own: dict[str, Any], waiting: _Waiting) -> Iterator[socket.socket | None]:
+def _reach(place: MeetingPlace, own: dict[str, Any], waiting: _Waiting) -> Iterator[socket.socket | None]:
     """Connect to node 0 as soon as it listens; None if the waiting was stopped. Raises UserError."""
     is_own = is_own_address(place.address)
     silent_since = None
@@ -235,7 +235,7 @@ def _reach(place: Place, own: dict[str, Any], waiting: _Waiting) -> Iterator[soc
     yield None
 
 
-def _tell_that_no_node_leads(own: dict[str, Any], place: Place, stopping: Callable[[], bool]) -> None:
+def _tell_that_no_node_leads(own: dict[str, Any], place: MeetingPlace, stopping: Callable[[], bool]) -> None:
     """Tell nodes that connect to this machine that it is not node 0, as when two were given the same command."""
     # UserError: the port is busy, so they reach something else. OSError: the caller's reason counts more
     is_ipv6 = ":" in place.address
@@ -246,7 +246,7 @@ def _tell_that_no_node_leads(own: dict[str, Any], place: Place, stopping: Callab
         )
 
 
-def _unreachable(place: Place, node_rank: int, reason: str, is_own: bool) -> str:
+def _unreachable(place: MeetingPlace, node_rank: int, reason: str, is_own: bool) -> str:
     if is_own:
         return (
             f"master_addr {place.address!r} is this machine itself, which is node {node_rank}, and {reason}: write the "
@@ -260,7 +260,7 @@ def _unreachable(place: Place, node_rank: int, reason: str, is_own: bool) -> str
 
 def _tell_refusal(config: TrainConfig, reason: str, tell: Tell) -> None:
     """Send this node's refusal to node 0. Raises UserError with its answer, or if it can't be reached."""
-    place = Place(config.master_addr, int(config.initial_port))
+    place = MeetingPlace(config.master_addr, int(config.initial_port))
     own = {**describe_node(config), "refusal": reason}
     if config.node_rank == 0:
         with NodeMeeting(own, place.port, ":" in place.address) as meeting:
@@ -273,7 +273,7 @@ def _tell_refusal(config: TrainConfig, reason: str, tell: Tell) -> None:
         _follow(connection, own, place, waiting)
 
 
-def _follow(connection: socket.socket, own: dict[str, Any], place: Place, waiting: _Waiting) -> list[str]:
+def _follow(connection: socket.socket, own: dict[str, Any], place: MeetingPlace, waiting: _Waiting) -> list[str]:
     connection.settimeout(SILENT_SECONDS / 2)
     stream = connection.makefile("rb")
     lines = _greeted(connection, stream)

@@ -32,7 +32,7 @@ from modules.methods.parts import part_path, prepare_for_training, trained_in, t
 from modules.weights.adapters.kinds import ADAPTER, adapter_kind
 from modules.weights.lora_files import AdaptedModel, LoraFormat, check_lora, kohya_bytes, save_lora
 from modules.weights.lora_layers import LoraMetadata
-from modules.weights.lycoris_files import adapted_layers, file_tensors, save_lycoris
+from modules.weights.lycoris_files import file_tensors, lycoris_layers, save_lycoris
 from modules.weights.norm_layers import add_norm_adapters
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Lora(Method):
         return {name: part for name, part in trained_in(self, base, config).items() if name in chosen}
 
     def _lycoris_layers(self, base: BaseModel, config: TrainConfig) -> LycorisLayers:
-        return {part: adapted_layers(module, ADAPTER) for part, module in self._adapted(base, config).items()}
+        return {part: lycoris_layers(module, ADAPTER) for part, module in self._adapted(base, config).items()}
 
 
 METHOD = Lora()

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.distributed.shards import Rows, Saved
+from modules.distributed.shards import DividedRows, Saved
 from modules.session.atomic import new_folder, remove_folder, write_json
 from modules.session.backups import STATE_NAME, damage, find_backups, part_count, tensor_files
 from modules.session.manifest import Entry, manifest_entry, write_manifest
@@ -261,4 +261,4 @@ def _joined(parts: list[dict[str, Tensor]]) -> dict[str, Saved]:
     for part in parts:
         for name, tensor in part.items():
             found.setdefault(name, []).append(tensor)
-    return {name: rows[0] if len(rows) == 1 else Rows(rows) for name, rows in found.items()}
+    return {name: rows[0] if len(rows) == 1 else DividedRows(rows) for name, rows in found.items()}

@@ -18,7 +18,7 @@ from modules.methods.layers import check_layers
 from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
 from modules.session.out_of_memory import must_fit
-from modules.trainer.checks import check_parts
+from modules.trainer.checks import check_trained_parts
 from modules.trainer.compiling import compile_blocks
 from modules.trainer.optimizers import make_layout_compatible
 from modules.weights.BaseModel import BaseModel
@@ -61,7 +61,7 @@ def attach_method(
         compile_blocks(base.module(name))
 
 
-def trained_parts(
+def parts_to_train(
     config: TrainConfig, shards: bool, method: Method, base: BaseModel, warn: Callable[[str], None] = lambda text: None
 ) -> dict[str, PartConfig]:
     """The components of this base to train. Raises UserError, before anything is cached, if they can't be.
@@ -82,7 +82,7 @@ def trained_parts(
             f"{config.model.base!r} is quantized and can't be sharded; choose a base model that is not quantized, or "
             "use ddp.",
         )
-    check_parts(config, parts)  # again, because this base may lack a component of its family
+    check_trained_parts(config, parts)  # again, because this base may lack a component of its family
     check_layers(method, base, parts, config)
     for text in method.check_base(base, config):
         warn(text)

@@ -25,7 +25,7 @@ from modules.families.registry import FAMILIES
 from modules.methods.lora_start import read_start
 from modules.methods.parts import trained_parts
 from modules.trainer.compiling import check_compiler
-from modules.trainer.packages import check_packages, check_quantization_packages
+from modules.trainer.packages import check_optimizer_packages, check_quantization_packages
 from modules.weights.clip_layers import check_clip_skips
 from modules.weights.errors import WeightsError
 from modules.weights.hub_parts import with_parts_on_disk
@@ -93,7 +93,7 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> Ch
     if config.model.training_adapter and facts_of(config).uses_denoiser:
         read_training_adapter(config.model.training_adapter, family, warn)
     _check_scheduler(config, family, base)
-    check_packages(config.optimizer)
+    check_optimizer_packages(config.optimizer)
     check_quantization_packages(config.model)
     _check_trained(config, family, warn)
     return CheckedStart(base, tuple(warnings))
@@ -123,7 +123,7 @@ def check_batch_divides(config: TrainConfig, num_ranks: int) -> None:
         raise ConfigError([problem])
 
 
-def check_parts(config: TrainConfig, parts: Collection[str]) -> None:
+def check_trained_parts(config: TrainConfig, parts: Collection[str]) -> None:
     """Raises ConfigError if there is no part to train."""
     if not parts:
         family = FAMILIES[config.family]
@@ -167,6 +167,6 @@ def _check_trained(config: TrainConfig, family: Family, warn: Callable[[str], No
     if not method.chooses_parts:
         return
     parts = trained_parts(family, config, trainable)
-    check_parts(config, parts)
+    check_trained_parts(config, parts)
     if method.trains_adapters:
         read_start(family, config.lora, parts, warn)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from modules.config.optimizers import OPTIMIZERS, OptimizerFacts, facts_of_optimizer
-from modules.distributed.shards import Rows, assign
-from modules.trainer.packages import MATRICES, check_packages, optimizer_class
+from modules.distributed.shards import DividedRows, assign
+from modules.trainer.packages import MATRICES, check_optimizer_packages, optimizer_class
 from modules.trainer.stochastic_rounding import split_into_chunks
 from modules.trainer.TrainingError import TrainingError
 
@@ -53,7 +53,7 @@ def create_optimizer(
     updates: whether this rank will update a parameter.
     Raises TrainingError if the optimizer's package is missing.
     """
-    check_packages(config)
+    check_optimizer_packages(config)
     if uses_stochastic_rounding(config, groups):
         groups = [replace(group, params=part) for group in groups for part in split_into_chunks(group.params)]
     facts = facts_of_optimizer(config)
@@ -259,5 +259,5 @@ def _laid_out_like(param: Tensor, value: Saved, in_ram: bool) -> Tensor:
         laid_out = torch.empty_like(param, dtype=value.dtype, device=_state_device(param, value.dtype, in_ram))
         assign(laid_out, value)
         return laid_out
-    assert not isinstance(value, Rows)  # only what is as large as its parameter is divided like it
+    assert not isinstance(value, DividedRows)  # only what is as large as its parameter is divided like it
     return value.to(param.device)

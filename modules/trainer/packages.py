@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MATRICES = "use_muon"  # of a parameter group: whether an optimizer with OptimizerFacts.splits sees matrices in it
 
 
-def check_packages(config: OptimizerConfig) -> None:
+def check_optimizer_packages(config: OptimizerConfig) -> None:
     """Raises TrainingError if the optimizer's package is missing, or if it doesn't take its `other_arguments`.
 
     Without such arguments nothing is imported, which would take seconds.

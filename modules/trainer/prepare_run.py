@@ -42,7 +42,7 @@ from modules.trainer.attach_method import (
     compiles,
     load_training_adapter,
     num_swapped_blocks,
-    trained_parts,
+    parts_to_train,
     trains_text,
 )
 from modules.trainer.attention_cases import attention_cases
@@ -114,7 +114,7 @@ def prepare_run(
     base.num_swapped = num_swapped_blocks(
         config, runtime.device, runtime.world_size, runtime.local_world_size, callbacks.on_status
     )
-    parts = trained_parts(config, runtime.shards, start.method, base, progress.warn)
+    parts = parts_to_train(config, runtime.shards, start.method, base, progress.warn)
     source, unusable = _cache(start, data, base, parts)
     sampling, sample_prompts = _prepare_samples(start, data, unusable, base, parts)
 

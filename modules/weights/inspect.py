@@ -87,7 +87,7 @@ def check_base(base: str, family: Family, setting: str = "model.base", replaced:
     try:
         info = inspect_base(base)
         if info.kind == "folder":
-            check_parts(Path(os.path.expanduser(base)), family.unused, replaced)
+            check_components(Path(os.path.expanduser(base)), family.unused, replaced)
     except WeightsError as error:
         raise WeightsError.at(setting, str(error)) from error
     if info.kind != "hub":
@@ -157,7 +157,7 @@ def _is_present(value: object) -> bool:
     return names_component(value) and value != [None, None]
 
 
-def check_parts(path: Path, unused: Collection[str] = (), replaced: Collection[str] = ()) -> None:
+def check_components(path: Path, unused: Collection[str] = (), replaced: Collection[str] = ()) -> None:
     """Checks that the weights of all components are complete and safe to load, before minutes are spent on loading.
 
     path: a diffusers folder. unused: components to skip. replaced: those whose weights come from elsewhere, so that

@@ -25,7 +25,7 @@ from modules.weights.embedding_files import add_embedding
 from modules.weights.errors import WeightsError, loading_reason, refusing
 from modules.weights.hub_models import download_folder
 from modules.weights.hub_parts import with_downloaded_parts
-from modules.weights.inspect import BaseInfo, check_parts, component_error, inspect_base
+from modules.weights.inspect import BaseInfo, check_components, component_error, inspect_base
 from modules.weights.libraries import import_diffusers, import_pipeline
 from modules.weights.load_component import load_component
 from modules.weights.lora_files import load_lora
@@ -148,7 +148,7 @@ def _folder(info: BaseInfo, model: ModelConfig, with_unused: bool) -> DiffusionP
     replaced = _replaced(info, model, with_unused or info.kind == "folder")
     if info.kind == "folder":
         try:
-            check_parts(path, _lacking(path, info.index), replaced)
+            check_components(path, _lacking(path, info.index), replaced)
         except WeightsError as error:
             raise WeightsError(f"base {error}") from error
     else:

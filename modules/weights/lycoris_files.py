@@ -44,7 +44,7 @@ def is_lycoris(names: Iterable[str]) -> bool:
     return any(name.rpartition(".")[2].startswith(marks) for name in names)
 
 
-def adapted_layers(module: Model, adapter: str) -> dict[str, LycorisLayer]:
+def lycoris_layers(module: Model, adapter: str) -> dict[str, LycorisLayer]:
     """The layers of a PEFT adapter in a module, by their paths as in a file of diffusers."""
     prefix = "text_model." if type(module).__name__ == "CLIPTextModel" and not hasattr(module, "text_model") else ""
     return {prefix + path: layer for path, layer in layers_in(module, adapter)}

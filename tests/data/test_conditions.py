@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from modules.data.conditions import kind_of
+from modules.data.conditions import condition_class
 from modules.families import conditions
 from modules.families.conditions import Condition
 from modules.families.registry import FAMILIES
@@ -45,7 +45,7 @@ def test_no_code_names_a_condition_but_its_own():
 
 def test_every_condition_of_a_family_has_its_file():
     specs = [spec for family in FAMILIES.values() for spec in family.conditions]
-    assert {kind_of(spec.name).__name__ for spec in specs} == {f"_{type(spec).__name__}" for spec in specs}
+    assert {condition_class(spec.name).__name__ for spec in specs} == {f"_{type(spec).__name__}" for spec in specs}
     assert {spec.name for spec in specs} == NAMES
 
 

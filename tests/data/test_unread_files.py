@@ -10,7 +10,7 @@ from modules.data.concepts import scan
 from modules.data.errors import DataError
 from modules.data.health import check_health
 from modules.data.run_summary import image_warnings
-from modules.data.unread_files import FOLDERS, kind_of
+from modules.data.unread_files import FOLDERS, unread_kind
 from tests.support.run_summaries import summary_text
 
 
@@ -95,9 +95,9 @@ def test_what_the_patterns_leave_out_is_not_named(folder):
 
 @pytest.mark.parametrize("name", ["a.png", "a.txt", "a.csv", "a.safetensors", "a", "a.npz", "a.jpgx"])
 def test_other_files_are_not_taken_for_images(name):
-    assert kind_of(name, videos=False) is None
+    assert unread_kind(name, videos=False) is None
 
 
 def test_in_a_run_of_videos_those_are_named_that_are_not_read():
-    assert kind_of("a.mp4", videos=True) is None
-    assert kind_of("a.MTS", videos=True).remedy == "convert it to MP4"
+    assert unread_kind("a.mp4", videos=True) is None
+    assert unread_kind("a.MTS", videos=True).remedy == "convert it to MP4"

@@ -37,7 +37,7 @@ from modules.machine.doctor.network import check_clock, check_loopback, check_po
 from modules.machine.doctor.nodes import check_other_nodes
 from modules.machine.doctor.packages import EXTRAS, OPTIONAL, check_packages, check_python, read_pins, torch_range
 from modules.machine.doctor.report import as_values, can_train, result_lines, verdict
-from modules.machine.doctor.settings import check_settings
+from modules.machine.doctor.settings import check_run_settings
 from modules.machine.doctor.system import check_machine
 from modules.machine.ports import LOOPBACK, claim_free_port
 from modules.session.byte_sizes import spoken_bytes
@@ -362,22 +362,22 @@ def test_one_rank_needs_no_test():
 
 def test_settings_that_the_dry_run_refuses_fail_with_its_sentences(hardware):
     run = child(2, errors="batch_size 3: is odd; use 4.\nepochs 0: must be above 0.\n")
-    result = check_settings(TrainConfig(), ["--config=run.yaml"], hardware, run)
+    result = check_run_settings(TrainConfig(), ["--config=run.yaml"], hardware, run)
     assert (result.state, result.details) == ("fails", ("batch_size 3: is odd; use 4.", "epochs 0: must be above 0."))
     assert run.command[-3:] == ["--config=run.yaml", "--dry-run", "--resume"]
 
 
 def test_settings_for_devices_that_are_not_there_fail():
     config = TrainConfig(enable_multi_gpu=True, device_indexes=[5])
-    result = check_settings(config, [], Hardware(cores=2), child(0))
+    result = check_run_settings(config, [], Hardware(cores=2), child(0))
     assert (result.state, "device_indexes [5]" in result.details[0]) == ("fails", True)
 
 
 def test_settings_that_work_show_what_the_run_would_be():
-    result = check_settings(TrainConfig(), [], Hardware(cores=2), child(0, "Images:  12\n"))
+    result = check_run_settings(TrainConfig(), [], Hardware(cores=2), child(0, "Images:  12\n"))
     assert (result.state, result.details) == ("ok", ("Images:  12",))
-    assert check_settings(TrainConfig(), [], Hardware(cores=2), child(None)).state == "fails"
-    broken = check_settings(TrainConfig(), [], Hardware(cores=2), child(1, errors="Traceback\nKeyError: 'x'\n"))
+    assert check_run_settings(TrainConfig(), [], Hardware(cores=2), child(None)).state == "fails"
+    broken = check_run_settings(TrainConfig(), [], Hardware(cores=2), child(1, errors="Traceback\nKeyError: 'x'\n"))
     assert broken.details == ("The dry run broke off: KeyError: 'x'.",)
 
 

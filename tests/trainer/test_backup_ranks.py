@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from modules.distributed.shards import Rows, assign
+from modules.distributed.shards import DividedRows, assign
 from modules.session.backups import damage, part_name
 from modules.session.manifest import check_manifest, write_manifest
 from modules.trainer import BackupStore as module
@@ -58,7 +58,7 @@ def wait(stores: list[BackupStore]) -> None:
         store.wait()
 
 
-def value(saved: torch.Tensor | Rows) -> torch.Tensor:
+def value(saved: torch.Tensor | DividedRows) -> torch.Tensor:
     whole = torch.full(saved.shape, -1.0, dtype=saved.dtype)
     assign(whole, saved)
     return whole
@@ -82,7 +82,7 @@ def test_the_parts_of_all_ranks_are_one_backup(count, tmp_path):
 
 def test_rows_are_read_from_the_parts_that_have_them():
     whole = torch.arange(14.0).view(7, 2)
-    rows = Rows([whole[:3], whole[3:6], whole[6:], whole[7:]])
+    rows = DividedRows([whole[:3], whole[3:6], whole[6:], whole[7:]])
     assert (rows.shape, rows.dtype) == (whole.shape, whole.dtype)
     for start in range(8):
         for stop in range(start, 9):

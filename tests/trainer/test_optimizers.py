@@ -21,7 +21,7 @@ from modules.trainer.optimizers import (
     load_optimizer_state,
     optimizer_state,
 )
-from modules.trainer.packages import check_packages
+from modules.trainer.packages import check_optimizer_packages
 from modules.trainer.TrainingError import TrainingError
 
 RATES = {
@@ -318,7 +318,7 @@ def test_muon_is_told_which_weights_are_matrices():
 )
 def test_arguments_that_an_optimizer_does_not_take_are_refused(arguments, said):
     with pytest.raises(TrainingError, match=said):
-        check_packages(OptimizerConfig(name="other", other_name="Muon", other_arguments=arguments))
+        check_optimizer_packages(OptimizerConfig(name="other", other_name="Muon", other_arguments=arguments))
 
 
 def test_the_state_of_another_optimizer_is_refused():

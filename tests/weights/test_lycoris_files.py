@@ -19,7 +19,7 @@ from modules.weights.errors import WeightsError
 from modules.weights.kohya_names import kohya_name
 from modules.weights.load_pipeline import load_pipeline
 from modules.weights.lora_files import load_lora
-from modules.weights.lycoris_files import adapted_layers, is_lycoris, read_lycoris
+from modules.weights.lycoris_files import is_lycoris, lycoris_layers, read_lycoris
 from modules.weights.safe import load_tensors, save_tensors
 from tests.support.prepared import prepared
 from tests.support.short_training import our_picture, train
@@ -146,9 +146,9 @@ def by_norm_module(parts, layer):
 def test_the_strength_of_a_file_scales_what_it_adds(dtype, made, tiny_sd15):
     base, _, file = made("sd15", KINDS[0][1])
     half, whole = (load_pipeline(tiny_sd15, {file: strength}, CPU, dtype=dtype) for strength in (0.5, 1.0))
-    layers = adapted_layers(whole.unet, "default_0")
+    layers = lycoris_layers(whole.unet, "default_0")
     assert {layer.scale for layer in layers.values()} == {2 / 3}
-    assert {layer.scale for layer in adapted_layers(half.unet, "default_0").values()} == {1 / 3}
+    assert {layer.scale for layer in lycoris_layers(half.unet, "default_0").values()} == {1 / 3}
     if dtype == "float32":
         assert np.abs(our_picture(whole) - our_picture(base.pipe)).max() <= 1e-5
 
@@ -165,7 +165,7 @@ def test_training_goes_on_from_a_file_with_its_own_rank(family, lora, made, tiny
     old = [param.detach().clone() for param in trained]
     train(base, config, 1)
     assert any(not torch.equal(param, other) for param, other in zip(trained, old, strict=True))
-    own, others = (adapted_layers(one.module("unet"), "default") for one in (base, before))
+    own, others = (lycoris_layers(one.module("unet"), "default") for one in (base, before))
     assert {path: layer.rank for path, layer in own.items()} == {path: layer.rank for path, layer in others.items()}
 
 

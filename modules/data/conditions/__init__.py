@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 def conditions_of(family: Family | None) -> list[ConditionData]:
     """The family's conditions, each by the class CONDITION in the file of its name; none for an unknown family."""
-    return [kind_of(spec.name)(spec, family) for spec in family.conditions] if family else []
+    return [condition_class(spec.name)(spec, family) for spec in family.conditions] if family else []
 
 
-def kind_of(name: str) -> type[ConditionData]:
+def condition_class(name: str) -> type[ConditionData]:
     """The class for conditions of that name."""
     return import_module(f"{__name__}.{name}").CONDITION

@@ -25,7 +25,7 @@ from modules.machine.doctor.hardware import (
 from modules.machine.doctor.known_problems import check_known_problems, read_situation
 from modules.machine.doctor.network import check_clock, check_loopback, check_port
 from modules.machine.doctor.nodes import check_other_nodes
-from modules.machine.doctor.settings import check_settings
+from modules.machine.doctor.settings import check_run_settings
 from modules.machine.doctor.system import check_machine
 from modules.machine.interfaces import interface_towards
 from modules.machine.run_shape import chosen_gpus, ranks_here
@@ -68,7 +68,7 @@ def examine(
     known = within(SECONDS, "known traps", _read_known_problems, config, hardware, facts, ranks, len(everything.gpus))
     yield from [known] if isinstance(known, CheckResult) else known
     if arguments:
-        yield check_settings(config, arguments, everything)
+        yield check_run_settings(config, arguments, everything)
     if facts and not quick:
         backend, _ = choose_backend(_backend(config), bool(hardware.gpus), facts["has_nccl"])
         yield check_communication(hardware, ranks, backend)
@@ -132,7 +132,7 @@ def _read_known_problems(
 
 
 def _num_ranks(config: TrainConfig, hardware: Hardware) -> int:
-    """The number of ranks on this machine; 1 if the settings are invalid, which `check_settings` reports."""
+    """The number of ranks on this machine; 1 if the settings are invalid, which `check_run_settings` reports."""
     try:
         return ranks_here(config, hardware.gpus, hardware.cores)
     except UserError:

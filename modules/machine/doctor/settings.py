@@ -21,7 +21,7 @@ DRY_RUN_SECONDS = 300  # it reads every image
 REFUSED = 2  # exit code of scripts/train.py
 
 
-def check_settings(
+def check_run_settings(
     config: TrainConfig, arguments: Sequence[str], hardware: Hardware, run: Callable[..., ChildAnswer] = run_child
 ) -> CheckResult:
     """Report the settings that can't work on this machine. arguments: of scripts/train.py, which yield `config`."""

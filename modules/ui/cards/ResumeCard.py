@@ -80,7 +80,7 @@ class ResumeCard(Card):
             text = "No run yet beside the output folder. Start the training, and it will be listed here."
             self._label(text, 0, Theme.muted)
         for row, info in enumerate(runs):
-            self._label(describe_run(info), row, Theme.text)
+            self._label(_describe(info), row, Theme.text)
             self._button("Open", partial(self._open, info)).grid(row=row, column=1, padx=(8, 0), pady=2)
 
     def _button(self, text: str, command: Callable[[], None]) -> ctk.CTkButton:
@@ -112,7 +112,7 @@ def look(workspace_dir: str) -> tuple[list[RunInfo], BackupInfo | None]:
     return runs[:MAX_RUNS], newest_usable(own)
 
 
-def describe_run(info: RunInfo) -> str:
+def _describe(info: RunInfo) -> str:
     """A line with name, status, step and time."""
     return f"{info.folder.name}: {info.status}, step {info.step:,}, {describe_time(info.time)}"
 

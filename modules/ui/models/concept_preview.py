@@ -26,7 +26,7 @@ from modules.data.captions import read_captions, trained_words
 from modules.data.CaptionSource import CaptionSource
 from modules.data.clips import clips_of, with_clips
 from modules.data.concepts import scan
-from modules.data.conditions import kind_of
+from modules.data.conditions import condition_class
 from modules.data.Dataset import Dataset
 from modules.data.folder_walk import NO_OUTPUTS, Outputs
 from modules.data.image_views import resolutions_of
@@ -174,7 +174,7 @@ def preview_looks(config: TrainConfig, number: int, path: str, side: int) -> lis
         image = adjust_colors(fit_image(picture, width, height, look), look)
         shown.append(PreviewLook(fit_inside(image, side, side), f"{title}, {width} x {height}"))
     for name in load_families()[config.family].conditions if facts_of(config).uses_denoiser else ():
-        looks_of = kind_of(name).previews(config, number, path, picture, (width, height))
+        looks_of = condition_class(name).previews(config, number, path, picture, (width, height))
         shown += [
             PreviewLook(fit_inside(look, side, side), title) for title, look in itertools.islice(looks_of, MAX_SHOWN)
         ]
