@@ -58,9 +58,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=command_name("check_data"), description="Look for what is wrong with the images and captions of a run."
     )
-    parser.add_argument(
-        "folders", metavar="FOLDER", nargs="*", help="images to check in place of those that the settings name"
-    )
+    parser.add_argument("folders", metavar="FOLDER", nargs="*", help="images to check instead of those in the settings")
     parser.add_argument("--config", metavar="FILE", help=f"settings, YAML or JSON ({docs_page('settings')} lists them)")
     parser.add_argument("--preset", metavar="NAME", help=f"start from a preset ({docs_page('presets')} lists them)")
     parser.add_argument("--set", metavar="PATH=VALUE", action="append", default=[], help="change one setting")

@@ -22,7 +22,7 @@ def lora_and_strength(text: str) -> tuple[str, float]:
         return match[1], float(match[2])
     path, _, strength = text.rpartition(":")
     if path and not Path(text).exists() and Path(path).is_file():
-        raise UserError(f"--lora {text!r}: {strength!r} is no strength; write a number, such as {path}:0.8.")
+        raise UserError(f"--lora {text!r}: {strength!r} is not a strength; write a number, such as {path}:0.8.")
     return text, 1.0
 
 

@@ -80,7 +80,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     places.add_argument("--folder", metavar="FOLDER", help="to run in; this one by default")
     parser.add_argument("--shell", choices=SHELLS, default="powershell" if os.name == "nt" else "bash")
     parser.add_argument("--script", action="store_true", help="one file that takes the number of its machine")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest backup")
+    parser.add_argument("--resume", action="store_true", help="resume from the newest backup")
     check = parser.add_argument_group("the check that each command begins with")
     check.add_argument("--check", action="store_true", help="wait for all nodes, compare them, and end")
     check.add_argument("--node-rank", metavar="R", help="which node this machine is, from 0")
@@ -90,7 +90,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 def seconds(text: str) -> float:
     if not 0 <= float(text) < math.inf:  # nor is it a number of seconds if it is not a number
-        raise argparse.ArgumentTypeError(f"{text} is no time to wait: write a number of seconds, 0 or more")
+        raise argparse.ArgumentTypeError(f"{text} is not a time to wait: write a number of seconds, 0 or more")
     return float(text)
 
 

@@ -11,7 +11,7 @@ def positive(text: str) -> int:
     try:
         number = int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return number
@@ -22,7 +22,7 @@ def positive_real(text: str) -> float:
     try:
         number = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
     if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is no finite number above 0")
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number above 0")
     return number

@@ -115,17 +115,15 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--base", required=True, metavar="DIR", help="diffusers folder, Hub id or single file")
     parser.add_argument("--config", default="", metavar="DIR", help="diffusers folder, for a single file")
-    parser.add_argument(
-        "--vae", default="", metavar="PATH", help="VAE in place of the base's: folder, file or Hub name"
-    )
-    parser.add_argument("--denoiser", default="", metavar="FILE", help="transformer or U-Net in place of the base's")
-    parser.add_argument("--denoiser-2", default="", metavar="FILE", help="expert for low noise in place of the base's")
+    parser.add_argument("--vae", default="", metavar="PATH", help="VAE instead of the base's: folder, file or Hub name")
+    parser.add_argument("--denoiser", default="", metavar="FILE", help="transformer or U-Net instead of the base's")
+    parser.add_argument("--denoiser-2", default="", metavar="FILE", help="low-noise expert instead of the base's")
     parser.add_argument(
         "--text-encoder",
         action="append",
         default=[],
         metavar="FILE",
-        help="text encoder in place of one of the base's; may be repeated",
+        help="text encoder instead of one of the base's; may be repeated",
     )
     parser.add_argument(
         "--lora",
@@ -148,7 +146,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--mask",
         default="",
         metavar="FILE",
-        help="for inpainting: white where the model paints; default: the mask beside the image, else its middle",
+        help="for inpainting: white where the model paints; default: the mask next to the image, else its center",
     )
     parser.add_argument("--count", type=positive, default=1, metavar="N", help="images per prompt; seeds count up")
     parser.add_argument("--seed", type=seed, default=42, metavar="S")

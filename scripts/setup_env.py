@@ -75,7 +75,7 @@ def main(argv: "list[str] | None" = None, root: Path = ROOT) -> int:
         print(f"{place}: {error.strerror or error}; close what uses it and start again.", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nSet-up interrupted; the next start goes on with it.", file=sys.stderr)
+        print("\nSet-up interrupted; the next start resumes it.", file=sys.stderr)
         return 130
     if args.print_python:
         print(venv_python(root))
@@ -116,7 +116,7 @@ def set_up(
             create(root)
         # what was installed no longer counts from here on; the build of torch does, also after an interruption
         write_stamp(root, index, {})
-        say(f"Installing packages: some GB and minutes at first, details in {venv / 'setup.log'}")
+        say(f"Installing packages: several GB and minutes the first time; details in {venv / 'setup.log'}")
         say(describe_build(index, sys.platform, has_nvidia_gpu(), list_gpus()))
         digests = {name: digest(root / name) for name in names}  # of what is installed, should a file change meanwhile
         for arguments in pip_arguments(root, names, index):

@@ -61,7 +61,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--python", metavar="FILE", default=sys.executable, help="Python on the cluster; this one")
     parser.add_argument("--set", metavar="PATH=VALUE", action="append", default=[], help="change one setting")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest backup in workspace_dir")
+    parser.add_argument("--resume", action="store_true", help="resume from the newest backup in workspace_dir")
     return parser.parse_args(argv)
 
 

@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
         arguments = unasked_arguments(args, machine) if args.yes else asked_arguments(args, machine)
         if not args.dry_run and "--resume" not in arguments:  # which says more itself, and has the batch of the backup
             show_shape(arguments, machine)
-        print("\nThe same in one line:")
+        print("\nEquivalent command:")
         print_line(command_line(arguments))
         print(flush=True)
         return train.main([*arguments, *(["--dry-run"] if args.dry_run else [])])
@@ -79,7 +79,7 @@ def main(argv: list[str] | None = None) -> int:
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=command_name("start_multi_gpu") if IS_INSTALLED else "start-multi-gpu",
-        description="Train a diffusion model on several GPUs; asks what no option says.",
+        description="Train a diffusion model on several GPUs; prompts for anything not given as an option.",
     )
     parser.add_argument("--config", metavar="FILE", help="settings, YAML or JSON, or the name of a preset")
     parser.add_argument("--preset", metavar="NAME", help="preset that the settings of --config are applied to")

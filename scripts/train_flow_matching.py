@@ -92,9 +92,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     steps = parser.add_argument_group("training (defaults are those of the family's preset, unless named)")
     steps.add_argument("--batch_size", "--batch-size", type=positive, metavar="N", help="per GPU; default: 1")
     steps.add_argument("--num_epochs", "--num-epochs", type=positive, metavar="N", help="default: 100")
-    steps.add_argument(
-        "--max_steps", "--max-steps", type=positive, metavar="N", help="end earlier, after so many steps"
-    )
+    steps.add_argument("--max_steps", "--max-steps", type=positive, metavar="N", help="end after this many steps")
     steps.add_argument("--learning_rate", "--learning-rate", type=positive_real, metavar="LR")
     steps.add_argument("--gradient_accumulation_steps", "--gradient-accumulation-steps", type=positive, metavar="N")
     steps.add_argument("--mixed_precision", "--mixed-precision", choices=("no", "bf16", "fp16"))

@@ -103,7 +103,7 @@ class ConceptConfig:
         also_called="conditioning_data_dir, mask_path, masks",
         help="Masks for masked training or inpainting, named like the images, in the same subfolder: cat.png here is "
         "the mask of cat.jpg. Empty: masks are next to the images, as cat-masklabel.png.",
-        empty_means="beside the images",
+        empty_means="next to the images",
         group="data",
         format="folder",
         scope="machine",
@@ -293,7 +293,7 @@ class ConceptConfig:
         "for the last; or all tags together.",
         group="data",
         importance="advanced",
-        choice_labels={"single": "Each tag by itself", "later": "Later tags more often", "all": "All together"},
+        choice_labels={"single": "Each tag independently", "later": "Later tags more often", "all": "All together"},
     )
     dropped_tags: Str = setting(
         "",

@@ -60,7 +60,7 @@ class SampleConfig:
         also_called="mask_image, inpainting mask",
         help="White where the model fills in the reference image. Empty: the mask next to that image, such as "
         "cat-mask.png for cat.png; without one, the center of the image.",
-        empty_means="beside the image",
+        empty_means="next to the image",
         group="sampling",
         format="file",
         scope="machine",

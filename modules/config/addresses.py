@@ -9,4 +9,4 @@ def why_no_address(text: str) -> str:
     """Why nobody can be reached at `text`, with the remedy; "" for what looks like a host name or an IP address."""
     if _ADDRESS.fullmatch(text):
         return ""
-    return "it is no host name or IP address; write that of machine 0, such as 10.0.0.1, as the others reach it."
+    return "it is not a host name or IP address; write that of machine 0, such as 10.0.0.1, as the others reach it."

@@ -9,6 +9,6 @@ def read_layer_ranks(text: str) -> dict[str, int]:
     for entry in filter(None, map(str.strip, text.split(","))):
         pattern, _, number = (part.strip() for part in entry.rpartition("="))
         if not pattern or not number.isdecimal() or int(number) < 1:
-            raise ValueError(f"{entry!r} is no pattern with a rank; write it as in attn1=32, conv*=8")
+            raise ValueError(f"{entry!r} is not a pattern with a rank; write it as in attn1=32, conv*=8")
         found[pattern] = int(number)
     return found

@@ -86,7 +86,7 @@ METHODS: dict[str, MethodFacts] = {
         MethodFacts(
             name="lora",
             label="LoRA",
-            trains="a small adapter beside the model",
+            trains="a small adapter for the model",
             trainable=lambda family: family.lora_targets,
             settings=("lora",),
             chooses_parts=True,

@@ -60,7 +60,7 @@ def parse_yaml_value(text: str) -> Any:
     try:
         return parse_yaml(text)
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
-        raise ConfigError(f"{text[:60]!r} is no value that a settings file could hold.") from error
+        raise ConfigError(f"{text[:60]!r} can't be a value in a settings file.") from error
 
 
 def check_ending(path: Path) -> None:
@@ -72,14 +72,14 @@ def check_ending(path: Path) -> None:
 def _read_text(path: Path) -> str:
     try:
         if path.exists() and not path.is_file():
-            raise ConfigError(f"{path} is no file: name a settings file that ends in .yaml or .json.")
+            raise ConfigError(f"{path} is not a file: give a settings file that ends in .yaml or .json.")
         with retry_busy(lambda: path.open("rb")) as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"{path} can't be read: {reason}; check the path.") from error
     if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(f"{path} is larger than 10 MB: that is no settings file of Chorus.")
+        raise ConfigError(f"{path} is larger than 10 MB: it can't be a settings file of Chorus.")
     try:
         return data.decode("utf-8-sig")  # Windows editors write a byte order mark
     except UnicodeDecodeError as error:
@@ -154,7 +154,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number that JSON or a setting can hold; write a finite one")
+    raise ValueError(f"{name} is not a number that JSON or a setting can hold; enter a finite one")
 
 
 def _is_shallow(values: dict) -> bool:

@@ -104,8 +104,8 @@ def _timed_captions(
     for kind, one, several, found in (
         (
             "unused_caption",
-            "caption of a part of a video is that of no clip",
-            "captions of parts of videos are those of no clip",
+            "timed caption covers no clip",
+            "timed captions cover no clip",
             unused,
         ),
         (

@@ -155,7 +155,7 @@ def count_samples(
 
 def few_samples_warning(samples: int, batch: int) -> str | None:
     """A warning if an epoch has fewer samples than a step."""
-    return f"{counted(samples, 'sample')} < {batch} per step: every step is a whole epoch." if samples < batch else None
+    return f"{counted(samples, 'sample')} < {batch} per step: each step is a whole epoch." if samples < batch else None
 
 
 def _count_repeats(

@@ -26,4 +26,4 @@ def open_store_warning(environment: RankEnvironment) -> str:
     if environment.num_nodes > 1:
         return f"{found}: have a firewall let only the machines of this run through ({PAGE})."
     agent = f"-m {PACKAGE}.scripts.elastic_agent" if IS_INSTALLED else "scripts/elastic_agent.py"
-    return f"{found}: start with `python {agent}` in place of {environment.name}, or have a firewall block it ({PAGE})."
+    return f"{found}: start with `python {agent}` instead of {environment.name}, or have a firewall block it ({PAGE})."

@@ -35,7 +35,7 @@ def check_extra_state(extra: Any) -> None:
         raise UserError(f"extra_state: {type(extra).__name__} has no names; pass a dictionary, name -> object.")
     for name, value in extra.items():
         if not isinstance(name, str):
-            raise UserError(f"extra_state: {name!r} is no name; use a string.")
+            raise UserError(f"extra_state: {name!r} is not a string; use names as keys.")
         missing = [method for method in ("state_dict", "load_state_dict") if not callable(getattr(value, method, None))]
         if missing:
             raise UserError(

@@ -64,7 +64,7 @@ def check_accumulation(value: Any) -> None:
     for epoch, batches in value.items():
         if not isinstance(epoch, Integral) or isinstance(epoch, bool) or epoch < 0:
             raise UserError(
-                f"{name}: {epoch!r} is no number of epochs; use whole numbers from 0, as in {{0: 8, 4: 2}}."
+                f"{name}: {epoch!r} is not a number of epochs; use whole numbers from 0, as in {{0: 8, 4: 2}}."
             )
         check_count(f"{name}[{epoch}]", batches)
 

@@ -174,5 +174,5 @@ def check_offset_noise(scheduler_config: Mapping[str, Any], diffusion: Diffusion
     if has_any and scheduler_config.get("rescale_betas_zero_snr", False):
         raise UserError.at(
             "diffusion.offset_noise_by_timestep",
-            ": this base model has zero terminal SNR, with which only the last timestep would have any; switch it off.",
+            ": this base model has zero terminal SNR, with which only the last timestep would have any; turn it off.",
         )

@@ -163,7 +163,9 @@ def _take_repeats(part: Part) -> None:
     images = count_images(Path(part.get("path", "")), part.get("include_subdirectories", False))
     theirs = f"balancing {balancing:g} SAMPLES"
     if images:
-        part.take("repeats", balancing / images, theirs, f"so many samples an epoch of the {images} images in it now")
+        part.take(
+            "repeats", balancing / images, theirs, f"that many samples per epoch of the {images} images in it now"
+        )
     else:
         part.leave("the folder has no images on this machine: set repeats to this number, divided by theirs", theirs)
 

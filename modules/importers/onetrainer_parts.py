@@ -197,7 +197,7 @@ def _take_word(t: Translation, entry: Mapping[str, Any], number: int) -> None:
         why = (
             "as many as the initial text has words; OneTrainer counts its tokens"
             if is_empty(count)
-            else "it is no number"
+            else "it is not a number"
         )
     t.take_line(f"{path}.vectors", vectors, shown(f"{name}: token_count", count), why)
     keeps = t["preserve_embedding_norm"]

@@ -183,7 +183,7 @@ def _take_unmasked_probability(t: Translation, setting: ForeignSetting) -> None:
     if not t["masked_training"] or family_of(t).takes_masks:
         t.take("loss.unmasked_probability", t[name], name)
     else:
-        t.take("loss.unmasked_probability", 0.0, name, why="OneTrainer heeds it for inpainting models alone")
+        t.take("loss.unmasked_probability", 0.0, name, why="OneTrainer uses it only for inpainting models")
 
 
 def _take_unmasked_weight(t: Translation, setting: ForeignSetting) -> None:

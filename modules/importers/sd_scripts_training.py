@@ -195,7 +195,7 @@ def _take_fused(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
 def _take_clip_skip(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
     skip = t["clip_skip"] or 1
     if skip > 1 and len(t.family.text_encoders) > 1:
-        t.leave("sd-scripts heeds it for Stable Diffusion 1 and 2 alone", "clip_skip")
+        t.leave("sd-scripts uses it only for Stable Diffusion 1 and 2", "clip_skip")
     elif t.family.skips_layers:
         t.take("model.clip_skip", skip, "clip_skip")
 

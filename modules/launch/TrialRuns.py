@@ -165,7 +165,7 @@ def compare_losses(name: str, expected: Mapping[int, float], found: Mapping[int,
     """expected: step -> loss of the run on one rank."""
     remedy = f"Ranks compute other results than one device: run {DOCTOR}, or try the backend gloo."
     if not expected or expected.keys() != found.keys():
-        return CheckResult(name, "fails", f"steps {sorted(found)} in place of {sorted(expected)}", remedy)
+        return CheckResult(name, "fails", f"steps {sorted(found)} instead of {sorted(expected)}", remedy)
     differences = {step: abs(found[step] - loss) / max(abs(loss), 1e-12) for step, loss in expected.items()}
     differences = {step: math.inf if math.isnan(value) else value for step, value in differences.items()}
     step = max(differences, key=differences.__getitem__)
@@ -179,7 +179,7 @@ def compare_weights(name: str, expected: Mapping[str, Any], found: Mapping[str, 
     """expected: tensors of the run on one rank, by name."""
     remedy = f"The ranks do not add up their gradients: run {DOCTOR}, or try the backend gloo."
     if not expected or expected.keys() != found.keys():
-        return CheckResult(name, "fails", f"{len(found)} tensors in place of {len(expected)}", remedy)
+        return CheckResult(name, "fails", f"{len(found)} tensors instead of {len(expected)}", remedy)
     squares = sum(tensor.double().square().sum().item() for tensor in expected.values())
     errors = sum((found[key].double() - tensor.double()).square().sum().item() for key, tensor in expected.items())
     difference = (errors / max(squares, 1e-24)) ** 0.5

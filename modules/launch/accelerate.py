@@ -64,7 +64,7 @@ def apply_accelerate_options(
     for variable, what in _NOT_USED.items():
         if _is_true(env, variable):
             raise ConfigError(
-                f"accelerate was told to use {what}, which Chorus does not: switch it off (accelerate config), as "
+                f"accelerate was told to use {what}, which Chorus does not: turn it off (accelerate config), as "
                 f"{shipped_file('accelerate_config.yaml')} has it."
             )
     if has_gpu and _is_true(env, "ACCELERATE_USE_CPU"):

@@ -188,9 +188,9 @@ def _in_other_steps(plan: SupervisePlan) -> str:
     shape, rate = plan.shape, plan.shape.rates[0]
     changes = []
     if shape.batch != shape.batch_on_one:
-        changes.append(f"{shape.batch_on_one} samples per step in place of {shape.batch}")
+        changes.append(f"{shape.batch_on_one} samples per step instead of {shape.batch}")
     if shape.learning_rate_factor != 1:
-        changes.append(f"learning rate {scientific(rate.before)} in place of {scientific(rate.after)}")
+        changes.append(f"learning rate {scientific(rate.before)} instead of {scientific(rate.after)}")
     return f", with {' and '.join(changes)}" if changes else ""
 
 

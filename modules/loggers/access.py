@@ -23,7 +23,7 @@ def logger_problems(config: TrainConfig) -> list[Problem]:
     checks = {"wandb": (config.wandb.enabled, wandb_error), "mlflow": (config.mlflow.enabled, mlflow_error)}
     errors = {f"{name}.enabled": find() for name, (enabled, find) in checks.items() if enabled}
     return [
-        Problem(path, f"{path} true: {error}, or switch it off.", remedy=switch_off(path))
+        Problem(path, f"{path} true: {error}, or turn it off.", remedy=switch_off(path))
         for path, error in errors.items()
         if error
     ]

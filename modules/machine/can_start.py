@@ -179,7 +179,7 @@ def _batch_problems(config: TrainConfig, shape: RunShape) -> Iterator[Problem]:
     if problem := check_batch(config.batch_size, config.batch_size_mode, shape.num_ranks, steps):
         yield problem
     if shape.num_samples is not None and 0 < shape.num_samples < shape.batch:
-        message = f"{counted(shape.num_samples, 'sample')} < {shape.batch} per step: every step is a whole epoch."
+        message = f"{counted(shape.num_samples, 'sample')} < {shape.batch} per step: each step is a whole epoch."
         yield Problem("batch_size", message, blocking=False)
     grew = shape.batch / shape.batch_on_one
     is_tuned = facts_of_optimizer(config.optimizer).finds_own_step

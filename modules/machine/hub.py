@@ -70,7 +70,9 @@ def split_name(name: str) -> tuple[str, str | None]:
     """(repository, revision) of a name on the Hub. Raises UserError if it is none."""
     match = HUB_NAME.fullmatch(name)
     if match is None:
-        raise UserError(f"{name!r} is no name of a model on the Hub: it has the form NAMESPACE/MODEL[@REVISION].")
+        raise UserError(
+            f"{name!r} is not the name of a model on the Hub: names have the form NAMESPACE/MODEL[@REVISION]."
+        )
     return match["repo"], match["revision"]
 
 
@@ -235,7 +237,7 @@ def models_on_disk() -> list[FoundModel]:
         return []
     except ValueError as error:  # a file
         raise UserError(
-            f"The Hub's cache {HF_HUB_CACHE!r} is no folder: set HF_HOME or HF_HUB_CACHE to one."
+            f"The Hub's cache {HF_HUB_CACHE!r} is not a folder: set HF_HOME or HF_HUB_CACHE to one."
         ) from error
     found = []
     for repo in repos:

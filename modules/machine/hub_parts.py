@@ -57,7 +57,7 @@ class HubPart:
         for folder in ("", "vae/"):
             if files := _vae_files(folder, names):
                 return files
-        raise UserError(f"{self.name!r}: is no VAE on the Hub; choose the folder of one, or a file in it.")
+        raise UserError(f"{self.name!r}: is not a VAE on the Hub; choose the folder of one, or a file in it.")
 
     def download(self) -> Path:
         """The file or folder in the Hub's cache; what is missing there is downloaded. Raises UserError."""
@@ -73,7 +73,7 @@ class HubPart:
         return folder / files[0] if self.file else (folder / files[0]).parent
 
     def _cannot_fetch(self, error: Exception) -> str:
-        return f"{self.name!r}: is no path here, and can't be fetched from the Hub: {hub_problem(error)}."
+        return f"{self.name!r}: is not a path on this machine and can't be fetched from the Hub: {hub_problem(error)}."
 
 
 def hub_part(name: str, takes_folder: bool) -> HubPart | None:

@@ -279,7 +279,7 @@ def _follow(connection: socket.socket, own: dict[str, Any], place: MeetingPlace,
     lines = _greeted(connection, stream)
     if lines is None:
         raise UserError(
-            f"Something else than node 0's check answers at {place}: end it there, such as an earlier run, or set "
+            f"Something other than node 0's check answers at {place}: end it there, such as an earlier run, or set "
             "another initial_port on all nodes."
         )
     connection.settimeout(SILENT_SECONDS)

@@ -57,7 +57,7 @@ def suggestion(record: Mapping[str, Any], folder: RunFolder) -> str:
         return f"Lower batch_size, or switch model.gradient_checkpointing on, then {advice}."
     first = {
         "killed": "Close what else needs memory or lower batch_size",
-        "hung": "Look at the stack traces beside the log and test the communication between the GPUs",
+        "hung": "Look at the stack traces next to the log and test the communication between the GPUs",
         "ended": "See the end of the log for what ended it",
         "lost": "See the end of the log for what ended it",
     }.get(kind)

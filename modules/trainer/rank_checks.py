@@ -58,7 +58,7 @@ def check_shared_folder(config: TrainConfig, runtime: Runtime, folder: Path) -> 
         raise ConfigError.at(
             "ddp_shard_optimizer",
             ": each GPU writes its part of the optimizer's state into the backups, but the machines "
-            f"don't share the folder {folder}; choose a workspace_dir on a shared disk, or switch it off.",
+            f"don't share the folder {folder}; choose a workspace_dir on a shared disk, or turn it off.",
         )
 
 

@@ -102,7 +102,7 @@ class RunControl:
         is_changed = bool(settings.modified_paths()) or not settings.is_preset
         settings.load_preset(name, keeps_own=False)
         if is_changed:
-            self.app.show_message(f"These are the settings of {name}; Undo brings yours back.", "info")
+            self.app.show_message(f"Loaded the settings of {name}. Undo restores yours.", "info")
         self.start()
 
     def resume(self) -> None:

@@ -111,7 +111,7 @@ class TopBar(ctk.CTkFrame):
             except UserError as error:
                 self.app.show_message(str(error), "error")
             else:
-                self.app.show_message(f"Imported from {path.name}. Undo brings the settings before back.", "info")
+                self.app.show_message(f"Imported from {path.name}. Undo restores the earlier settings.", "info")
 
         def show(result: ImportResult) -> None:
             open_window(self.app, ImportWindow, path.name, result, take)
@@ -130,7 +130,7 @@ class TopBar(ctk.CTkFrame):
             return
         if kept:
             parts = ", ".join(settings_by_path()[path].kept_as for path in kept)
-            self.app.show_message(f"Kept from before: {parts}. Undo brings all back.", "info")
+            self.app.show_message(f"Kept your {parts}. Undo restores everything else.", "info")
 
     def _compare(self, names: list[str], opener: PresetWindow) -> None:
         """Open the list of changes that a preset or file would make."""

@@ -16,7 +16,7 @@ from modules.ui.models.Listeners import Listeners
 from modules.ui.models.Preferences import MAX_SCALE, MIN_SCALE
 
 Pair = tuple[str, str]
-"""A colour for light and for dark mode, in CustomTkinter's order."""
+"""A color for light and for dark mode, in CustomTkinter's order."""
 
 BORDER = 1.3  # pixels: a width of 1 would disappear at scale 0.8
 

@@ -37,7 +37,7 @@ def most_ranks(machine: Machine) -> int:
 
 def describe(machine: Machine) -> str:
     if is_mac(machine):
-        return "On macOS there is one device for the training, which runs alone on it."
+        return "On macOS, training uses a single device."
     if not machine.gpus:
         return f"There is no GPU ({machine.no_gpu_reason}): processes on the CPU train instead ({machine.cores} cores)."
     if len(machine.gpus) == 1:
@@ -73,7 +73,7 @@ def ask_way(questions: Questions, config: TrainConfig, machine: Machine) -> None
     if "backend" in questions.last:
         questions.last["backend"] = fitting(questions.last["backend"])
     questions.ask("backend", "Backend: nccl, gloo or auto", read_backend, fitting(config.distributed_backend))
-    text = "Does each GPU prepare its own share of the pictures?"
+    text = "Should each GPU load its own share of the images?"
     questions.ask_whether("data_loading", text, config.distributed_data_loading)
     if machine.system == "win32":
         return
@@ -97,9 +97,11 @@ def ask_variant(questions: Questions, arguments: list[str], machine: Machine) ->
     if len(gpus) > 1 and len(gpus) not in GPU_COUNTS and config.max_steps and config.batch_size_mode == "per_device":
         steps = config.max_steps
         as_many = math.ceil(steps / len(gpus))
-        print_line(f"max_steps {steps} is meant for one GPU: --set max_steps={as_many} is as many pictures on these.")
+        print_line(
+            f"max_steps {steps} is meant for one GPU: --set max_steps={as_many} is the same number of images on these."
+        )
     variant = variant_name(name, memory, len(gpus) if len(gpus) in gpu_counts(name) else 1)
-    if variant == name or not questions.ask_whether("variant", f"{variant} is made for these GPUs: take it?", True):
+    if variant == name or not questions.ask_whether("variant", f"{variant} matches these GPUs: use it?", True):
         return arguments
     questions.answers["settings"] = variant
     return [f"--preset={variant}" if argument == f"--preset={name}" else argument for argument in arguments]

@@ -59,7 +59,7 @@ def ask_settings(questions: Questions, args: argparse.Namespace) -> list[str]:
     arguments = settings_arguments(settings, args)
     config = read_config(arguments)
     if not config.concepts or args.pictures:
-        pictures = questions.ask("pictures", "Folder with your pictures", read_folder)
+        pictures = questions.ask("pictures", "Folder with your images", read_folder)
         arguments += pictures_arguments(pictures, config)
     return arguments
 
@@ -104,7 +104,9 @@ def settings_arguments(settings: str, args: argparse.Namespace) -> list[str]:
 
 def pictures_arguments(folder: str, config: TrainConfig) -> list[str]:
     if config.concepts:
-        raise UserError(f"--pictures {folder}: the settings name pictures already; leave it out, or change them there.")
+        raise UserError(
+            f"--pictures {folder}: the settings already contain a dataset; omit it, or change the dataset there."
+        )
     return [f"--set=concepts.0.path={read_folder(folder)}"]
 
 
@@ -123,7 +125,7 @@ def check_alone(config: TrainConfig) -> None:
 def read_folder(text: str) -> str:
     path = os.path.abspath(os.path.expanduser(text))
     if not text or not os.path.isdir(path):
-        raise UserError(f"{text!r} is no folder: name the one that your pictures are in.")
+        raise UserError(f"{text!r} is not a folder: enter the one with your images.")
     return path
 
 
@@ -135,7 +137,7 @@ def ask_resume(questions: Questions, arguments: list[str], wanted: bool | None) 
     backup = newest_usable(folder)
     if backup and wanted is None:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(backup.time))
-        text = f"{folder.path} has a backup of step {backup.step}, of {when}: go on from it?"
+        text = f"{folder.path} has a backup of step {backup.step}, of {when}: resume from it?"
         has_finished = folder.has_finished()
         if has_finished:
             text = (
@@ -148,7 +150,7 @@ def ask_resume(questions: Questions, arguments: list[str], wanted: bool | None) 
     if free == folder.path:
         return []
     whose = "" if backup or not list_backups(folder) else " whose backups are damaged"
-    text = f"{folder.path} holds a run{whose}: folder for the new one"
+    text = f"{folder.path} already contains a run{whose}: folder for the new one"
     chosen = questions.ask("run_folder", text, read_run_folder, str(free))
     return [f"--set=workspace_dir={chosen}"]
 

@@ -240,8 +240,8 @@ def test_a_port_outside_its_range_is_refused(tmp_path, port):
         (b'{"\\ud800": 1}', "a.json", "unknown setting '\\ud800'"),
         (b'{"loss": {"mse\\ud800": 1}}', "a.json", "unknown setting 'loss.mse\\ud800'"),
         (b'{"a": ', "a.json", "Expecting value"),
-        (b'{"seed": NaN}', "a.json", "NaN is no number"),
-        (b'{"seed": -Infinity}', "a.json", "-Infinity is no number"),
+        (b'{"seed": NaN}', "a.json", "NaN is not a number"),
+        (b'{"seed": -Infinity}', "a.json", "-Infinity is not a number"),
         (b"a: &x 1\nb: *x\n", "a.yaml", "aliases (*name) are not allowed"),
         (b"ema: {enabled: !!bool maybe}", "a.yaml", "tags (!name) are not allowed"),
         (b"a: !!python/object/apply:os.getcwd []", "a.yaml", "tags (!name) are not allowed"),
@@ -271,7 +271,7 @@ def test_a_file_larger_than_10_mb_is_refused(tmp_path):
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     assert "No such file" in refusal(tmp_path / "none.yaml")
     (tmp_path / "folder.yaml").mkdir()
-    assert "is no file" in refusal(tmp_path / "folder.yaml")
+    assert "is not a file" in refusal(tmp_path / "folder.yaml")
 
 
 def test_all_mistakes_of_a_file_are_listed_but_not_thousands(tmp_path):

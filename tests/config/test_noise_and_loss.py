@@ -30,7 +30,7 @@ def test_the_settings_know_which_families_have_a_signal_to_noise_ratio():
         (
             "model.zero_terminal_snr",
             {"model": {"zero_terminal_snr": True}, "family": "sd3"},
-            "model.zero_terminal_snr: sd3 is a flow model, which ends in noise alone; switch it off.",
+            "model.zero_terminal_snr: sd3 is a flow model, which ends in noise alone; turn it off.",
         ),
         (
             "model.zero_terminal_snr",
@@ -41,7 +41,7 @@ def test_the_settings_know_which_families_have_a_signal_to_noise_ratio():
         (
             "loss.mse",
             {"loss": {"mse": 0}},
-            "loss.mse, loss.mae, loss.huber, loss.smooth_l1 and loss.log_cosh are all 0: nothing would be learnt; set "
+            "loss.mse, loss.mae, loss.huber, loss.smooth_l1 and loss.log_cosh are all 0: nothing would be learned; set "
             "loss.mse to 1.",
         ),
         (
@@ -57,12 +57,12 @@ def test_the_settings_know_which_families_have_a_signal_to_noise_ratio():
         (
             "loss.prior_by_frozen_model",
             {"loss": {"prior_by_frozen_model": True}, "method": "full"},
-            "loss.prior_by_frozen_model with method full: only a LoRA keeps the old model; switch it off.",
+            "loss.prior_by_frozen_model with method full: only a LoRA keeps the old model; turn it off.",
         ),
         (
             "loss.masked_prior_preservation_weight",
             {"loss": {"masked_training": True, "masked_prior_preservation_weight": 1}, "method": "full"},
-            "loss.masked_prior_preservation_weight with method full: only a LoRA keeps the old model; switch it off.",
+            "loss.masked_prior_preservation_weight with method full: only a LoRA keeps the old model; turn it off.",
         ),
     ],
 )
@@ -85,7 +85,7 @@ def test_regularising_towards_the_model_without_such_pictures_is_worth_a_warning
     assert problems(path, loss={"prior_by_frozen_model": True}) == []
     ((message, blocking),) = problems(path, loss={"prior_by_frozen_model": True}, concepts=[ConceptConfig(path="a")])
     assert not blocking
-    assert message.endswith("mark a concept with regularization, or switch it off.")
+    assert message.endswith("mark a concept with regularization, or turn it off.")
 
 
 @pytest.mark.parametrize(

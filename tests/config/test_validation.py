@@ -273,7 +273,7 @@ SHARDED = " or ".join(name for name, method in METHODS.items() if method.can_sha
         (["family=wan22_a14b"], "family 'wan22_a14b' ON: a step may use one of its denoisers alone; use ddp."),
         (
             ["text_encoder.train=true"],
-            "text_encoder.train ON: only the denoiser can be sharded; switch it off, or use ddp.",
+            "text_encoder.train ON: only the denoiser can be sharded; turn it off, or use ddp.",
         ),
         (
             ["family=cogview4"],
@@ -289,7 +289,7 @@ SHARDED = " or ".join(name for name, method in METHODS.items() if method.can_sha
         ),
         (
             ["optimizer.state_in_ram=true"],
-            "optimizer.state_in_ram ON: each GPU has a part of the state already; switch it off, or use ddp.",
+            "optimizer.state_in_ram ON: each GPU has a part of the state already; turn it off, or use ddp.",
         ),
         (["lora.max_norm=1"], "lora.max_norm 1 ON: it needs whole weights; leave it empty, or use ddp."),
         (["model.compile=blocks"], "model.compile blocks ON: sharded blocks can't be compiled; set it to off."),
@@ -303,7 +303,7 @@ SHARDED = " or ".join(name for name, method in METHODS.items() if method.can_sha
         ),
         (
             ["method=full", "model.weight_dtype=bfloat16", "optimizer.stochastic_rounding=true"],
-            "optimizer.stochastic_rounding ON: it needs whole weights; switch it off, or use ddp.",
+            "optimizer.stochastic_rounding ON: it needs whole weights; turn it off, or use ddp.",
         ),
     ],
 )

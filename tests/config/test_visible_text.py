@@ -50,6 +50,6 @@ def test_a_text_keeps_its_lines_and_tabs_and_nothing_else_that_moves_the_cursor(
 
 def test_an_error_is_one_line_whatever_it_names():
     assert str(UserError("a\nb\x1b[2J.png is broken: repair it.")) == r"a\nb\x1b[2J.png is broken: repair it."
-    error = ConfigError([Problem("a", "a\nb is unknown."), Problem("c", "c is no number.")])
-    assert [problem.message for problem in error.problems] == [r"a\nb is unknown.", "c is no number."]
-    assert str(error) == "a\\nb is unknown.\nc is no number."
+    error = ConfigError([Problem("a", "a\nb is unknown."), Problem("c", "c is not a number.")])
+    assert [problem.message for problem in error.problems] == [r"a\nb is unknown.", "c is not a number."]
+    assert str(error) == "a\\nb is unknown.\nc is not a number."

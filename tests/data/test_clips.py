@@ -259,9 +259,7 @@ def test_the_check_names_captions_of_times_without_a_clip_and_clips_without_a_ca
     findings = {finding.kind: finding for finding in check_health(timed).findings}
     assert "clip_without_caption" not in findings
     assert findings["unused_caption"].paths == [path]
-    assert findings["unused_caption"].message == (
-        f"1 caption of a part of a video is that of no clip, such as [0:09 - 0:10] of {path}."
-    )
+    assert findings["unused_caption"].message == (f"1 timed caption covers no clip, such as [0:09 - 0:10] of {path}.")
     caption = Path(timed.concepts[0].path, "walk.txt")
     caption.write_text(caption.read_text().removeprefix("a walk"))
     finding = {finding.kind: finding for finding in check_health(timed).findings}["clip_without_caption"]

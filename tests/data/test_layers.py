@@ -195,7 +195,7 @@ def test_the_dataset_check_tells_of_layers_in_another_order(tmp_path):
     (finding,) = (finding for finding in check_health(config).findings if finding.kind == "layers")
     assert finding.level == "warning"
     assert finding.paths == [str(tmp_path / "images" / "reversed.jpg")]
-    assert finding.message.startswith("1 image is not what its layers add up to from the bottom, _0, to the top")
+    assert finding.message.startswith("1 image doesn't match its composited layers (_0 is the bottom)")
 
 
 def test_the_disk_estimate_counts_layers_and_the_image_twice(picture_folder, layer_folder):

@@ -130,7 +130,7 @@ def test_a_name_stays_on_its_line_whatever_it_holds(values):
 
 def test_a_batch_above_an_epoch_is_warned_of(values):
     values["batch_size"] = 8
-    assert ["Warning", "10 samples < 16 per step: every step is a whole epoch."] in [
+    assert ["Warning", "10 samples < 16 per step: each step is a whole epoch."] in [
         [name, text.strip()] for name, text in lines_of(values)
     ]
 

@@ -34,7 +34,7 @@ def test_an_open_store_is_told_with_its_port_and_a_way_to_start_without(listen):
     port = listen("")
     warning = open_store_warning(torchrun(port))
     assert warning.startswith(f"torchrun listens on port {port} of all network interfaces")
-    assert "start with `python scripts/elastic_agent.py` in place of torchrun" in warning
+    assert "start with `python scripts/elastic_agent.py` instead of torchrun" in warning
     assert "run code" not in warning
 
 

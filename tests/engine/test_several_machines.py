@@ -105,8 +105,8 @@ def test_the_commands_name_program_arguments_and_interface(tmp_path):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"master_addr": "a b"}, "master_addr 'a b': it is no host name or IP address"),
-        ({"master_addr": ""}, "master_addr '': it is no host name or IP address"),
+        ({"master_addr": "a b"}, "master_addr 'a b': it is not a host name or IP address"),
+        ({"master_addr": ""}, "master_addr '': it is not a host name or IP address"),
         ({"num_nodes": 0}, "num_nodes 0: it must be at least 1"),
         ({"folder": "work"}, "folder 'work' is not a whole path"),
         ({"arguments": ["a\nb"]}, "arguments has a character that can't be seen"),

@@ -544,7 +544,7 @@ REFUSALS = {
     ),
     "an accumulation before the first epoch": (
         {"gradient_accumulation_steps": {-1: 2}},
-        "gradient_accumulation_steps: -1 is no number of epochs; use whole numbers from 0, as in {0: 8, 4: 2}.",
+        "gradient_accumulation_steps: -1 is not a number of epochs; use whole numbers from 0, as in {0: 8, 4: 2}.",
     ),
     "an epoch that accumulates nothing": (
         {"gradient_accumulation_steps": {0: 1, 2: 0}},

@@ -125,7 +125,7 @@ def test_another_compiler_is_refused():
 
 @pytest.mark.parametrize("engine", ["DEEPSPEED", "FSDP", "MEGATRON_LM", "PARALLELISM_CONFIG"])
 def test_engines_that_chorus_does_not_use_are_refused(engine):
-    assert "which Chorus does not: switch it off" in refusal({}, **{f"USE_{engine}": "true"})
+    assert "which Chorus does not: turn it off" in refusal({}, **{f"USE_{engine}": "true"})
 
 
 def test_use_cpu_is_refused_only_where_there_is_a_gpu():

@@ -27,8 +27,8 @@ def test_a_missing_package_and_a_missing_login_are_told_by_their_settings(home, 
     assert [problem.path for problem in found] == ["wandb.enabled", "mlflow.enabled"]
     assert [problem.message for problem in found] == [
         "wandb.enabled true: nobody is logged in to Weights & Biases on this machine; run `wandb login`, set "
-        "WANDB_API_KEY, or set WANDB_MODE=offline to send the runs later, or switch it off.",
-        "mlflow.enabled true: the package mlflow is not installed here; run `pip install mlflow`, or switch it off.",
+        "WANDB_API_KEY, or set WANDB_MODE=offline to send the runs later, or turn it off.",
+        "mlflow.enabled true: the package mlflow is not installed here; run `pip install mlflow`, or turn it off.",
     ]
 
 

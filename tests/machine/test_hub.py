@@ -225,12 +225,12 @@ def test_a_cache_that_is_a_file_is_refused_in_one_sentence(tmp_path):
     command = [sys.executable, str(ROOT / "scripts" / "hub.py"), "list"]
     environment = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "cache")}
     done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=PATIENCE_SECONDS)
-    told = f"The Hub's cache {str(tmp_path / 'cache')!r} is no folder: set HF_HOME or HF_HUB_CACHE to one.\n"
+    told = f"The Hub's cache {str(tmp_path / 'cache')!r} is not a folder: set HF_HOME or HF_HUB_CACHE to one.\n"
     assert (done.returncode, done.stderr) == (2, told)
 
 
 def test_a_name_of_another_form_is_refused():
-    with pytest.raises(UserError, match=r"it has the form NAMESPACE/MODEL\[@REVISION\]"):
+    with pytest.raises(UserError, match=r"names have the form NAMESPACE/MODEL\[@REVISION\]"):
         read_model("just_a_name")
 
 

@@ -293,7 +293,7 @@ def test_a_busy_port_is_refused_on_both_sides(start, port):
         connection, _ = server.accept()
         with connection:
             connection.sendall(b"HTTP/1.1 400 Bad Request\r\n")
-            assert "Something else than node 0's check answers at 127.0.0.1:" in node.wait().refusal
+            assert "Something other than node 0's check answers at 127.0.0.1:" in node.wait().refusal
 
 
 @pytest.mark.parametrize("words", [b"", b"\n", b"[1]\n", b'{"node_rank": 1}\n', b"[" * 100_000, b"\xff" * 9000])

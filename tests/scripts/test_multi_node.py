@@ -136,7 +136,7 @@ def test_a_check_looks_at_this_machines_own_part_before_it_waits(config_file, ca
 def test_a_time_that_nobody_can_wait_is_refused(config_file, capsys, wait):
     with pytest.raises(SystemExit):
         multi_node.main(["--config", str(config_file), f"--wait={wait}"])
-    told = f"argument --wait: {wait} is no time to wait: write a number of seconds, 0 or more\n"
+    told = f"argument --wait: {wait} is not a time to wait: write a number of seconds, 0 or more\n"
     assert capsys.readouterr().err.endswith(told)
 
 

@@ -120,7 +120,7 @@ def test_a_strength_is_told_from_a_file_name(tmp_path):
 
 def test_what_is_no_strength_of_a_lora_that_is_there_is_refused(tmp_path):
     (tmp_path / "cat.safetensors").touch()
-    with pytest.raises(UserError, match="'abc' is no strength; write a number"):
+    with pytest.raises(UserError, match="'abc' is not a strength; write a number"):
         lora_and_strength(str(tmp_path / "cat.safetensors:abc"))
 
 

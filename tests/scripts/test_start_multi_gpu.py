@@ -142,7 +142,7 @@ def test_pictures_make_a_preset_trainable(start, tmp_path):
         (["--yes", "--config", "run.yaml", "--gpus", "2"], MAC, "on macOS there is one device"),
         (["--yes", "--config", "run.yaml", "--torchrun"], WINDOWS, "--torchrun: it does not work on Windows"),
         (["--yes", "--config", "run.yaml", "--backend", "mpi"], FOUR, "'mpi' is none of the answers"),
-        (["--yes", "--config", "run.yaml", "--pictures", "."], FOUR, "the settings name pictures already"),
+        (["--yes", "--config", "run.yaml", "--pictures", "."], FOUR, "the settings already contain a dataset"),
         (["--yes", "--config", "run.yaml", "--set", "epoch=3"], FOUR, "epoch"),
         (["--demo", "--resume", "--config", "run.yaml"], FOUR, "leave out --config and --resume"),
         (["--config", "run.yaml"], FOUR, "The questions need a terminal"),
@@ -157,7 +157,7 @@ def test_what_cannot_be_is_refused_in_a_sentence_before_anything_starts(options,
 
 def test_one_device_is_said_to_train_alone(start, settings):
     assert "There is one GPU (NVIDIA Test): it trains alone." in start("--yes", "--config", "run.yaml", machine=ONE)[2]
-    assert "On macOS there is one device" in start("--yes", "--config", "run.yaml", machine=MAC)[2]
+    assert "On macOS, training uses a single device" in start("--yes", "--config", "run.yaml", machine=MAC)[2]
 
 
 def test_the_line_that_is_printed_starts_the_same_run_from_anywhere(start, tmp_path):
@@ -165,7 +165,7 @@ def test_the_line_that_is_printed_starts_the_same_run_from_anywhere(start, tmp_p
     folder.mkdir()
     path = write_settings(folder / "run.yaml", tmp_path, epochs=7)
     _, trained, said = start("--yes", "--config", str(path), "--gpus", "2")
-    line = said.split("The same in one line:\n")[1].splitlines()[0]
+    line = said.split("Equivalent command:\n")[1].splitlines()[0]
     script = str(SCRIPT.parent / "train.py")
     assert shlex.split(line) == ["cd", "--", str(tmp_path), "&&", sys.executable, script, *trained]
 
@@ -291,7 +291,7 @@ def test_settings_without_pictures_ask_for_them(start, tmp_path):
     (tmp_path / "cats").mkdir()
     answers = ["sd15-lora", "dogs", "cats", "2", "", "", "", "no"]
     _, trained, said = start(answers=answers)
-    assert "'dogs' is no folder" in said
+    assert "'dogs' is not a folder" in said
     assert f"--set=concepts.0.path={tmp_path / 'cats'}" in trained
 
 
@@ -309,12 +309,12 @@ def test_a_preset_made_for_the_chosen_gpus_is_offered(gpus, num_gpus, gib, prese
     (tmp_path / "cats").mkdir()
     machine = Machine(tuple(replace(gpu, memory_bytes=gib << 30) for gpu in FOUR.gpus), cores=16)
     _, trained, said = start(machine=machine, answers=["sdxl-lora", "cats", gpus, "", "", "", ""])
-    assert f"{preset} is made for these GPUs" in said
+    assert f"{preset} matches these GPUs" in said
     assert trained[0] == f"--preset={preset}"
     config = train.read_config(train.parse(trained))
     assert (config.world_size or len(config.device_indexes)) == num_gpus
     _, again, said = start(machine=machine, answers=[""] * 6)
-    assert (again, "is made for these" in said) == (trained, False)
+    assert (again, "matches these" in said) == (trained, False)
 
 
 def test_a_preset_that_does_not_fit_the_gpus_says_why(start, tmp_path):
@@ -339,7 +339,7 @@ def test_options_take_back_what_the_settings_say_of_the_way(start, tmp_path):
 
 def test_a_number_of_gpus_without_a_preset_is_told_what_becomes_of_the_steps(start, tmp_path):
     steps = train.read_config(train.parse(["--preset=sdxl-lora"])).max_steps
-    told = f"max_steps {steps} is meant for one GPU: --set max_steps={-(-steps // 3)} is as many pictures"
+    told = f"max_steps {steps} is meant for one GPU: --set max_steps={-(-steps // 3)} is the same number of images"
     for gpus, is_told in (("3", True), ("4", False)):
         answers = ["sdxl-lora", str(tmp_path), gpus, "auto", "", "", "no"]
         assert (told in start(answers=answers)[2]) is is_told
@@ -445,7 +445,7 @@ def answer(child, *dialogue: tuple[str, str]) -> tuple[int, str, list[str]]:
         child.expect(prompt)
         child.sendline(text)
     code, said = end_of(child)
-    line = said.replace("\r\n", "\n").split("The same in one line:\n")[1].splitlines()[0]
+    line = said.replace("\r\n", "\n").split("Equivalent command:\n")[1].splitlines()[0]
     return code, said, shlex.split(line)[6:]
 
 
@@ -467,10 +467,10 @@ def test_another_program_can_answer_every_question_and_wrong_answers_are_asked_a
         ("Settings: .*: ", "999"),
         ("999 is not in the list.*Settings: .*: ", "no such preset"),
         ("unknown preset .*Settings: .*: ", "sd15-lora"),
-        ("Folder with your pictures: ", "dogs"),
-        ("'dogs' is no folder.*Folder with your pictures: ", "cats & dögs"),
-        ("first has a backup of step 120.*go on from it.*: ", "later"),
-        ("write yes or no.*go on from it.*: ", "no"),
+        ("Folder with your images: ", "dogs"),
+        ("'dogs' is not a folder.*Folder with your images: ", "cats & dögs"),
+        ("first has a backup of step 120.*resume from it.*: ", "later"),
+        ("write yes or no.*resume from it.*: ", "no"),
         ("folder for the new one.*: ", str(tmp_path / "first")),
         ("holds a run already.*folder for the new one.*: ", ""),
         ("GPU 7: NVIDIA GeForce RTX 3090, 24 GiB.*GPUs: .*: ", "two"),
@@ -479,8 +479,8 @@ def test_another_program_can_answer_every_question_and_wrong_answers_are_asked_a
         ("only 0 to 7 exist.*GPUs: .*: ", "4, 5"),
         ("Backend: .*: ", "mpi"),
         ("write nccl, gloo or auto.*Backend: .*: ", "auto"),
-        ("share of the pictures.*: ", "perhaps"),
-        ("write yes or no.*share of the pictures.*: ", "no"),
+        ("share of the images.*: ", "perhaps"),
+        ("write yes or no.*share of the images.*: ", "no"),
         ("Launcher: .*: ", "mpirun"),
         ("write spawn or torchrun.*Launcher: .*: ", "spawn"),
         ("sd15-lora-24gb-x2 is made for these GPUs: take it.*: ", "perhaps"),
@@ -505,10 +505,10 @@ def test_the_next_start_offers_the_answers_again_and_goes_on_where_that_is_wante
     _, _, first = answer(
         terminal(*folder, eight_gpus=True),
         ("Settings: .*: ", "sd15-lora"),
-        ("Folder with your pictures: ", "cats"),
+        ("Folder with your images: ", "cats"),
         ("GPUs: .*: ", "all"),
         ("Backend: .*: ", "gloo"),
-        ("share of the pictures.*: ", "no"),
+        ("share of the images.*: ", "no"),
         ("Launcher: .*: ", "torchrun"),
         ("sd15-lora-24gb-x8 is made for these GPUs: take it.*: ", "no"),
     )
@@ -520,11 +520,11 @@ def test_the_next_start_offers_the_answers_again_and_goes_on_where_that_is_wante
     _, _, second = answer(  # a run that goes on keeps its settings: no other preset is offered
         terminal(*folder, eight_gpus=True),
         (r"Settings: .*\[sd15-lora\]: ", ""),
-        (r"Folder with your pictures \[.*cats\]: ", ""),
-        (r"first has a backup of step 120.*go on from it\? \[yes\]: ", "y"),
+        (r"Folder with your images \[.*cats\]: ", ""),
+        (r"first has a backup of step 120.*resume from it\? \[yes\]: ", "y"),
         (r"GPUs: .*\[all\]: ", ""),
         (r"Backend: .*\[gloo\]: ", ""),
-        (r"share of the pictures\? \[no\]: ", ""),
+        (r"share of the images\? \[no\]: ", ""),
         (r"Launcher: .*\[torchrun\]: ", ""),
     )
     assert second == ["--preset=sd15-lora", *chosen, "--resume", *devices]
@@ -537,7 +537,7 @@ def test_processes_are_asked_for_in_a_terminal_without_gpus(terminal, settings):
         ("There is no GPU .*Processes: .*: ", "-1"),
         ("write how many.*Processes: .*: ", "2"),
         (r"Backend: .*\[auto\]: ", "nccl"),
-        ("share of the pictures.*: ", "yes"),
+        ("share of the images.*: ", "yes"),
         ("Launcher: .*: ", "torchrun"),
     )
     assert trained == [f"--config={settings}", "--multi_gpu", "--world_size=2", "--backend=nccl"]

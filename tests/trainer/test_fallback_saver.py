@@ -301,7 +301,7 @@ def test_a_model_that_fits_nowhere_is_an_error_that_names_every_folder(
     for parent in (tmp_path / "spare", tmp_path / "tmp"):
         assert f"{parent}: only 2 MB free" in str(error.value)
         assert os.listdir(parent) == []
-    assert str(error.value).endswith("free some space, then start again, for there is no backup to resume from.")
+    assert str(error.value).endswith("free some space, then start again: there is no backup to resume from.")
     assert "nor anywhere else" in told.warnings[0]
 
 

@@ -171,7 +171,7 @@ def test_each_mistake_is_one_sentence_on_both_hosts_within_seconds(config, two_h
         ),
         "busy port": (
             [start(host, 29502, rank) for rank, host in enumerate(two_hosts)],
-            ["initial_port 29502 is busy here ", "Something else than node 0's check answers at 10.77.0.1:29502: "],
+            ["initial_port 29502 is busy here ", "Something other than node 0's check answers at 10.77.0.1:29502: "],
         ),
         "node 0 twice": ([leader, start(second, 29503, 0)], [given_twice, given_twice]),
         "node 1 twice": (

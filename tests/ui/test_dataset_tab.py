@@ -385,7 +385,7 @@ def test_the_window_of_a_concept_looks_at_a_path_when_the_typing_has_stopped(app
     for path in ("s", "sl", "slo"):
         app.settings.set("concepts.0.path", path)
         app.update()
-    assert window._state.cget("text") == "Looking at the images …"
+    assert window._state.cget("text") == "Reading the images…"
     monkeypatch.setattr("modules.ui.windows.ConceptWindow.TYPING_MS", 5)
     app.settings.set("concepts.0.path", "slow")
     wait_for(app, lambda: search.started)
@@ -538,7 +538,7 @@ def test_the_samples_of_an_epoch_are_told_when_all_folders_are_read(app, tab, fo
         "modules.ui.tabs.DatasetTab.find_pictures", lambda *concept: is_read.wait(120) and find_pictures(*concept)
     )
     app.settings.add("concepts", {"path": str(folder / "..")})
-    wait_for(app, lambda: "Looking at the images" in texts(tab.cards.canvas))
+    wait_for(app, lambda: "Reading the images" in texts(tab.cards.canvas))
     assert "samples an epoch" not in texts(tab.cards.canvas)
     assert "sample" not in tab._summary.cget("text")
     is_read.set()
@@ -738,7 +738,7 @@ def test_a_check_that_is_closed_and_opened_again_is_made_anew(app, tab, wait_for
     seen = []
     app.in_background(lambda: checks[0].end.set(), seen.append)
     wait_for(app, lambda: seen)
-    assert find_health(app)._state.cget("text").startswith("Looking at")
+    assert find_health(app)._state.cget("text").startswith("Checking")
     checks[1].end.set()
     wait_for(app, lambda: find_health(app).report is not None)
     assert "7 images" in find_health(app)._state.cget("text")

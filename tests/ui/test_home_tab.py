@@ -82,7 +82,7 @@ def test_the_demo_starts_with_its_own_settings_and_undo_brings_the_users_back(ma
     app.settings.set("epochs", "7")
     before = app.settings.values
     home.demo.start.invoke()
-    assert "Undo brings yours back" in app.message.cget("text")
+    assert "Undo restores yours" in app.message.cget("text")
     wait_for(app, lambda: len(started) == 2)
     assert started == [(config_from_values(load_preset("demo")), False)] * 2
     app.settings.undo()

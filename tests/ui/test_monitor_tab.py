@@ -72,7 +72,7 @@ def test_a_rank_that_waits_for_data_is_named_with_a_remedy():
     rows = [RankRow(rank, state="training", steps_per_second=2.0, data_seconds=0.005) for rank in range(3)]
     assert wait_advice(rows) == ""
     rows[1] = replace(rows[1], data_seconds=0.06)
-    assert wait_advice(rows) == "Rank 1 waits for images 12 % of the time: raise Prefetch on the Dataset tab."
+    assert wait_advice(rows) == "Rank 1 waits for images 12% of the time: raise Prefetch on the Dataset tab."
 
 
 def test_the_ranks_in_a_line():
@@ -91,11 +91,11 @@ def test_a_rank_on_a_gpu_of_this_machine_has_what_the_driver_says_of_it(monkeypa
     monkeypatch.setattr(DeviceModel, "gpus", gpus)
     monkeypatch.setattr(DeviceModel, "usage_so_far", usage)
     row = RankRow(0, "cuda:1", "training", step=12, memory_bytes=GIB)
-    assert _line_of(row, devices) == ("0", "A100", "20.0 / 80", 0.25, "50 %", "step 12", Theme.success)
+    assert _line_of(row, devices) == ("0", "A100", "20.0 / 80", 0.25, "50%", "step 12", Theme.success)
     elsewhere = _line_of(replace(row, device="1:cuda:1"), devices)  # of another machine: as its rank reports it
     assert elsewhere == ("0", "1:cuda:1", "1.0", None, "-", "step 12", Theme.success)
     waiting = _line_of(replace(row, steps_per_second=1.0, data_seconds=0.2), devices)
-    assert waiting[-2:] == ("waits 20 %", Theme.warning)
+    assert waiting[-2:] == ("waits 20%", Theme.warning)
     assert _line_of(RankRow(3, "cpu", "killed"), devices)[1:] == ("cpu", "-", None, "-", "killed", Theme.error)
 
 

@@ -85,7 +85,7 @@ def test_each_gpu_is_a_row_with_what_the_driver_says(nvml, open_tab, app, wait_f
     gpu.processes = {4121: ("/usr/bin/python", 14 * GIB)}
     table = open_tab().device_table
     # it is redrawn, with less of it cut, while the window gets its final size
-    wait_for(app, lambda: {"15.0/24.0 GiB", "97 %", "71 °C", "python 4121"} <= set(canvas_texts(table)))
+    wait_for(app, lambda: {"15.0/24.0 GiB", "97%", "71 °C", "python 4121"} <= set(canvas_texts(table)))
     assert canvas_texts(table).count("A100-SXM4-80GB") == 4
     assert "RTX 4090" in canvas_texts(table)
 
@@ -93,7 +93,7 @@ def test_each_gpu_is_a_row_with_what_the_driver_says(nvml, open_tab, app, wait_f
 def test_usage_is_asked_again_every_second(nvml, open_tab, app, wait_for):
     tab = open_tab()
     nvml.gpus[0].utilisation = 42
-    wait_for(app, lambda: "42 %" in canvas_texts(tab.device_table))
+    wait_for(app, lambda: "42%" in canvas_texts(tab.device_table))
 
 
 def test_usage_that_could_not_be_read_is_asked_for_again(nvml, open_tab, app, wait_for, faults, monkeypatch):
@@ -106,7 +106,7 @@ def test_usage_that_could_not_be_read_is_asked_for_again(nvml, open_tab, app, wa
     monkeypatch.setattr(app.devices, "read_usage", lambda: fail)
     wait_for(app, lambda: faults)
     nvml.gpus[0].utilisation = 42
-    wait_for(app, lambda: "42 %" in canvas_texts(tab.device_table))
+    wait_for(app, lambda: "42%" in canvas_texts(tab.device_table))
     assert [str(error) for error in faults] == ["driver"]
     faults.clear()
 
@@ -356,7 +356,7 @@ def test_each_rank_is_a_row_and_the_title_sums_up(nvml, open_tab):
     tab._on_run(RunState(ranks=ROWS))
     values = tab.rank_table.item("0", "values")
     assert values[1:6] == ("cuda:0", "training", "140", "20.00", "80.0")
-    assert values[7:9] == ("17.0 (18.0)", "4 %")
+    assert values[7:9] == ("17.0 (18.0)", "4%")
     assert tab._rank_card._title.cget("text") == "Ranks: 3 of 3 alive, slowest rank 2 (+25 %)"
     killed = [*ROWS[:2], RankRow(2, "cuda:2", "killed", 140)]
     tab._on_run(RunState(ranks=killed))

@@ -31,7 +31,7 @@ def test_a_preset_is_shown_with_its_estimate_its_step_and_its_rate():
 def test_a_preset_for_one_gpu_is_shown_for_one_of_several():
     name, description, _, step, _ = cells("qwen_image-full-80gb", 80, 4)
     assert (name, step) == ("qwen_image-full-80gb", "4 images")
-    assert description.endswith(", on one of these GPUs")
+    assert description.endswith(", on a single GPU")
 
 
 def test_of_a_family_of_unknown_size_no_estimate_is_shown(monkeypatch):

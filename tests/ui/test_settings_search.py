@@ -295,7 +295,7 @@ def test_each_setting_of_parts_leads_to_a_field_or_says_why_not(app):
 @pytest.mark.parametrize(
     ("parts", "name", "button"),
     [
-        ("concepts", "concept", "Add folder …"),
+        ("concepts", "concept", "Add folder…"),
         ("sampling.samples", "prompt", "Add"),
         ("embeddings", "embedding", "Add embedding"),
     ],

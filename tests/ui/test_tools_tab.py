@@ -150,7 +150,7 @@ class TestTensorBoard:
         ends = []
 
         def start():
-            with pytest.raises(UserError, match="no longer wanted"):
+            with pytest.raises(UserError, match="was closed"):
                 board.start(tmp_path)
             ends.append(1)
 
@@ -250,7 +250,7 @@ class TestDoctor:
     def test_the_report_is_shown_in_colours_and_copied(self, tab, app, script, wait_for):
         tab.open_doctor()
         window = app.winfo_children()[-1]
-        assert "Looking at" in window.heading.cget("text")
+        assert "Checking" in window.heading.cget("text")
         tab.open_doctor()
         assert [(one.name, one.options) for one in script.started] == [("doctor.py", ["--json"])]
         script.answer = json.dumps({"checks": self.CHECKS}).encode()

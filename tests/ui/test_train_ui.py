@@ -909,7 +909,7 @@ def test_a_run_that_has_finished_is_not_offered_to_go_on_from(tmp_path, status, 
 def test_without_a_run_the_general_tab_names_the_output_folder_as_its_field_does(app, wait_for):
     app.settings.set("workspace_dir", "nothing/here")
     tab = app.open_tab("general")
-    wait_for(app, lambda: "No run yet beside the output folder." in " ".join(texts_in(tab)))
+    wait_for(app, lambda: "No runs in the folder of the output folder yet." in " ".join(texts_in(tab)))
 
 
 def texts_in(widget) -> list[str]:
@@ -1239,11 +1239,11 @@ def test_colours_and_size_are_changed_and_kept(make_app, wait_for, tmp_path):
     wait_for(window, lambda: find_widget(window, LookCard))
     look = find_widget(window, LookCard)
     look.appearance._command("Light")
-    look.scale._command("125 %")
+    look.scale._command("125%")
     window.update()
     assert window.theme.now(Theme.card) == Theme.card[0]
     assert window.theme.scaled(100) == 125
-    look.scale._command("100 %")
+    look.scale._command("100%")
     look.appearance._command("Dark")
     window.update()
     window.destroy()

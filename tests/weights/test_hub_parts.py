@@ -67,8 +67,12 @@ def test_they_are_downloaded_once_and_used(vae, hub, tiny_sd15, monkeypatch):
 @pytest.mark.parametrize(
     ("setting", "name", "words"),
     [
-        ("vae", "somebody/nothing", "is no path here, and can't be fetched from the Hub: there is no such model"),
-        ("vae", "somebody/split", "is no VAE on the Hub; choose the folder of one, or a file in it"),
+        (
+            "vae",
+            "somebody/nothing",
+            "is not a path on this machine and can't be fetched from the Hub: there is no such model",
+        ),
+        ("vae", "somebody/split", "is not a VAE on the Hub; choose the folder of one, or a file in it"),
         ("denoiser", "somebody/split/gone.safetensors", "the model has no such file on the Hub; check the name"),
     ],
 )
@@ -85,7 +89,8 @@ def test_offline_they_are_refused_in_one_sentence(hub, tiny_sd15, monkeypatch):
         lambda model: BaseModel(FAMILIES["sd15"], model, torch.device("cpu")),
     ):
         with pytest.raises(
-            WeightsError, match=r"^model\.vae 'somebody/vae': is no path here, .* the Hub can't be reached"
+            WeightsError,
+            match=r"^model\.vae 'somebody/vae': is not a path on this machine, .* the Hub can't be reached",
         ):
             act(ModelConfig(base=str(tiny_sd15), vae=VAE))
 

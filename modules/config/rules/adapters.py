@@ -79,7 +79,7 @@ def _norm_problems(config: TrainConfig) -> Iterator[Problem]:
     family = load_families()[config.family]
     if not family.has_kohya_loras:
         message = (
-            f"lora.train_norms: no format of a LoRA for {family.label} holds norm layers; switch it off, or use lokr."
+            f"lora.train_norms: no format of a LoRA for {family.label} holds norm layers; turn it off, or use lokr."
         )
         yield Problem("lora.train_norms", message, remedy=switch_off("lora.train_norms"))
     elif config.output.format == "diffusers":

@@ -32,7 +32,7 @@ def concept_problems(config: TrainConfig) -> Iterator[Problem]:
             message = f"{setting} {shown}: it must be the ending of a file name, of at most {MAX_EXTENSION} characters."
             yield Problem(setting, message, remedy=set_to(setting, ".txt"))
     if all(concept.loss_weight == 0 for _, concept in enabled):
-        message = "loss_weight is 0 for every enabled concept: nothing would be learnt; set one above 0."
+        message = "loss_weight is 0 for every enabled concept: nothing would be learned; set one above 0."
         yield Problem(f"{enabled[0][0]}.loss_weight", message)
 
 
@@ -51,7 +51,7 @@ def tag_problems(config: TrainConfig) -> Iterator[Problem]:
                 try:
                     re.compile(tag.strip())
                 except re.error as error:
-                    message = f"{path}.{name}: {tag.strip()!r} is no regular expression ({error}); correct it."
+                    message = f"{path}.{name}: {tag.strip()!r} is not a regular expression ({error}); correct it."
                     yield Problem(f"{path}.{name}", message)
         separators = (concept.kept_separator, concept.secondary_separator, concept.removed_tags.strip())
         takes_tags = any((concept.shuffle_tags, concept.tag_dropout, concept.capitalization != "off", *separators))
@@ -103,7 +103,7 @@ def regularization_problems(config: TrainConfig) -> Iterator[Problem]:
     trained = [(path, concept) for path, concept in _enabled_concepts(config) if not concept.validation]
     if facts_of(config).uses_denoiser and trained and all(concept.regularisation for _, concept in trained):
         path = f"{trained[0][0]}.regularisation"
-        message = f"{path} is on for every concept: nothing new would be learnt; switch it off for your own images."
+        message = f"{path} is on for every concept: nothing new would be learned; turn it off for your own images."
         yield Problem(path, message, blocking=False)
 
 

@@ -26,12 +26,12 @@ def family_problems(config: TrainConfig) -> Iterator[Problem]:
         yield Problem("model.clip_skips", message, remedy=remedy)
     if config.output.float8_denoiser and facts_of(config).trains_weights and not family.single_file:
         path = "output.float8_denoiser"
-        message = f"{path}: {family.label} can't be saved as a single file, which alone holds float8; switch it off."
+        message = f"{path}: {family.label} can't be saved as a single file, which alone holds float8; turn it off."
         yield Problem(path, message, remedy=switch_off(path))
     if config.method not in family.methods:
         message = f"method {config.method!r} can't train {family.label}: use {' or '.join(family.methods)}."
         yield Problem("method", message)
     trains_both = family.experts and (config.denoiser.expert == "both" or not facts_of(config).chooses_parts)
     if trains_both and config.enable_multi_gpu and config.ddp_static_graph:
-        message = f"ddp_static_graph: a step of {family.label} may train one of its denoisers alone; switch it off."
+        message = f"ddp_static_graph: a step of {family.label} may train one of its denoisers alone; turn it off."
         yield Problem("ddp_static_graph", message, remedy=switch_off("ddp_static_graph"))

@@ -30,7 +30,7 @@ def noise_problems(config: TrainConfig) -> Iterator[Problem]:
     if config.diffusion.offset_noise_by_timestep:
         path, off = "diffusion.offset_noise_by_timestep", switch_off("diffusion.offset_noise_by_timestep")
         if config.family not in SNR_FAMILIES:
-            message = f"{path}: {config.family} is a flow model, and its formula is for others; switch it off."
+            message = f"{path}: {config.family} is a flow model, and its formula is for others; turn it off."
             yield Problem(path, message, remedy=off)
         elif config.model.zero_terminal_snr:
             message = f"{path} with model.zero_terminal_snr: only the last timestep would have any; switch one off."
@@ -46,7 +46,7 @@ def noise_problems(config: TrainConfig) -> Iterator[Problem]:
     if not config.model.zero_terminal_snr:
         return
     if config.family not in SNR_FAMILIES:
-        message = f"model.zero_terminal_snr: {config.family} is a flow model, which ends in noise alone; switch it off."
+        message = f"model.zero_terminal_snr: {config.family} is a flow model, which ends in noise alone; turn it off."
         yield Problem("model.zero_terminal_snr", message, remedy=switch_off("model.zero_terminal_snr"))
     elif config.model.prediction_type == "epsilon":
         message = (
@@ -63,7 +63,7 @@ def loss_problems(config: TrainConfig) -> Iterator[Problem]:
     loss = config.loss
     if not (loss.mse or loss.mae or loss.huber or loss.smooth_l1 or loss.log_cosh):
         names = "loss.mse, loss.mae, loss.huber, loss.smooth_l1 and loss.log_cosh"
-        message = f"{names} are all 0: nothing would be learnt; set loss.mse to 1."
+        message = f"{names} are all 0: nothing would be learned; set loss.mse to 1."
         yield Problem("loss.mse", message, remedy=set_to("loss.mse", 1.0, "1"))
     fitting = {"constant", *(SNR_WEIGHTS if config.family in SNR_FAMILIES else FLOW_WEIGHTS)}
     if loss.weighting not in fitting:
@@ -76,7 +76,7 @@ def loss_problems(config: TrainConfig) -> Iterator[Problem]:
             ("output_preservation", loss.output_preservation),
         ):
             if is_on:
-                message = f"loss.{name} with method {config.method}: only a LoRA keeps the old model; switch it off."
+                message = f"loss.{name} with method {config.method}: only a LoRA keeps the old model; turn it off."
                 yield Problem(f"loss.{name}", message)
     elif config.lora.start_from and _holds_to_the_base(config):
         message = (
@@ -85,7 +85,7 @@ def loss_problems(config: TrainConfig) -> Iterator[Problem]:
         )
         yield Problem("lora.start_from", message, blocking=False)
     elif loss.prior_by_frozen_model and not _has_priors(config):
-        message = "loss.prior_by_frozen_model has no effect: mark a concept with regularization, or switch it off."
+        message = "loss.prior_by_frozen_model has no effect: mark a concept with regularization, or turn it off."
         yield Problem("loss.prior_by_frozen_model", message, blocking=False)
     if loss.output_preservation and facts_of(config).keeps_old_model:
         yield from _output_preservation_problems(config)

@@ -74,7 +74,7 @@ def option_problems(config: TrainConfig) -> Iterator[Problem]:
     if optimizer.stochastic_rounding and not facts.rounds:
         message = (
             f"optimizer.stochastic_rounding with optimizer.name {optimizer.name}: it can't step a part of the weights "
-            "at a time; choose another optimizer, such as adamw or adafactor, or switch it off."
+            "at a time; choose another optimizer, such as adamw or adafactor, or turn it off."
         )
         yield Problem("optimizer.stochastic_rounding", message)
 
@@ -85,7 +85,7 @@ def _averaging_problems(config: TrainConfig) -> Iterator[Problem]:
         message = f"optimizer.beta1 0 with {name}: its weights mix with their average by beta1; use 0.9."
         yield Problem("optimizer.beta1", message, remedy=set_to("optimizer.beta1", 0.9))
     if config.ema.enabled:
-        message = f"ema.enabled with optimizer.name {name}: it averages by itself; switch ema.enabled off."
+        message = f"ema.enabled with optimizer.name {name}: it averages by itself; turn ema.enabled off."
         yield Problem("ema.enabled", message, remedy=switch_off("ema.enabled"))
     if config.schedule.name != "constant":
         message = (
@@ -102,7 +102,7 @@ def rounding_problems(config: TrainConfig) -> Iterator[Problem]:
         dtype = config.model.weight_dtype if of_weights else "float32"
         message = (
             f"optimizer.stochastic_rounding has no effect: what method {config.method} trains is in {dtype} here, and "
-            "it is for bfloat16; switch it off."
+            "it is for bfloat16; turn it off."
         )
         off = switch_off("optimizer.stochastic_rounding")
         yield Problem("optimizer.stochastic_rounding", message, blocking=False, remedy=off)
@@ -115,7 +115,7 @@ def fused_backward_problems(config: TrainConfig) -> Iterator[Problem]:
         return
     on, off = f"with {path}", switch_off(path)
     if not facts_of(config).trains_weights:
-        message = f"{path} has no effect with method {config.method}, whose gradients are small; switch it off."
+        message = f"{path} has no effect with method {config.method}, whose gradients are small; turn it off."
         yield Problem(path, message, blocking=False, remedy=off)
         return
     if not OPTIMIZERS[optimizer.name].steps_alone:

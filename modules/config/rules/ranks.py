@@ -114,7 +114,7 @@ def sharding_problems(config: TrainConfig) -> Iterator[Problem]:
         message = f"lora.max_norm {config.lora.max_norm:g} {on}: it needs whole weights; leave it empty, or use ddp."
         yield Problem("lora.max_norm", message, remedy=Remedy("Leave empty", {"lora.max_norm": None}))
     if facts.chooses_parts and config.text_encoder.train:
-        message = f"text_encoder.train {on}: only the denoiser can be sharded; switch it off, or use ddp."
+        message = f"text_encoder.train {on}: only the denoiser can be sharded; turn it off, or use ddp."
         yield Problem("text_encoder.train", message)
     if facts.uses_denoiser and config.model.compile != "off":
         message = f"model.compile {config.model.compile} {on}: sharded blocks can't be compiled; set it to off."
@@ -136,8 +136,8 @@ def sharding_problems(config: TrainConfig) -> Iterator[Problem]:
         yield Problem("optimizer.name", message)
     if config.optimizer.state_in_ram:
         path = "optimizer.state_in_ram"
-        message = f"{path} {on}: each GPU has a part of the state already; switch it off, or use ddp."
+        message = f"{path} {on}: each GPU has a part of the state already; turn it off, or use ddp."
         yield Problem(path, message, remedy=switch_off(path))
     if OPTIMIZERS[optimizer].shards and config.optimizer.stochastic_rounding:
-        message = f"optimizer.stochastic_rounding {on}: it needs whole weights; switch it off, or use ddp."
+        message = f"optimizer.stochastic_rounding {on}: it needs whole weights; turn it off, or use ddp."
         yield Problem("optimizer.stochastic_rounding", message)

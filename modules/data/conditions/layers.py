@@ -73,8 +73,8 @@ class _Layers(ConditionData[Layers]):
             sums = readers.map(lambda sample: _adds_up(dataset, sample), images)
             others = [dataset.paths[sample] for sample, adds_up in zip(images, sums, strict=True) if not adds_up]
         if others:
-            one = "image is not what its layers add up to from the bottom, _0, to the top"
-            several = "images are not what their layers add up to from the bottom, _0, to the top"
+            one = "image doesn't match its composited layers (_0 is the bottom)"
+            several = "images don't match their composited layers (_0 is the bottom)"
             yield finding_of("layers", "warning", one, several, others)
 
     def cached_pixels(self, dataset: Dataset, sample: int, pixels: float) -> float:

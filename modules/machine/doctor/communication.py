@@ -82,7 +82,7 @@ def _pairs(measured: Mapping[str, Any], hardware: Hardware) -> Iterator[tuple[st
 def _figure(speed: float, should: float | None) -> str:
     if should is None:
         return f"{speed:.2f} GB/s"
-    return f"{speed:.1f} of {should:.0f} GB/s ({100 * speed / should:.0f} %)"
+    return f"{speed:.1f} of {should:.0f} GB/s ({100 * speed / should:.0f}%)"
 
 
 def _remedy(backend: Backend) -> str:

@@ -229,7 +229,11 @@ def _cudnn_attention(here: Situation) -> str:
 
 def _checked_collectives(here: Situation) -> str:
     on = here.has_several_ranks and here.env.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"
-    return "TORCH_DISTRIBUTED_DEBUG is DETAIL: ranks compare notes before each exchange" if on else ""
+    return (
+        "TORCH_DISTRIBUTED_DEBUG is DETAIL: it adds a consistency check to every collective, which is slow"
+        if on
+        else ""
+    )
 
 
 def _crowded_cores(here: Situation) -> str:

@@ -47,7 +47,7 @@ class ConceptCard:
     @property
     def counts(self) -> str:
         """The content of the folder, in words."""
-        return "Looking at the images …" if self.found is None else self.found.counts
+        return "Reading the images…" if self.found is None else self.found.counts
 
     @property
     def balance(self) -> str:
@@ -57,8 +57,8 @@ class ConceptCard:
         if self.concept.validation:
             return "for validation only"
         if self.samples is None:
-            return "counting the samples of an epoch …"
-        role = " to keep what the model knows" if self.concept.regularisation else ""
+            return "counting the samples per epoch…"
+        role = ", regularization" if self.concept.regularisation else ""
         return f"{counted(round(self.samples), 'sample')} an epoch, {self.share:.0%}{role}"
 
 

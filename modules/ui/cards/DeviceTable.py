@@ -133,7 +133,7 @@ class DeviceTable(CardCanvas):
             2: gpu.name.removeprefix("NVIDIA ").removeprefix("GeForce "),
             4: f"{now}/{total} GiB",
             5: by,
-            6: "-" if used.utilisation is None else f"{used.utilisation} %",
+            6: "-" if used.utilisation is None else f"{used.utilisation}%",
             7: "-" if used.temperature_celsius is None else f"{used.temperature_celsius} °C",
             8: LINK_WORDS[worst_link(machine.links, gpu.index, ticked)],
         }

@@ -36,7 +36,7 @@ class MemoryFitRow(ctk.CTkFrame):
         self.menu = ctk.CTkOptionMenu(
             self, values=list(LABELS), width=MENU_WIDTH, height=22, font=font, dropdown_font=font, command=self._choose
         )
-        Tooltip(self.menu, app.theme, lambda: "No GPU found: the memory of the GPU that the settings are to fit.")
+        Tooltip(self.menu, app.theme, lambda: "No GPU found: choose the GPU memory to estimate for.")
         self.text = ctk.CTkLabel(self, text="", height=20, anchor="w", justify="left", font=font)
         self.text.grid(row=0, column=1, sticky="ew")
         wrap_to(parent, self.text, app.theme, taken=taken)

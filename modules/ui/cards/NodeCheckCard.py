@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 SHOW_SECONDS = 0.2  # between updates of the progress shown
 HINT = (
-    "Start the check in the window of every machine, or their commands, which begin with it: node 0 listens at the "
-    "port, the others come to it, and settings and versions are compared."
+    "Run the check on every machine, or start the commands, which run it first: node 0 listens on the port, the "
+    "others connect to it, and settings and versions are compared."
 )
 
 

@@ -102,7 +102,7 @@ def _line_of(row: RankRow, devices: DeviceModel) -> _Line:
     total = None if gpu is None else gpu.memory_bytes
     memory = "-" if in_use is None else f"{in_use / GIB:.1f}" + (f" / {total / GIB:.0f}" if total else "")
     share = min(1.0, in_use / total) if in_use is not None and total else None
-    utilization = "-" if used is None or used.utilisation is None else f"{used.utilisation} %"
+    utilization = "-" if used is None or used.utilisation is None else f"{used.utilisation}%"
     return _Line(str(row.rank), name, memory, share, utilization, *_state_of(row))
 
 

@@ -146,7 +146,7 @@ class RecentCard(Card):
         except UserError as error:
             self._refuse(error)
             return False
-        self.app.show_message(f"These are the settings of {folder.name}; Undo brings the earlier ones back.", "info")
+        self.app.show_message(f"Loaded the settings of {folder.name}. Undo restores the earlier ones.", "info")
         return True
 
     def _refuse(self, error: UserError) -> None:

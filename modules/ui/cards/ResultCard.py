@@ -114,7 +114,7 @@ class ResultCard(Card):
         except UserError as error:
             self.app.show_message(str(error), "error")
             return False
-        self.app.show_message(f"These are the settings of {folder.name}; Undo brings the earlier ones back.", "info")
+        self.app.show_message(f"Loaded the settings of {folder.name}. Undo restores the earlier ones.", "info")
         return True
 
     def _resume(self) -> None:

@@ -77,7 +77,7 @@ class ResumeCard(Card):
             text = f"Resume {name} from step {backup.step:,}, {describe_time(backup.time)}"
             self._button(text, self._resume).grid(row=MAX_RUNS, column=0, columnspan=2, sticky="w", pady=(6, 0))
         if not runs:
-            text = "No run yet beside the output folder. Start the training, and it will be listed here."
+            text = "No runs in the folder of the output folder yet. Runs that you start are listed here."
             self._label(text, 0, Theme.muted)
         for row, info in enumerate(runs):
             self._label(_describe(info), row, Theme.text)

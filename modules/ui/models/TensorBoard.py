@@ -15,7 +15,7 @@ from modules.machine.ChildProcess import ChildProcess
 
 START_SECONDS = 60.0
 SAID_LINES = 3
-STOPPED = "TensorBoard is no longer wanted: open it again."
+STOPPED = "TensorBoard was closed: open it again."
 
 
 class TensorBoard:
@@ -76,7 +76,7 @@ class TensorBoard:
                     self._end()
                     said.seek(0)
                     lines = said.read().decode("utf-8", "replace").strip().splitlines()[-SAID_LINES:]
-                    raise UserError(f"TensorBoard did not start ({' '.join(lines) or 'it said nothing'}).")
+                    raise UserError(f"TensorBoard failed to start ({' '.join(lines) or 'no output'}).")
                 time.sleep(0.1)
         return f"http://127.0.0.1:{port}/"
 

@@ -34,7 +34,7 @@ def examine_base(base: str) -> tuple[str, bool]:
         return f"model.base {base!r} can't be read: {error.strerror}; choose another.", True
     if is_on_hub(base):
         return "A model of the Hugging Face Hub.", False
-    return f"model.base {base!r} is no folder, no file and no name on the Hub: choose another.", True
+    return f"model.base {base!r} isn't a folder, a file or a model on the Hub: choose another.", True
 
 
 def is_on_hub(base: str) -> bool:

@@ -73,7 +73,7 @@ def timestep_bars(config: TrainConfig, schedule: Schedule | None) -> Bars | None
     notes = [f"Half of the samples have timesteps above {middle}."]
     if has_both:
         share = sum(t >= boundary for t in draws) / NUM_DRAWS
-        notes.append(f"The expert for high noise has those from {1000 * boundary:g} on, {100 * share:.0f} %.")
+        notes.append(f"The expert for high noise has those from {1000 * boundary:g} on, {100 * share:.0f}%.")
     if schedule is None and _asks_base(config.diffusion, family) and family.objective == "flow":
         notes.append("Without the base model's own shift, which only a diffusers folder tells before the start.")
     elif isinstance(distribution.shift, ResolutionShift):

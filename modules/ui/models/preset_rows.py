@@ -23,7 +23,7 @@ from modules.config.presets import (
 from modules.machine.devices import Gpu
 from modules.machine.memory_estimate import GIB, estimate_memory
 
-COLUMNS = {"Preset or file": 190, "What it is for": 420, "Memory": 80, "A step": 90, "Learning rate": 115}
+COLUMNS = {"Preset or file": 190, "What it is for": 420, "Memory": 80, "Global batch": 100, "Learning rate": 115}
 """Title -> width in pixels."""
 
 
@@ -50,7 +50,7 @@ def _row(name: str, description: str, memory: int | None, num_gpus: int) -> tupl
         return f"preset:{name}", (name, description, "", "", "")
     if num_gpus > 1 and num_gpus not in gpu_counts(name):
         num_gpus = 1
-        description = description.replace(";", ", on one of these GPUs;", 1)
+        description = description.replace(";", ", on a single GPU;", 1)
     variant = variant_name(name, memory, num_gpus)
     if memory is not None and (reason := why_not_offered(name, memory)):
         return f"preset:{variant}", (variant, reason, "too little", "", "")

@@ -135,8 +135,8 @@ def wait_advice(ranks: Sequence[RankRow]) -> str:
 
 
 def percent(share: float) -> str:
-    """Such as "12 %"."""
-    return f"{share:.0%}".replace("%", " %")
+    """Such as "12%"."""
+    return f"{share:.0%}"
 
 
 def _slowest(ranks: Sequence[RankRow]) -> list[str]:

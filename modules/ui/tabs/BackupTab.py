@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SCHEDULE = CardSpec("Schedule", ("backup.every", "backup.unit", "backup.keep", "backup.at_end"), all_importances=True)
 SIDE_WIDTH = 400
 LOOK_SECONDS = 2.0
-COLUMNS = (("step", "Step", 90), ("time", "Made", 130), ("size", "Size", 90), ("state", "State", 260))
+COLUMNS = (("step", "Step", 90), ("time", "Created", 130), ("size", "Size", 90), ("state", "State", 260))
 CHECKING, COMPLETE = "checking…", "complete"
 
 

@@ -337,14 +337,14 @@ class DatasetTab(ctk.CTkFrame):
         bar.grid(row=0, column=0, sticky="ew", padx=8, pady=8)
         font = self.app.theme.font()
         actions = (
-            ("Add folder …", self.add_folder, False),
-            ("Edit …", lambda: self.edit(self._chosen()), True),
+            ("Add folder…", self.add_folder, False),
+            ("Edit…", lambda: self.edit(self._chosen()), True),
             ("Duplicate", lambda: self.duplicate(self._chosen()), True),
             ("Remove", lambda: self.remove(self._chosen()), True),
             ("Move up", lambda: self.move(self._chosen(), -1), True),
             ("Move down", lambda: self.move(self._chosen(), 1), True),
             ("Refresh", self.refresh, False),
-            ("Check data …", self.check_data, False),
+            ("Check data…", self.check_data, False),
         )
         made: list[ctk.CTkBaseClass] = []
         for text, command, needs_choice in actions:

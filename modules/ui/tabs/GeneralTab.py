@@ -21,7 +21,7 @@ CARDS = (
     CardSpec("Run", ("workspace_dir", "cache_dir", "output.name", "seed", "keep_awake")),
     CardSpec("Logging", LOGGERS),
 )
-SCALES = ("Match screen", "80 %", "90 %", "100 %", "110 %", "125 %", "150 %", "175 %", "200 %")
+SCALES = ("Match system", "80%", "90%", "100%", "110%", "125%", "150%", "175%", "200%")
 
 
 class GeneralTab(ctk.CTkFrame):
@@ -61,10 +61,10 @@ class LookCard(ctk.CTkFrame):
         self.app.theme.set_appearance(label.lower())
 
     def _set_scale(self, label: str) -> None:
-        scale = None if label == SCALES[0] else int(label.removesuffix(" %")) / 100
+        scale = None if label == SCALES[0] else int(label.removesuffix("%")) / 100
         self.app.preferences.scale = scale
         self.app.after_idle(lambda: self.app.theme.set_scale(scale))  # after the menu in use has been redrawn
 
 
 def _scale_text(scale: float | None) -> str:
-    return SCALES[0] if scale is None else f"{round(min(max(scale, MIN_SCALE), MAX_SCALE) * 100)} %"
+    return SCALES[0] if scale is None else f"{round(min(max(scale, MIN_SCALE), MAX_SCALE) * 100)}%"

@@ -199,12 +199,12 @@ class MultiGpuTab(ctk.CTkFrame):
         if len(commands) > 1:
             note = f"For machine {config.node_rank} of {len(commands)}, counted from 0. Several machines… shows all."
         else:
-            note = "Copy and Save also write the settings of this moment, which the command reads."
+            note = "Copy and Save also save the current settings, which the command uses."
         self.command_card.show(config, commands, places, note)
 
     def _launch_text(self, config: TrainConfig) -> str:
         starter = "torchrun" if uses_torchrun(config) else "Chorus itself"
-        lines = [f"Start in this window spawns the processes; a command starts them with {starter}."]
+        lines = [f"Started from this window: spawn. Started by the command below: {starter}."]
         if strategy := self.devices.strategy_text(config):
             lines.append(strategy)
         if config.distributed_backend == "auto" and self.devices.machine is not None:

@@ -97,13 +97,13 @@ class ToolsTab(ctk.CTkFrame):
         curves = self._add_card(0, "Curves", "Loss, learning rate and speed of this run in the browser.")
         (self._open,) = curves.add_buttons(2, ("Open TensorBoard", self.open_tensorboard))
         yield
-        data = self._add_card(1, "Data", "Missing captions, damaged, tiny and doubled images, empty buckets.")
+        data = self._add_card(1, "Data", "Missing captions, damaged, tiny and duplicate images, empty buckets.")
         data.add_buttons(2, ("Check data", self.check_data))
         yield
         machine = self._add_card(2, "Machine", "Whether PyTorch, GPUs, links, disks and network are fit to train.")
         machine.add_buttons(2, ("Doctor", self.open_doctor))
         yield
-        report = self._add_card(3, "Report", "Why a run has ended, without names and secrets, to be passed on.")
+        report = self._add_card(3, "Report", "Why a run ended, with names and secrets removed, ready to share.")
         (self._report,) = report.add_buttons(2, ("Crash report", self.show_report))
         self._unsubscribe = self.app.run.subscribe(self._on_run)
         self._on_run(self.app.run.state)

@@ -26,7 +26,13 @@ PATH = "sampling.samples"
 SIZES = {  # what sizes that samples don't have follow
     "data.resolution", "data.bucketing", "data.width", "data.height", "data.frames", "family",
 }  # fmt: skip
-COLUMNS = {"on": ("", 32), "prompt": ("Prompt", 120), "seed": ("Seed", 56), "size": ("Size", 108), "count": ("No.", 44)}
+COLUMNS = {
+    "on": ("", 32),
+    "prompt": ("Prompt", 120),
+    "seed": ("Seed", 56),
+    "size": ("Size", 108),
+    "count": ("Images", 56),
+}
 NUM_ROWS = 8
 
 

@@ -80,7 +80,7 @@ class BaseModelWindow(ctk.CTkToplevel):
         if not text:
             self._show_known()
             return
-        self._tell(f"Searching the Hub for {text} …")
+        self._tell(f"Searching the Hub for {text}…")
 
         def show(found: list[dict[str, Any]]) -> None:
             rows = [(one["name"], _where(one), "", one["license"]) for one in found]
@@ -100,7 +100,7 @@ class BaseModelWindow(ctk.CTkToplevel):
         self._download.configure(text="Cancel")
         self.bar.set(0)
         self.bar.grid()
-        self._tell(f"Downloading {name} …")
+        self._tell(f"Downloading {name}…")
         progress: dict[str, int] = {}  # written by the thread, read by the window
         stop = self.app.every(0.5, lambda: self._show_progress(script, name, progress))
 
@@ -180,7 +180,7 @@ class BaseModelWindow(ctk.CTkToplevel):
         if name in self._facts:
             self._show_facts(self._facts[name])
             return
-        self._tell(f"Asking the Hub about {name} …")
+        self._tell(f"Looking up {name} on the Hub…")
 
         def show(answer: dict[str, Any]) -> None:
             self._facts[name] = read_facts(answer)

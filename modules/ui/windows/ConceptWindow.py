@@ -149,7 +149,7 @@ class ConceptWindow(ctk.CTkToplevel):
             delay = 0 if self._scan_key is None else TYPING_MS
             self._cancel_scan()
             self._scan_key = scan_key(concept, outputs, rule)
-            self._state.configure(text="Looking at the images …")
+            self._state.configure(text="Reading the images…")
             self._scan_job = self.after(delay, lambda: self._scan(concept, number, outputs, rule))
         self._cancel_preview()
         self._preview_job = self.after(PREVIEW_DELAY_MS, self._make_preview)

@@ -18,7 +18,7 @@ class CrashReportWindow(TextWindow):
     """The report of the run in `folder`, without names, addresses and secrets, so that it can be passed on."""
 
     def __init__(self, app: App, folder: Path):
-        super().__init__(app, "Crash report", "Reading what the run has left …", "", size="860x600")
+        super().__init__(app, "Crash report", "Reading the run's records…", "", size="860x600")
         self.add_button("Copy", self.copy)
         self.add_button("Close", self.destroy, is_main=True)
         app.in_background(lambda: read_report(folder), self._show, self._fail)

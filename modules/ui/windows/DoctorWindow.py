@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from modules.ui.App import App
 
 COLOURS = {"warning": Theme.warning, "fails": Theme.error}
-HINT = "Looking at packages, GPUs, disks and the network, and measuring how fast ranks exchange gradients …"
+HINT = "Checking packages, GPUs, disks and the network, and measuring how fast ranks exchange gradients…"
 
 
 class DoctorWindow(TextWindow):

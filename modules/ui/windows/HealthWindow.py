@@ -68,7 +68,7 @@ class HealthWindow(ctk.CTkToplevel):
         shape = self.app.devices.shape(config)
         num_ranks = shape.num_ranks if shape else 1  # unknown while the GPUs are unknown or can't train these settings
         self._check = check = DataCheck(config, num_ranks, bool(self._decode.get()))
-        self._state.configure(text="Looking at the images and captions …")
+        self._state.configure(text="Checking the images and captions…")
         self._button.configure(text="Cancel")
         self.app.in_background(
             check.run, lambda report: self._show(check, report), lambda error: self._tell_failure(check, error)
@@ -93,7 +93,7 @@ class HealthWindow(ctk.CTkToplevel):
         found = len(report.findings)
         verdict = f"{counted(found, 'thing')} found" if found else "nothing unusual"
         if not report.can_train:
-            verdict = "the training could not start"
+            verdict = "training can't start"
         self._end_check(f"{counted(report.num_pictures, 'image')}: {verdict}.")
         self.tree.delete(*self.tree.get_children())
         for number, finding in enumerate(report.findings):

@@ -47,9 +47,9 @@ class PresetWindow(TableWindow):
         current = f"preset:{settings.preset_name}" if settings.is_preset else f"file:{settings.source_file}"
         size, min_size, lasting = "960x480", (640, 320), (show_changes,)
         super().__init__(app, "Start from", COLUMNS, (), actions, False, size, min_size, current, lasting)
-        memory_help = "Memory of each GPU. What a preset needs is estimated: the most in training, caching or sampling."
+        memory_help = "Memory of each GPU. A preset's need is its estimated peak over training, caching and sampling."
         self.memory = self._add_menu(1, MEMORY_CHOICES, self._memory, memory_help)
-        gpus_help = "How many GPUs train together: what that makes of a step and of the learning rate is in the list."
+        gpus_help = "Number of GPUs that train together. The list shows the resulting batch size and learning rate."
         self.num_gpus = self._add_menu(2, GPU_CHOICES, self._num_gpus, gpus_help)
         self.detail = ctk.CTkLabel(self, text="", font=app.theme.font(), height=38, justify="left", anchor="nw")
         self.detail.grid(row=2, column=0, columnspan=GRID_COLUMNS, sticky="ew", padx=18, pady=(8, 0))
