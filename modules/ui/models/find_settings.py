@@ -116,9 +116,9 @@ def _by_path(index: _Index, ranks: Mapping[int, tuple[int, ...]]) -> dict[str, _
 
 @lru_cache(maxsize=1)
 def _index() -> _Index:
-    names, labels = foreign_names(), window_labels()
+    foreign, labels = foreign_names(), window_labels()
     infos = (info for path, info in settings_by_path().items() if path != "config_version")
-    settings = tuple(SearchedSetting(info, (*names.get(info.path, ()), *labels.get(info.path, ()))) for info in infos)
+    settings = tuple(SearchedSetting(info, (*foreign.get(info.path, ()), *labels.get(info.path, ()))) for info in infos)
     names = _numbers((*setting.names, *setting.names_in_one_word) for setting in settings)
     choices = _numbers(setting.choices for setting in settings)
     frequency = {word: len(names.get(word, ())) + len(choices.get(word, ())) for word in names | choices}
