@@ -22,6 +22,8 @@ from tests.support.waiting import PATIENCE_SECONDS
 
 WATCHED = Path(__file__).with_name("watched_window.py")
 BLINK_SECONDS = 0.15
+REST_SECONDS = 1.0  # between looks at what takes long: each takes the window 20 ms of processor time
+PATIENT_AFTER_SECONDS = 3.0
 # In a process of its own: Tk never lets go of a display, and ends its process when one is gone.
 CLIPBOARD = """
 import contextlib, tkinter
@@ -114,10 +116,11 @@ class Person:
 
     def wait(self, condition: Callable[[dict[str, Any]], Any], seconds: float = PATIENCE_SECONDS) -> dict[str, Any]:
         """Look until the condition holds for what is seen; returns that."""
-        end = time.monotonic() + seconds
+        begin = time.monotonic()
         while not condition(seen := self.see()):
-            assert time.monotonic() < end, f"not seen in {seconds} s, but {describe(seen)}"
-            time.sleep(BLINK_SECONDS)
+            waited = time.monotonic() - begin
+            assert waited < seconds, f"not seen in {seconds} s, but {describe(seen)}"
+            time.sleep(BLINK_SECONDS if waited < PATIENT_AFTER_SECONDS else REST_SECONDS)
         return seen
 
     def wait_for(self, text: str, seconds: float = PATIENCE_SECONDS) -> dict[str, Any]:
