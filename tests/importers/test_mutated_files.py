@@ -1,5 +1,6 @@
 """A damaged file of another program gives settings or one clear message, never a traceback."""
 
+import copy
 import json
 import random
 from contextlib import suppress
@@ -63,6 +64,45 @@ KOHYA_SS = json.dumps(
     }
 )  # fmt: skip
 PROMPTS = "a cat --n bad --w 768 --h 512 --d 7 --l 6.5 --s 20\na dog\n"
+AI_TOOLKIT = json.dumps(
+    {
+        "job": "extension",
+        "config": {
+            "name": "cats",
+            "process": [
+                {
+                    "type": "diffusion_trainer",
+                    "training_folder": "output/[name]",
+                    "trigger_word": "sks",
+                    "network": {
+                        "type": "lokr",
+                        "linear": 16,
+                        "conv": 8,
+                        "network_kwargs": {"ignore_if_contains": ["a"]},
+                    },
+                    "save": {"dtype": "bf16", "save_every": 250, "save_format": "diffusers"},
+                    "datasets": [
+                        {"folder_path": "C:\\cats", "resolution": [512, 768], "control_path": ["/a"], "num_frames": 5},
+                        {"folder_path": "/b", "is_reg": True, "mask_path": "/masks", "mask_min_value": 0.1},
+                    ],
+                    "train": {
+                        "steps": 3000,
+                        "gradient_accumulation_steps": 2,
+                        "optimizer": "prodigy",
+                        "optimizer_params": {"weight_decay": 1e-4, "betas": [0.9, 0.99]},
+                        "lr_scheduler": "cosine_with_restarts",
+                        "lr_scheduler_params": {"eta_min": 1e-6, "T_0": 500},
+                        "timestep_type": "shift",
+                        "lr": "1e-4",
+                        "ema_config": {"use_ema": True},
+                    },
+                    "model": {"name_or_path": "a/b", "quantize": True, "qtype": "uint4|a", "model_kwargs": {"a": 1}},
+                    "sample": {"walk_seed": True, "samples": [{"prompt": "a [trigger] --w 64", "seed": 3, "neg": ""}]},
+                }
+            ],
+        },
+    }
+)
 EXAMPLES = {
     "settings.json": ONETRAINER,
     "train.sh": COMMAND,
@@ -71,6 +111,8 @@ EXAMPLES = {
     "config.toml": ARGUMENTS,
     "prompts.txt": PROMPTS,
     "window.json": KOHYA_SS,
+    "job.json": AI_TOOLKIT,
+    "job.yaml": AI_TOOLKIT,
 }
 ODD = [
     None, True, -1, 0, 1e400, "", "nan", "-inf", "\udc80", [], {}, [{}], [[1]], "x" * 200, 10**30, 0.5, "0x10", [None],
@@ -106,7 +148,7 @@ def replace_value(content: object, draw: random.Random) -> None:
         if draw.random() < 0.2:
             del place[key]
         else:
-            place[key] = draw.choice(ODD)
+            place[key] = copy.deepcopy(draw.choice(ODD))  # a later replacement may change it
         return
 
 
