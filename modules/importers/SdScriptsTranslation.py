@@ -6,7 +6,7 @@ from typing import Any
 
 from modules.config.families import load_families
 from modules.config.methods import METHODS
-from modules.config.other_programs import ForeignSetting, load_program
+from modules.config.other_programs import ForeignSetting, Program, load_program
 from modules.importers.Translation import Translation
 
 
@@ -24,14 +24,19 @@ class SdScriptsTranslation(Translation):
         folder: Path,
         defaults: Mapping[str, Any] | None = None,
         labels: Mapping[str, str] | None = None,
+        program: Program | None = None,
     ):
-        program = load_program("sd_scripts")
+        program = program or load_program("sd_scripts")
         of_script = program.facts["script_defaults"].get(script.partition("_")[0], {})
         super().__init__(program, given, {**of_script, **(defaults or {})}, labels)
         self.defaults = dict(defaults or {})
         self.script = script
         self.folder = folder
-        method, family = program.facts["scripts"][script]
+        self._choose()
+
+    def _choose(self) -> None:
+        """Find out method and family."""
+        method, family = self.program.facts["scripts"][self.script]
         self.method = METHODS[method]
         self.family = load_families()[family]
 

@@ -93,7 +93,7 @@ class Translation:
         self._note_unused()
         for name, value in self.given.items():
             if name not in self.program.settings:
-                self._note_unknown(name, value)
+                self.note_unknown(name, value)
         return self.result
 
     def choice(self, name: str) -> Any:
@@ -144,7 +144,8 @@ class Translation:
         for reason, names in reasons.items():
             self.leave(reason, *names)
 
-    def _note_unknown(self, name: str, value: Any) -> None:
+    def note_unknown(self, name: str, value: Any) -> None:
+        """Note a setting that the table lacks."""
         if name.rpartition(".")[2] == "__version":
             return
         if is_secret(name, value):

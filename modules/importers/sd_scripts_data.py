@@ -80,6 +80,7 @@ LOST = {
     "custom_attributes": "Chorus has nothing like it",
 }
 COLOR_AUGMENTATION = 0.05
+SAMPLE = {"width": 512, "height": 512, "steps": 30, "guidance": 7.5}  # of prompts without options
 _FOLDER = re.compile(r"(\d+)_(.*)", re.DOTALL)
 _FROM_ARGUMENTS = {"batch_size": "train_batch_size", "num_repeats": "dataset_repeats"}
 
@@ -179,7 +180,7 @@ def take_prompts(t: SdScriptsTranslation, text: str) -> None:
     for number, line in enumerate(lines):
         prompt, *options = line.split(" --")
         path, name = f"sampling.samples.{number}", f"prompt {number + 1}"
-        values: dict[str, Any] = {"prompt": prompt, "width": 512, "height": 512, "steps": 30, "guidance": 7.5}
+        values: dict[str, Any] = {"prompt": prompt, **(t.program.facts.get("sample_defaults") or SAMPLE)}
         for option in options:
             key, _, value = option.strip().partition(" ")
             try:

@@ -63,6 +63,23 @@ KOHYA_SS = json.dumps(
         "train_data_dir": "nowhere", "image_folder": "D:\\a", "num_processes": 2, "template": "caption",
     }
 )  # fmt: skip
+MUSUBI = """accelerate launch --mixed_precision bf16 wan_train_network.py --task t2v-A14B --dit low.safetensors \\
+  --dit_high_noise high.safetensors --t5 t5.pth --network_module networks.lora_wan --network_args "a=[1]" b=2 \\
+  --timestep_sampling logsnr --logit_mean 1 --lr_scheduler rex --optimizer_args "betas=0.9,0.99" --save_state \\
+  --save_every_n_steps 10 --save_last_n_steps 30 --blocks_to_swap 10 --lr_warmup_steps 0.1 --dataset_config no.toml
+"""
+MUSUBI_DATA = """[general]
+resolution = [960, 544]
+enable_bucket = true
+[[datasets]]
+video_directory = 'C:\\v'
+target_frames = [1, 25]
+frame_extraction = "uniform"
+num_repeats = 2
+[[datasets]]
+image_jsonl_file = "/a/b.jsonl"
+control_resolution = 512
+"""
 PROMPTS = "a cat --n bad --w 768 --h 512 --d 7 --l 6.5 --s 20\na dog\n"
 AI_TOOLKIT = json.dumps(
     {
@@ -113,6 +130,8 @@ EXAMPLES = {
     "window.json": KOHYA_SS,
     "job.json": AI_TOOLKIT,
     "job.yaml": AI_TOOLKIT,
+    "musubi.sh": MUSUBI,
+    "videos.toml": MUSUBI_DATA,
 }
 ODD = [
     None, True, -1, 0, 1e400, "", "nan", "-inf", "\udc80", [], {}, [{}], [[1]], "x" * 200, 10**30, 0.5, "0x10", [None],
