@@ -265,8 +265,9 @@ class TrainingLoop:
         totals, names = self._accumulate(step, losses.append)
         divisor = self._gradient_divisor(totals)
         skipped = is_not_finite(totals[LOSS])
+        dividing: AbstractContextManager = nullcontext()
         if self._divides_gradients(self.optimizer):
-            self._divide_in_kernel(self.optimizer, divisor, skipped)
+            dividing = self._dividing_in_kernel(self.optimizer, divisor, skipped)
         elif skipped.item():
             losses.clear()
 
@@ -275,7 +276,7 @@ class TrainingLoop:
                 self._divide([param.grad], divisor)
             return self.optimizer.step_alone(self.step, param)
 
-        with self._fused.updating(update):
+        with dividing, self._fused.updating(update):
             for loss in [sum(losses[1:], losses[0])] if losses else []:
                 loss.backward()
         norm = self._fused.gradient_norm() if losses else totals[LOSS]
@@ -349,8 +350,8 @@ class TrainingLoop:
         if max_norm:
             divisor = divisor * ((norm + 1e-6) / max_norm).clamp(min=1.0)
         if self._divides_gradients(optimizer):
-            self._divide_in_kernel(optimizer, divisor, skipped)
-            optimizer.step(self.step)
+            with self._dividing_in_kernel(optimizer, divisor, skipped):
+                optimizer.step(self.step)
         elif not skipped.item():  # a sync, but non-fused optimizers make several anyway
             self._divide(gradients, divisor)
             optimizer.step(self.step)
@@ -358,12 +359,17 @@ class TrainingLoop:
     def _divides_gradients(self, optimizer: LoopOptimizer) -> bool:
         return optimizer.supports_grad_scale and not self._has_float64
 
-    def _divide_in_kernel(self, optimizer: LoopOptimizer, divisor: Tensor, skipped: Tensor) -> None:
+    @contextmanager
+    def _dividing_in_kernel(self, optimizer: LoopOptimizer, divisor: Tensor, skipped: Tensor) -> Iterator[None]:
         # Fused optimizers divide by grad_scale and honor found_inf inside their kernel (torch.amp.GradScaler passes
         # them the same way). This saves a pass over the gradients, and the sync to decide whether to skip.
         fused: Any = optimizer.torch  # torch declares neither attribute
         fused.grad_scale = divisor.float()
         fused.found_inf = skipped.float()
+        try:
+            yield
+        finally:  # a program may step its optimizer itself later
+            del fused.grad_scale, fused.found_inf
 
     def _divide(self, gradients: list[Tensor], divisor: Tensor) -> None:
         factor = divisor.reciprocal()

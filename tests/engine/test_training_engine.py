@@ -219,6 +219,19 @@ def test_only_the_parameters_of_the_optimizer_count_for_clipping_and_skipping(fu
     assert same(frozen, head)
 
 
+def test_a_fused_optimizer_is_the_programs_own_again_after_the_training(make_engine):
+    """PyTorch's kernel reads the divisor of the gradients from attributes of the optimizer."""
+    engine = make_engine(nn.Linear(4, 2))  # in float64, the loop divides itself
+    optimizer = torch.optim.SGD(engine.model.parameters(), lr=1.0, fused=True)
+    data = [(inputs.float(), target) for inputs, target in DataLoader(points(), batch_size=16)]
+    engine.train(data, criterion=nn.CrossEntropyLoss(), optimizer=optimizer, num_epochs=1, clip_grad_norm=1e-3)
+    before = weights(engine)
+    for parameter in engine.model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    torch.testing.assert_close(before - weights(engine), torch.ones(10, dtype=torch.float64), atol=1e-5, rtol=0)
+
+
 class Norms(TrainCallbacks):
     def __init__(self):
         self.values = []
