@@ -18,6 +18,7 @@ import pytest
 from setuptools.errors import SetupError
 
 from scripts.build_wheel import DOCS, RESOURCES, SCRIPTS, renamed, shipped_files
+from tests.support.small_demo import shrink_demo
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 300
@@ -63,6 +64,7 @@ class Installed:
             shutil.copytree(ROOT / name, self.source / name, ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("pyproject.toml", "requirements.txt", "README.md", "LICENSE"):
             shutil.copy(ROOT / name, self.source / name)
+        shrink_demo(self.source)
 
     def run(self, program: str, *arguments: str, code: int = 0, **variables: str) -> str:
         """The output of a program of the environment, which ends with the exit code `code`."""
