@@ -96,8 +96,8 @@ differs from them [by a few percent](memory.md). `python scripts/memory.py sdxl-
 
 A preset is offered for a size if on one GPU and on several the sum stays 5 % and at least 1 GiB below it, which is for
 the system.
-**Samples may need more** than the training, above all that of a LoRA in small batches: a preset makes smaller ones
-where they would not fit otherwise. If yours don't fit, a run says so and goes on without them; lower
+**Samples may need more memory** than training, above all than a LoRA in small batches: presets make them smaller where
+they would not fit otherwise. If yours don't fit, the run says so and continues without them; lower
 `sampling.batch_size` first, then their width and height.
 
 All presets but those of autoencoders make two samples every 250 steps and at the end, at the size they train at. Their
@@ -106,8 +106,8 @@ prompts are the first two captions of your images that differ; without captions,
 BY_MEMORY = """\
 ## By memory
 
-A size never changes how many images make a step, nor the learning rate: in less memory a step is computed in more
-parts (micro-batch x accumulation), or its activations a second time in place of being kept (gradient checkpointing).
+Presets keep the batch size and the learning rate for every memory size. On smaller GPUs, a step is computed in more
+parts (gradient accumulation), or activations are recomputed instead of stored (gradient checkpointing).
 The step of a [fused backward pass](memory.md#full-fine-tunes), which full fine-tunes of the largest models need, has
 only one part: in less memory, activations wait in system memory ("offloaded").
 Where that is not enough, LoRAs and embeddings train on a quantized model, which hardly changes the result

@@ -45,7 +45,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--preset", metavar="NAME", default="", help="preset to lay under the settings")
     parser.add_argument("--nodes", metavar="N", default="1", help="machines (1)")
     parser.add_argument("--gpus-per-node", metavar="[KIND:]N", required=True, help="GPUs of each, as in 8 or a100:8")
-    parser.add_argument("--time", metavar="TIME", required=True, help="of one turn, as in 12:00:00 or 2-12")
+    parser.add_argument("--time", metavar="TIME", required=True, help="time limit per job, as in 12:00:00 or 2-12")
     parser.add_argument("--partition", metavar="NAME", default="", help="the queue; the cluster's default one")
     parser.add_argument("--account", metavar="NAME", default="", help="who pays")
     parser.add_argument("--qos", metavar="NAME", default="", help="quality of service")
