@@ -78,7 +78,7 @@ def resume_advice(folder: RunFolder) -> str:
     """What to do once the cause of a failure is fixed, as the end of a sentence. Names a backup only if it exists."""
     backup = newest_usable(folder)
     if backup is None:
-        return "start again: there is no backup to resume from"
+        return "start again; there is no backup to resume from"
     return f"resume from the backup of step {backup.step}"
 
 

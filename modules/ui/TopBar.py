@@ -130,7 +130,7 @@ class TopBar(ctk.CTkFrame):
             return
         if kept:
             parts = ", ".join(settings_by_path()[path].kept_as for path in kept)
-            self.app.show_message(f"Kept your {parts}. Undo restores everything else.", "info")
+            self.app.show_message(f"Kept your {parts}. Undo reverts the rest.", "info")
 
     def _compare(self, names: list[str], opener: PresetWindow) -> None:
         """Open the list of changes that a preset or file would make."""

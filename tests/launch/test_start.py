@@ -128,7 +128,7 @@ def test_one_of_several_machines_leaves_the_run_folder_to_the_first(config, tmp_
 def test_a_logger_that_can_not_work_is_refused_only_on_the_machine_that_logs(config, monkeypatch):
     monkeypatch.setattr("modules.loggers.access.find_spec", lambda name: None)
     config.mlflow.enabled, config.enable_multi_gpu, config.num_nodes, config.node_rank = True, True, 2, 0
-    with pytest.raises(UserError, match="mlflow is not installed here; run `pip install mlflow`, or switch it off"):
+    with pytest.raises(UserError, match="mlflow is not installed here; run `pip install mlflow`, or turn it off"):
         check_plan(plan_launch(config, {}, Machine()))
     config.node_rank = 1
     with pytest.raises(UserError, match=r"model\.base is empty"):

@@ -230,7 +230,7 @@ def check_remedies(config: TrainConfig, facts: StartFacts) -> None:
 def test_fewer_samples_than_a_step_and_a_batch_that_grew_are_said():
     config = multi_gpu(world_size=6, batch_size=4, gradient_accumulation_steps=2, lr_scaling="none")
     text = messages(problems_of(config, [], num_samples=40))
-    assert "40 samples < 48 per step: every step is a whole epoch" in text
+    assert "40 samples < 48 per step: each step is a whole epoch" in text
     assert "grew 6x and lr_scaling is none" in text
 
 

@@ -321,8 +321,8 @@ def measured(devices, speeds, of_all=1.0, backend="nccl", failed=None):
 def test_speeds_stand_beside_what_the_links_should_give(hardware):
     run = child(0, "noise\n" + measured([0, 1, 2], [80.0, 25.0, 24.0], 22.0))
     result = check_communication(hardware.choose([0, 1, 2]), 3, "auto", run)
-    assert (result.state, result.text) == ("ok", "3 GPUs by nccl: 22.0 of 32 GB/s (70 %)")
-    assert result.details[0] == "GPUs 0-1: 80.0 of 100 GB/s (80 %)"
+    assert (result.state, result.text) == ("ok", "3 GPUs by nccl: 22.0 of 32 GB/s (70%)")
+    assert result.details[0] == "GPUs 0-1: 80.0 of 100 GB/s (80%)"
     assert result.values["expected_gb_per_s"] == pytest.approx([100, 31.504, 31.504])
     assert "--devices=0,1,2" in run.command
 

@@ -116,7 +116,7 @@ def test_ctrl_c_after_the_questions_stops_saves_and_leaves_no_process(chorus, en
             ("Settings: .*: ", "demo"),
             ("Processes: .*: ", "2"),
             ("Backend: .*: ", "gloo"),
-            ("share of the pictures.*: ", ""),
+            ("share of the images.*: ", ""),
             ("Launcher: .*: ", "spawn"),
         ):
             child.expect(prompt)

@@ -483,7 +483,7 @@ def test_another_program_can_answer_every_question_and_wrong_answers_are_asked_a
         ("write yes or no.*share of the images.*: ", "no"),
         ("Launcher: .*: ", "mpirun"),
         ("write spawn or torchrun.*Launcher: .*: ", "spawn"),
-        ("sd15-lora-24gb-x2 is made for these GPUs: take it.*: ", "perhaps"),
+        ("sd15-lora-24gb-x2 matches these GPUs: use it.*: ", "perhaps"),
         ("write yes or no.*take it.*: ", "yes"),
     )
     assert trained == [
@@ -510,7 +510,7 @@ def test_the_next_start_offers_the_answers_again_and_goes_on_where_that_is_wante
         ("Backend: .*: ", "gloo"),
         ("share of the images.*: ", "no"),
         ("Launcher: .*: ", "torchrun"),
-        ("sd15-lora-24gb-x8 is made for these GPUs: take it.*: ", "no"),
+        ("sd15-lora-24gb-x8 matches these GPUs: use it.*: ", "no"),
     )
     chosen = [f"--set=workspace_dir={tmp_path / 'first'}", f"--set=concepts.0.path={tmp_path / 'cats'}"]
     devices = ["--multi_gpu", "--backend=gloo", "--single_gpu_data_loading"]

@@ -414,5 +414,5 @@ def test_ranks_that_can_not_join_leave_one_device_to_train_alone_and_say_so(open
     assert run.wait() == [0], run.output
     assert run.record()["status"] == "finished"
     assert len(run.losses()) == STEPS
-    alone = "One device trains alone instead, with 4 samples per step instead of 8 and learning rate 1e-3 in place of "
+    alone = "One device trains alone instead, with 4 samples per step instead of 8 and learning rate 1e-3 instead of "
     assert alone + "1.414e-3." in run.output

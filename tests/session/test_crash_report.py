@@ -24,7 +24,7 @@ def test_what_to_do_names_the_backup_that_a_resume_goes_on_from(folder, record):
 
 @pytest.mark.parametrize("record", [*({"kind": kind} for kind in KINDS), {"text": "CUDA out of memory"}])
 def test_what_to_do_names_no_backup_where_there_is_none(folder, record):
-    assert "tart again: there is no backup to resume from" in suggestion(record, folder)
+    assert "tart again; there is no backup to resume from" in suggestion(record, folder)
 
 
 def test_a_mistake_in_the_settings_is_changed_before_the_run_starts_again(folder):

@@ -301,7 +301,7 @@ def test_a_model_that_fits_nowhere_is_an_error_that_names_every_folder(
     for parent in (tmp_path / "spare", tmp_path / "tmp"):
         assert f"{parent}: only 2 MB free" in str(error.value)
         assert os.listdir(parent) == []
-    assert str(error.value).endswith("free some space, then start again: there is no backup to resume from.")
+    assert str(error.value).endswith("free some space, then start again; there is no backup to resume from.")
     assert "nor anywhere else" in told.warnings[0]
 
 
@@ -329,7 +329,7 @@ def test_an_error_that_disk_space_would_not_fix_is_raised_at_once(disks, make_sa
     def write(destination):
         return [], WeightsError("The layer 'x' has no name; save in diffusers' format instead.")
 
-    with pytest.raises(TrainingError, match=r"has no name.*instead: start again, for there is no backup"):
+    with pytest.raises(TrainingError, match=r"has no name.*instead: start again; there is no backup"):
         make_saver().save(FinalSave("model", folder.models_dir, 1, write, print))
 
 

@@ -79,7 +79,7 @@ def test_the_ranks_in_a_line():
     rows = [RankRow(rank, state="training", steps_per_second=2.0) for rank in range(3)]
     assert describe_ranks(rows) == "3 of 3 alive"
     slow, killed = replace(rows[1], steps_per_second=1.6), replace(rows[2], state="killed")
-    assert describe_ranks([rows[0], slow, rows[2]]) == "3 of 3 alive, slowest rank 1 (+25 %)"
+    assert describe_ranks([rows[0], slow, rows[2]]) == "3 of 3 alive, slowest rank 1 (+25%)"
     assert describe_ranks([rows[0], rows[1], killed]) == "2 of 3 alive, rank 2 killed"
     assert describe_ranks([replace(row, state="finished") for row in rows]) == "all 3 finished"
 

@@ -357,7 +357,7 @@ def test_each_rank_is_a_row_and_the_title_sums_up(nvml, open_tab):
     values = tab.rank_table.item("0", "values")
     assert values[1:6] == ("cuda:0", "training", "140", "20.00", "80.0")
     assert values[7:9] == ("17.0 (18.0)", "4%")
-    assert tab._rank_card._title.cget("text") == "Ranks: 3 of 3 alive, slowest rank 2 (+25 %)"
+    assert tab._rank_card._title.cget("text") == "Ranks: 3 of 3 alive, slowest rank 2 (+25%)"
     killed = [*ROWS[:2], RankRow(2, "cuda:2", "killed", 140)]
     tab._on_run(RunState(ranks=killed))
     assert tab._rank_card._title.cget("text") == "Ranks: 2 of 3 alive, rank 2 killed"

@@ -555,7 +555,7 @@ class TestCrashReport:
         folder.log_path(1).write_text("\n".join(f"line {number}" for number in range(100)))
         folder.write_exit("failed", rank=1, kind="killed", text="Rank 1 was killed by SIGKILL.", signal="SIGKILL")
         report = crash_report(folder.path)
-        for part in ("rank: 1", "signal: SIGKILL", "then start again, for there is no backup", "line 99", "line 60"):
+        for part in ("rank: 1", "signal: SIGKILL", "then start again; there is no backup", "line 99", "line 60"):
             assert part in report
         assert "line 59\n" not in report
 

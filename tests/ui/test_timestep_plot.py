@@ -67,13 +67,13 @@ def test_experts_have_their_shares_in_the_plot(tmp_path):
     config = TrainConfig(family="wan22_a14b")
     half = "Half of the samples have timesteps above"
     expert = "The expert for high noise has those from"
-    assert timestep_bars(config, {"flow_shift": 3.0}).note == f"{half} 875. {expert} 875 on, 50 %."
+    assert timestep_bars(config, {"flow_shift": 3.0}).note == f"{half} 875. {expert} 875 on, 50%."
     by_timestep = replace(config, diffusion=DiffusionConfig(expert_share=None))
-    assert timestep_bars(by_timestep, {"flow_shift": 3.0}).note == f"{half} 750. {expert} 875 on, 20 %."
+    assert timestep_bars(by_timestep, {"flow_shift": 3.0}).note == f"{half} 750. {expert} 875 on, 20%."
     (tmp_path / "scheduler").mkdir()
     (tmp_path / "scheduler/scheduler_config.json").write_text('{"flow_shift": 3.0}')
     (tmp_path / "model_index.json").write_text('{"boundary_ratio": 0.9}')
-    assert timestep_bars(config, read_schedule(str(tmp_path))).note == f"{half} 900. {expert} 900 on, 50 %."
+    assert timestep_bars(config, read_schedule(str(tmp_path))).note == f"{half} 900. {expert} 900 on, 50%."
 
 
 @pytest.mark.parametrize("prediction_type", ["epsilon", "v_prediction"])

@@ -731,7 +731,7 @@ def test_a_preset_says_what_it_has_kept_and_one_undo_brings_all_back(app, wait_f
     assert comparison.table.exists("lora.targets")
     assert not any(comparison.table.exists(path) for path in ("concepts", "concepts.0.path", "workspace_dir"))
     comparison._act(dict(comparison._actions)["Apply"])
-    assert app.message.cget("text") == "Kept from before: output folder, concepts. Undo brings all back."
+    assert app.message.cget("text") == "Kept your output folder, concepts. Undo reverts the rest."
     assert app.top_bar.modified.cget("text") == "modified (2)"
     app.open_tab("general")
     settle(app)

@@ -99,7 +99,7 @@ def share_done(state: RunState) -> float:
 
 
 def describe_ranks(ranks: Sequence[RankRow]) -> str:
-    """A summary such as "8 of 8 alive, slowest rank 5 (+12 %)", with the state of ranks that are not alive."""
+    """A summary such as "8 of 8 alive, slowest rank 5 (+12%)", with the state of ranks that are not alive."""
     if not ranks:
         return "none: no run is shown"
     ended = [row for row in ranks if row.state in ENDED_WELL]
