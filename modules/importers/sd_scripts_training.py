@@ -60,11 +60,14 @@ def _take_validation(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
 
 
 def _last(t: SdScriptsTranslation, of_epochs: str, of_steps: str, every: str) -> tuple[int | None, str]:
-    """How many of the last are kept, and the name that says so; that of steps counts steps there."""
+    """How many of the last are kept, and the name that says so.
+
+    That of steps is an age in steps, up to which they are kept: of those every 10 steps with an age of 20, the last 3.
+    """
     if t[of_epochs]:
         return t[of_epochs], of_epochs
-    steps, between = t[of_steps], t[every]
-    return (max(1, steps // between) if steps and between else None), of_steps
+    age, between = t[of_steps], t[every]
+    return (max(0, age) // between + 1 if age is not None and between else None), of_steps
 
 
 def _take_keep(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
@@ -87,7 +90,10 @@ def _take_parts(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
     if not t.method.chooses_parts:
         return
     trainable = set(t.method.trainable(t.family)) & set(t.family.text_encoders)
-    names = ("network_train_unet_only", "network_train_text_encoder_only", "train_text_encoder")
+    names = (
+        *("network_train_unet_only", "network_train_text_encoder_only"),
+        *("train_text_encoder", "stop_text_encoder_training"),
+    )
     rates = t["text_encoder_lr"]
     rates = rates if isinstance(rates, list) else [rates]
     is_off = all(_number(rate) == 0 for rate in rates)
@@ -95,7 +101,9 @@ def _take_parts(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
         text = not t["network_train_unet_only"] and not is_off and not t.is_flow
         denoiser = not t["network_train_text_encoder_only"] and t["unet_lr"] != 0
     else:
-        text = t["train_text_encoder"] or t.script == "train_db.py"
+        stops_at = t["stop_text_encoder_training"]
+        is_off = stops_at is not None and stops_at < 0
+        text = t["train_text_encoder"] or (t.script == "train_db.py" and not is_off)
         denoiser = True
     t.take("text_encoder.train", text and bool(trainable), *names)
     t.take("denoiser.train", denoiser or not (text and trainable), *names)

@@ -99,6 +99,11 @@ def test_an_argument_is_taken(arguments, path, value, tmp_path):
     result.config()
 
 
+@pytest.mark.parametrize(("stop", "trains"), [("", True), ("--stop_text_encoder_training=-1", False)])
+def test_a_full_fine_tune_trains_the_text_encoder_unless_it_stops_before_the_first_step(stop, trains, tmp_path):
+    assert imported(stop, tmp_path, "train_db.py").values["text_encoder.train"] is trains
+
+
 @pytest.mark.parametrize(
     ("arguments", "path", "value"),
     [
@@ -108,7 +113,7 @@ def test_an_argument_is_taken(arguments, path, value, tmp_path):
         ("--scale_v_pred_loss_like_noise_pred --v_parameterization", "loss.snr_gamma", 1000.0),
         ("--network_alpha 0 --network_dim 8", "lora.alpha", 8.0),
         ("--fp8_base", "model.denoiser_quantization", "float8"),
-        ("--save_every_n_steps 100 --save_last_n_steps 300", "output.keep", 3),
+        ("--save_every_n_steps 100 --save_last_n_steps 300", "output.keep", 4),
         ("", "seed", 42),
         ("--save_model_as ckpt", "output.format", "single_file"),
     ],
