@@ -31,7 +31,7 @@ SCRIPTS = (
     *("family_option.py", "name_option.py", "number_options.py", "terminal.py", "elastic_agent.py"),
     "starting/*.py",
     *("train.py", "train_ui.py", "doctor.py", "sample.py", "sample_run.py"),
-    *("check_data.py", "convert.py", "hub.py", "import_settings.py"),
+    *("check_data.py", "convert.py", "hub.py", "import_settings.py", "export_settings.py"),
     *("lora.py", "lora_and_strength.py", "multi_node.py", "slurm_job.py"),
     *(
         "start_multi_gpu.py",

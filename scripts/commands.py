@@ -38,6 +38,10 @@ def import_settings() -> None:
     _run("import_settings")
 
 
+def export_settings() -> None:
+    _run("export_settings")
+
+
 def lora() -> None:
     _run("lora")
 

@@ -28,6 +28,12 @@ NETWORK_NUMBERS = {
     "unit": ("nested_unit", "int"),
     "factor": ("lokr_factor", "int"),
 }
+_PARAMETERS = {
+    "adafactor": {"clip_threshold": "adafactor_clip_threshold", "decay_rate": "adafactor_beta2_decay"},
+    "prodigy": {"d_coef": "prodigy_d_coef"},
+    "sgd": {"momentum": "sgd_momentum", "nesterov": "sgd_nesterov"},
+    "schedule_free": {"r": "schedule_free_power"},
+}
 _RELATIVE_RATE = 0.01
 
 
@@ -174,18 +180,16 @@ def _take_optimizer(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
     _take_arguments(t, facts, {key: _literal(value) for key, value in pairs(t["optimizer_args"]).items()})
 
 
+def parameters_of(optimizer: str) -> dict[str, str]:
+    """The parameters of one of our optimizers, by what they are called in optimizer_args; without the betas."""
+    has_eps = optimizer in ("adamw", "adamw_8bit", "prodigy", "schedule_free")
+    return {"weight_decay": "weight_decay"} | ({"eps": "eps"} if has_eps else {}) | _PARAMETERS.get(optimizer, {})
+
+
 def _take_arguments(t: SdScriptsTranslation, facts: dict[str, Any], given: dict[str, Any]) -> None:
     """The parameters of the optimizer; what is left out has the value of the other program's class."""
     values = {**{k: v for k, v in facts.items() if k not in ("here", "class", "why", "paged")}, **given}
-    paths = {"weight_decay": "weight_decay"}
-    has_eps = facts["here"] in ("adamw", "adamw_8bit", "prodigy", "schedule_free")
-    paths |= {"eps": "eps"} if has_eps else {}
-    paths |= {
-        "adafactor": {"clip_threshold": "adafactor_clip_threshold", "decay_rate": "adafactor_beta2_decay"},
-        "prodigy": {"d_coef": "prodigy_d_coef"},
-        "sgd": {"momentum": "sgd_momentum", "nesterov": "sgd_nesterov"},
-        "schedule_free": {"r": "schedule_free_power"},
-    }.get(facts["here"], {})
+    paths = parameters_of(facts["here"])
     betas = values.pop("betas", None)
     other = {}
     if isinstance(betas, (list, tuple)) and facts["here"] != "other":
