@@ -58,6 +58,8 @@ class ListEntry:
             setting = self.translation.program.settings.get(self._prefix + name)
             if setting is None:
                 self._note_unknown(name, value)
+            elif setting.is_secret and not is_empty(value):
+                self._note_secret(name)
             elif not self.is_given(name) or self[name] == setting.default:
                 continue
             elif setting.instead and not setting.by:
@@ -81,11 +83,14 @@ class ListEntry:
 
     def _note_unknown(self, name: str, value: Any) -> None:
         if is_secret(name, value):
-            why = "it seems to be a token or a password, which is never imported"
-            self.translation.result.left.append(Line(f"{self.label}: {name}", why=why))
+            self._note_secret(name)
         else:
             why = f"{self.translation.program.label} has no such setting"
             self.translation.result.left.append(Line(f"{self.label}: {shown(name, value)}", why=why))
+
+    def _note_secret(self, name: str) -> None:
+        why = "it seems to be a token or a password, which is never imported"
+        self.translation.result.left.append(Line(f"{self.label}: {name}", why=why))
 
 
 def entries(values: Any) -> list[Mapping[str, Any]]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from modules.ui.App import App
 
 FILE_TYPES = [("Settings", "*.yaml *.yml *.json")]
-OPENED_TYPES = [*FILE_TYPES, ("Settings of other trainers", "*.json *.toml *.sh *.bat *.cmd *.ps1 *.txt")]
+OPENED_TYPES = [*FILE_TYPES, ("Settings of other trainers", "*.json *.toml *.sh *.bat *.cmd *.ps1 *.txt *.env")]
 PRESET_WIDTH, FAMILY_WIDTH, METHOD_WIDTH = 160, 215, 170
 MIN_RIGHT = 400  # unscaled pixels for search, family and method side by side
 

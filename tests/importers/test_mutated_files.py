@@ -120,6 +120,33 @@ AI_TOOLKIT = json.dumps(
         },
     }
 )
+SIMPLETUNER_DATA = [
+    {
+        "id": "cats", "type": "local", "instance_data_dir": "C:\\cats", "resolution": 1.0, "resolution_type": "area",
+        "repeats": 2, "crop": True, "crop_aspect": "square", "caption_strategy": "textfile", "conditioning_data": ["m"],
+        "caption_shuffle": {"enable": True, "count": 2, "position_start": 1}, "video": {"num_frames": 9},
+    },
+    {"id": "m", "dataset_type": "conditioning", "conditioning_type": "mask", "instance_data_dir": "/masks"},
+]  # fmt: skip
+SIMPLETUNER = json.dumps(
+    {
+        "--model_family": "sdxl", "model_type": "lora", "lora_type": "lycoris", "optimizer_config": "eps=1e-6,d=1",
+        "lycoris_config": json.dumps({"algo": "lokr", "factor": 8, "apply_preset": {"target_module": ["Attention"]}}),
+        "lr_scheduler": "cosine", "lr_warmup_steps": 10, "max_train_steps": "300", "optimizer_beta1": 0.9,
+        "optimizer_beta2": 0.99, "validation_prompt": "a cat", "validation_resolution": "1024x768,512",
+        "data_backend_config": json.dumps(SIMPLETUNER_DATA), "peft_lora_target_modules": ["to_k"], "use_ema": True,
+        "ema_update_interval": 5, "offset_noise": True, "noise_offset": 0.1, "report_to": "wandb", "num_processes": 2,
+    }
+)  # fmt: skip
+SIMPLETUNER_COMMAND = """simpletuner train --model_family=flux --model_type lora --lora_rank 8 \\
+  --flow_schedule_shift=3 --validation_prompt="a cat" --optimizer=prodigy --snr_gamma 5 --use_dora
+"""
+SIMPLETUNER_ENV = """export MODEL_FAMILY='sdxl'
+MODEL_TYPE="lora"
+MAX_NUM_STEPS=300
+export TRAINER_EXTRA_ARGS="--use_dora --lora_rank=8"
+TRAINER_EXTRA_ARGS+=" --lora_alpha=4"
+"""
 EXAMPLES = {
     "settings.json": ONETRAINER,
     "train.sh": COMMAND,
@@ -132,6 +159,10 @@ EXAMPLES = {
     "job.yaml": AI_TOOLKIT,
     "musubi.sh": MUSUBI,
     "videos.toml": MUSUBI_DATA,
+    "simpletuner.json": SIMPLETUNER,
+    "simpletuner_data.json": json.dumps(SIMPLETUNER_DATA),
+    "simpletuner.sh": SIMPLETUNER_COMMAND,
+    "simpletuner.env": SIMPLETUNER_ENV,
 }
 ODD = [
     None, True, -1, 0, 1e400, "", "nan", "-inf", "\udc80", [], {}, [{}], [[1]], "x" * 200, 10**30, 0.5, "0x10", [None],
