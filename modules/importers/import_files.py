@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from modules.config.errors import ConfigError, UserError
-from modules.importers import ai_toolkit, kohya_ss, musubi, onetrainer, sd_scripts, simpletuner
+from modules.importers import ai_toolkit, diffusion_pipe, kohya_ss, musubi, onetrainer, sd_scripts, simpletuner
 from modules.importers.ImportResult import ImportResult
 from modules.importers.read_file import read_content
 
@@ -27,7 +27,15 @@ class Importer(Protocol):
     def translate(self, path: Path, content: Any) -> ImportResult: ...
 
 
-IMPORTERS: tuple[Importer, ...] = (onetrainer, musubi, sd_scripts, kohya_ss, ai_toolkit, simpletuner)
+IMPORTERS: tuple[Importer, ...] = (
+    onetrainer,
+    diffusion_pipe,
+    musubi,
+    sd_scripts,
+    kohya_ss,
+    ai_toolkit,
+    simpletuner,
+)
 LISTS = ("concepts", "sampling.samples", "embeddings")
 
 

@@ -80,6 +80,53 @@ num_repeats = 2
 image_jsonl_file = "/a/b.jsonl"
 control_resolution = 512
 """
+DIFFUSION_PIPE = """output_dir = '/runs'
+dataset = 'nowhere.toml'
+eval_datasets = [{name = 'a', config = 'no.toml'}, 'b.toml']
+epochs = 100
+micro_batch_size_per_gpu = [[512, 4], [1024, 1]]
+save_every_n_examples = 100
+checkpoint_every_n_minutes = 120
+activation_checkpointing = 'unsloth'
+blocks_to_swap = 20
+lr_scheduler = 'cosine'
+[model]
+type = 'wan'
+ckpt_path = '/Wan2.2-T2V-A14B'
+transformer_path = '/low_noise.safetensors'
+text_encoders = [{path = 'a.safetensors', type = 'wan'}]
+dtype = 'bfloat16'
+transformer_dtype = 'float8'
+min_t = 0.875
+shift = 3
+[adapter]
+type = 'lokr'
+rank = 1e6
+fuse_adapters = [{path = 'a', weight = 1.0}]
+[optimizer]
+type = 'AdamW8bitKahan'
+lr = 2e-5
+betas = [0.9, 0.99]
+beta2_half_life = 1000
+stabilize = false
+"""
+DIFFUSION_PIPE_DATA = """resolutions = [512, [1280, 720]]
+enable_ar_bucket = true
+min_ar = 0.5
+max_ar = 2.0
+frame_buckets = [1, 33]
+cache_shuffle_num = 3
+subsample_ratio = 0.5
+[[directory]]
+path = '/a'
+num_repeats = 2
+ar_buckets = [[448, 576]]
+mask_path = '/masks'
+[[directory]]
+path = 'C:\\b'
+size_buckets = [[960, 704, 1], [704, 960, 33]]
+control_path = '/c'
+"""
 PROMPTS = "a cat --n bad --w 768 --h 512 --d 7 --l 6.5 --s 20\na dog\n"
 AI_TOOLKIT = json.dumps(
     {
@@ -163,6 +210,8 @@ EXAMPLES = {
     "simpletuner_data.json": json.dumps(SIMPLETUNER_DATA),
     "simpletuner.sh": SIMPLETUNER_COMMAND,
     "simpletuner.env": SIMPLETUNER_ENV,
+    "pipe.toml": DIFFUSION_PIPE,
+    "pipe_data.toml": DIFFUSION_PIPE_DATA,
 }
 ODD = [
     None, True, -1, 0, 1e400, "", "nan", "-inf", "\udc80", [], {}, [{}], [[1]], "x" * 200, 10**30, 0.5, "0x10", [None],
