@@ -49,7 +49,7 @@ def _take_data(t: AiToolkitTranslation, setting: ForeignSetting) -> None:
 
 
 def _of_sides(number: int) -> str:
-    return f"each image is in one of them, drawn anew, and {number} times in an epoch there: see concepts[].repeats"
+    return f"each image is in one of them, chosen at random, and in all {number} there: see concepts[].repeats"
 
 
 def _sides(one: ListEntry) -> list[int]:

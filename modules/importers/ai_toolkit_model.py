@@ -115,7 +115,7 @@ def _take_experts(t: AiToolkitTranslation, setting: ForeignSetting) -> None:
         expert = "both" if high == low else "high" if high else "low"
         t.take("denoiser.expert", expert, "model.model_kwargs")
         if expert == "both":
-            why = "drawn for each sample here, not changed every so many steps"
+            why = "drawn for each sample here, not changed after a number of steps"
             every = t["train.switch_boundary_every"]
             t.take("diffusion.expert_share", 0.5, "train.switch_boundary_every", why=why if every > 1 else "")
     for name, value in given.items():
