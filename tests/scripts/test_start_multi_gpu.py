@@ -363,7 +363,7 @@ def test_a_run_that_has_finished_is_trained_on_only_if_somebody_says_so(start, s
     earlier_run(tmp_path / "run", with_backup=True)
     RunFolder(tmp_path / "run").write_exit("finished")
     _, trained, said = start(answers=["run.yaml", "", "", "", "", "", ""])
-    assert "holds a run that has finished" in said
+    assert "already contains a run that has finished" in said
     assert trained[1] == f"--set=workspace_dir={tmp_path / 'run-2'}"
     _, trained, _ = start(answers=["run.yaml", "yes", "", "", "", ""])
     assert trained[1] == "--resume"
@@ -373,7 +373,7 @@ def test_a_run_with_damaged_backups_only_is_not_offered_to_go_on(start, settings
     earlier_run(tmp_path / "run", with_backup=True)
     (tmp_path / "run" / "backup" / "step-000000120" / "state.json").unlink()
     _, trained, said = start(answers=["run.yaml", "", "", "", "", ""])
-    assert "holds a run whose backups are damaged: folder for the new one" in said
+    assert "already contains a run whose backups are damaged: folder for the new one" in said
     assert trained[1] == f"--set=workspace_dir={tmp_path / 'run-2'}"
 
 
