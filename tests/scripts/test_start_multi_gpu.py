@@ -363,7 +363,7 @@ def test_a_run_that_has_finished_is_trained_on_only_if_somebody_says_so(start, s
     earlier_run(tmp_path / "run", with_backup=True)
     RunFolder(tmp_path / "run").write_exit("finished")
     _, trained, said = start(answers=["run.yaml", "", "", "", "", "", ""])
-    assert "already contains a run that has finished" in said
+    assert "holds a run that has finished" in said
     assert trained[1] == f"--set=workspace_dir={tmp_path / 'run-2'}"
     _, trained, _ = start(answers=["run.yaml", "yes", "", "", "", ""])
     assert trained[1] == "--resume"
@@ -484,7 +484,7 @@ def test_another_program_can_answer_every_question_and_wrong_answers_are_asked_a
         ("Launcher: .*: ", "mpirun"),
         ("write spawn or torchrun.*Launcher: .*: ", "spawn"),
         ("sd15-lora-24gb-x2 matches these GPUs: use it.*: ", "perhaps"),
-        ("write yes or no.*take it.*: ", "yes"),
+        ("write yes or no.*use it.*: ", "yes"),
     )
     assert trained == [
         "--preset=sd15-lora-24gb-x2",
