@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FILE_SECONDS = 15.0  # for a file that the store says is there: some shared disks show new files late
 _POLL_SECONDS = 0.02
 _MAX_BYTES = 4096
+_JOINED = "joined"  # is in the store once all ranks of the machine have read the secret
 
 
 @contextlib.contextmanager
@@ -35,7 +36,8 @@ def node_secret(store: SignedStore, environment: RankEnvironment, limit_seconds:
     """
     path, key = _path(environment), f"node_secret/{environment.node_rank}"
     if environment.local_rank > 0:
-        yield _read(path, _agreed(store, key, environment, limit_seconds))
+        agreed = _agreed(store, key, environment, limit_seconds)
+        yield _read(path, agreed, lambda: _check_in_time(store, key, environment))
         return
     own = new_token()
     agreed = store.agree(key, _hash(own.encode()))
@@ -44,6 +46,7 @@ def node_secret(store: SignedStore, environment: RankEnvironment, limit_seconds:
     try:
         _write(path, own)
         yield own.encode()
+        store.agree(f"{key}/{_JOINED}", True)
     finally:
         with contextlib.suppress(OSError):
             retry_busy(path.unlink)
@@ -85,13 +88,21 @@ def _agreed(store: SignedStore, key: str, environment: RankEnvironment, limit_se
     return agreed
 
 
-def _read(path: Path, agreed: str) -> bytes:
+def _check_in_time(store: SignedStore, key: str, environment: RankEnvironment) -> None:
+    """Raises RanksError if all ranks have joined already: this one is then another of its number."""
+    if store.read(f"{key}/{_JOINED}"):
+        raise started_twice(environment.rank)
+
+
+def _read(path: Path, agreed: str, check: Callable[[], None]) -> bytes:
+    """check: raises if the file has gone for good."""
     deadline = time.monotonic() + FILE_SECONDS
     while True:
         with contextlib.suppress(OSError), open(path, "rb") as file:
             secret = file.read(_MAX_BYTES)
             if _hash(secret) == agreed:
                 return secret
+        check()
         if time.monotonic() > deadline:
             raise RanksError(
                 f"The ranks of this machine don't all see {path}, by which they share a secret: give them the same "

@@ -86,11 +86,19 @@ def test_matching_ranks_join(meet):
     assert meet((0, 3), (1, 3), (2, 3)) == ["", "", ""]
 
 
+TWICE = "Rank 1 was started twice: give every machine its own node_rank, and end the processes of any earlier run."
+
+
 def test_a_rank_that_was_started_twice_is_refused(meet):
     says = meet((0, 2), (1, 2), (1, 2))
-    twice = "Rank 1 was started twice: give every machine its own node_rank, and end the processes of any earlier run."
     assert says[0] == ""
-    assert sorted(says[1:]) == ["", twice]
+    assert sorted(says[1:]) == ["", TWICE]
+
+
+def test_a_rank_that_was_started_twice_is_refused_for_that_when_the_others_have_joined(meet, monkeypatch):
+    monkeypatch.setattr("modules.distributed.node_secret.FILE_SECONDS", 1)
+    assert meet((0, 2), (1, 2)) == ["", ""]
+    assert meet((1, 2)) == [TWICE]
 
 
 def test_different_world_sizes_are_refused_with_both_values(meet):

@@ -90,7 +90,7 @@ def test_offline_they_are_refused_in_one_sentence(hub, tiny_sd15, monkeypatch):
     ):
         with pytest.raises(
             WeightsError,
-            match=r"^model\.vae 'somebody/vae': is not a path on this machine, .* the Hub can't be reached",
+            match=r"^model\.vae 'somebody/vae': is not a path on this machine and .* the Hub can't be reached",
         ):
             act(ModelConfig(base=str(tiny_sd15), vae=VAE))
 
