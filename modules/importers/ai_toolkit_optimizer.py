@@ -9,8 +9,10 @@ from modules.importers.AiToolkitTranslation import AiToolkitTranslation
 from modules.importers.foreign_values import shown
 from modules.importers.ImportResult import Line
 from modules.importers.intervals import optimizer_steps
+from modules.importers.optimizer_values import argument_text, library_arguments, take_betas, take_parameters
 
 RELATIVE_RATE = 0.01  # the largest of Adafactor's relative steps
+_PREFIX = "optimizer_params "  # before the name of a parameter, in lines
 _IGNORED = ("relative_step", "warmup_init", "scale_parameter", "decouple")
 
 
@@ -55,33 +57,18 @@ def _take_optimizer(t: AiToolkitTranslation, setting: ForeignSetting) -> None:
     if "class" in facts:
         _take_class(t, facts["class"], values)
         return
-    _take_betas(t, facts["here"], values.pop("betas", None), "betas" in given)
-    paths = {"weight_decay": "weight_decay", **t.program.facts["parameters"].get(facts["here"], {})}
-    for name, value in values.items():
-        theirs = shown(f"optimizer_params {name}", value)
-        if name in paths:
-            number = float(value) if isinstance(value, int) and not isinstance(value, bool) else value
-            t.take_line(f"optimizer.{paths[name]}", number, theirs, is_given=name in given)
-        elif name not in _IGNORED:
-            t.result.left.append(Line(theirs, why="this optimizer has no such parameter in Chorus"))
+    take_betas(t, facts["here"], values.pop("betas", None), f"{_PREFIX}betas", "betas" in given)
+    take_parameters(t, facts["here"], values, given, _PREFIX, _IGNORED)
     if facts["here"] == "adafactor" and "scale_parameter" not in values:
         t.take("optimizer.adafactor_scale_parameter", False, "train.optimizer_params")
-
-
-def _take_betas(t: AiToolkitTranslation, here: str, betas: Any, is_given: bool) -> None:
-    names = ("beta1", "beta2", t.program.facts["betas"].get(here, ""))
-    for name, value in zip(names, betas if isinstance(betas, list) else [], strict=False):
-        if name:
-            t.take_line(f"optimizer.{name}", value, shown("optimizer_params betas", betas), is_given=is_given)
 
 
 def _take_class(t: AiToolkitTranslation, name: str, values: dict[str, Any]) -> None:
     """A class of pytorch-optimizer with its arguments."""
     t.take("optimizer.other_name", name, "train.optimizer")
     t.take_line("optimizer.weight_decay", values.pop("weight_decay", 0.0), "optimizer_params weight_decay")
-    simple = {k: v for k, v in values.items() if isinstance(v, (int, float, bool, list)) and k.isidentifier()}
-    text = ", ".join(f"{k}={tuple(v) if isinstance(v, list) else v!r}" for k, v in simple.items())
-    t.take("optimizer.other_arguments", text, "train.optimizer_params")
+    arguments = library_arguments(t, values, _PREFIX)
+    t.take("optimizer.other_arguments", argument_text(arguments), "train.optimizer_params")
 
 
 def _take_clipping(t: AiToolkitTranslation, setting: ForeignSetting) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from modules.config.library_optimizers import LIBRARY_OPTIMIZERS
 from modules.config.other_programs import ForeignSetting
 from modules.importers.DiffusionPipeTranslation import DiffusionPipeTranslation
 from modules.importers.foreign_values import shown
-from modules.importers.ImportResult import Line
+from modules.importers.optimizer_values import argument_text, library_arguments, take_betas, take_parameters
 
 RELATIVE_RATE = 0.01  # the largest of Adafactor's relative steps
 LOWEST_RATE = 1e-6  # where the cosine ends
@@ -43,15 +42,9 @@ def _take_optimizer(t: DiffusionPipeTranslation, setting: ForeignSetting) -> Non
     if "class" in facts:
         _take_class(t, facts["class"], values)
         return
-    _take_betas(t, facts["here"], values.pop("betas", None), "betas" in given)
-    paths = {"weight_decay": "weight_decay", **t.program.facts["parameters"].get(facts["here"], {})}
-    for name, value in values.items():
-        theirs = shown(f"optimizer.{name}", value)
-        if name in paths:
-            number = float(value) if isinstance(value, int) and not isinstance(value, bool) else value
-            t.take_line(f"optimizer.{paths[name]}", number, theirs, is_given=name in given)
-        elif name != "relative_step":  # of the learning rate
-            t.result.left.append(Line(theirs, why="this optimizer has no such parameter in Chorus"))
+    take_betas(t, facts["here"], values.pop("betas", None), "optimizer.betas", "betas" in given)
+    _take_half_life(t)
+    take_parameters(t, facts["here"], values, given, "optimizer.", ("relative_step",))  # it is of the learning rate
 
 
 def _arguments(t: DiffusionPipeTranslation) -> dict[str, Any]:
@@ -79,11 +72,7 @@ def _take_rounding(t: DiffusionPipeTranslation, facts: dict[str, Any]) -> None:
         t.leave(why, "optimizer.type")
 
 
-def _take_betas(t: DiffusionPipeTranslation, here: str, betas: Any, is_given: bool) -> None:
-    names = ("beta1", "beta2", t.program.facts["betas"].get(here, ""))
-    for name, value in zip(names, betas if isinstance(betas, list) else [], strict=False):
-        if name:
-            t.take_line(f"optimizer.{name}", value, shown("optimizer.betas", betas), is_given=is_given)
+def _take_half_life(t: DiffusionPipeTranslation) -> None:
     half_life = t["optimizer.beta2_half_life"]
     if half_life and half_life > 0:
         value = 0.5 ** (t.examples_in_step / half_life)
@@ -97,18 +86,9 @@ def _take_class(t: DiffusionPipeTranslation, name: str, values: dict[str, Any]) 
     t.take("optimizer.other_name", name, "optimizer.type")
     decay = values.pop("weight_decay", 0.0)
     t.take_line("optimizer.weight_decay", decay, shown("optimizer.weight_decay", decay), is_given=is_given)
-    simple = {key: value for key, value in values.items() if key.isidentifier() and _is_simple(value)}
-    text = ", ".join(f"{k}={tuple(v) if isinstance(v, list) else v!r}" for k, v in simple.items())
-    names = [f"optimizer.{key}" for key in simple if f"optimizer.{key}" in t.program.settings]
-    t.take("optimizer.other_arguments", text, *(names or ["optimizer.type"]))
-    for key in values.keys() - simple.keys():
-        t.result.left.append(Line(shown(f"optimizer.{key}", values[key]), why="write it as a number or a switch"))
-
-
-def _is_simple(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(not isinstance(one, list) and _is_simple(one) for one in value)
-    return isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value))
+    arguments = library_arguments(t, values, "optimizer.")
+    names = [f"optimizer.{key}" for key in arguments if f"optimizer.{key}" in t.program.settings]
+    t.take("optimizer.other_arguments", argument_text(arguments), *(names or ["optimizer.type"]))
 
 
 def _take_release(t: DiffusionPipeTranslation, setting: ForeignSetting) -> None:

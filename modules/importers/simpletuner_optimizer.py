@@ -7,8 +7,10 @@ from typing import Any
 from modules.config.other_programs import ForeignSetting
 from modules.importers.foreign_values import shown
 from modules.importers.ImportResult import Line
+from modules.importers.optimizer_values import argument_text, library_arguments, take_parameters
 from modules.importers.SimpleTunerTranslation import SimpleTunerTranslation
 
+_PREFIX = "optimizer_config "  # before the name of a parameter, in lines
 _HALF_WAVE = 1000  # steps for which the rate falls, where lr_warmup_steps is 0
 
 
@@ -36,14 +38,7 @@ def _take_optimizer(t: SimpleTunerTranslation, setting: ForeignSetting) -> None:
     for name, value in zip(names, values.pop("betas", []), strict=False):
         if name:
             t.take_line(f"optimizer.{name}", value, shown("betas", value), is_given="betas" in given)
-    paths = {"weight_decay": "weight_decay", **t.program.facts["parameters"].get(facts["here"], {})}
-    for name, value in values.items():
-        theirs = shown(f"optimizer_config {name}", value)
-        if name in paths:
-            number = float(value) if isinstance(value, int) and not isinstance(value, bool) else value
-            t.take_line(f"optimizer.{paths[name]}", number, theirs, is_given=name in given)
-        else:
-            t.result.left.append(Line(theirs, why="this optimizer has no such parameter in Chorus"))
+    take_parameters(t, facts["here"], values, given, _PREFIX, ())
     if facts["here"] == "adafactor":
         t.take("optimizer.adafactor_scale_parameter", True, "optimizer")
 
@@ -76,9 +71,8 @@ def _take_class(t: SimpleTunerTranslation, name: str, values: dict[str, Any]) ->
     """A class of pytorch-optimizer with its arguments."""
     t.take("optimizer.other_name", name, "optimizer")
     t.take_line("optimizer.weight_decay", values.pop("weight_decay", 0.0), "optimizer_config weight_decay")
-    simple = {k: v for k, v in values.items() if isinstance(v, (int, float, bool, list)) and k.isidentifier()}
-    text = ", ".join(f"{k}={tuple(v) if isinstance(v, list) else v!r}" for k, v in simple.items())
-    t.take("optimizer.other_arguments", text, "optimizer_config")
+    arguments = library_arguments(t, values, _PREFIX)
+    t.take("optimizer.other_arguments", argument_text(arguments), "optimizer_config")
 
 
 def _take_clipping(t: SimpleTunerTranslation, setting: ForeignSetting) -> None:
