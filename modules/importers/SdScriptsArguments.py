@@ -71,12 +71,13 @@ class SdScriptsArguments:
                 return script
         families = sorted({family for method, family in scripts.values() if method == self.method.name})
         if not families:
-            raise UserError(
-                f"method {self.method.name}: sd-scripts can't train it; choose another method, or stay here."
+            raise UserError.at(
+                "method", f"{self.method.name}: sd-scripts can't train it; choose another method, or stay here."
             )
-        raise UserError(
-            f"family {self.family.name}: sd-scripts has no script that trains it with method {self.method.name}; "
-            f"with this method it trains {', '.join(families)}."
+        raise UserError.at(
+            "family",
+            f"{self.family.name}: sd-scripts has no script that trains it with method {self.method.name}; "
+            f"with this method it trains {', '.join(families)}.",
         )
 
 
