@@ -21,7 +21,6 @@ class MusubiTranslation(SdScriptsTranslation):
     """
 
     def __init__(self, given: Mapping[str, Any], script: str, folder: Path):
-        self.chosen_by: tuple[str, ...] = ()  # the argument that tells which model, if one does
         super().__init__(given, script, folder, program=musubi_tuner())
 
     def _choose(self) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-from fnmatch import fnmatch
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -11,6 +10,7 @@ from modules.config.families import load_families
 from modules.config.methods import METHODS
 from modules.config.other_programs import load_program
 from modules.config.TrainConfig import TrainConfig
+from modules.importers.SdScriptsTranslation import script_takes
 
 
 class SdScriptsArguments:
@@ -48,8 +48,7 @@ class SdScriptsArguments:
 
     def takes(self, name: str) -> bool:
         """Whether the script has an argument, and uses it."""
-        rows = [row["scripts"] for row in self.program.facts["only"] if name in row["arguments"]]
-        return not rows or any(fnmatch(self.script, pattern) for pattern in rows[0])
+        return script_takes(self.program, self.script, name)
 
     def put(self, name: str, value: Any) -> None:
         """Set an argument, unless the value is None or the script's default, or the script lacks the argument.

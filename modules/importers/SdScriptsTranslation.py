@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,18 @@ class SdScriptsTranslation(Translation):
         self.defaults = dict(defaults or {})
         self.script = script
         self.folder = folder
+        self.chosen_by: tuple[str, ...] = ()  # the argument that tells which model, if one does
+        self.finds_rate = False  # whether the optimizer finds the rate itself, and no rate or schedule has an effect
         self._choose()
+        idle = self.program.facts["idle"]
+        self.drop_ignored(lambda name: script_takes(self.program, script, name), script, idle)
 
     def _choose(self) -> None:
         """Find out method and family."""
         method, family = self.program.facts["scripts"][self.script]
+        chosen = self.program.facts["model_types"].get(self["model_type"])
+        if chosen and script_takes(self.program, self.script, "model_type"):
+            family, self.chosen_by = chosen, ("model_type",)
         self.method = METHODS[method]
         self.family = load_families()[family]
 
@@ -49,6 +57,12 @@ class SdScriptsTranslation(Translation):
         """A text that is left as it is if it is given."""
         if self.is_given(setting.name):
             self.take(setting.here, self[setting.name], setting.name)
+
+
+def script_takes(program: Program, script: str, argument: str) -> bool:
+    """Whether a script has an argument, and uses it."""
+    rows = [row["scripts"] for row in program.facts["only"] if argument in row["arguments"]]
+    return not rows or any(fnmatch(script, pattern) for pattern in rows[0])
 
 
 def pairs(entries: Any) -> dict[str, str]:

@@ -81,6 +81,24 @@ class Translation:
         """Note that settings are not taken. why: the reason and what to do."""
         self.result.left.append(Line(self.theirs(*names), why=why, is_given=any(map(self.is_given, names))))
 
+    def drop_ignored(self, takes: Callable[[str], bool], who: str, idle: Mapping[str, Any] | None = None) -> None:
+        """Give the settings that the other program ignores the values of an empty file, with one line for all of them.
+
+        takes: whether it uses a setting. who: what ignores it, for the line. idle: by name, values without an effect.
+        """
+        ignored = [name for name in self.program.settings if self.is_given(name) and not takes(name)]
+        lost = [name for name in ignored if self._has_effect(name, idle or {})]
+        if lost:
+            why = f"{who} ignores this, so it is not set here either; set it in Chorus if you want its effect"
+            self.leave(why, *lost)
+        for name in ignored:
+            del self.given[name]
+            self._values[name] = self._defaults.get(name, self.program.settings[name].default)
+
+    def _has_effect(self, name: str, idle: Mapping[str, Any]) -> bool:
+        setting, value = self.program.settings[name], self._values[name]
+        return bool(value) and not setting.unused and value not in (setting.default, idle.get(name))
+
     def run(self, conversions: Mapping[str, Conversion]) -> ImportResult:
         """Convert all settings, in the order of the table, and note those that the table does not know."""
         done = set()

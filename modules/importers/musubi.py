@@ -16,7 +16,7 @@ from modules.importers.MusubiTranslation import MusubiTranslation, argument_name
 from modules.importers.read_file import TEXT_ENDINGS, read_content
 from modules.importers.sd_scripts_data import OF_DATA as OF_PROMPTS
 from modules.importers.sd_scripts_model import OF_MODEL
-from modules.importers.sd_scripts_training import OF_TRAINING
+from modules.importers.sd_scripts_training import OF_TRAINING, take_flow_weights
 from modules.importers.SdScriptsTranslation import SdScriptsTranslation
 
 FILES = "musubi-tuner's commands (.sh, .bat, .ps1) and files of arguments and of datasets (.toml)"
@@ -120,7 +120,7 @@ def _take_denoisers(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
         t.take("model.denoiser", t["dit_high_noise"], "dit_high_noise", why=why)
         t.take("model.denoiser_2", t[name], name, why=why)
         return
-    is_high = (t["min_timestep"] or 0) >= 500
+    is_high = _timestep_range(t)[0] >= 500
     t.take("denoiser.expert", "high" if is_high else "low", name, why="by min_timestep, as one of the two is given")
     t.take("model.denoiser" if is_high else "model.denoiser_2", t[name], name, why=why)
     t.result.left.append(
@@ -170,6 +170,22 @@ def _take_schedule(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
     t.take("schedule.final_share", facts["final_share"] if share is None else share, "lr_scheduler_min_lr_ratio")
 
 
+def _timestep_range(t: SdScriptsTranslation) -> tuple[int, int]:
+    """The lowest and highest timestep, of which 1000 is noise alone."""
+    low, high = t["min_timestep"] or 0, t["max_timestep"] or 1000
+    return (1000 - high, 1000 - low) if t["timestep_sampling"] == "sigma" else (low, high)
+
+
+def _take_timestep_range(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
+    low, high = _timestep_range(t)
+    why = ""
+    if t["timestep_sampling"] == "sigma" and (low, high) != (0, 1000):
+        why = "with sigma, timesteps are counted from noise to image there"
+        why += "" if t["discrete_flow_shift"] == 1 else ", and shifted after they are limited"
+    t.take("diffusion.min_timestep", low, "max_timestep" if why else "min_timestep", why=why)
+    t.take("diffusion.max_timestep", high, "min_timestep" if why else "max_timestep", why=why)
+
+
 def _take_timesteps(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
     sampling = t["timestep_sampling"]
     if sampling.startswith("qinglong"):
@@ -190,8 +206,7 @@ def _take_timesteps(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
     else:
         OF_TRAINING["timesteps"](t, setting)
     if sampling == "logsnr" or sampling.startswith("qinglong") or sampling.endswith("_shift"):
-        weights = {"sigma_sqrt": "sigma_sqrt", "cosmap": "cosmap"}
-        t.take("loss.weighting", weights.get(t["weighting_scheme"], "constant"), "weighting_scheme")
+        take_flow_weights(t)
 
 
 OF_OWN: dict[str, Any] = {
@@ -203,5 +218,6 @@ OF_OWN: dict[str, Any] = {
     "musubi_text_precision": _take_text_precision,
     "precision": _take_weights,
     "timesteps": _take_timesteps,
+    "timestep_range": _take_timestep_range,
     "schedule": _take_schedule,
 }

@@ -103,7 +103,10 @@ def _run(script: str, arguments: Mapping[str, Any], folder: Path, is_guessed: bo
     }
     translation = SdScriptsTranslation(arguments, script, folder)
     why = "the file does not say for which script it is: set family, if it is for another model" if is_guessed else ""
-    translation.take_line("family", translation.family.name, f"script {script}", why)
+    chosen = translation.theirs(*translation.chosen_by) if translation.chosen_by else ""
+    translation.take_line(
+        "family", translation.family.name, f"script {script}" + (f", {chosen}" if chosen else ""), why
+    )
     translation.take_line("method", translation.method.name, f"script {script}", why)
     translation.take_line("lr_scaling", "none", f"script {script}")
     return translation.run(OF_MODEL | OF_TRAINING | OF_DATA)

@@ -155,7 +155,7 @@ def _timesteps(export: SdScriptsArguments) -> dict[str, Any]:
     elif noise.timesteps == "logit_normal":
         density = {"weighting_scheme": "logit_normal", "logit_mean": noise.logit_normal_mean}
         density["logit_std"] = noise.logit_normal_std
-    if not export.takes("timestep_sampling"):
+    if not export.takes("timestep_sampling"):  # Stable Diffusion 3, the only one that counts from image to noise
         return {**density, "training_shift": shift}
     if noise.timesteps == "logit_normal" and noise.logit_normal_mean == 0:
         by_resolution = export.facts.get("by_resolution") if noise.shift_by == "resolution" else None
@@ -163,6 +163,8 @@ def _timesteps(export: SdScriptsArguments) -> dict[str, Any]:
         return {"timestep_sampling": sampling, "sigmoid_scale": noise.logit_normal_std, "discrete_flow_shift": shift}
     if not density and shift == 1:
         return {"timestep_sampling": "uniform"}
+    if "logit_mean" in density:
+        density["logit_mean"] *= -1
     return {"timestep_sampling": "sigma", **density, "discrete_flow_shift": shift}
 
 
@@ -172,15 +174,17 @@ def export_loss(export: SdScriptsArguments) -> None:
     largest = max(LOSSES, key=lambda name: value_at(loss, name))
     export.put("loss_type", LOSSES[largest])
     if largest in ("huber", "smooth_l1"):
-        export.put("huber_scale", value_at(loss, largest))
         export.put("huber_c", loss.huber_delta)
         export.put("huber_schedule", loss.huber_schedule)
     export.put("masked_loss", export.active("loss.masked_training"))
     if not export.is_flow:
         export.put("min_snr_gamma", loss.snr_gamma if loss.weighting == "min_snr_gamma" else None)
         export.put("debiased_estimation_loss", loss.weighting == "debiased")
-    elif loss.weighting in ("sigma_sqrt", "cosmap") and export.takes("training_shift"):  # the others ignore it
-        export.put("weighting_scheme", loss.weighting)
+    elif "weighting_scheme" not in export.arguments:  # which may choose the timesteps already
+        if export.takes("training_shift"):  # the loss of the image, which is that of the velocity times sigma squared
+            export.put("weighting_scheme", {"constant": "sigma_sqrt", "cosmap": "cosmap"}.get(loss.weighting))
+        elif not export.takes("model_prediction_type") and loss.weighting in ("sigma_sqrt", "cosmap"):
+            export.put("weighting_scheme", loss.weighting)  # where there are several, raw ignores it
 
 
 def export_embedding(export: SdScriptsArguments) -> None:

@@ -51,6 +51,8 @@ def _take_base(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
 
 def _take_text_encoders(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
     names = [name for name in ENCODERS if t.is_given(name)]
+    if "t5xxl" in names and len(t.family.text_encoders) == 1:
+        names = ["t5xxl"]  # the others would not be loaded
     if names:
         t.take("model.text_encoders", [t[name] for name in names], *names)
 
@@ -216,12 +218,13 @@ def _take_arguments(t: SdScriptsTranslation, facts: dict[str, Any], given: dict[
 def _take_relative_step(t: SdScriptsTranslation, facts: dict[str, Any], values: dict[str, Any]) -> None:
     if facts["here"] != "adafactor":
         return
-    relative = values.get("relative_step", True) is not False
+    relative = values.get("relative_step", True) is not False or values.get("warmup_init") is True
     scales = values.get("scale_parameter", True) is not False
     t.take_line("optimizer.adafactor_scale_parameter", scales, "optimizer_args scale_parameter")
     if relative:
         why = "Adafactor finds its own rate there unless relative_step=False is set, and learning_rate has no effect"
         t.take("optimizer.learning_rate", _RELATIVE_RATE, "learning_rate", why=why)
+        t.finds_rate = True
         if values.get("warmup_init") is True:
             t.take_line("schedule.warmup", 10_000.0, "optimizer_args warmup_init=True")
 
@@ -245,7 +248,7 @@ def _take_guidance(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
 
 
 def _note_model_type(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
-    if t["model_type"] not in (None, "flux"):
+    if t["model_type"] not in (None, "flux") and not t.chosen_by:
         t.leave("set family to the model's, if Chorus has it", "model_type")
 
 
@@ -261,5 +264,5 @@ OF_MODEL: dict[str, Any] = {
     "max_norm": _take_max_norm,
     "optimizer": _take_optimizer,
     "guidance": _take_guidance,
-    "model_type": _note_model_type,
+    "chosen": _note_model_type,
 }

@@ -17,6 +17,7 @@ SCHEDULES = {
 }  # fmt: skip
 MANY_EPOCHS = 100_000  # so that the steps decide
 DTYPES = {"float": "float32", "fp16": "float16", "bf16": "bfloat16", "no": "float32"}
+FINDS_RATE = "Adafactor finds its own rate there unless relative_step=False is set, and this has no effect"
 _RATES = ("learning_rate_te", "learning_rate_te1", "learning_rate_te2", "learning_rate_te3")
 
 
@@ -94,11 +95,12 @@ def _take_parts(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
         *("network_train_unet_only", "network_train_text_encoder_only"),
         *("train_text_encoder", "stop_text_encoder_training"),
     )
-    rates = t["text_encoder_lr"]
-    rates = rates if isinstance(rates, list) else [rates]
-    is_off = all(_number(rate) == 0 for rate in rates)
     if t.method.trains_adapters:
-        text = not t["network_train_unet_only"] and not is_off and not t.is_flow
+        rates = _encoder_rates(t)
+        is_off = bool(rates) and not any(rates)
+        text = not t["network_train_unet_only"] and not is_off and _count_of_trained(t) > 0
+        if text and not trainable:
+            t.leave("Chorus has no adapter for this model's text encoder, which is trained there", names[0])
         denoiser = not t["network_train_text_encoder_only"] and t["unet_lr"] != 0
     else:
         stops_at = t["stop_text_encoder_training"]
@@ -106,7 +108,27 @@ def _take_parts(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
         text = t["train_text_encoder"] or (t.script == "train_db.py" and not is_off)
         denoiser = True
     t.take("text_encoder.train", text and bool(trainable), *names)
+    if (
+        text
+        and t.method.trains_weights
+        and t.family.name in t.program.facts["trained_encoders"]
+        and not t["train_t5xxl"]
+    ):
+        only = list(range(1, t.program.facts["trained_encoders"][t.family.name] + 1))
+        t.take("text_encoder.only", only, "train_text_encoder", "train_t5xxl")
     t.take("denoiser.train", denoiser or not (text and trainable), *names)
+
+
+def _count_of_trained(t: SdScriptsTranslation) -> int:
+    """How many of the model's text encoders, from the first on, a LoRA trains."""
+    return t.program.facts["trained_encoders"].get(t.family.name, len(t.family.text_encoders))
+
+
+def _encoder_rates(t: SdScriptsTranslation) -> list[float]:
+    """The rates of the text encoders that a LoRA trains; one number holds for all of them."""
+    given = t["text_encoder_lr"]
+    numbers = [_number(rate) for rate in (given if isinstance(given, list) else [given])]
+    return [rate for rate in numbers if rate is not None][: max(1, _count_of_trained(t))]
 
 
 def _number(value: Any) -> float | None:
@@ -117,20 +139,24 @@ def _number(value: Any) -> float | None:
 
 
 def _take_rates(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
-    if "optimizer.learning_rate" not in t.result.values:  # not Adafactor's own
-        unet = t["unet_lr"]
-        if t["learning_rate"] <= 0 and unet:
-            t.take("optimizer.learning_rate", unet, "unet_lr", why="the common rate has to be above 0 here")
-        else:
-            t.take("optimizer.learning_rate", t["learning_rate"], "learning_rate")
-    if not t.method.chooses_parts:
+    if t.finds_rate:
+        if rates := [name for name in ("unet_lr", "text_encoder_lr", *_RATES) if t[name]]:
+            t.leave(FINDS_RATE, *rates)
         return
+    unet = t["unet_lr"]
+    if t["learning_rate"] <= 0 and unet:
+        t.take("optimizer.learning_rate", unet, "unet_lr", why="the common rate has to be above 0 here")
+    else:
+        t.take("optimizer.learning_rate", t["learning_rate"], "learning_rate")
+    if t.method.chooses_parts:
+        _take_rates_of_parts(t)
+
+
+def _take_rates_of_parts(t: SdScriptsTranslation) -> None:
     if t["unet_lr"]:
         t.take("denoiser.learning_rate", t["unet_lr"], "unet_lr")
-    given = t["text_encoder_lr"]
-    numbers = [_number(rate) for rate in (given if isinstance(given, list) else [given])]
     names = [name for name in _RATES if t[name] is not None]
-    rates: list[float] = [t[name] for name in names] or [rate for rate in numbers if rate is not None]
+    rates: list[float] = [t[name] for name in names] or _encoder_rates(t)
     names = names or ["text_encoder_lr"]
     if len(set(rates)) == 1 and rates[0] > 0:
         t.take("text_encoder.learning_rate", rates[0], *names)
@@ -150,8 +176,20 @@ def _take_text_encoder_stop(t: SdScriptsTranslation, setting: ForeignSetting) ->
         t.take("text_encoder.stop_after", after, "stop_text_encoder_training")
 
 
+def _take_warmup(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
+    if not t.finds_rate:
+        t.take("schedule.warmup", t["lr_warmup_steps"], "lr_warmup_steps")
+    elif t["lr_warmup_steps"]:
+        t.leave(FINDS_RATE, "lr_warmup_steps")
+
+
 def _take_schedule(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
     chosen, custom = t["lr_scheduler"], t["lr_scheduler_type"]
+    if t.finds_rate:
+        t.result.values["schedule.name"] = "constant"
+        if t.is_given("lr_scheduler") and chosen.lower() != "constant":
+            t.leave(FINDS_RATE, "lr_scheduler")
+        return
     name = SCHEDULES.get(chosen.lower())
     if custom or name is None:
         t.leave(
@@ -201,11 +239,8 @@ def _take_fused(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
 
 
 def _take_clip_skip(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
-    skip = t["clip_skip"] or 1
-    if skip > 1 and len(t.family.text_encoders) > 1:
-        t.leave("sd-scripts uses it only for Stable Diffusion 1 and 2", "clip_skip")
-    elif t.family.skips_layers:
-        t.take("model.clip_skip", skip, "clip_skip")
+    if t.family.skips_layers:
+        t.take("model.clip_skip", t["clip_skip"] or 1, "clip_skip")
 
 
 def _take_text_chunks(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
@@ -264,11 +299,16 @@ def _take_loss(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
     if chosen is None:
         t.leave("Chorus has no such loss: the squared error is used", "loss_type")
     for name in ("mse", "mae", "huber", "smooth_l1"):
-        scale = t["huber_scale"] if name in ("huber", "smooth_l1") else 1.0
-        t.take(f"loss.{name}", scale if name == (chosen or "mse") else 0.0, "loss_type")
+        t.take(f"loss.{name}", 1.0 if name == (chosen or "mse") else 0.0, "loss_type")
     if chosen in ("huber", "smooth_l1"):
-        t.take("loss.huber_delta", t["huber_c"], "huber_c")
+        is_constant, scale = t["huber_schedule"] == "constant", t["huber_scale"]
+        t.take("loss.huber_delta", t["huber_c"] * (scale if is_constant else 1.0), "huber_c", "huber_scale")
         t.take("loss.huber_schedule", t["huber_schedule"], "huber_schedule")
+        if scale != 1 and not is_constant:
+            t.leave(
+                "Chorus scales the threshold only of a constant schedule, and that of snr is not scaled there",
+                "huber_scale",
+            )
 
 
 def _take_masks(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
@@ -287,10 +327,11 @@ def _take_timesteps(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
         return
     names = ("timestep_sampling", "weighting_scheme")
     by_weighting = {"logit_normal": "logit_normal", "mode": "mode"}.get(t["weighting_scheme"], "uniform")
-    chosen = by_weighting if sampling == "sigma" else "uniform" if sampling == "uniform" else "logit_normal"
+    is_uniform = sampling in ("uniform", "nextdit_shift")
+    chosen = by_weighting if sampling == "sigma" else "uniform" if is_uniform else "logit_normal"
     t.take("diffusion.timesteps", chosen, *names)
     if chosen == "logit_normal" and sampling == "sigma":
-        t.take("diffusion.logit_normal_mean", t["logit_mean"], "logit_mean")
+        _take_logit_mean(t)
         t.take("diffusion.logit_normal_std", t["logit_std"], "logit_std")
     elif chosen == "logit_normal":
         t.take("diffusion.logit_normal_mean", 0.0, "timestep_sampling")
@@ -298,15 +339,38 @@ def _take_timesteps(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
     elif chosen == "mode":
         t.take("diffusion.mode_scale", t["mode_scale"], "mode_scale")
     _take_shift(t, sampling, shift)
-    weights = {"sigma_sqrt": "sigma_sqrt", "cosmap": "cosmap"}
-    t.take("loss.weighting", weights.get(t["weighting_scheme"], "constant"), "weighting_scheme")
+    take_flow_weights(t)
     if t["model_prediction_type"] == "sigma_scaled":
-        why = "Chorus' loss is that of the velocity, where sigma_scaled counts noisy samples more"
+        why = "the predicted image is compared with the velocity there; Chorus compares the velocities, as raw does"
         t.leave(why, "model_prediction_type")
 
 
+def _take_logit_mean(t: SdScriptsTranslation) -> None:
+    """The mean, with the sign that it has where 1 is noise alone."""
+    if t["timestep_sampling"] is None or not t["logit_mean"]:
+        t.take("diffusion.logit_normal_mean", t["logit_mean"], "logit_mean")
+        return
+    why = "this script counts the timesteps from noise to image, so above 0 means less noise there and more here"
+    t.take("diffusion.logit_normal_mean", -t["logit_mean"], "logit_mean", why=why)
+
+
+def take_flow_weights(t: SdScriptsTranslation) -> None:
+    """The weights of the timesteps of a flow model."""
+    weights = {"sigma_sqrt": "sigma_sqrt", "cosmap": "cosmap"}
+    chosen, why = weights.get(t["weighting_scheme"], "constant"), ""
+    if t["timestep_sampling"] is None:  # the loss of the image, which is that of the velocity times sigma squared
+        here = {"constant": "sigma", "sigma_sqrt": "constant"}.get(chosen, chosen)
+        why = "the errors of the image count there, and those of the velocity here: " + (
+            "the same, as the two weights cancel out" if here == "constant" else "times sigma squared there"
+        )
+        chosen = here
+    elif t["model_prediction_type"] in ("raw", "additive") and chosen != "constant":
+        chosen, why = "constant", "it weights the loss there only with model_prediction_type sigma_scaled"
+    t.take("loss.weighting", chosen, "weighting_scheme", why=why)
+
+
 def _take_shift(t: SdScriptsTranslation, sampling: str, shift: float) -> None:
-    if sampling in ("flux_shift", "qwen_shift"):
+    if sampling in ("flux_shift", "qwen_shift", "nextdit_shift"):
         t.take("diffusion.shift_by", "resolution", "timestep_sampling")
     elif (sampling in ("shift", "sigma") or t["timestep_sampling"] is None) and shift != 1 and math.isfinite(shift):
         name = "training_shift" if t["timestep_sampling"] is None else "discrete_flow_shift"
@@ -317,8 +381,8 @@ def _take_shift(t: SdScriptsTranslation, sampling: str, shift: float) -> None:
 
 
 def _take_loggers(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
-    chosen = t["log_with"] or ""
-    t.take("tensorboard", True, "log_with", "logging_dir")
+    chosen = t["log_with"] or ("tensorboard" if t["logging_dir"] else "")
+    t.take("tensorboard", chosen in ("tensorboard", "all"), "log_with", "logging_dir")
     if chosen in ("wandb", "all"):
         t.take("wandb.enabled", True, "log_with")
         if t["log_tracker_name"]:
@@ -357,6 +421,7 @@ OF_TRAINING: dict[str, Any] = {
     "rates": _take_rates,
     "text_encoder_stop": _take_text_encoder_stop,
     "schedule": _take_schedule,
+    "warmup": _take_warmup,
     "length": _take_length,
     "activations": _take_activations,
     "swap": _take_swap,

@@ -100,7 +100,11 @@ def test_an_argument_is_taken(arguments, path, value, tmp_path):
         ("--fp8_base --fp8_scaled", "model.denoiser_quantization", "float8"),
         ("--dit model.safetensors", "model.denoiser", "model.safetensors"),
         ("--optimizer_type Adafactor --learning_rate 1e-4", "optimizer.learning_rate", 0.01),
-        ("--task t2v-A14B --dit high.safetensors --min_timestep 875", "denoiser.expert", "high"),
+        (
+            "--task t2v-A14B --dit high.safetensors --min_timestep 875 --timestep_sampling shift",
+            "denoiser.expert",
+            "high",
+        ),
     ],
 )
 def test_an_argument_that_means_something_else_is_taken_with_a_line(arguments, path, value, tmp_path):
@@ -200,3 +204,16 @@ def test_a_file_of_arguments_and_a_file_of_prompts_are_read(tmp_path):
     (sample,) = config.sampling.samples
     assert (sample.width, sample.height, sample.frames, sample.steps) == (832, 256, 45, 20)
     assert imported("--config_file config.toml --network_dim 9", tmp_path).values["lora.rank"] == 9
+
+
+@pytest.mark.parametrize(("sampling", "low", "high"), [("sigma", 100, 600), ("shift", 400, 900)])
+def test_timesteps_of_sigma_are_counted_from_noise_to_image(sampling, low, high, tmp_path):
+    arguments = f"--timestep_sampling {sampling} --min_timestep 400 --max_timestep 900"
+    result = imported(arguments, tmp_path, "qwen_image_train_network.py")
+    assert (result.values["diffusion.min_timestep"], result.values["diffusion.max_timestep"]) == (low, high)
+    assert changed(result, "diffusion.min_timestep") == (sampling == "sigma")
+
+
+def test_the_logit_mean_of_sigma_counts_from_noise_to_image(tmp_path):
+    arguments = "--weighting_scheme logit_normal --logit_mean 0.5"
+    assert imported(arguments, tmp_path, "qwen_image_train_network.py").values["diffusion.logit_normal_mean"] == -0.5

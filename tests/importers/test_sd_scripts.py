@@ -52,7 +52,7 @@ def left(result: ImportResult, name: str) -> bool:
         ("", "text_encoder.train", True),
         ("--network_train_unet_only", "text_encoder.train", False),
         ("--text_encoder_lr 0", "text_encoder.train", False),
-        ("--text_encoder_lr 1e-5 2e-5", "text_encoder.learning_rates", [1e-5, 2e-5]),
+        ("--text_encoder_lr 1e-5 2e-5", "text_encoder.learning_rate", 1e-5),
         ("", "optimizer.learning_rate", 2e-6),
         ("--max_train_steps=500", "max_steps", 500),
         ("--max_train_epochs=5 --max_train_steps=500", "max_steps", None),
@@ -248,3 +248,148 @@ def test_a_file_of_arguments_is_taken_with_or_without_sections(tmp_path):
     assert (result.values["family"], result.values["lora.rank"]) == ("sdxl", 8)
     assert changed(result, "family")
     assert imported("--config_file config.toml --network_dim 9", tmp_path).values["lora.rank"] == 9
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "path", "value"),
+    [
+        ("flux_train_network.py", "--min_timestep 100", "diffusion.min_timestep", 0),
+        ("flux_train.py", "--max_timestep 900", "diffusion.max_timestep", 1000),
+        ("anima_train_network.py", "--noise_offset 0.1", "diffusion.offset_noise", 0.0),
+        ("sd3_train_network.py", "--multires_noise_iterations 6", "diffusion.multires_noise_iterations", 0),
+        ("sd3_train.py", "--ip_noise_gamma 0.1", "diffusion.input_perturbation", 0.0),
+        ("lumina_train_network.py", "--min_snr_gamma 5", "loss.weighting", "constant"),
+        ("sdxl_train_network.py", "--clip_skip 2", "model.clip_skip", 1),
+        ("flux_train_network.py", "--vae a.safetensors", "model.vae", None),
+        ("anima_train_network.py", "--fp8_base", "model.denoiser_quantization", None),
+        ("hunyuan_image_train_network.py", "--fp8_base", "model.denoiser_quantization", None),
+        ("fine_tune.py", "--masked_loss", "loss.masked_training", False),
+        ("train_network.py", "--timestep_sampling shift", "diffusion.timesteps", "uniform"),
+    ],
+)
+def test_what_a_script_ignores_has_no_effect_here_either(script, arguments, path, value, tmp_path):
+    result = imported(arguments, tmp_path, script)
+    assert result.values.get(path) == value
+    (line,) = [line for line in result.left if arguments.split()[0].removeprefix("--") in line.theirs]
+    assert script in line.why
+    result.config()
+
+
+@pytest.mark.parametrize("arguments", ["--max_timestep 1000", "--max_token_length 75", "--noise_offset 0"])
+def test_an_ignored_argument_that_changes_nothing_has_no_line(arguments, tmp_path):
+    assert not left(imported(arguments, tmp_path, "flux_train_network.py"), arguments.split()[0].removeprefix("--"))
+
+
+@pytest.mark.parametrize(
+    ("script", "mean"),
+    [
+        ("sd3_train_network.py", 0.5),
+        ("flux_train_network.py", -0.5),
+        ("lumina_train_network.py --timestep_sampling sigma", -0.5),
+    ],
+)
+def test_a_logit_mean_above_0_means_noise_for_sd3_and_detail_for_the_others(script, mean, tmp_path):
+    result = imported("--weighting_scheme logit_normal --logit_mean 0.5", tmp_path, script)
+    assert result.values["diffusion.logit_normal_mean"] == mean
+    assert changed(result, "diffusion.logit_normal_mean") == (mean < 0)
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "weighting"),
+    [
+        ("flux_train_network.py", "--weighting_scheme sigma_sqrt --model_prediction_type raw", "constant"),
+        ("anima_train.py", "--weighting_scheme cosmap", "cosmap"),
+        ("sd3_train.py", "", "sigma"),
+        ("sd3_train.py", "--weighting_scheme sigma_sqrt", "constant"),
+    ],
+)
+def test_a_flow_models_loss_is_weighted_as_its_script_weights_it(script, arguments, weighting, tmp_path):
+    result = imported(arguments, tmp_path, script)
+    assert result.values["loss.weighting"] == weighting
+    assert changed(result, "loss.weighting") == (weighting != "cosmap")
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "trains", "only"),
+    [
+        ("flux_train_network.py", "", True, None),
+        ("flux_train_network.py", "--network_train_unet_only", False, None),
+        ("flux_train_network.py", "--text_encoder_lr 0 1e-5", False, None),
+        ("sd3_train_network.py", "", True, None),
+        ("sd3_train_network.py", "--text_encoder_lr 1e-5 0 0", True, [1]),
+        ("sd3_train.py", "--train_text_encoder", True, [1, 2]),
+        ("sd3_train.py", "--train_text_encoder --train_t5xxl", True, None),
+        ("sd3_train.py", "--train_t5xxl", False, None),
+        ("lumina_train_network.py", "", False, None),
+        ("hunyuan_image_train_network.py", "", False, None),
+        ("flux_train_network.py --model_type chroma", "", False, None),
+    ],
+)
+def test_the_text_encoders_train_that_a_script_trains(script, arguments, trains, only, tmp_path):
+    result = imported(arguments, tmp_path, script)
+    assert result.values["text_encoder.train"] is trains
+    assert result.values.get("text_encoder.only") == only
+
+
+@pytest.mark.parametrize(
+    ("script", "path", "value"),
+    [
+        ("sdxl_train_network.py", "text_encoder.learning_rates", [1e-5, 2e-5]),
+        ("flux_train_network.py", "text_encoder.learning_rate", 1e-5),
+    ],
+)
+def test_the_rates_of_the_text_encoders_that_train_are_taken(script, path, value, tmp_path):
+    assert imported("--text_encoder_lr 1e-5 2e-5", tmp_path, script).values[path] == value
+
+
+def test_an_encoder_for_which_chorus_has_no_adapter_has_a_line(tmp_path):
+    assert left(imported("", tmp_path, "lumina_train_network.py"), "network_train_unet_only")
+    assert not left(
+        imported("--network_train_unet_only", tmp_path, "lumina_train_network.py"), "network_train_unet_only"
+    )
+
+
+def test_chroma_is_trained_by_the_script_of_flux(tmp_path):
+    arguments = "--model_type chroma --t5xxl t5.safetensors --clip_l clip.safetensors"
+    result = imported(arguments, tmp_path, "flux_train_network.py")
+    assert (result.values["family"], result.values["model.text_encoders"]) == ("chroma", ["t5.safetensors"])
+    result.config()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "values"),
+    [
+        ("--loss_type huber --huber_scale 2 --huber_schedule constant", {"loss.huber": 1.0, "loss.huber_delta": 0.2}),
+        ("--loss_type huber --huber_scale 2", {"loss.huber": 1.0, "loss.huber_delta": 0.1}),
+        ("--loss_type smooth_l1 --huber_scale 2 --huber_schedule exponential", {"loss.smooth_l1": 1.0}),
+    ],
+)
+def test_huber_scale_scales_the_threshold_of_some_schedules(arguments, values, tmp_path):
+    result = imported(arguments, tmp_path)
+    assert {path: result.values[path] for path in values} == values
+    assert left(result, "huber_scale") == ("constant" not in arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_on"),
+    [
+        ("", False),
+        ("--logging_dir logs", True),
+        ("--logging_dir logs --log_with wandb", False),
+        ("--logging_dir logs --log_with all", True),
+    ],
+)
+def test_tensorboard_is_on_where_sd_scripts_logs_with_it(arguments, is_on, tmp_path):
+    assert imported(arguments, tmp_path).values["tensorboard"] is is_on
+
+
+def test_adafactors_own_rate_leaves_the_schedule_and_the_rates_of_the_parts_without_effect(tmp_path):
+    arguments = (
+        "--optimizer_type AdaFactor --optimizer_args relative_step=False warmup_init=True --lr_scheduler cosine "
+        "--lr_warmup_steps 100 --unet_lr 1e-4 --text_encoder_lr 1e-5"
+    )
+    result = imported(arguments, tmp_path)
+    assert result.values["schedule.name"] == "constant"
+    assert result.values["schedule.warmup"] == 10_000
+    assert not {"denoiser.learning_rate", "text_encoder.learning_rate"} & result.values.keys()
+    assert all(left(result, name) for name in ("lr_scheduler", "lr_warmup_steps", "unet_lr", "text_encoder_lr"))

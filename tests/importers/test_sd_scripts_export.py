@@ -50,7 +50,7 @@ CASES: dict[str, tuple[list[str], set[str]]] = {
          "diffusion.offset_noise=0.05", "diffusion.offset_noise_adaptive=0.01", "output.unit=steps", "output.every=100",
          "output.keep=3", "backup.unit=steps", "backup.every=100", "backup.keep=2", "loss.mse=0", "loss.huber=0.5",
          "loss.huber_schedule=snr", "diffusion.input_perturbation=0.1", "diffusion.max_timestep=900", "csv=true"],
-        {"csv"},
+        {"csv", "loss.huber"},
     ),
     "a LoRA of SDXL with convolutions and Prodigy": (
         [*SDXL, "lora.targets=linear_conv", "lora.conv_rank=4", "lora.conv_alpha=2", "lora.plus_ratio=4",
@@ -104,7 +104,7 @@ CASES: dict[str, tuple[list[str], set[str]]] = {
     "a LoRA of SD3": (
         ["family=sd3", "model.base=some/name", "lora.targets=linear", "diffusion.timesteps=logit_normal",
          "diffusion.logit_normal_mean=0.3", "diffusion.shift_by=factor", "schedule.name=piecewise"],
-        {"schedule.name"},
+        {"schedule.name", "loss.weighting"},
     ),
     "an embedding": (
         [*SDXL, "method=embedding", "embeddings.0.placeholder=mycat", "embeddings.0.vectors=4",
@@ -249,6 +249,9 @@ def test_the_table_gives_reasons_for_settings_that_there_are():
         ([*FLUX], {"timestep_sampling": "flux_shift", "model_prediction_type": "raw", "guidance_scale": 1.0}),
         ([*FLUX], {"ae": f"{ROOT}ae.safetensors", "clip_l": "/clip_l.safetensors"}),
         (["family=sd3"], {"weighting_scheme": "logit_normal", "training_shift": 3.0}),
+        (["family=sd3", "diffusion.timesteps=uniform"], {"weighting_scheme": "sigma_sqrt"}),
+        ([*FLUX, "diffusion.timesteps=logit_normal", "diffusion.logit_normal_mean=0.3"], {"logit_mean": -0.3}),
+        ([*SD15, "loss.mse=0", "loss.huber=0.5"], {"loss_type": "huber", "huber_scale": None}),
         ([*SD15, "tensorboard=false"], {"seed": 42}),
         ([*SD15, "batch_size=8", "batch_size_mode=global", "gradient_accumulation_steps=2"], {"train_batch_size": 4}),
     ],
