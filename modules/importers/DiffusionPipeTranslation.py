@@ -36,6 +36,8 @@ class DiffusionPipeTranslation(Translation):
         self.evaluations = list(self._evaluations())
         self.family, self.family_why = self._family() if self.knows_model else (load_families()[default_family()], "")
         self.method = self._method(isinstance(given.get("adapter"), Mapping) or not self.knows_model)
+        if self.knows_model:
+            self.drop_ignored(self._takes, f"{self.program.label}, for this model,")
 
     @property
     def is_flow(self) -> bool:
@@ -55,6 +57,12 @@ class DiffusionPipeTranslation(Translation):
     def has_fact(self, name: str) -> bool:
         """Whether the model's type is in one of the table's lists."""
         return self["model.type"] in self.program.facts[name]
+
+    def _takes(self, name: str) -> bool:
+        """Whether the code of the model's type uses a setting."""
+        facts, kind = self.program.facts, self["model.type"]
+        types = [one for one, names in facts["only"].items() if name in names]
+        return name not in facts["ignored"].get(kind, []) and (not types or kind in types)
 
     def batch_sizes(self, name: str) -> list[int]:
         """The batch sizes of a setting: one, or one for each resolution; those that are none are left out."""

@@ -9,6 +9,7 @@ from modules.config.errors import ConfigError, UserError
 from modules.config.families import load_families
 from modules.config.methods import METHODS
 from modules.config.other_programs import load_program
+from modules.config.show_value import show_value
 from modules.importers.foreign_values import shown
 from modules.importers.read_file import find_beside, read_content
 from modules.importers.Translation import Translation
@@ -36,6 +37,7 @@ class SimpleTunerTranslation(Translation):
                 "concepts[].path."
             )
         self.family = known[name]
+        self._force()
         adapters = bool(facts["model_types"].get(self["model_type"].lower()))
         self.method = next(
             one
@@ -72,6 +74,15 @@ class SimpleTunerTranslation(Translation):
             return read_content(path)
         except ConfigError:
             return None
+
+    def _force(self) -> None:
+        """Set what SimpleTuner sets itself for the model, with a line for what the file has instead."""
+        forced = self.program.facts["forced"]
+        for name, value in forced.get(f"{self.model}:{self.flavour}", forced.get(self.model, {})).items():
+            if self.is_given(name) and self[name] != value:
+                self.leave(f"SimpleTuner sets it to {show_value(value)} for this model", name)
+            self.given.pop(name, None)
+            self._values[name] = value
 
     def _family(self) -> str | None:
         families = self.program.facts["families"]

@@ -121,9 +121,6 @@ def _take_weighting(t: DiffusionPipeTranslation, setting: ForeignSetting) -> Non
 def _take_loss(t: DiffusionPipeTranslation, setting: ForeignSetting) -> None:
     names = {"huber_delta": "huber", "smooth_l1_beta": "smooth_l1"}
     chosen = next((name for name in names if t[name]), "")
-    if chosen and not t.is_flow:
-        t.leave("diffusion-pipe ignores it for this model", chosen)
-        chosen = ""
     for name in ("mse", "huber", "smooth_l1"):
         is_chosen = name == names.get(chosen, "mse")
         why = "a smooth curve of twice the size" if is_chosen and chosen else ""

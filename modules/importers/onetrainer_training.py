@@ -60,6 +60,11 @@ def _take_keep(t: Translation, setting: ForeignSetting) -> None:
         t.take("backup.keep", MANY_BACKUPS, "rolling_backup", why=why)
 
 
+def _take_tensorboard(t: Translation, setting: ForeignSetting) -> None:
+    why = "" if t["tensorboard"] else "OneTrainer writes its logs in any case; this only starts TensorBoard there"
+    t.take("tensorboard", True, "tensorboard", why=why)
+
+
 def _take_device_indexes(t: Translation, setting: ForeignSetting) -> None:
     numbers = [int(number) for number in re.findall(r"\d{1,4}", t["device_indexes"])]
     t.take("device_indexes", numbers, "device_indexes")
@@ -136,7 +141,8 @@ def _take_ema_sampling(t: Translation, setting: ForeignSetting) -> None:
 
 def _take_timestep_range(t: Translation, setting: ForeignSetting) -> None:
     low, high = (round(1000 * min(1.0, max(0.0, t[f"{end}_noising_strength"]))) for end in ("min", "max"))
-    shifts = t["timestep_shift"] != 1 or t["dynamic_timestep_shifting"]
+    is_dynamic = t["dynamic_timestep_shifting"] and t["model_type"] in t.program.facts["dynamic_shifts"]
+    shifts = t["timestep_shift"] != 1 or is_dynamic
     why = "OneTrainer shifts after it has pressed them into the range" if shifts and (low, high) != (0, 1000) else ""
     t.take("diffusion.min_timestep", min(999, low), "min_noising_strength", why=why)
     t.take("diffusion.max_timestep", max(1, high), "max_noising_strength", why=why)
@@ -169,7 +175,10 @@ def _take_timesteps(t: Translation, setting: ForeignSetting) -> None:
 
 def _take_shift(t: Translation, setting: ForeignSetting) -> None:
     names = ("timestep_shift", "dynamic_timestep_shifting")
-    if t["dynamic_timestep_shifting"] and family_of(t).objective == "flow":
+    shifts_itself = t["model_type"] in t.program.facts["dynamic_shifts"]
+    if t["dynamic_timestep_shifting"] and not shifts_itself:
+        t.leave("OneTrainer ignores it for this model", "dynamic_timestep_shifting")
+    if t["dynamic_timestep_shifting"] and shifts_itself:
         t.take("diffusion.shift_by", "resolution", *names)
     elif t["timestep_shift"] != 1:
         t.take("diffusion.shift_by", "factor", *names)
@@ -178,9 +187,18 @@ def _take_shift(t: Translation, setting: ForeignSetting) -> None:
         t.take("diffusion.shift_by", "none", *names)
 
 
+def _take_masked_training(t: Translation, setting: ForeignSetting) -> None:
+    is_ignored = t["masked_training"] and family_of(t).takes_masks
+    why = "the loss of inpainting models is that of the whole image there" if is_ignored else ""
+    t.take("loss.masked_training", t["masked_training"] and not is_ignored, "masked_training", why=why)
+
+
 def _take_unmasked_probability(t: Translation, setting: ForeignSetting) -> None:
     name = "unmasked_probability"
-    if not t["masked_training"] or family_of(t).takes_masks:
+    if family_of(t).takes_masks and t["masked_training"]:
+        why = "it replaces that fraction of the masks with white ones there; see data.inpainting_whole"
+        t.leave(why, name)
+    elif not t["masked_training"]:
         t.take("loss.unmasked_probability", t[name], name)
     else:
         t.take("loss.unmasked_probability", 0.0, name, why="OneTrainer uses it only for inpainting models")
@@ -227,6 +245,7 @@ OF_TRAINING: dict[str, Conversion] = {
     "backup": _take_backup,
     "saving": _take_saving,
     "keep": _take_keep,
+    "tensorboard": _take_tensorboard,
     "device_indexes": _take_device_indexes,
     "concepts": _take_concepts,
     "concept_file": _take_concept_file,
@@ -240,6 +259,7 @@ OF_TRAINING: dict[str, Conversion] = {
     "timestep_range": _take_timestep_range,
     "timesteps": _take_timesteps,
     "shift": _take_shift,
+    "masked_training": _take_masked_training,
     "unmasked_probability": _take_unmasked_probability,
     "unmasked_weight": _take_unmasked_weight,
     "huber": _take_huber,

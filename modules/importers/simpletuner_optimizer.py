@@ -82,7 +82,10 @@ def _take_clipping(t: SimpleTunerTranslation, setting: ForeignSetting) -> None:
         return
     is_norm = t["grad_clip_method"] == "norm"
     why = "" if is_norm else "each value is cut there (grad_clip_method value), the norm of all here"
-    t.take("optimizer.max_grad_norm", t["max_grad_norm"], *names, why=why)
+    norm, largest = t["max_grad_norm"], t.program.facts["largest_norms"].get(t.model)
+    if largest and norm > largest and not t["i_know_what_i_am_doing"]:
+        norm, why = largest, "; ".join(filter(None, (f"SimpleTuner allows {largest} at most for this model", why)))
+    t.take("optimizer.max_grad_norm", norm, *names, why=why)
 
 
 def _take_schedule(t: SimpleTunerTranslation, setting: ForeignSetting) -> None:

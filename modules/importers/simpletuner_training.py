@@ -33,6 +33,9 @@ def _take_timesteps(t: SimpleTunerTranslation, setting: ForeignSetting) -> None:
     if not t.is_flow:
         t.take("diffusion.timesteps", "uniform", "flow_use_uniform_schedule")
         return
+    if t.model in t.program.facts["own_timesteps"]:
+        _leave_timesteps(t)
+        return
     if t["flow_use_uniform_schedule"]:
         t.take("diffusion.timesteps", "uniform", "flow_use_uniform_schedule")
     elif t["flow_use_beta_schedule"]:
@@ -53,6 +56,14 @@ def _take_timesteps(t: SimpleTunerTranslation, setting: ForeignSetting) -> None:
         t.take("diffusion.shift", shift, "flow_schedule_shift")
     else:
         t.take("diffusion.shift_by", "none", "flow_schedule_shift")
+
+
+def _leave_timesteps(t: SimpleTunerTranslation) -> None:
+    """Those of a model that has a law of its own, which leaves the settings of all others without effect."""
+    names = [one.name for one in t.program.settings.values() if one.by == "timesteps" and t.is_given(one.name)]
+    if names:
+        t.leave("SimpleTuner ignores it for this model, whose makers' distribution it uses", *names)
+    t.take("diffusion.timesteps", "trained", "model_family")
 
 
 def _take_bias(t: SimpleTunerTranslation, setting: ForeignSetting) -> None:

@@ -177,8 +177,8 @@ def test_a_setting_is_taken(settings, path, value, tmp_path):
         ({"model.diffusers_path": "/f", "model.transformer_path": "a.safetensors"}, "model.base", "/f"),
         ({"adapter.init_from_existing": "/epoch50/"}, "lora.start_from", "/epoch50/adapter_model.safetensors"),
         ({"model.flux_shift": True}, "diffusion.shift_by", "resolution"),
-        ({"model.min_t": 0.2}, "diffusion.min_timestep", 200),
-        ({"model.max_t": 0.875}, "diffusion.max_timestep", 875),
+        (WAN | {"model.min_t": 0.2}, "diffusion.min_timestep", 200),
+        (WAN | {"model.max_t": 0.875}, "diffusion.max_timestep", 875),
         (TWO, "model.denoiser_2", TWO["model.transformer_path"]),
         (TWO, "denoiser.expert", "low"),
         (TWO | {"model.min_t": 0.875}, "denoiser.expert", "high"),
@@ -365,3 +365,20 @@ def test_datasets_for_evaluation_are_held_out(tmp_path):
     assert [(one.path, one.validation) for one in config.concepts[2:]] == [("/held", True)] * 2
     assert not any(one.validation for one in config.concepts[:2])
     assert (config.validation.every, config.validation.unit, config.validation.timesteps) == (100.0, "steps", 9)
+
+
+@pytest.mark.parametrize(
+    ("settings", "path", "value"),
+    [
+        ({"model.type": "flux", "model.min_t": 0.5}, "diffusion.min_timestep", 0),
+        ({"model.type": "ltx-video", "model.shift": 3}, "diffusion.shift_by", "none"),
+        ({"model.type": "ltx-video", "huber_delta": 0.2}, "loss.huber", 0.0),
+        ({"model.type": "lumina_2", "model.flux_shift": True}, "diffusion.shift_by", "none"),
+        ({"model.type": "qwen_image", "model.lumina_shift": True}, "diffusion.shift_by", "none"),
+        (SDXL | {"model.timestep_sample_method": "uniform"}, "diffusion.timesteps", "uniform"),
+    ],
+)
+def test_what_the_code_of_a_model_ignores_has_no_effect_here_either(settings, path, value, tmp_path):
+    result = imported(tmp_path, settings)
+    assert result.values[path] == value
+    assert left(result, list(settings)[-1])

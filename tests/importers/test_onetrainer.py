@@ -115,6 +115,8 @@ def test_a_setting_is_taken(given, path, value):
         ({"text_encoder_layer_skip": 1, "text_encoder_2_layer_skip": 1}, "model.clip_skip", 2),
         ({"text_encoder": {"dropout_probability": 0.1}}, "data.caption_dropout", 0.1),
         ({"rolling_backup": False}, "backup.keep", 1000),
+        ({"tensorboard": False}, "tensorboard", True),
+        ({"model_type": "STABLE_DIFFUSION_15_INPAINTING", "masked_training": True}, "loss.masked_training", False),
         ({"output_model_destination": "E:\\out\\cat.v2.safetensors"}, "output.name", "cat.v2"),
     ],
 )  # fmt: skip
@@ -298,3 +300,12 @@ def test_every_setting_of_the_table_comes_in_without_an_unknown_one():
         assert not [line for line in result.left if "no such setting" in line.why]
         config_from_values(config_values := json.loads(json.dumps(result.config(), default=vars)))
         assert config_values["family"] == load_program("onetrainer").facts["families"][model]
+
+
+@pytest.mark.parametrize(
+    ("model", "by"), [("STABLE_DIFFUSION_35", "none"), ("CHROMA_1", "none"), ("QWEN", "resolution")]
+)
+def test_timesteps_are_shifted_by_the_size_where_onetrainer_does_so(model, by):
+    result = imported({**LORA, "model_type": model, "dynamic_timestep_shifting": True})
+    assert result.values["diffusion.shift_by"] == by
+    assert left(result, "dynamic_timestep_shifting") == (by == "none")

@@ -333,3 +333,28 @@ def test_prompts_in_several_resolutions_are_samples(tmp_path):
     assert {(one.seed, one.guidance, one.steps, one.negative_prompt) for one in samples} == {
         (7, 5.0, 30, "blurry, cropped, ugly")
     }
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "path", "value"),
+    [
+        ("sana", {"flow_use_beta_schedule": True}, "diffusion.timesteps", "uniform"),
+        ("sana", {"flow_schedule_shift": 4}, "diffusion.shift_by", "none"),
+        ("flux2", {"flux_guidance_value": 3.5}, "diffusion.guidance", 1.0),
+        ("ideogram", {"flow_schedule_shift": 4}, "diffusion.timesteps", "trained"),
+        ("sd2x", {"rescale_betas_zero_snr": False}, "model.zero_terminal_snr", True),
+    ],
+)
+def test_what_simpletuner_sets_itself_for_a_model_is_set_here(model, given, path, value, tmp_path):
+    result = imported(tmp_path, {"model_family": model, "model_type": "lora", **given})
+    assert result.values.get(path, 1.0) == value
+    assert left(result, next(iter(given)))
+    result.config()
+
+
+@pytest.mark.parametrize(("given", "norm"), [({}, 0.01), ({"i_know_what_i_am_doing": True}, 2.0)])
+def test_the_gradients_of_pixart_are_clipped_hard_unless_one_knows_what_one_does(given, norm, tmp_path):
+    result = imported(
+        tmp_path, {"model_family": "pixart_sigma", "model_type": "lora", "grad_clip_method": "norm", **given}
+    )
+    assert result.values["optimizer.max_grad_norm"] == norm
