@@ -84,6 +84,7 @@ def make_checks(args: argparse.Namespace) -> Iterator[CheckResult]:
             return
     from modules.config.errors import UserError
     from modules.config.files import config_from_values
+    from modules.launch.check_other_nodes import check_other_nodes
     from modules.machine.doctor.examine import examine
 
     arguments = train_arguments(args)
@@ -93,7 +94,8 @@ def make_checks(args: argparse.Namespace) -> Iterator[CheckResult]:
         problems = tuple(str(error).splitlines())
         yield CheckResult("settings", "fails", "they can't be used", "Fix what is named above.", problems)
         config, arguments = config_from_values(dict(WHOLE_MACHINE)), []
-    yield from examine(config, arguments, args.quick, None if args.node_rank is None else tell)
+    meet = None if args.node_rank is None else lambda: check_other_nodes(config, tell)
+    yield from examine(config, arguments, args.quick, meet)
 
 
 def read_config(args: argparse.Namespace) -> TrainConfig:

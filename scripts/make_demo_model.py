@@ -29,9 +29,9 @@ from modules.config.ConceptConfig import ConceptConfig
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.config.installation import ROOT
+from modules.sampling.image_grid import image_grid
 from modules.session.printing import print_line, print_text
 from modules.session.RunFolder import RunFolder
-from modules.trainer.image_grid import image_grid
 
 if TYPE_CHECKING:
     import numpy as np

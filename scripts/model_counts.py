@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from modules.config.LoraConfig import TARGETS
 from modules.families.Family import Family
-from modules.weights.ActivationOffload import LEAST_BYTES
+from modules.layers.ActivationOffload import LEAST_BYTES
 from modules.weights.blocks import repeated_blocks
 from modules.weights.libraries import import_diffusers
 from scripts.published_models import (

@@ -32,10 +32,10 @@ from modules.launch.command_text import (
     powershell_line,
     powershell_script,
 )
+from modules.launch.node_check import WAIT_SECONDS, check_nodes, refused_together
 from modules.machine.can_start import StartFacts, blocking, device_problems
 from modules.machine.devices import default_num_ranks, list_gpus, num_cores
 from modules.machine.Machine import read_machine
-from modules.machine.node_check import WAIT_SECONDS, check_nodes, refused_together
 from modules.session.printing import print_line, print_text
 from modules.session.run_token import make_token_file, token_path
 from modules.session.working_folder import working_folder

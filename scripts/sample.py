@@ -40,9 +40,9 @@ def main(argv: list[str] | None = None) -> int:
         from modules.data.sample_images import image_files, refused_images
         from modules.distributed.Runtime import default_device
         from modules.families.registry import family_of_pipeline
+        from modules.sampling.generation import ImageRequest, generate_images, repeated, save_sample
+        from modules.sampling.LoadedPipeline import LoadedPipeline
         from modules.session.names import safe_file_name
-        from modules.trainer.LoadedPipeline import LoadedPipeline
-        from modules.trainer.sampling import ImageRequest, generate_images, repeated, save_sample
         from modules.weights.load_pipeline import load_pipeline
 
         device = default_device()

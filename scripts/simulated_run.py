@@ -237,7 +237,7 @@ def _sample(config: TrainConfig, base: BaseModel, loop: TrainingLoop) -> int:
     from modules.config.image_sizes import sample_size
     from modules.families.latents import decode_latents
     from modules.families.prediction import predict
-    from modules.trainer.sampling import autocast_denoiser
+    from modules.sampling.generation import autocast_denoiser
     from scripts.simulated_gpu import GPU, MEMORY
 
     MEMORY.restart()

@@ -104,7 +104,7 @@ def _pin(value):
         return [_pin(item) for item in value]
     if not hasattr(value, "pin_memory"):
         return value
-    from modules.weights.PinnedMemory import PINNED  # imports torch
+    from modules.layers.PinnedMemory import PINNED  # imports torch
 
     pinned = PINNED.pinned(value.pin_memory, value.nbytes)
     return value if pinned is None else pinned

@@ -13,7 +13,7 @@ import numpy as np
 
 from modules.data.errors import DataError
 from modules.data.prefetch import prefetch
-from modules.weights.device_memory import fits_in_memory
+from modules.layers.device_memory import fits_in_memory
 
 if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin

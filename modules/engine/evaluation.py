@@ -18,7 +18,7 @@ from modules.engine.loading import step_source
 from modules.engine.metrics import MeanFigures, mean_to_sum
 from modules.engine.predictions import gather_predictions
 from modules.engine.Task import Task
-from modules.trainer.evaluation_mode import evaluation_mode
+from modules.layers.evaluation_mode import evaluation_mode
 from modules.trainer.TrainingLoop import TrainingLoop, autocast
 
 

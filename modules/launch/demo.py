@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from modules.launch.run import FINISHED
 from modules.launch.start import start_training
+from modules.sampling.image_grid import save_sample_grid
 from modules.session.printing import print_line
 from modules.session.RunFolder import RunFolder
-from modules.trainer.image_grid import save_sample_grid
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig

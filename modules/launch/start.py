@@ -14,11 +14,11 @@ from modules.distributed.environments import find_environment
 from modules.launch.accelerate import launcher_arguments
 from modules.launch.check_plan import check_plan
 from modules.launch.join import REFUSAL_SECONDS, REFUSED, join_training
+from modules.launch.node_check import refused_together
 from modules.launch.plan import JoinPlan, SupervisePlan, plan_launch
 from modules.launch.run import run_training
 from modules.launch.supervise import supervise_training
 from modules.machine.Machine import read_machine
-from modules.machine.node_check import refused_together
 from modules.session.printing import print_line
 from modules.session.signals import forget_early_signals, stop_signals
 from modules.session.standard_streams import outlast_readers

@@ -20,13 +20,13 @@ from modules.config.installation import ROOT
 from modules.distributed.environments import ATTEMPT_VARIABLE, SpawnEnvironment, spawn_variables
 from modules.launch.launchers import Launcher, SpawnLauncher, TorchrunLauncher, torchrun_command
 from modules.launch.lifeline import Lifeline
+from modules.launch.node_check import check_nodes, refused_together
 from modules.launch.plan import JoinPlan, SupervisePlan
 from modules.launch.rank import end_process, train_as_rank
 from modules.launch.run import STOPPED, Outcome, record_end
 from modules.launch.Supervisor import Supervisor
 from modules.machine.devices import num_cores
 from modules.machine.keep_awake import kept_awake
-from modules.machine.node_check import check_nodes, refused_together
 from modules.machine.ports import LOOPBACK, PORTS_TO_TRY, claim_free_port
 from modules.session.atomic import make_temporary_folder
 from modules.session.backups import newest_usable

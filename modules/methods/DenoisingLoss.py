@@ -16,11 +16,11 @@ from modules.diffusion.metrics import agreement, loss_by_quarter
 from modules.diffusion.objectives import Ddpm
 from modules.families.conditioning import encode_text, zeroed
 from modules.families.prediction import objective_of, predict
+from modules.layers.ActivationOffload import ActivationOffload
+from modules.layers.transfers import transfers_to
 from modules.methods.frozen import adapted_layers, without_adapters
 from modules.methods.Method import Loss
-from modules.weights.ActivationOffload import ActivationOffload
 from modules.weights.BaseModel import BaseModel
-from modules.weights.transfers import transfers_to
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig

@@ -25,6 +25,8 @@ from modules.data.prefetch import prefetch
 from modules.distributed.Runtime import Runtime, default_device
 from modules.machine.devices import is_gpu
 from modules.methods.registry import METHODS
+from modules.sampling.generation import autocast_denoiser
+from modules.sampling.SampleRound import SampleRound
 from modules.session.backups import resume_advice
 from modules.session.following import is_complete
 from modules.session.ModelRecord import AVERAGED_ENDING
@@ -46,8 +48,6 @@ from modules.trainer.param_groups import param_groups
 from modules.trainer.prepare_run import prepare_run
 from modules.trainer.PreparedRun import PreparedRun
 from modules.trainer.rank_checks import check_same, is_shared
-from modules.trainer.SampleRound import SampleRound
-from modules.trainer.sampling import autocast_denoiser
 from modules.trainer.StartProgress import StartProgress
 from modules.trainer.Step import Step
 from modules.trainer.TrainingError import TrainingError

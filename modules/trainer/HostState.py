@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from modules.layers.HostMemory import HostBuffer, HostMemory
 from modules.trainer.optimizers import SMALLEST_IN_RAM
-from modules.weights.HostMemory import HostBuffer, HostMemory
 
 if TYPE_CHECKING:
-    from modules.weights.transfers import Transfers
+    from modules.layers.transfers import Transfers
 
 PART_ELEMENTS = 2**24  # weights whose state is on the device together; a larger matrix alone
 NUM_SLOTS = 2  # one for the parameters that are stepped, one for those whose state is copied meanwhile

@@ -10,9 +10,9 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor
 
+from modules.layers.PinnedMemory import PINNED
 from modules.machine.devices import is_gpu
 from modules.trainer.Step import Step
-from modules.weights.PinnedMemory import PINNED
 
 LOSS, COUNT = 0, 1  # positions in the totals of a step
 COUNTED = "/count"  # ends the name of the sum by which that of a metric is divided

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from modules.layers.transfers import transfers_to
 from modules.trainer.HostState import PART_ELEMENTS, HostState
 from modules.trainer.optimizers import (
     ParamGroup,
@@ -19,7 +20,6 @@ from modules.trainer.optimizers import (
 )
 from modules.trainer.schedules import schedule_factor
 from modules.trainer.stochastic_rounding import split_into_chunks, step_part, step_with_stochastic_rounding
-from modules.weights.transfers import transfers_to
 
 if TYPE_CHECKING:
     import torch

@@ -7,10 +7,10 @@ import time
 
 import torch
 
+from modules.layers.PinnedMemory import PINNED
 from modules.machine.devices import is_gpu
 from modules.machine.wsl import in_wsl
 from modules.session.TrainCallbacks import TrainCallbacks
-from modules.weights.PinnedMemory import PINNED
 
 
 class MemoryReading:

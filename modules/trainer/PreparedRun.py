@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from modules.data.RunPlan import RunPlan
     from modules.data.SampleSource import SampleSource
     from modules.methods.Method import Loss
+    from modules.sampling.SamplePrompts import SamplePrompts
     from modules.trainer.BackupStore import Backup
-    from modules.trainer.SamplePrompts import SamplePrompts
     from modules.weights.BaseModel import BaseModel
     from modules.weights.training_adapter import TrainingAdapter
 

@@ -11,6 +11,7 @@ from modules.config.counted import counted
 from modules.config.errors import ConfigError
 from modules.data.draws import torch_seed
 from modules.families.prediction import check_offset_noise, check_prediction
+from modules.layers.device_memory import free_bytes
 from modules.machine.machine_memory import ram_bytes
 from modules.machine.memory_estimate import GIB, blocks_to_swap
 from modules.machine.system_memory import room_in_ram
@@ -22,7 +23,6 @@ from modules.trainer.checks import check_trained_parts
 from modules.trainer.compiling import compile_blocks
 from modules.trainer.optimizers import make_layout_compatible
 from modules.weights.BaseModel import BaseModel
-from modules.weights.device_memory import free_bytes
 from modules.weights.training_adapter import TrainingAdapter, read_training_adapter
 
 if TYPE_CHECKING:

@@ -35,6 +35,9 @@ from modules.families.conditioning import is_unconditional_zero
 from modules.families.registry import FAMILIES
 from modules.families.TextEncoding import collate_text
 from modules.methods.registry import METHODS
+from modules.sampling.generation import with_prompts, with_sizes
+from modules.sampling.SamplePrompts import SamplePrompts
+from modules.sampling.SampleRound import SampleRound
 from modules.session.out_of_memory import must_fit
 from modules.session.RunFolder import RunFolder
 from modules.trainer.attach_method import (
@@ -52,9 +55,6 @@ from modules.trainer.FallbackFolders import FallbackFolders
 from modules.trainer.PreparedRun import PreparedRun
 from modules.trainer.rank_checks import check_same, check_shared_folder, settings_digest, weights_digest
 from modules.trainer.resuming import check_resumed_batch, newest_backup
-from modules.trainer.SamplePrompts import SamplePrompts
-from modules.trainer.SampleRound import SampleRound
-from modules.trainer.sampling import with_prompts, with_sizes
 from modules.weights.BaseModel import BaseModel
 from modules.weights.clip_layers import check_clip_skips
 from modules.weights.training_adapter import TrainingAdapter

@@ -17,13 +17,13 @@ from modules.data.prepare import prepare_data
 from modules.data.sample_images import settings_of_captions
 from modules.distributed.Runtime import Runtime
 from modules.families.registry import FAMILIES
+from modules.sampling.generation import autocast_denoiser, with_prompts, with_sizes
+from modules.sampling.SamplePrompts import SamplePrompts
+from modules.sampling.SampleRound import SampleRound
 from modules.session.out_of_memory import must_fit
 from modules.session.RunFolder import is_word
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.attach_method import num_swapped_blocks
-from modules.trainer.SamplePrompts import SamplePrompts
-from modules.trainer.SampleRound import SampleRound
-from modules.trainer.sampling import autocast_denoiser, with_prompts, with_sizes
 from modules.trainer.TrainingLoop import autocast
 from modules.weights.BaseModel import BaseModel
 from modules.weights.embedding_files import add_embedding

@@ -14,7 +14,7 @@ import torch
 
 from modules.data.draws import torch_seed
 from modules.distributed.seeding import seed_device
-from modules.trainer.evaluation_mode import evaluation_mode
+from modules.layers.evaluation_mode import evaluation_mode
 
 if TYPE_CHECKING:
     from modules.data.Batch import Batch

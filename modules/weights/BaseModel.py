@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from modules.layers.device_memory import free_memory
 from modules.weights.blocks import keep_in_place, repeated_blocks, swapped_blocks
 from modules.weights.Components import Components
-from modules.weights.device_memory import free_memory
 from modules.weights.files_below import files_below
 from modules.weights.FolderComponents import FolderComponents
 from modules.weights.gguf_files import is_gguf
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from modules.config.ModelConfig import ModelConfig
     from modules.families.Family import Family
-    from modules.weights.BlockSwap import BlockSwap
+    from modules.layers.BlockSwap import BlockSwap
     from modules.weights.inspect import BaseInfo
     from modules.weights.libraries import Model
 
@@ -126,8 +126,8 @@ class BaseModel:
 
         Call it after adding adapters, which stay on the device.
         """
-        from modules.weights.BlockSwap import BlockSwap
-        from modules.weights.transfers import transfers_to
+        from modules.layers.BlockSwap import BlockSwap
+        from modules.layers.transfers import transfers_to
 
         blocks = self._swapped(name)
         self.swaps[name] = BlockSwap(list(blocks.values()), self.device, transfers_to(self.device))

@@ -84,7 +84,7 @@ def _tensor(file: BinaryIO, size: int) -> tuple[int, int, str]:
     """(offset, bytes, name) of a tensor."""
     from gguf import GGML_QUANT_SIZES
 
-    from modules.weights.gguf_formats import GGUF_FORMATS
+    from modules.layers.gguf_formats import GGUF_FORMATS
 
     name, (num_dims,) = _text(file, size), struct.unpack("<I", _read(file, 4))
     if num_dims > _MAX_DIMS:
@@ -184,7 +184,7 @@ def bytes_of(tensor: Tensor) -> Tensor:
 
 def dequantize_gguf(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """The values of a quantized tensor: computed in float32 and rounded once."""
-    from modules.weights.gguf_formats import dequantize_blocks, table_of
+    from modules.layers.gguf_formats import dequantize_blocks, table_of
 
     name = format_of(tensor)
     return dequantize_blocks(bytes_of(tensor), name, table_of(name)).reshape(shape_of(tensor)).to(dtype)
@@ -195,8 +195,8 @@ def put_quantized(component: nn.Module, tensors: dict[str, Any], dtype: torch.dt
     `tensors`; dequantizes what else is quantized there."""
     from torch import nn
 
-    from modules.weights.gguf_formats import table_of
-    from modules.weights.QuantizedLinear import GGUF, QuantizedLinear
+    from modules.layers.gguf_formats import table_of
+    from modules.layers.QuantizedLinear import GGUF, QuantizedLinear
 
     for name, value in list(tensors.items()):
         if not (called := format_of(value)):

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from modules.layers.QuantizedLinear import QuantizedLinear
     from modules.weights.libraries import Model
-    from modules.weights.QuantizedLinear import QuantizedLinear
 
 _PACKED = ".quant_state.bitsandbytes__nf4"  # behind the name of a weight in nf4
 _ROW_SCALES = "SCB"  # beside a weight in int8
@@ -96,7 +96,7 @@ def _layer(layer: nn.Linear, parts: Mapping[str, Tensor], dtype: torch.dtype) ->
     """The layer from its tensors: weight, bias, and what bitsandbytes stores beside the weight."""
     import torch
 
-    from modules.weights.QuantizedLinear import BLOCK, QuantizedLinear
+    from modules.layers.QuantizedLinear import BLOCK, QuantizedLinear
 
     shape = layer.out_features, layer.in_features
     bias = parts["bias"].to(dtype) if "bias" in parts else None

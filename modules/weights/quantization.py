@@ -57,7 +57,7 @@ def quantize_layers(
     """
     from torch import nn
 
-    from modules.weights.QuantizedLinear import QuantizedLinear
+    from modules.layers.QuantizedLinear import QuantizedLinear
 
     for name in quantizable_layers(family, component, module):
         layer = module.get_submodule(name)

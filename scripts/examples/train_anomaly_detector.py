@@ -29,9 +29,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from modules.config.errors import UserError
 from modules.launch.accelerate import accelerate_option
+from modules.sampling.image_grid import image_grid
 from modules.session.printing import print_line, print_text
 from modules.trainer import TrainingEngine, launch_distributed_training
-from modules.trainer.image_grid import image_grid
 from scripts.examples.image_data import load_digits
 from scripts.number_options import positive, positive_real
 

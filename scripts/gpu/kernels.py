@@ -50,7 +50,7 @@ def summed_alike(device: str) -> dict[str, Any]:
 def quantized(device: str) -> Iterator[Case]:
     for kind in ("int8", "float8", "nf4"):
         yield kind, partial(quantized_alike, kind, device)
-    from modules.weights.gguf_formats import block_sizes
+    from modules.layers.gguf_formats import block_sizes
 
     for name, num_bytes in block_sizes().items():
         yield f"GGUF {name}", partial(dequantized_alike, name, num_bytes, device)
@@ -60,7 +60,7 @@ def quantized_alike(kind: str, device: str) -> dict[str, Any]:
     """A quantized layer is dequantized as on the CPU, bit for bit, and gives its inputs finite gradients."""
     import torch
 
-    from modules.weights.QuantizedLinear import QuantizedLinear, dequantize
+    from modules.layers.QuantizedLinear import QuantizedLinear, dequantize
 
     if kind == "nf4" and not find_spec("bitsandbytes"):
         raise NotHere("needs the package bitsandbytes")
@@ -86,7 +86,7 @@ def dequantized_alike(name: str, num_bytes: int, device: str) -> dict[str, Any]:
     """
     import torch
 
-    from modules.weights.gguf_formats import dequantize_blocks, table_of
+    from modules.layers.gguf_formats import dequantize_blocks, table_of
 
     draws, table = torch.Generator().manual_seed(3), table_of(name)
     blocks = torch.randint(0, 256, (ROWS, num_bytes), dtype=torch.uint8, generator=draws).view(torch.int8)

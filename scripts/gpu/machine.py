@@ -88,8 +88,8 @@ def pinned_for_swapping(device: str) -> dict[str, Any]:
     needs_cuda(device)
     import torch
 
-    from modules.weights.BlockSwap import BlockSwap
-    from modules.weights.transfers import CudaTransfers
+    from modules.layers.BlockSwap import BlockSwap
+    from modules.layers.transfers import CudaTransfers
     from scripts.gpu.streams import large_blocks
 
     place, blocks = torch.device(device), large_blocks()

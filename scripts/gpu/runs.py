@@ -105,8 +105,8 @@ def same_results(device: str) -> Iterator[Case]:
 @contextlib.contextmanager
 def small_tensors_too() -> Iterator[None]:
     """Inside, activations and optimizer states of tiny models go to system memory, too."""
+    from modules.layers import ActivationOffload
     from modules.trainer import HostState, optimizers
-    from modules.weights import ActivationOffload
 
     with (
         mock.patch.object(ActivationOffload, "LEAST_BYTES", 1),

@@ -21,8 +21,8 @@ def races(device: str) -> Iterator[Case]:
     needs_cuda(device)
     import torch
 
-    from modules.weights.ActivationOffload import ActivationOffload
-    from modules.weights.BlockSwap import BlockSwap
+    from modules.layers.ActivationOffload import ActivationOffload
+    from modules.layers.BlockSwap import BlockSwap
 
     place = torch.device(device)
     plain = _steps(_blocks().to(place), _checkpoint)
@@ -46,7 +46,7 @@ def races(device: str) -> Iterator[Case]:
 def _kinds_of_transfers() -> dict[str, Any]:
     import torch
 
-    from modules.weights.transfers import CudaTransfers
+    from modules.layers.transfers import CudaTransfers
 
     class SlowCopies(CudaTransfers):
         def start(self, target: Any, source: Any) -> Any:
@@ -133,8 +133,8 @@ def overlapping(device: str) -> dict[str, Any]:
     needs_cuda(device)
     import torch
 
-    from modules.weights.BlockSwap import BlockSwap
-    from modules.weights.transfers import CudaTransfers, DirectTransfers
+    from modules.layers.BlockSwap import BlockSwap
+    from modules.layers.transfers import CudaTransfers, DirectTransfers
 
     place = torch.device(device)
     found = {"resident_ms": _pass_milliseconds(large_blocks().to_empty(device=place), place)}

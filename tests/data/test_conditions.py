@@ -19,7 +19,11 @@ IMPORTERS = "modules/importers/"  # which translate the names of other trainers'
 # The declarations of settings, and what lists settings by their names.
 SETTINGS = {
     *(f"modules/config/{name}.py" for name in ("ConceptConfig", "DataConfig", "SampleConfig")),
-    *("modules/data/ImageRequest.py", "modules/trainer/sampling.py", "modules/trainer/SamplePrompts.py"),  # of a sample
+    *(
+        "modules/data/ImageRequest.py",
+        "modules/sampling/generation.py",
+        "modules/sampling/SamplePrompts.py",
+    ),  # of a sample
     *(f"modules/ui/{name}.py" for name in ("tabs/DatasetTab", "windows/ConceptWindow", "cards/TryCard")),
     "modules/ui/models/trained_images.py",
 }

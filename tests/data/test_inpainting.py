@@ -35,7 +35,7 @@ from modules.data.TensorCache import TensorCache
 from modules.families.inpainting import mask_channels
 from modules.families.latents import encode_pixels
 from modules.families.registry import FAMILIES
-from modules.trainer.sampling import with_prompts
+from modules.sampling.generation import with_prompts
 from modules.ui.models.concept_preview import preview_looks
 from modules.weights.BaseModel import BaseModel
 from modules.weights.inspect import BaseInfo

@@ -34,7 +34,7 @@ from modules.data.sample_images import check_sample_images, refused_images, sett
 from modules.data.TensorCache import TensorCache
 from modules.families.conditions import References
 from modules.families.registry import FAMILIES
-from modules.trainer.sampling import with_prompts
+from modules.sampling.generation import with_prompts
 from modules.weights.BaseModel import BaseModel
 from modules.weights.inspect import BaseInfo
 from tests.support.icc import SPACES, rgb_profile, stored_as

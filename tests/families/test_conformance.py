@@ -34,18 +34,18 @@ from modules.families.latents import decode_latents, encode_pieces, encode_pixel
 from modules.families.prediction import objective_of, predict
 from modules.families.registry import FAMILIES, adapt_denoisers, family_of_pipeline
 from modules.families.TextEncoding import collate_text
+from modules.layers import ActivationOffload
+from modules.layers.transfers import DirectTransfers
 from modules.methods.parts import prepare_for_training, trained_in
 from modules.methods.registry import METHODS
-from modules.trainer.SamplePrompts import SamplePrompts
-from modules.trainer.sampling import call_attributes, generate_images, image_requests, images_in
+from modules.sampling.generation import call_attributes, generate_images, image_requests, images_in
+from modules.sampling.SamplePrompts import SamplePrompts
 from modules.trainer.TrainingLoop import autocast
-from modules.weights import ActivationOffload
 from modules.weights.BaseModel import BaseModel
 from modules.weights.component_classes import refused_class
 from modules.weights.libraries import import_pipeline
 from modules.weights.processors import load_processors
 from modules.weights.safe import load_tensors
-from modules.weights.transfers import DirectTransfers
 from tests.support import alike_families
 from tests.support.alike_families import once_for_each
 from tests.support.prepared import prepared

@@ -7,7 +7,7 @@ import torch
 from modules.config.errors import UserError
 from modules.config.SampleConfig import SampleConfig
 from modules.families.hidream import HIDREAM
-from modules.trainer.sampling import generate_images, image_requests
+from modules.sampling.generation import generate_images, image_requests
 from tests.families.test_conformance import Case, largest_difference, load_pipe, predict_pair
 
 

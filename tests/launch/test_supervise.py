@@ -20,10 +20,10 @@ from modules.config.errors import UserError
 from modules.config.files import config_from_values, load_config
 from modules.config.TrainConfig import TrainConfig
 from modules.launch import demo, supervise
+from modules.launch.node_check import check_nodes
 from modules.launch.plan import SupervisePlan, plan_launch
 from modules.launch.supervise import supervise_training
 from modules.machine.Machine import Machine
-from modules.machine.node_check import check_nodes
 from modules.session.atomic import is_temporary
 from modules.session.FolderCommands import STARTED_VARIABLE, send_command
 from modules.session.RunFolder import RunFolder

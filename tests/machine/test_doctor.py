@@ -16,9 +16,10 @@ import pytest
 from modules.config.errors import UserError
 from modules.config.installation import ROOT
 from modules.config.TrainConfig import TrainConfig
+from modules.launch import check_other_nodes as nodes_module
+from modules.launch.check_other_nodes import check_other_nodes
 from modules.machine.doctor import disk as disk_module
 from modules.machine.doctor import examine as examine_module
-from modules.machine.doctor import nodes as nodes_module
 from modules.machine.doctor.CheckResult import CheckResult
 from modules.machine.doctor.child import ChildAnswer, run_child
 from modules.machine.doctor.communication import check_communication
@@ -34,7 +35,6 @@ from modules.machine.doctor.hardware import (
     read_torch,
 )
 from modules.machine.doctor.network import check_clock, check_loopback, check_port
-from modules.machine.doctor.nodes import check_other_nodes
 from modules.machine.doctor.packages import EXTRAS, OPTIONAL, check_packages, check_python, read_pins, torch_range
 from modules.machine.doctor.report import as_values, can_train, result_lines, verdict
 from modules.machine.doctor.settings import check_run_settings

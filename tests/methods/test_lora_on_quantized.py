@@ -5,9 +5,9 @@ import torch
 
 from modules.config.errors import UserError
 from modules.config.quantizations import QUANTIZATIONS
+from modules.layers.QuantizedLinear import QuantizedLinear
 from modules.methods.lora import MAGNITUDE
 from modules.weights.lora_files import AdaptedModel, save_lora
-from modules.weights.QuantizedLinear import QuantizedLinear
 from tests.support.prepared import prepared
 from tests.support.short_training import train
 
@@ -24,7 +24,7 @@ def attached(folder, quantization, **lora):
     )
 
 
-# That each format computes as its dequantized weight is for tests/weights/test_quantized_linear.py. DoRA also reads the
+# That each format computes as its dequantized weight is for tests/layers/test_quantized_linear.py. DoRA also reads the
 # weight itself, whose shape differs in nf4.
 @pytest.mark.parametrize(("quantization", "dora"), [("int8", False), ("nf4", True)])
 def test_adapters_train_as_on_the_dequantized_weights(quantization, dora, tiny_sd15):

@@ -84,19 +84,22 @@ def test_settings_that_can_not_be_used_fail_and_the_machine_is_examined_all_the_
 def test_what_the_command_line_says_of_machines_reaches_settings_and_dry_run(monkeypatch, capsys):
     examined = []
     monkeypatch.setattr("modules.machine.doctor.examine.examine", lambda *arguments: examined.append(arguments) or [])
+    monkeypatch.setattr(
+        "modules.launch.check_other_nodes.check_other_nodes", lambda config, tell: tell("waiting for node 0 (3 s)")
+    )
     nodes = ["--nodes", "2", "--node-rank", "1", "--master-addr", "10.0.0.1", "--master-port", "29500"]
     assert doctor.main(["--preset", "sd15-lora", *nodes]) == 0
     assert doctor.main([*nodes, "--json"]) == 0
     assert doctor.main([]) == 0
-    (config, arguments, _, tell), (machine, nothing, *_), (_, _, _, silent) = examined
+    (config, arguments, _, meet), (machine, nothing, *_), (_, _, _, no_meeting) = examined
     assert (config.num_nodes, config.node_rank, config.master_addr, config.initial_port) == (2, 1, "10.0.0.1", "29500")
     assert arguments[0] == "--preset=sd15-lora"
     assert "--set=num_nodes=2" in arguments
     assert (machine.num_nodes, machine.enable_multi_gpu, machine.distributed_backend) == (2, True, "auto")
     assert nothing == []
-    tell("waiting for node 0 (3 s)")
+    meet()
     assert capsys.readouterr().err == "waiting for node 0 (3 s)\n"
-    assert silent is None
+    assert no_meeting is None
 
 
 def test_a_missing_package_ends_the_checks_that_need_it(monkeypatch, capsys):

@@ -15,8 +15,8 @@ from modules.config.presets import load_preset
 from modules.config.quantizations import QUANTIZATIONS
 from modules.config.validation import find_problems
 from modules.data.videos import read_frames
+from modules.sampling.generation import ImageRequest, generate_images, repeated
 from modules.trainer.GenericTrainer import GenericTrainer
-from modules.trainer.sampling import ImageRequest, generate_images, repeated
 from modules.weights.load_pipeline import load_pipeline
 from scripts import make_video_demo, train_flow_matching
 from scripts.make_video_demo import COLORS, DIRECTIONS, FPS, KNOWN, NEW, NUM_FRAMES, SIDE, caption, draw_clip

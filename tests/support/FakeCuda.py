@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from modules.weights.PinnedMemory import PinnedMemory
+from modules.layers.PinnedMemory import PinnedMemory
 from tests.support.LateCopies import LateCopies
 
 
@@ -28,7 +28,7 @@ class FakeCuda:
         self.most_pinned: int | None = None
         self.pinned_bytes = 0
         self.memory = PinnedMemory()  # not that of the process of the tests
-        monkeypatch.setattr("modules.weights.transfers.PINNED", self.memory)
+        monkeypatch.setattr("modules.layers.transfers.PINNED", self.memory)
         self._pinned: dict[int, StorageWeakRef] = {}  # by address
         self.kernels = 0  # launched by the computing stream
         self.late = LateCopies()

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LOOP = "modules/trainer/TrainingLoop.py"
-SWAP = "modules/weights/BlockSwap.py"
-TRANSFERS = "modules/weights/transfers.py"
+SWAP = "modules/layers/BlockSwap.py"
+TRANSFERS = "modules/layers/transfers.py"
 REPORT = "modules/trainer/LateReport.py"
 HOST_STATE = "modules/trainer/HostState.py"
-OFFLOAD = "modules/weights/ActivationOffload.py"
+OFFLOAD = "modules/layers/ActivationOffload.py"
 
 RUN = "tests/trainer/test_pretended_gpu.py::test_a_run_uses_the_gpu_as_it_should[{}]"
 OPTIONS_RUN = RUN.format("sd15: U-Net, all that has part in losses and LoRA")
 ADAMW = "tests/trainer/test_pretended_gpu.py::test_an_optimizer_waits_no_more_than_is_known_and_goes_on_exactly[adamw]"
-SWAP_TESTS = "tests/weights/test_block_swap.py"
+SWAP_TESTS = "tests/layers/test_block_swap.py"
 SWAPPED = f"{SWAP_TESTS}::test_no_weight_is_read_before_the_event_of_its_copy_nor_overwritten_while_it_may_be_read"
 HOST_STATE_TESTS = "tests/trainer/test_host_state.py"
-OFFLOAD_TESTS = "tests/weights/test_activation_offload.py"
+OFFLOAD_TESTS = "tests/layers/test_activation_offload.py"
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ MISTAKES = (
         TRANSFERS,
         "CudaTransfers(device) if is_gpu(device) else DirectTransfers()",
         "DirectTransfers()",
-        "tests/weights/test_transfers.py::test_a_gpu_gets_a_stream_of_its_own_and_pinned_memory",
+        "tests/layers/test_transfers.py::test_a_gpu_gets_a_stream_of_its_own_and_pinned_memory",
         r"isinstance\(.*CudaTransfers\)",
     ),
     Mistake(
@@ -135,7 +135,7 @@ MISTAKES = (
     # --- memory that is not pinned ---
     Mistake(
         "host buffers are not pinned",
-        "modules/weights/PinnedMemory.py",
+        "modules/layers/PinnedMemory.py",
         "make(num_bytes, dtype=torch.uint8, pin_memory=True)",
         "make(num_bytes, dtype=torch.uint8)",
         SWAPPED,
@@ -225,16 +225,16 @@ MISTAKES = (
     ),
     Mistake(
         "memory is freed on another GPU than that of the run",
-        "modules/weights/device_memory.py",
+        "modules/layers/device_memory.py",
         "    with torch.cuda.device(device):\n        torch.cuda.empty_cache()\n",
         "    torch.cuda.empty_cache()\n",
-        "tests/weights/test_device_memory.py",
+        "tests/layers/test_device_memory.py",
         r"index=0\)\] == \[",
     ),
     # --- numbers ---
     Mistake(
         "the gradient through a quantized layer is float32",
-        "modules/weights/QuantizedLinear.py",
+        "modules/layers/QuantizedLinear.py",
         "ctx.shape, gradient.dtype)",
         "ctx.shape, torch.float32)",
         RUN.format("flux1: packed, guidance, int8"),

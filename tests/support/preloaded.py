@@ -5,6 +5,6 @@ import peft
 from diffusers.pipelines.stable_diffusion import pipeline_stable_diffusion
 
 import modules.launch.start
+import modules.sampling.generation
 import modules.trainer.DistributedTrainer
-import modules.trainer.sampling
 from tests.support import RankPool, rank_scenarios

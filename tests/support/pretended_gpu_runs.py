@@ -17,16 +17,17 @@ from modules.config.OptimizerConfig import OptimizerConfig
 from modules.data.Batch import Batch
 from modules.distributed.Runtime import Runtime
 from modules.families import latents
+from modules.layers import ActivationOffload
+from modules.layers.transfers import CudaTransfers
 from modules.methods.DenoisingLoss import DenoisingLoss
+from modules.sampling import SamplePrompts
 from modules.session.TrainCommands import TrainCommands
-from modules.trainer import HostState, LoopOptimizer, SamplePrompts, optimizers
+from modules.trainer import HostState, LoopOptimizer, optimizers
 from modules.trainer.Ema import Ema
 from modules.trainer.GenericTrainer import GenericTrainer
 from modules.trainer.LateReport import LateReport
 from modules.trainer.Step import Step
 from modules.trainer.TrainingLoop import TrainingLoop
-from modules.weights import ActivationOffload
-from modules.weights.transfers import CudaTransfers
 from tests.support.make_loop import make_loop
 from tests.support.Recorder import Recorder
 from tests.support.small_inputs import shrink_inputs

@@ -17,7 +17,7 @@ from modules.data.conditions.SampleLayers import SampleLayers
 from modules.families.conditions import Layers
 from modules.families.registry import family_of_pipeline
 from modules.methods.registry import METHODS
-from modules.trainer.sampling import ImageRequest, call_attributes, generate_images, images_in
+from modules.sampling.generation import ImageRequest, call_attributes, generate_images, images_in
 from modules.weights.safe import METADATA, read_header
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from modules.data.conditions import first_frame
 from modules.data.errors import DataError
 from modules.families.conditions import FirstFrame
 from modules.families.registry import FAMILIES
+from modules.sampling.generation import generate_images, image_requests
 from modules.trainer.sample_model import with_captions
-from modules.trainer.sampling import generate_images, image_requests
 from scripts import sample
 from tests.support import rank_scenarios
 from tests.support.RankPool import run_alone

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch._inductor import metrics
 
+from modules.layers.evaluation_mode import evaluation_mode
 from modules.trainer.compiling import compile_blocks
-from modules.trainer.evaluation_mode import evaluation_mode
 
 
 class Block(nn.Module):

@@ -7,8 +7,8 @@ import pytest
 from diffusers import FluxPipeline
 
 from modules.config.errors import ConfigError
-from modules.trainer.sampling import ImageRequest
-from modules.weights.QuantizedLinear import QuantizedLinear
+from modules.layers.QuantizedLinear import QuantizedLinear
+from modules.sampling.generation import ImageRequest
 from modules.weights.safe import load_tensors, save_tensors
 from tests.support.gguf_file import write_gguf
 from tests.support.short_training import load_plainly, plain_picture

@@ -16,11 +16,11 @@ from modules.config.EmaConfig import EmaConfig
 from modules.config.OptimizerConfig import OptimizerConfig
 from modules.config.optimizers import OPTIMIZERS, optimizers_that
 from modules.config.ScheduleConfig import ScheduleConfig
+from modules.layers.transfers import CudaTransfers
 from modules.trainer import HostState as host_state
 from modules.trainer import LoopOptimizer, optimizers
 from modules.trainer.optimizers import ParamGroup
 from modules.trainer.Step import Step
-from modules.weights.transfers import CudaTransfers
 from tests.support.FakeCuda import FakeCuda
 from tests.support.make_loop import make_loop
 from tests.support.Recorder import Recorder
@@ -146,9 +146,9 @@ def test_the_device_has_room_for_two_parts(cuda):
 @pytest.mark.parametrize("most_pinned", [None, 2**14])
 @pytest.mark.parametrize("name", ["adamw", "sgd"])  # the state of SGD is made before the first step
 def test_little_more_than_the_state_is_pinned_and_a_refusal_changes_no_result(name, most_pinned, cuda, monkeypatch):
-    monkeypatch.setattr("modules.weights.HostMemory.SLAB_BYTES", 2**14)
-    monkeypatch.setattr("modules.weights.HostMemory.LEAST_SLAB_BYTES", 2**10)
-    monkeypatch.setattr("modules.weights.HostMemory._TENSORS_PER_SLAB", 1)
+    monkeypatch.setattr("modules.layers.HostMemory.SLAB_BYTES", 2**14)
+    monkeypatch.setattr("modules.layers.HostMemory.LEAST_SLAB_BYTES", 2**10)
+    monkeypatch.setattr("modules.layers.HostMemory._TENSORS_PER_SLAB", 1)
     cuda.most_pinned = most_pinned
     moved, plain = loop_of(True, name=name), loop_of(False, name=name)
     moved.fit(steps(4))

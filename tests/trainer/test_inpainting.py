@@ -11,7 +11,7 @@ from PIL import Image
 
 from modules.config.files import save_config
 from modules.families.registry import FAMILIES
-from modules.trainer.sampling import ImageRequest, generate_images, run_pipeline
+from modules.sampling.generation import ImageRequest, generate_images, run_pipeline
 from modules.weights.errors import WeightsError
 from modules.weights.lora_files import load_lora
 from modules.weights.single_file import save_single_file

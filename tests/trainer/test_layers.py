@@ -4,7 +4,7 @@ import numpy as np
 from PIL import Image
 
 from modules.data.conditions.SampleLayers import DARK, GAP, LIGHT, SampleLayers
-from modules.trainer.sampling import ImageRequest, save_sample
+from modules.sampling.generation import ImageRequest, save_sample
 
 WIDTH, HEIGHT = 32, 16
 

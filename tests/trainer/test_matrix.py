@@ -22,8 +22,8 @@ from modules.families.conditions import FirstFrame, Inpainting, Layers, Referenc
 from modules.families.Family import Family
 from modules.families.registry import FAMILIES, adapt_denoisers, family_of
 from modules.methods.registry import METHODS
+from modules.sampling.generation import ImageRequest
 from modules.session.RunFolder import is_word
-from modules.trainer.sampling import ImageRequest
 from modules.weights.embedding_files import add_embedding
 from modules.weights.libraries import import_pipeline
 from modules.weights.lora_files import load_lora

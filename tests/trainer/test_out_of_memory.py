@@ -26,8 +26,8 @@ def test_samples_that_do_not_fit_are_a_warning_and_what_they_held_is_given_back(
         raise kind("CUDA error: out of memory")
 
     held, freed = [], []
-    monkeypatch.setattr("modules.trainer.SampleRound.generate_images", fail)
-    monkeypatch.setattr("modules.weights.device_memory.free_memory", lambda device: freed.append(held[0]() is None))
+    monkeypatch.setattr("modules.sampling.SampleRound.generate_images", fail)
+    monkeypatch.setattr("modules.layers.device_memory.free_memory", lambda device: freed.append(held[0]() is None))
     trainer = start(make_config(*SAMPLE))
     trainer.sample()
     assert freed == [True]

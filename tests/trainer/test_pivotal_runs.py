@@ -9,7 +9,7 @@ from PIL import Image
 
 from modules.config.errors import UserError
 from modules.config.files import save_config
-from modules.trainer.sampling import generate_images, image_requests
+from modules.sampling.generation import generate_images, image_requests
 from modules.weights.load_pipeline import load_pipeline
 from modules.weights.safe import load_tensors
 from tests.support import rank_scenarios

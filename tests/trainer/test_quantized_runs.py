@@ -16,8 +16,8 @@ from modules.config.files import save_config
 from modules.config.quantizations import QUANTIZATIONS
 from modules.config.TrainConfig import TrainConfig
 from modules.distributed.Runtime import Runtime
-from modules.trainer.sampling import ImageRequest
-from modules.weights.QuantizedLinear import QuantizedLinear
+from modules.layers.QuantizedLinear import QuantizedLinear
+from modules.sampling.generation import ImageRequest
 from modules.weights.safe import load_tensors
 from tests.support import rank_scenarios
 from tests.support.RankPool import run_alone

@@ -9,7 +9,7 @@ from modules.config.files import save_config
 from modules.config.SampleConfig import SampleConfig
 from modules.data.epoch_plan import MicroBatch
 from modules.families.registry import FAMILIES
-from modules.trainer.sampling import generate_images, image_requests
+from modules.sampling.generation import generate_images, image_requests
 from scripts import sample
 from tests.families.test_conformance import load_pipe
 from tests.support import rank_scenarios

@@ -10,8 +10,8 @@ from transformers import CLIPTextModel
 
 from modules.config.ModelConfig import ModelConfig
 from modules.families.registry import FAMILIES
-from modules.trainer.SamplePrompts import SamplePrompts, _OnDemand
-from modules.trainer.sampling import ImageRequest, generate_images
+from modules.sampling.generation import ImageRequest, generate_images
+from modules.sampling.SamplePrompts import SamplePrompts, _OnDemand
 from modules.weights.BaseModel import BaseModel
 from modules.weights.single_file import save_single_file
 

@@ -10,9 +10,9 @@ import torch
 from modules.config.errors import ConfigError
 from modules.config.files import config_from_values
 from modules.config.presets import load_preset, merge_values
+from modules.layers import ActivationOffload
 from modules.machine.memory_estimate import GIB
 from modules.trainer import attach_method
-from modules.weights import ActivationOffload
 from modules.weights.safe import load_tensors
 
 OPTIONS = (

@@ -12,7 +12,7 @@ from modules.data.FileHashes import FileHashes
 from modules.families.conditioning import encode_records
 from modules.families.long_prompts import extend_prompts
 from modules.families.registry import FAMILIES
-from modules.trainer.sampling import generate_images, image_requests
+from modules.sampling.generation import generate_images, image_requests
 from modules.weights.load_pipeline import load_pipeline
 from tests.support.prepared import prepared
 

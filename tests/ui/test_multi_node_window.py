@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from modules.config.errors import UserError
-from modules.machine.node_check import check_nodes
+from modules.launch.node_check import check_nodes
 from modules.ui.widgets import dialogs
 from modules.ui.windows.MultiNodeWindow import MultiNodeWindow
 from tests.support.fake_nvml import eight_gpus, put_gpus

@@ -11,12 +11,12 @@ from diffusers.models.model_loading_utils import load_gguf_checkpoint
 
 from modules.config.ModelConfig import ModelConfig
 from modules.families.registry import FAMILIES
+from modules.layers.QuantizedLinear import QuantizedLinear
 from modules.weights.BaseModel import BaseModel
 from modules.weights.errors import WeightsError
 from modules.weights.load_pipeline import load_pipeline
 from modules.weights.mmdit_names import mmdit_tensors
 from modules.weights.own_parts import own_parts
-from modules.weights.QuantizedLinear import QuantizedLinear
 from modules.weights.safe import load_tensors, save_tensors
 from modules.weights.single_file import unet_to_single_file
 from tests.support.gguf_file import write_gguf

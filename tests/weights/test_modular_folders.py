@@ -13,7 +13,7 @@ import torch
 from modules.config.model_index import MODULAR_INDEX, read_model_index
 from modules.families.registry import FAMILIES
 from modules.methods.registry import METHODS
-from modules.trainer.sampling import ImageRequest, run_pipeline
+from modules.sampling.generation import ImageRequest, run_pipeline
 from modules.ui.models.base_model import base_bytes, examine_base
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import check_base

@@ -12,9 +12,9 @@ from torch import nn
 
 from modules.config.ModelConfig import ModelConfig
 from modules.families.registry import FAMILIES
+from modules.layers.QuantizedLinear import QuantizedLinear
 from modules.weights.BaseModel import BaseModel
 from modules.weights.errors import WeightsError
-from modules.weights.QuantizedLinear import QuantizedLinear
 from modules.weights.safe import load_tensors, save_tensors
 
 bitsandbytes = pytest.importorskip("bitsandbytes", reason="an optional package")

@@ -12,9 +12,9 @@ from modules.config.quantizations import QUANTIZATIONS
 from modules.families.conditioning import encode_text
 from modules.families.conditions import References
 from modules.families.registry import FAMILIES
+from modules.layers.QuantizedLinear import QuantizedLinear
 from modules.weights.BaseModel import BaseModel
 from modules.weights.quantization import quantizable_layers, quantize_layers
-from modules.weights.QuantizedLinear import QuantizedLinear
 from scripts.published_models import build
 
 CPU = torch.device("cpu")

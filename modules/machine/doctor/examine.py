@@ -24,7 +24,6 @@ from modules.machine.doctor.hardware import (
 )
 from modules.machine.doctor.known_problems import check_known_problems, read_situation
 from modules.machine.doctor.network import check_clock, check_loopback, check_port
-from modules.machine.doctor.nodes import check_other_nodes
 from modules.machine.doctor.settings import check_run_settings
 from modules.machine.doctor.system import check_machine
 from modules.machine.interfaces import interface_towards
@@ -41,13 +40,13 @@ def examine(
     config: TrainConfig,
     arguments: Sequence[str] = (),
     quick: bool = False,
-    tell: Callable[[str], None] | None = None,
+    check_nodes: Callable[[], CheckResult] | None = None,
 ) -> Iterator[CheckResult]:
     """Run the checks one after the other and yield each result at once, as some take a minute.
 
     config: of the run to come. arguments: the arguments of scripts/train.py that yield it; without any, the settings
-    themselves are not checked. quick: skip measuring the communication. tell: called with the machines that this one
-    waits for; None: the other machines are not checked.
+    themselves are not checked. quick: skip measuring the communication. check_nodes: checks the other machines, with
+    which it has to meet; None: they are not checked.
     """
     yield check_machine()
     everything = within(SECONDS, "GPUs", read_hardware)
@@ -62,8 +61,8 @@ def examine(
     for setting in ("workspace_dir", "cache_dir"):
         yield within(SECONDS, setting, check_disk, setting, getattr(config, setting))
     yield from _check_meeting(config)
-    if tell and _num_nodes(config) > 1:
-        yield check_other_nodes(config, tell)
+    if check_nodes and _num_nodes(config) > 1:
+        yield check_nodes()
     ranks = _num_ranks(config, everything)
     known = within(SECONDS, "known traps", _read_known_problems, config, hardware, facts, ranks, len(everything.gpus))
     yield from [known] if isinstance(known, CheckResult) else known

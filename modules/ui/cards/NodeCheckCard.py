@@ -8,7 +8,7 @@ import tkinter
 from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
-from modules.machine.node_check import check_nodes
+from modules.launch.node_check import check_nodes
 from modules.ui.cards.Card import Card
 from modules.ui.keyboard import pressed_once
 from modules.ui.models.typed_text import WRONG_SETTING

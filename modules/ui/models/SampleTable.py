@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from modules.ui.models.RunState import SamplePicture
 
-# The file names of trainer/SampleRound.py: 003_a red fox_seed42.png
+# The file names of sampling/SampleRound.py: 003_a red fox_seed42.png
 _FILE_NAME = re.compile(r"^\d+_(?P<title>.*_seed(?P<seed>\d+))$", re.DOTALL)
 
 

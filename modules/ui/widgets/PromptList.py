@@ -191,7 +191,7 @@ class PromptList(ctk.CTkFrame):
 
 
 def _row_of(sample: SampleConfig, config: TrainConfig, captions: Iterator[int]) -> tuple[str, ...]:
-    """captions: numbers of the captions that enabled samples without a prompt take, as trainer/sampling.py does."""
+    """captions: numbers of the captions that enabled samples without a prompt take, as sampling/generation.py does."""
     enabled, prompt = "✓" if sample.enabled else "", " ".join(sample.prompt.split())
     if not prompt:
         prompt = f"(caption {next(captions)} of the dataset)" if sample.enabled else "(a caption of the dataset)"

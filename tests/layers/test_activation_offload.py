@@ -12,10 +12,10 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
-from modules.weights import ActivationOffload as module
-from modules.weights.ActivationOffload import ActivationOffload
-from modules.weights.HostMemory import HostBuffer, HostMemory
-from modules.weights.transfers import CudaTransfers, DirectTransfers
+from modules.layers import ActivationOffload as module
+from modules.layers.ActivationOffload import ActivationOffload
+from modules.layers.HostMemory import HostBuffer, HostMemory
+from modules.layers.transfers import CudaTransfers, DirectTransfers
 from tests.support.FakeCuda import FakeCuda
 
 CPU = torch.device("cpu")
@@ -233,7 +233,7 @@ def test_an_input_is_not_freed_while_it_is_copied_even_if_its_copy_is_needed_no_
 
 
 def test_little_more_is_pinned_than_the_inputs_take_at_once(cuda, monkeypatch, host_buffers):
-    monkeypatch.setattr("modules.weights.HostMemory.SPLIT_SLAB_BYTES", 2**10)
+    monkeypatch.setattr("modules.layers.HostMemory.SPLIT_SLAB_BYTES", 2**10)
     model, held = Model(ActivationOffload(CPU, CudaTransfers(CPU)).checkpoint), []
     for block in model.blocks:
         block.register_forward_hook(lambda *_: held.append(sum(buffer.num_bytes for buffer in host_buffers)))

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from modules.weights.HostMemory import HostBuffer, HostMemory
-from modules.weights.transfers import Transfers
+from modules.layers.HostMemory import HostBuffer, HostMemory
+from modules.layers.transfers import Transfers
 
 NUM_SLOTS = 2  # one for the block that runs, one for the block that is copied meanwhile
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from modules.trainer.image_grid import GAP, MARGIN, image_grid, save_sample_grid
-from modules.trainer.sampling import ImageRequest, save_image
+from modules.sampling.generation import ImageRequest, save_image
+from modules.sampling.image_grid import GAP, MARGIN, image_grid, save_sample_grid
 
 COLOURS = ("red", "green", "blue", "black")
 

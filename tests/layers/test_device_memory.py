@@ -6,7 +6,7 @@ import contextlib
 
 import torch
 
-from modules.weights.device_memory import free_memory
+from modules.layers.device_memory import free_memory
 
 
 def test_memory_is_given_back_to_the_device_that_it_is_of_and_no_context_is_made_on_another(monkeypatch):

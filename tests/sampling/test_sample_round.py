@@ -11,9 +11,9 @@ import torch
 from modules.config.SampleConfig import SampleConfig
 from modules.config.SamplingConfig import SamplingConfig
 from modules.distributed.Runtime import Runtime
+from modules.sampling import SampleRound as module
+from modules.sampling.SampleRound import SampleRound
 from modules.session.TrainCommands import TrainCommands
-from modules.trainer import SampleRound as module
-from modules.trainer.SampleRound import SampleRound
 from tests.support.Recorder import Recorder
 
 ALLOCATOR = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried ..."

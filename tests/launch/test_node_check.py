@@ -14,8 +14,8 @@ import pytest
 
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
-from modules.machine import NodeMeeting, SignedLines, node_check
-from modules.machine.node_check import check_nodes, describe_node, is_own_address, refused_together
+from modules.launch import NodeMeeting, SignedLines, node_check
+from modules.launch.node_check import check_nodes, describe_node, is_own_address, refused_together
 from modules.machine.ports import next_free_port
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until

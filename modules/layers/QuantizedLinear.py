@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from modules.weights.gguf_formats import dequantize_blocks
+from modules.layers.gguf_formats import dequantize_blocks
 
 BLOCK = 64  # weights that share a scale in nf4
 GGUF = "GGUF "  # before the name of one of its formats

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from modules.weights.transfers import CudaTransfers, DirectTransfers, transfers_to
+from modules.layers.transfers import CudaTransfers, DirectTransfers, transfers_to
 from tests.support.FakeCuda import FakeCuda
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
+from modules.launch.node_check import check_nodes
+from modules.launch.NodeMeeting import CLOCK
 from modules.machine.doctor.CheckResult import CheckResult
-from modules.machine.node_check import check_nodes
-from modules.machine.NodeMeeting import CLOCK
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig

@@ -13,8 +13,8 @@ from typing import Any
 
 from modules.config.errors import UserError
 from modules.config.visible_text import visible_line
+from modules.launch.SignedLines import SignedLines, read_line, say
 from modules.machine.ports import next_free_port
-from modules.machine.SignedLines import SignedLines, read_line, say
 from modules.session.run_token import TOKEN_VARIABLE, token_of
 
 MARK = "chorus node check 3"

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from modules.weights.gguf_formats import GGUF_FORMATS, dequantize_blocks, table_of
-from modules.weights.QuantizedLinear import GGUF, QuantizedLinear
+from modules.layers.gguf_formats import GGUF_FORMATS, dequantize_blocks, table_of
+from modules.layers.QuantizedLinear import GGUF, QuantizedLinear
 
 gguf = pytest.importorskip("gguf", reason="an optional package")
 

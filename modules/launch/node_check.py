@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 from modules.config.errors import UserError
 from modules.config.installation import PACKAGE_FOLDER
 from modules.config.shared_settings import shared_values
+from modules.launch.NodeMeeting import FOLLOWER, LEADER, LINGER_SECONDS, MARK, NodeMeeting, plain
+from modules.launch.SignedLines import SignedLines, read_line, say
 from modules.machine.backend import choose_backend
 from modules.machine.devices import list_gpus
-from modules.machine.NodeMeeting import FOLLOWER, LEADER, LINGER_SECONDS, MARK, NodeMeeting, plain
-from modules.machine.SignedLines import SignedLines, read_line, say
 from modules.session.run_token import TOKEN_VARIABLE, token_of
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from PIL.Image import Image
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from modules.trainer.sampling import ImageRequest, run_pipeline
+from modules.sampling.generation import ImageRequest, run_pipeline
 
 if TYPE_CHECKING:
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
 
     from modules.families.Family import Family
-    from modules.trainer.LoadedPipeline import LoadedPipeline
+    from modules.sampling.LoadedPipeline import LoadedPipeline
     from modules.weights.BaseModel import BaseModel
 
 Model = TypeVar("Model", "BaseModel", "LoadedPipeline")

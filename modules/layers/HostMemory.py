@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from modules.weights.transfers import Transfers
+from modules.layers.transfers import Transfers
 
 ALIGNMENT = 512  # bytes between the starts of two tensors, as of CUDA's allocator
 SLAB_BYTES = 2**29  # of a usual slab

@@ -9,8 +9,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from modules.weights.HostMemory import ALIGNMENT, SPLIT_SLAB_BYTES, HostMemory
-from modules.weights.transfers import DirectTransfers
+from modules.layers.HostMemory import ALIGNMENT, SPLIT_SLAB_BYTES, HostMemory
+from modules.layers.transfers import DirectTransfers
 
 MIB = 2**20
 ON_ANY_MACHINE = settings(derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -118,10 +118,10 @@ def test_room_is_used_again_once_nothing_refers_to_it():
 
 @pytest.fixture
 def small_slabs(monkeypatch):
-    monkeypatch.setattr("modules.weights.HostMemory.SLAB_BYTES", 4096)
-    monkeypatch.setattr("modules.weights.HostMemory.LEAST_SLAB_BYTES", 1024)
-    monkeypatch.setattr("modules.weights.HostMemory.SPLIT_SLAB_BYTES", 1024)
-    monkeypatch.setattr("modules.weights.HostMemory._TENSORS_PER_SLAB", 2)
+    monkeypatch.setattr("modules.layers.HostMemory.SLAB_BYTES", 4096)
+    monkeypatch.setattr("modules.layers.HostMemory.LEAST_SLAB_BYTES", 1024)
+    monkeypatch.setattr("modules.layers.HostMemory.SPLIT_SLAB_BYTES", 1024)
+    monkeypatch.setattr("modules.layers.HostMemory._TENSORS_PER_SLAB", 2)
 
 
 def test_copies_in_several_pieces_hold_the_bytes_that_were_copied(small_slabs):

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 
 from modules.config.counted import counted
 from modules.distributed.Runtime import Runtime, shard
+from modules.layers.device_memory import fits_in_memory
+from modules.sampling.generation import ImageRequest, batches, generate_images, image_requests, save_sample
 from modules.session.names import safe_file_name
-from modules.trainer.sampling import ImageRequest, batches, generate_images, image_requests, save_sample
-from modules.weights.device_memory import fits_in_memory
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from modules.config.SamplingConfig import SamplingConfig
     from modules.data.SampleParts import SampleParts
+    from modules.sampling.generation import Video
+    from modules.sampling.SamplePrompts import SamplePrompts
     from modules.session.RunFolder import RunFolder
     from modules.session.TrainCallbacks import TrainCallbacks
     from modules.session.TrainCommands import TrainCommands
-    from modules.trainer.SamplePrompts import SamplePrompts
-    from modules.trainer.sampling import Video
     from modules.weights.BaseModel import BaseModel
 
 Requests = dict[int | None, ImageRequest]  # by number over all ranks, in order; None: the image is not saved

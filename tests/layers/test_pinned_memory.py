@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from modules.data import Batch as batch_module
+from modules.layers import PinnedMemory as module
+from modules.layers.PinnedMemory import PinnedMemory
 from modules.trainer.MemoryReading import MemoryReading
-from modules.weights import PinnedMemory as module
-from modules.weights.PinnedMemory import PinnedMemory
 from tests.support.Recorder import Recorder
 
 REFUSAL = "CUDA error: out of memory"  # of cudaHostAlloc, as torch reports it

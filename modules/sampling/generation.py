@@ -28,7 +28,7 @@ from modules.data.SampleParts import SampleParts
 from modules.data.videos import to_mp4
 from modules.families.conditioning import clip_by_its_former_name, expand_textual_inversion
 from modules.families.registry import family_of_pipeline
-from modules.trainer.evaluation_mode import evaluation_mode
+from modules.layers.evaluation_mode import evaluation_mode
 
 if TYPE_CHECKING:
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
@@ -113,7 +113,7 @@ def make_scheduler(own: Any, sampler: Sampler) -> Any:
         return type(own).from_config(own.config)
     from diffusers import EulerDiscreteScheduler, FlowMatchEulerDiscreteScheduler, HeunDiscreteScheduler
 
-    from modules.trainer.FlowHeunScheduler import FlowHeunScheduler
+    from modules.sampling.FlowHeunScheduler import FlowHeunScheduler
 
     config = dict(own.config)
     is_flow = isinstance(own, FlowMatchEulerDiscreteScheduler) or config.get("prediction_type") == "flow_prediction"

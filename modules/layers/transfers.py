@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from modules.layers.PinnedMemory import PINNED
 from modules.machine.devices import is_gpu
-from modules.weights.PinnedMemory import PINNED
 
 
 class Transfers(Protocol):

@@ -13,8 +13,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from modules.weights.HostMemory import HostBuffer, HostMemory
-from modules.weights.transfers import Transfers
+from modules.layers.HostMemory import HostBuffer, HostMemory
+from modules.layers.transfers import Transfers
 
 LEAST_BYTES = 2**20  # smaller tensors stay on the device: there is little to gain
 

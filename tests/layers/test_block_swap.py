@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from modules.layers.BlockSwap import BlockSwap
+from modules.layers.transfers import CudaTransfers, DirectTransfers
 from modules.weights.blocks import keep_in_place
-from modules.weights.BlockSwap import BlockSwap
-from modules.weights.transfers import CudaTransfers, DirectTransfers
 from tests.support.FakeCuda import FakeCuda
 
 CPU = torch.device("cpu")
@@ -139,8 +139,8 @@ def test_little_more_than_the_weights_is_pinned(cuda):
 
 @pytest.mark.parametrize("most_pinned", [0, 2**12])
 def test_where_the_system_refuses_to_pin_memory_the_curve_is_the_same(most_pinned, cuda, monkeypatch):
-    monkeypatch.setattr("modules.weights.HostMemory.SLAB_BYTES", 2**12)
-    monkeypatch.setattr("modules.weights.HostMemory.LEAST_SLAB_BYTES", 2**9)
+    monkeypatch.setattr("modules.layers.HostMemory.SLAB_BYTES", 2**12)
+    monkeypatch.setattr("modules.layers.HostMemory.LEAST_SLAB_BYTES", 2**9)
     cuda.most_pinned = most_pinned
     model = Model(6)
     BlockSwap(list(model.blocks), CPU, CudaTransfers(CPU))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from modules.trainer.SamplePrompts import SamplePrompts
-from modules.trainer.sampling import batches, generate_images
-from modules.weights.device_memory import free_memory
+from modules.layers.device_memory import free_memory
+from modules.sampling.generation import batches, generate_images
+from modules.sampling.SamplePrompts import SamplePrompts
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from modules.config.SamplingConfig import Sampler
     from modules.data.SampleParts import SampleParts
     from modules.families.Family import Family
-    from modules.trainer.sampling import ImageRequest, Video
+    from modules.sampling.generation import ImageRequest, Video
 
 
 class LoadedPipeline:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from modules.config.quantizations import QUANTIZATIONS
-from modules.weights.QuantizedLinear import QuantizedLinear
+from modules.layers.QuantizedLinear import QuantizedLinear
 
 CPU = torch.device("cpu")
 # The largest error of a layer's weight, relative to the weight, for normally distributed weights.

@@ -7,7 +7,7 @@ import torch
 from diffusers import StableDiffusionPipeline
 
 from modules.families.registry import FAMILIES
-from modules.trainer.LoadedPipeline import LoadedPipeline
+from modules.sampling.LoadedPipeline import LoadedPipeline
 
 
 @pytest.fixture

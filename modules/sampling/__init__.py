@@ -1,0 +1,1 @@
+"""Samples: from prompts to images and videos, by the pipelines of diffusers, while a run trains and after it."""
