@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from typing import Any
 
 from modules.config.library_optimizers import LIBRARY_OPTIMIZERS
@@ -231,7 +232,9 @@ def _take_relative_step(t: SdScriptsTranslation, facts: dict[str, Any], values: 
 
 def _literal(text: str) -> Any:
     try:
-        return ast.literal_eval(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # of text such as 1abc, which stays text
+            return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text
 

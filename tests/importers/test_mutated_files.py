@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 
 from modules.config.errors import UserError
 from modules.importers.import_files import IMPORTERS, import_files
+from modules.importers.ImportResult import ImportResult
+from modules.importers.read_file import read_content
 
 ONETRAINER = json.dumps(
     {
@@ -219,6 +222,12 @@ ODD = [
 ]  # fmt: skip
 
 
+WORDS = [
+    "", "nan", "-inf", "1e400", "0x10", "[]", "{}", "a=b=c", "=", "--", "true", "None", "-1", "9" * 40, "5,", "(1,2)",
+    "\\", "'", '"', "{a:1}", "é",
+]  # fmt: skip
+
+
 def mutated(text: str, draw: random.Random) -> str:
     """The text with values replaced, keys dropped, or pieces of it cut, doubled or exchanged."""
     try:
@@ -229,6 +238,8 @@ def mutated(text: str, draw: random.Random) -> str:
         for _ in range(draw.randint(1, 4)):
             replace_value(content, draw)
         return json.dumps(content)
+    if content is None and draw.random() < 0.5:
+        return with_other_words(text, draw)
     start, end = sorted(draw.randrange(len(text)) for _ in range(2))
     middle = draw.choice(["", text[start:end] * 2, draw.choice('{}[]",:\\\n=-%\0é')])
     return text[:start] + middle + text[end if draw.random() < 0.3 else start :]
@@ -251,12 +262,35 @@ def replace_value(content: object, draw: random.Random) -> None:
         return
 
 
+def with_other_words(text: str, draw: random.Random) -> str:
+    words = text.split(" ")
+    for _ in range(draw.randint(1, 4)):
+        place = draw.randrange(len(words))
+        name, equals, _ = words[place].partition("=")
+        words[place] = f"{name}{equals}" if equals and draw.random() < 0.5 else ""
+        words[place] += draw.choice([*WORDS, draw.choice(words)])
+    return " ".join(words)
+
+
 def survives(name: str, number: int, folder: Path) -> None:
     draw = random.Random(f"{name} {number}")
     path = folder / name
+    if path.suffix == ".toml" and draw.random() < 0.7:  # most pieces of TOML can't be read once they are cut
+        path.write_text(EXAMPLES[name], encoding="utf-8")
+        content = read_content(path)
+        for _ in range(draw.randint(1, 4)):
+            replace_value(content, draw)
+        for importer in IMPORTERS:
+            if importer.recognizes(path, content):
+                comes_out(lambda importer=importer: importer.translate(path, content))
+        return
     path.write_text(mutated(EXAMPLES[name], draw), encoding="utf-8", errors="surrogatepass")
+    comes_out(lambda: import_files([path]))
+
+
+def comes_out(read: Callable[[], ImportResult]) -> None:
     with suppress(UserError):
-        result = import_files([path])
+        result = read()
         result.text()
         result.config()
 

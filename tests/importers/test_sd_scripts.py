@@ -393,3 +393,9 @@ def test_adafactors_own_rate_leaves_the_schedule_and_the_rates_of_the_parts_with
     assert result.values["schedule.warmup"] == 10_000
     assert not {"denoiser.learning_rate", "text_encoder.learning_rate"} & result.values.keys()
     assert all(left(result, name) for name in ("lr_scheduler", "lr_warmup_steps", "unet_lr", "text_encoder_lr"))
+
+
+def test_an_odd_parameter_of_an_optimizer_prints_no_warning_of_python(tmp_path, recwarn):
+    result = imported("--optimizer_type DAdaptAdam --optimizer_args decouple=1abc", tmp_path)
+    assert "1abc" in result.text()
+    assert not recwarn.list
