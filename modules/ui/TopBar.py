@@ -116,7 +116,12 @@ class TopBar(ctk.CTkFrame):
         def show(result: ImportResult) -> None:
             open_window(self.app, ImportWindow, path.name, result, take)
 
-        self.app.in_background(lambda: import_files([path]), show)
+        def refuse(error: Exception) -> None:
+            if not isinstance(error, UserError):
+                raise error
+            self.app.show_message(str(error), "error")
+
+        self.app.in_background(lambda: import_files([path]), show, refuse)
 
     def _use(self, names: list[str]) -> None:
         kind, _, name = names[0].partition(":")

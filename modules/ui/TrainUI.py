@@ -23,6 +23,7 @@ from modules.session.RunLock import RunLock
 from modules.ui import keyboard
 from modules.ui.App import MessageKind
 from modules.ui.BottomBar import BottomBar
+from modules.ui.file_drops import accept_drops, take_drop
 from modules.ui.models.BackgroundChecks import BackgroundChecks
 from modules.ui.models.desktop import notify, open_file
 from modules.ui.models.DeviceModel import DeviceModel
@@ -125,6 +126,7 @@ class TrainUI(RootWindow):
         self.after(AFTER_PAINT_MS, self._load_tabs)
         self.after(AFTER_PAINT_MS, self._find_run)
         self.after(AFTER_PAINT_MS, self.checks.start)
+        self.after(AFTER_PAINT_MS, lambda: accept_drops(self, lambda paths: take_drop(self, paths)))
         if notice := first_notice or self.settings.notice:
             self.show_message(notice, "warning")
 

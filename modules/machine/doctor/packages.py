@@ -27,6 +27,7 @@ def _without_optimizers(package: str) -> str:
 # Optional packages -> what does not work without them.
 OPTIONAL = {
     "customtkinter": "there is no window",
+    "tkinterdnd2": "nothing can be dropped on the window",
     **{facts.package: _without_optimizers(facts.package) for facts in OPTIMIZERS.values() if facts.package},
 }
 
