@@ -42,8 +42,8 @@ from scripts.starting.devices_to_use import (
 from scripts.starting.what_to_train import (
     ask_resume,
     ask_settings,
+    images_arguments,
     next_run_folder,
-    pictures_arguments,
     read_config,
     settings_arguments,
 )
@@ -83,7 +83,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--config", metavar="FILE", help="settings, YAML or JSON, or the name of a preset")
     parser.add_argument("--preset", metavar="NAME", help="preset that the settings of --config are applied to")
-    parser.add_argument("--pictures", metavar="FOLDER", help="folder of images, if the settings name none")
+    parser.add_argument("--images", metavar="FOLDER", help="folder of images, if the settings name none")
+    parser.add_argument("--pictures", dest="images", help=argparse.SUPPRESS)  # what it was called before
     parser.add_argument("--run-folder", metavar="FOLDER", help="where the run is saved")
     either = argparse.BooleanOptionalAction
     parser.add_argument("--resume", action=either, help="resume from the latest backup in the run folder, or don't")
@@ -109,8 +110,8 @@ def unasked_arguments(args: argparse.Namespace, machine: Machine) -> list[str]:
     if "settings" not in given:
         raise UserError("--yes asks nothing: name the settings with --config.")
     arguments = settings_arguments(given["settings"], args)
-    if args.pictures:
-        arguments += pictures_arguments(args.pictures, read_config(arguments))
+    if args.images:
+        arguments += images_arguments(args.images, read_config(arguments))
     arguments += ["--resume"] if args.resume else []
     arguments += device_arguments(given, arguments, machine)
     if has_one_device(machine):
@@ -141,7 +142,7 @@ def given_answers(args: argparse.Namespace) -> dict[str, str]:
     """The options here as answers to the questions."""
     given = {
         "settings": args.config or args.preset,
-        "pictures": args.pictures,
+        "pictures": args.images,
         "gpus": f"{args.devices.strip(' ,')}," if args.devices else args.gpus,
         "backend": args.backend,
         "data_loading": {True: "no", False: "yes"}.get(args.single_gpu_data_loading),
@@ -151,7 +152,7 @@ def given_answers(args: argparse.Namespace) -> dict[str, str]:
 
 
 def start_demo(args: argparse.Namespace) -> int:
-    refused = ("config", "preset", "pictures", "resume")
+    refused = ("config", "preset", "images", "resume")
     if named := [f"--{name.replace('_', '-')}" for name in refused if getattr(args, name)]:
         raise UserError(f"--demo brings its own settings: leave out {' and '.join(named)}.")
     folder = Path(args.run_folder or next_run_folder(runs_folder() / "demo"))
@@ -173,7 +174,7 @@ def show_shape(arguments: list[str], machine: Machine) -> None:
     shape = run_shape(config, machine)
     print()
     for label, text in shape_lines(shape, config):
-        if label != "Steps":  # the pictures are not counted yet
+        if label != "Steps":  # the images are not counted yet
             print_line(f"{label + ':':<15}{text}")
 
 

@@ -1,4 +1,4 @@
-"""The questions of start_multi_gpu.py about settings, pictures and run folder, as options of train.py."""
+"""The questions of start_multi_gpu.py about settings, images and run folder, as options of train.py."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_READ_FILES = 50  # a folder may be full of other programs' JSON
 
 
 def ask_settings(questions: Questions, args: argparse.Namespace) -> list[str]:
-    """Which settings, and which pictures where they name none; as options of train.py. args: of start_multi_gpu.py."""
+    """Which settings, and which images where they name none; as options of train.py. args: of start_multi_gpu.py."""
     files, presets = find_settings(), {preset.name: preset.description for preset in list_presets()}
 
     def read(text: str) -> str:
@@ -58,9 +58,9 @@ def ask_settings(questions: Questions, args: argparse.Namespace) -> list[str]:
         questions.last.clear()  # what was answered for other settings
     arguments = settings_arguments(settings, args)
     config = read_config(arguments)
-    if not config.concepts or args.pictures:
-        pictures = questions.ask("pictures", "Folder with your images", read_folder)
-        arguments += pictures_arguments(pictures, config)
+    if not config.concepts or args.images:
+        folder = questions.ask("pictures", "Folder with your images", read_folder)
+        arguments += images_arguments(folder, config)
     return arguments
 
 
@@ -102,10 +102,10 @@ def settings_arguments(settings: str, args: argparse.Namespace) -> list[str]:
     return [*below, f"--config={os.path.expanduser(settings)}", *changes]
 
 
-def pictures_arguments(folder: str, config: TrainConfig) -> list[str]:
+def images_arguments(folder: str, config: TrainConfig) -> list[str]:
     if config.concepts:
         raise UserError(
-            f"--pictures {folder}: the settings already contain a dataset; omit it, or change the dataset there."
+            f"--images {folder}: the settings already contain a dataset; omit it, or change the dataset there."
         )
     return [f"--set=concepts.0.path={read_folder(folder)}"]
 

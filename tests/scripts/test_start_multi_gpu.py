@@ -124,8 +124,9 @@ def test_a_preset_lies_under_the_settings_and_changes_lie_over_them(start, setti
     assert trained[0] == "--preset=sd15-lora"
 
 
-def test_pictures_make_a_preset_trainable(start, tmp_path):
-    _, trained, _ = start("--yes", "--config", "sd15-lora", "--pictures", str(tmp_path))
+@pytest.mark.parametrize("option", ["--images", "--pictures"])  # the second is what it was called before
+def test_a_folder_of_images_makes_a_preset_trainable(option, start, tmp_path):
+    _, trained, _ = start("--yes", "--config", "sd15-lora", option, str(tmp_path))
     assert trained[:2] == ["--preset=sd15-lora", f"--set=concepts.0.path={tmp_path}"]
 
 
@@ -142,7 +143,7 @@ def test_pictures_make_a_preset_trainable(start, tmp_path):
         (["--yes", "--config", "run.yaml", "--gpus", "2"], MAC, "on macOS there is one device"),
         (["--yes", "--config", "run.yaml", "--torchrun"], WINDOWS, "--torchrun: it does not work on Windows"),
         (["--yes", "--config", "run.yaml", "--backend", "mpi"], FOUR, "'mpi' is none of the answers"),
-        (["--yes", "--config", "run.yaml", "--pictures", "."], FOUR, "the settings already contain a dataset"),
+        (["--yes", "--config", "run.yaml", "--images", "."], FOUR, "the settings already contain a dataset"),
         (["--yes", "--config", "run.yaml", "--set", "epoch=3"], FOUR, "epoch"),
         (["--demo", "--resume", "--config", "run.yaml"], FOUR, "leave out --config and --resume"),
         (["--config", "run.yaml"], FOUR, "The questions need a terminal"),
@@ -287,7 +288,7 @@ def test_a_wrong_answer_is_asked_again_with_the_reason(start, settings, tmp_path
     assert (code, trained[1:3]) == (0, ["--multi_gpu", "--world_size=2"])
 
 
-def test_settings_without_pictures_ask_for_them(start, tmp_path):
+def test_settings_without_images_ask_for_them(start, tmp_path):
     (tmp_path / "cats").mkdir()
     answers = ["sd15-lora", "dogs", "cats", "2", "", "", "", "no"]
     _, trained, said = start(answers=answers)
