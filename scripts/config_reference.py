@@ -6,11 +6,19 @@ python scripts/config_reference.py --check
 
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from modules.config.describe import SettingInfo, alternatives, range_text, walk_settings  # noqa: E402
+from modules.config.families import (  # noqa: E402
+    families_taking,
+    families_taking_clips,
+    families_taking_images,
+    families_with,
+    load_families,
+)
 from modules.config.other_programs import foreign_names  # noqa: E402
 from scripts.generated_file import write_or_check  # noqa: E402
 
@@ -36,6 +44,18 @@ TYPE_WORDS = {
     "list[float]": "list of numbers",
     "list[str]": "list of texts",
     "list": "list",
+}
+MANY = 8  # families, which are no longer listed
+# What families are called together.
+GROUPS = {
+    "a video model": families_taking_clips(),
+    "a flow model": families_with(objective="flow"),
+    "not a flow model": families_with(objective="ddpm"),
+    "a model with several text encoders": tuple(
+        name for name, family in load_families().items() if len(family.text_encoders) > 1
+    ),
+    "a model that takes reference images": families_taking("references", without="layers"),
+    "a model whose samples can start from images": families_taking_images(),
 }
 INTRODUCTION = """\
 # Settings
@@ -88,12 +108,25 @@ def _other_names(info: SettingInfo) -> str:
     return f" *Also called {names}.*" if names else ""
 
 
+def _group_of(names: set[Any]) -> str:
+    """What many families are called together; "" for a few, and for what are no families."""
+    families = load_families()
+    if len(names) <= MANY or not names <= families.keys():
+        return ""
+    for group, members in GROUPS.items():
+        if names == set(members):
+            return group
+    others = [name for name in families if name not in names]
+    return f"any other than {' or '.join(others)}" if len(others) < len(names) else ""
+
+
 def _visibility(info: SettingInfo) -> str:
     if not info.visible_when:
         return ""
     conditions = []
     for path, values in info.visible_when.items():
         allowed = " or ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in values)
+        allowed = _group_of(set(values)) or allowed
         names = " or ".join(f"`{one}`" for one in alternatives(path))
         conditions.append(f"{names} is {allowed}")
     return f" *Used if {' and '.join(conditions)}.*"

@@ -1,5 +1,6 @@
 """The reference page of the settings is up to date."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -45,3 +46,9 @@ def test_every_setting_has_one_row():
     for info in walk_settings():
         label = info.label.replace("|", "\\|")
         assert sum(line.startswith(f"| {label} | `{info.path}` |") for line in rows) == 1, info.path
+
+
+def test_no_condition_lists_so_many_families_that_nobody_reads_them():
+    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    for condition in re.findall(r"`family` is ([^*]*?)(?: and `|\.\*)", page):
+        assert condition.count(" or ") < 8, condition
