@@ -296,7 +296,7 @@ class TrainingEngine:
         self._training.backward(loss, optimizer, samples, retain_graph)
 
     def stop(self) -> None:
-        """Ends `train` after the current step, with a checkpoint; for callbacks that decide when training is done.
+        """Ends `train` within two steps, with a checkpoint; for callbacks that decide when training is done.
 
         It is enough that one rank calls it. The history then says `stopped`.
         """

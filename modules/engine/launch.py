@@ -71,7 +71,7 @@ def launch_distributed_training(
     Call it from the main thread, inside `if __name__ == "__main__":`. A single rank runs in this process. In a process
     that torchrun, accelerate or srun has started as a rank, it calls `train_fn` as that rank and returns its result.
     If the ranks can't join, one process trains alone. If a rank dies, raises or hangs, the others are ended. The first
-    Ctrl-C stops training after the current step, with a checkpoint.
+    Ctrl-C stops training within two steps, with a checkpoint.
 
     train_fn: by default `distributed_train_worker`.
     world_size: by default the number of GPUs, or 2 without a GPU.

@@ -273,7 +273,7 @@ class Supervisor:
             )
         else:
             self._callbacks.on_status(
-                "Stopping after this step; press Ctrl-C again to stop at once without saving"
+                "Stopping within two steps; press Ctrl-C again to stop at once without saving"
                 if self._stops[0] in STOP_SIGNALS
                 else stop_message(self._stops[0])
             )

@@ -148,7 +148,7 @@ def train_rank(
 
     started: Unix time at which the run was started; older commands are ignored. config: has the loggers of rank 0;
     None: there are none. resumes: whether their logs continue. tells_failure: whether to print a failure here.
-    signals: the first one stops after the step, backs up and saves; a second SIGINT ends at once; one of
+    signals: the first one stops within two steps, backs up and saves; a second SIGINT ends at once; one of
     `requeue_signals` only backs up, because the job continues later. keeps_awake: whether this process, rather than one
     above it, keeps the machine from going to sleep. node: number of the node if this is the first of its `node_ranks`
     ranks, whose start and end it prints; 0 for the others, and on node 0, where rank 0 prints everything.
@@ -274,13 +274,13 @@ def stop_on(signals: tuple[int, ...], commands: TrainCommands, callbacks: TrainC
     def stop(number, frame) -> None:
         if number in requeue_signals():
             if not commands.requeues:  # it may arrive twice, from SLURM and from the process above
-                tell("The job's time is nearly over: backing up after this step")
+                tell("The job's time is nearly over: backing up within two steps")
             commands.requeue()
             return
         commands.stop()
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            tell("Stopping after this step; press Ctrl-C again to stop at once without saving")
+            tell("Stopping within two steps; press Ctrl-C again to stop at once without saving")
         else:
             tell(stop_message(number))
 

@@ -15,11 +15,11 @@ class TrainCommands:
         self.requeues = False  # whether the stop was requested by `requeue`
 
     def stop(self) -> None:
-        """End the training after the current step."""
+        """End the training within two steps."""
         self._request("stop")
 
     def requeue(self) -> None:
-        """End the training after the current step, with a backup from which the requeued job will resume."""
+        """End the training within two steps, with a backup from which the requeued job will resume."""
         self.requeues = True
         self.stop()
 

@@ -42,10 +42,10 @@ def stop_signals() -> tuple[int, ...]:
 def stop_message(number: int) -> str:
     """What to tell the user when this signal has asked for a stop."""
     if number in HANGUP_SIGNALS:
-        return "The terminal was closed: stopping after this step"
+        return "The terminal was closed: stopping within two steps"
     if number in NOTICE_SIGNALS:
-        return f"Received {signal.Signals(number).name}: stopping after this step"
-    return "Stopping after this step"
+        return f"Received {signal.Signals(number).name}: stopping within two steps"
+    return "Stopping within two steps"
 
 
 def remember_early_signals() -> None:

@@ -70,7 +70,7 @@ class RunControl:
                 self._force()
             else:
                 self.app.run.stop()
-                text = "Stopping after this step; a backup and the model will be saved. Press again to stop now."
+                text = "Stopping within two steps; a backup and the model will be saved. Press again to stop now."
                 self.app.show_message(text, "info")
         except UserError as error:
             self.app.show_message(str(error), "error")

@@ -228,7 +228,7 @@ class TrainUI(RootWindow):
     def close(self) -> None:
         """Close the window; if a run is active, first ask whether to stop it."""
         if self.run.state.is_running:
-            text = "Training continues if you close the window. Keep training, or stop after this step and save?"
+            text = "Training continues if you close the window. Keep training, or stop within two steps and save?"
             answer = ask(self, "Close the window", text, ("Keep training", "Stop and save", "Cancel"))
             if answer is None or answer == "Cancel":
                 return

@@ -161,7 +161,7 @@ def test_ctrl_c_is_raised_after_the_step_and_its_checkpoint(engine, capsys):
     with pytest.raises(KeyboardInterrupt):
         train(engine, num_epochs=1000, callbacks=OnStep(3, lambda: os.kill(os.getpid(), signal.SIGINT)))
     assert int(engine.last_checkpoint.name.removeprefix("step-")) < 100
-    assert "Stopping after this step" in capsys.readouterr().err
+    assert "Stopping within two steps" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

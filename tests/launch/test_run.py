@@ -116,9 +116,9 @@ def toy_run(tmp_path):
 @pytest.mark.parametrize(
     ("first", "said"),
     [
-        ("SIGHUP", "The terminal was closed: stopping after this step"),
-        ("SIGUSR1", "Received SIGUSR1: stopping after this step"),
-        ("SIGXCPU", "Received SIGXCPU: stopping after this step"),
+        ("SIGHUP", "The terminal was closed: stopping within two steps"),
+        ("SIGUSR1", "Received SIGUSR1: stopping within two steps"),
+        ("SIGXCPU", "Received SIGXCPU: stopping within two steps"),
     ],
 )
 def test_a_closed_terminal_and_a_notice_are_one_stop_however_often_they_are_told(first, said, toy_run, capfd):
@@ -177,7 +177,7 @@ def test_a_stop_signal_in_the_middle_of_a_line_on_the_terminal_is_a_stop(toy_run
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BufferedWriter(terminal), "utf-8", line_buffering=True))
     outcome = toy_run(lambda: None, (signal.SIGTERM,))
     assert (outcome.status, outcome.text) == ("stopped", "")
-    assert b"Stopping after this step" in terminal.shown
+    assert b"Stopping within two steps" in terminal.shown
 
 
 def test_a_run_on_one_device_says_which_it_is(make_config, capfd):

@@ -294,7 +294,7 @@ def test_the_first_interrupt_asks_for_a_stop(folder, callbacks, supervise):
 
     with meanwhile(interrupt):
         assert supervise(["work_until_stopped"], ["work_until_stopped"], max_restarts=1) == STOPPED
-    assert callbacks.statuses == ["Stopping after this step; press Ctrl-C again to stop at once without saving"]
+    assert callbacks.statuses == ["Stopping within two steps; press Ctrl-C again to stop at once without saving"]
     assert folder.read_exit()["status"] == "stopped"
     assert callbacks.attempts == [(0, False)]
 
@@ -340,14 +340,14 @@ def test_ranks_of_other_nodes_are_asked_to_stop_also_while_they_import(folder, c
 
     with meanwhile(interrupt):
         assert supervise(["import"], ["import"], has_all=False) == STOPPED
-    assert callbacks.statuses[0].startswith("Stopping after this step")
+    assert callbacks.statuses[0].startswith("Stopping within two steps")
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("SIGHUP", "The terminal was closed: stopping after this step"),
-        ("SIGUSR2", "Received SIGUSR2: stopping after this step"),
+        ("SIGHUP", "The terminal was closed: stopping within two steps"),
+        ("SIGUSR2", "Received SIGUSR2: stopping within two steps"),
     ],
 )
 def test_a_closed_terminal_or_a_notice_is_one_stop_and_reaches_no_rank(name, said, folder, callbacks, supervise):

@@ -146,7 +146,7 @@ def test_the_buttons_ask_the_run_while_it_goes_on(app, run, wait_for, settle):
     wait_for(app, lambda: list(run.commands_dir.iterdir()))
     assert "Back up now" in app.message.cget("text")
     tab.progress.buttons["sample"].invoke()
-    assert app.message.cget("text").endswith("of the prompts that the run was started with.")
+    assert app.message.cget("text").endswith("from the prompts that the run was started with.")
     app.run.stop()
     wait_for(app, lambda: "Stopping…" in tab.progress.phase.cget("text"))
     assert {button.cget("state") for button in tab.progress.buttons.values()} == {"disabled"}

@@ -71,8 +71,8 @@ class ProgressCard(Card):
         except UserError as error:
             self.app.show_message(str(error), "error")
         else:
-            prompts = ", of the prompts that the run was started with" if command == "sample" else ""
-            self.app.show_message(f"{COMMANDS[command]}: runs after the current step{prompts}.", "info")
+            prompts = ", from the prompts that the run was started with" if command == "sample" else ""
+            self.app.show_message(f"{COMMANDS[command]}: runs within two steps{prompts}.", "info")
 
     def _add_figure(self, grid: ctk.CTkFrame, number: int, name: str) -> ctk.CTkLabel:
         theme, (row, column) = self.app.theme, divmod(number, 2)

@@ -110,7 +110,7 @@ class RunModel:
             raise UserError(f"{self._reader.folder.commands_dir} can't be written ({error.strerror}).") from error
 
     def stop(self) -> None:
-        """Ask the run to stop after the step, back up and save."""
+        """Ask the run to stop within two steps, back up and save."""
         self.command("stop")
         self._asked_to_stop.set()
         self._show(self.state)

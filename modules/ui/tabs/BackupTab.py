@@ -270,11 +270,11 @@ class BackupTab(ctk.CTkFrame):
         SettingsCard(side, self.app, SCHEDULE, lambda: None).grid(row=0, column=0, sticky="ew", padx=4, pady=4)
         now = Card(side, self.app, "Now")
         now.grid(row=1, column=0, sticky="ew", padx=4, pady=4)
-        now.add_note(1).configure(text="Runs after the current step.")
+        now.add_note(1).configure(text="Runs within two steps.")
         self._back_up, self._save = now.add_buttons(
             2,
-            ("Back up now", pressed_once(lambda: self._ask_run("backup", "A backup is written after this step."))),
-            ("Save model now", pressed_once(lambda: self._ask_run("save", "The model is saved after this step."))),
+            ("Back up now", pressed_once(lambda: self._ask_run("backup", "A backup is written within two steps."))),
+            ("Save model now", pressed_once(lambda: self._ask_run("save", "The model is saved within two steps."))),
         )
 
     def _build_list(self) -> Generator[None, None, None]:

@@ -82,7 +82,7 @@ class SamplingTab(ctk.CTkFrame):
         except UserError as error:
             self.app.show_message(str(error), "error")
         else:
-            text = "The samples are made after this step, of the prompts that the run was started with."
+            text = "Samples will be made within two steps, from the prompts that the run was started with."
             self.app.show_message(text, "info")
 
     def _describe_sample_now(self) -> str:
