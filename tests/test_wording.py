@@ -41,6 +41,11 @@ def test_the_words_that_have_to_be_read_twice_stay_out_of_the_texts_for_users():
     assert found == []
 
 
+def test_the_pages_say_again_rather_than_anew():
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    assert [page.name for page in pages if re.search(r"\banew\b", page.read_text(encoding="utf-8"))] == []
+
+
 @pytest.mark.parametrize("text", ["the pictures of a folder", "50 % of it", "it is no folder", "Edit … it"])
 def test_such_a_text_is_found(text):
     assert any(re.search(words, text) for words in INSTEAD)
