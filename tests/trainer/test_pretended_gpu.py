@@ -44,7 +44,7 @@ FUSED = ("optimizer.fused_backward=true", "optimizer.max_grad_norm=0")
 IN_RAM = ("optimizer.state_in_ram=true", "max_steps=4")  # the first three make the state and room for it
 SWAPPED = ("model.blocks_to_swap=4",)
 NF4 = ("model.denoiser_quantization=nf4",) if find_spec("bitsandbytes") else ()
-VALIDATED = ("data.validation_share=0.3", "validation.every=1", "validation.unit=steps")
+VALIDATED = ("data.validation_share=0.3", "validation.every=1", "validation.unit=steps", "validation.timesteps=1")
 LOSSES = (
     "loss.mse=0.5",
     "loss.mae=0.25",
