@@ -78,7 +78,7 @@ class SimpleTunerTranslation(Translation):
     def _force(self) -> None:
         """Set what SimpleTuner sets itself for the model, with a line for what the file has instead."""
         forced = self.program.facts["forced"]
-        for name, value in forced.get(f"{self.model}:{self.flavour}", forced.get(self.model, {})).items():
+        for name, value in (forced.get(self.model, {}) | forced.get(f"{self.model}:{self.flavour}", {})).items():
             if self.is_given(name) and self[name] != value:
                 self.leave(f"SimpleTuner sets it to {show_value(value)} for this model", name)
             self.given.pop(name, None)

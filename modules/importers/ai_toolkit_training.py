@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from statistics import NormalDist
 from typing import Any
 
 from modules.config.other_programs import ForeignSetting
@@ -79,13 +81,26 @@ def _take_kind(t: AiToolkitTranslation, kind: str, names: tuple[str, ...]) -> No
 def _take_timestep_range(t: AiToolkitTranslation, setting: ForeignSetting) -> None:
     first, last = t["train.min_denoising_steps"], t["train.max_denoising_steps"]
     why = "counted from the noisiest timestep there"
-    lowest = max(0, min(999, 999 - last))
-    highest = max(1, min(1000, 1000 - first))
+    if t.is_flow and t["train.timestep_type"] not in ("linear", "weighted"):
+        why += ", among those that timestep_type spreads"
+    lowest = max(0, min(999, _timestep(t, 999 - last)))
+    highest = max(1, min(1000, _timestep(t, 1000 - first)))
     if lowest >= highest:
         t.leave("no timestep is left between them: all are trained", "train.min_denoising_steps")
         lowest, highest = 0, 1000
     t.take("diffusion.min_timestep", lowest, "train.max_denoising_steps", why=why if lowest else "")
     t.take("diffusion.max_timestep", highest, "train.min_denoising_steps", why=why if highest < 1000 else "")
+
+
+def _timestep(t: AiToolkitTranslation, place: int) -> int:
+    """The timestep at a place among 1000 that are spread by timestep_type, of which the last is noise alone."""
+    kind, share = t["train.timestep_type"], min(1.0, max(0.0, place / 1000))
+    factor = t.program.facts["shifts"].get(t.family.name)
+    if t.is_flow and kind == "sigmoid" and 0 < share < 1:
+        share = 1 / (1 + math.exp(-NormalDist().inv_cdf(share)))
+    elif t.is_flow and kind in t.program.facts["shifted"] and factor:
+        share = factor * share / (1 + (factor - 1) * share)
+    return round(1000 * share)
 
 
 def _take_weighting(t: AiToolkitTranslation, setting: ForeignSetting) -> None:

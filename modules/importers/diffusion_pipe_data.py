@@ -202,7 +202,8 @@ def _take_masks(one: ListEntry) -> None:
     one.take_common("loss.masked_training", True, "mask_path")
     one.take_common("loss.unmasked_weight", 0.0, "mask_path")
     one.take_common("loss.unmasked_probability", 0.0, "mask_path")
-    one.take_common("loss.normalize_masked_area_loss", False, "mask_path")
+    facts, kind = one.translation.program.facts, one.translation["model.type"]
+    one.take_common("loss.normalize_masked_area_loss", kind in facts["normalizes_masks"], "mask_path")
 
 
 def _take_clips(t: DiffusionPipeTranslation, trained: list[ListEntry]) -> None:

@@ -382,3 +382,9 @@ def test_what_the_code_of_a_model_ignores_has_no_effect_here_either(settings, pa
     result = imported(tmp_path, settings)
     assert result.values[path] == value
     assert left(result, list(settings)[-1])
+
+
+@pytest.mark.parametrize(("model", "divides"), [("flux", False), ("ltx-video", True)])
+def test_the_loss_is_divided_by_the_area_of_masks_where_the_code_of_the_model_does_so(model, divides, tmp_path):
+    result = imported(tmp_path, {"model.type": model}, data=DATA)
+    assert result.values["loss.normalize_masked_area_loss"] is divides

@@ -343,6 +343,7 @@ def test_prompts_in_several_resolutions_are_samples(tmp_path):
         ("flux2", {"flux_guidance_value": 3.5}, "diffusion.guidance", 1.0),
         ("ideogram", {"flow_schedule_shift": 4}, "diffusion.timesteps", "trained"),
         ("sd2x", {"rescale_betas_zero_snr": False}, "model.zero_terminal_snr", True),
+        ("qwen_image", {"aspect_bucket_alignment": 64}, "data.bucket_step", 32),
     ],
 )
 def test_what_simpletuner_sets_itself_for_a_model_is_set_here(model, given, path, value, tmp_path):
