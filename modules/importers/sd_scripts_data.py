@@ -80,7 +80,6 @@ LOST = {
     "custom_attributes": "Chorus has nothing like it",
 }
 COLOR_AUGMENTATION = 0.05
-SAMPLE = {"width": 512, "height": 512, "steps": 30, "guidance": 7.5}  # of prompts without options
 _FOLDER = re.compile(r"(\d+)_(.*)", re.DOTALL)
 _FROM_ARGUMENTS = {"batch_size": "train_batch_size", "num_repeats": "dataset_repeats"}
 
@@ -175,12 +174,12 @@ def take_folder(t: SdScriptsTranslation, parent: str, is_regularisation: bool, s
 def take_prompts(t: SdScriptsTranslation, text: str) -> None:
     """The prompts of a file, one a line, with options such as --n and --w."""
     kinds = {"w": ("width", "int"), "h": ("height", "int"), "d": ("seed", "int"), "s": ("steps", "int")}
-    kinds |= {"l": ("guidance", "float"), "g": ("guidance", "float"), "f": ("frames", "int")}
+    kinds |= {"f": ("frames", "int")} | dict.fromkeys(_guidance_options(t), ("guidance", "float"))
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
     for number, line in enumerate(lines):
         prompt, *options = line.split(" --")
         path, name = f"sampling.samples.{number}", f"prompt {number + 1}"
-        values: dict[str, Any] = {"prompt": prompt, **(t.program.facts.get("sample_defaults") or SAMPLE)}
+        values = {"prompt": prompt, **_sample_defaults(t, any(option.startswith("n ") for option in options))}
         for option in options:
             key, _, value = option.strip().partition(" ")
             try:
@@ -189,10 +188,29 @@ def take_prompts(t: SdScriptsTranslation, text: str) -> None:
             except (KeyError, ValueError):
                 if key.lower() == "n":
                     values["negative_prompt"] = value
+                elif key.lower() in ("l", "g"):
+                    why = f"the guidance of this model is --{_guidance_options(t)[0]} there"
+                    t.result.left.append(Line(f"{name}: --{key}", why=why))
                 else:
                     t.result.left.append(Line(f"{name}: --{key[:20]}", why="Chorus has nothing like it"))
         for setting, value in values.items():
             t.take_line(f"{path}.{setting}", value, f"{name}: {setting}")
+
+
+def _guidance_options(t: SdScriptsTranslation) -> tuple[str, ...]:
+    """The option of prompts that gives the guidance; both, if no arguments tell the model."""
+    if not t.given:
+        return ("l", "g")
+    return ("g",) if t.family.takes_guidance or t.family.name in t.program.facts["guided_by_g"] else ("l",)
+
+
+def _sample_defaults(t: SdScriptsTranslation, has_negative: bool) -> dict[str, Any]:
+    """What prompts without options have."""
+    facts, family = t.program.facts, t.family.name
+    values = {**facts["sample_defaults"][""], **facts["sample_defaults"].get(family, {})}
+    if has_negative and family in facts["guidance_with_negative"]:
+        values["guidance"] = facts["guidance_with_negative"][family]
+    return values
 
 
 def _take_subset(t: SdScriptsTranslation, level: Level, number: int, first: Level) -> None:

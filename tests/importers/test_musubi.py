@@ -217,3 +217,19 @@ def test_timesteps_of_sigma_are_counted_from_noise_to_image(sampling, low, high,
 def test_the_logit_mean_of_sigma_counts_from_noise_to_image(tmp_path):
     arguments = "--weighting_scheme logit_normal --logit_mean 0.5"
     assert imported(arguments, tmp_path, "qwen_image_train_network.py").values["diffusion.logit_normal_mean"] == -0.5
+
+
+@pytest.mark.parametrize(
+    ("script", "prompt", "guidance"),
+    [
+        ("wan_train_network.py", "a cat", 1.0),
+        ("wan_train_network.py", "a cat --n bad", 5.0),
+        ("wan_train_network.py", "a cat --n bad --l 3", 3.0),
+        ("hv_train_network.py", "a cat", 6.0),
+        ("zimage_train_network.py", "a cat", 4.0),
+    ],
+)
+def test_samples_have_the_guidance_of_their_model(script, prompt, guidance, tmp_path):
+    (tmp_path / "p.txt").write_text(f"{prompt}\n", encoding="utf-8")
+    (sample,) = imported("--sample_prompts p.txt", tmp_path, script).config().sampling.samples
+    assert sample.guidance == guidance

@@ -399,3 +399,21 @@ def test_an_odd_parameter_of_an_optimizer_prints_no_warning_of_python(tmp_path, 
     result = imported("--optimizer_type DAdaptAdam --optimizer_args decouple=1abc", tmp_path)
     assert "1abc" in result.text()
     assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("script", "prompt", "sample"),
+    [
+        ("sdxl_train_network.py", "a cat", (512, 30, 7.5)),
+        ("sdxl_train_network.py", "a cat --l 5 --g 2", (512, 30, 5.0)),
+        ("flux_train_network.py", "a cat", (512, 20, 3.5)),
+        ("flux_train_network.py", "a cat --g 2.5 --l 4", (512, 20, 2.5)),
+        ("lumina_train.py", "a cat --s 10", (1024, 10, 3.5)),
+    ],
+)
+def test_a_prompt_without_options_has_those_of_its_script(script, prompt, sample, tmp_path):
+    (tmp_path / "p.txt").write_text(f"{prompt}\n", encoding="utf-8")
+    result = imported("--sample_prompts p.txt", tmp_path, script)
+    (found,) = result.config().sampling.samples
+    assert (found.width, found.steps, found.guidance) == sample
+    assert left(result, "prompt 1") == ("--l" in prompt)
