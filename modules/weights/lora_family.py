@@ -78,9 +78,14 @@ def _outer_shapes(file: LoraSource) -> dict[str, tuple[tuple[int, ...] | None, i
 def _fits(family: Family, outer: Mapping[str, tuple[tuple[int, ...] | None, int | None]]) -> str:
     """'exact' if the published model has all of these layers in these sizes, 'alike' if such a model may, else ''."""
     table = layer_table(family)
-    places = {name: table.find(name) for name in outer}
-    known = {name: place for name, place in places.items() if place and place.component}
-    if not known or not all(places.values()):
+    known = {}
+    for name in outer:
+        place = table.find(name)
+        if place is None:
+            return ""  # most families know none of the names: the others need not be looked up
+        if place.component:
+            known[name] = place
+    if not known:
         return ""
     has_sizes = True
     for name, place in known.items():
