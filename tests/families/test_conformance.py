@@ -38,7 +38,7 @@ from modules.layers import ActivationOffload
 from modules.layers.transfers import DirectTransfers
 from modules.methods.parts import prepare_for_training, trained_in
 from modules.methods.registry import METHODS
-from modules.sampling.generation import call_attributes, generate_images, image_requests, images_in
+from modules.sampling.generation import ImageRequest, call_attributes, generate_images, image_requests, images_in
 from modules.sampling.SamplePrompts import SamplePrompts
 from modules.trainer.TrainingLoop import autocast
 from modules.weights.BaseModel import BaseModel
@@ -50,6 +50,7 @@ from tests.support import alike_families
 from tests.support.alike_families import once_for_each
 from tests.support.prepared import prepared
 from tests.support.short_training import load_plainly
+from tests.support.small_inputs import real_inputs
 from tests.support.tiny_models import VARIANTS
 
 # Of the largest value. Most predictions are the pipeline's in every bit. Others differ where a pipeline converts them
@@ -105,7 +106,7 @@ class Case:
         return collate_text(self.family.text, self.records(pipe))
 
     def records(self, pipe=None):
-        return self.plain_records if pipe is None else self.encode(pipe)
+        return self.plain_records if pipe in (None, self.pipe) else self.encode(pipe)
 
     @cached_property
     def plain_records(self):
@@ -446,7 +447,8 @@ def noised_pair(case, times=(0.3, 0.9)):
 
 def predict_pair(case, pipe):
     noised, timestep, _ = noised_pair(case)
-    return case.predict(noised, timestep, case.text(pipe), pipe)
+    text = case.text(pipe if case.family.trainable_text_encoders else None)
+    return case.predict(noised, timestep, text, pipe)
 
 
 def training_base(case, method, **settings):
@@ -498,6 +500,14 @@ def test_a_folder_may_name_the_classes_that_its_pipeline_declares(case):
             if library in ("builtins", "inspect") or kind.__name__.endswith(("PreTrainedModel", "Schedulers")):
                 continue  # no class of a component, or no concrete one
             assert refused_class(index, case.family) is None or not case.family.accepts(index)
+
+
+def test_texts_are_as_long_as_the_pipelines_own_call_makes_them(case):
+    with real_inputs():
+        own = FAMILIES[case.family.name].text.options.get("max_sequence_length")
+    taken = inspect.signature(case.pipe.__call__).parameters
+    default = taken["max_sequence_length"].default if "max_sequence_length" in taken else None
+    assert own in (None, default) or default is None
 
 
 def test_a_family_of_embeddings_has_a_name_for_those_of_each_encoder(case):
@@ -734,31 +744,31 @@ def test_swapped_blocks_and_offloaded_activations_give_the_gradients_of_those_on
     monkeypatch.setattr(transfers, "start", lambda target, source: copies.append(target.copy_(source)))
     offload = ActivationOffload.ActivationOffload(torch.device("cpu"), transfers)
 
-    def gradients(count):
-        settings = {"gradient_checkpointing": True, "channels_last": False, "blocks_to_swap": count}
-        torch.manual_seed(2)  # of the adapters
-        base, config = prepared(case.folder, "lora", case.family.name, model=settings, lora={"targets": "linear"})
-        shake(base, config)
-        for name in case.family.denoisers:
-            for param in base.module(name).parameters():
-                param.data = param.data.clone()  # aligned as in a slot: results depend on it in the last bit
-            if count:
-                base.swap_blocks(name)
-                base.denoiser(name).enable_gradient_checkpointing(offload.checkpoint)
-        noised, timestep, _ = noised_pair(case)
-        found = []
-        for _ in range(2):
-            prediction = predict(case.family, base.pipe, noised, timestep, case.text(), case.conditions(noised))
-            prediction.square().sum().backward()
-            denoisers = [base.module(name) for name in case.family.denoisers]
-            found += [p.grad for module in denoisers for p in module.parameters() if p.grad is not None]
-        return base, found
+    settings = {"gradient_checkpointing": True, "channels_last": False, "blocks_to_swap": 1000}
+    base, config = prepared(case.folder, "lora", case.family.name, model=settings, lora={"targets": "linear"})
+    shake(base, config)
+    parameters = [param for name in case.family.denoisers for param in base.module(name).parameters()]
+    for param in parameters:
+        param.data = param.data.clone()  # aligned as in a slot: results depend on it in the last bit
+    noised, timestep, _ = noised_pair(case)
 
-    base, swapped = gradients(1000)
+    def gradients():
+        prediction = predict(case.family, base.pipe, noised, timestep, case.text(), case.conditions(noised))
+        prediction.square().sum().backward()
+        return [param.grad.clone() for param in parameters if param.grad is not None]
+
+    plain = gradients()
+    for param in parameters:
+        param.grad = None
+    for name in case.family.denoisers:
+        base.swap_blocks(name)
+        base.denoiser(name).enable_gradient_checkpointing(offload.checkpoint)
+    swapped, twice = gradients(), gradients()  # the second adds to the first
     assert all(swap.on_device for swap in base.swaps.values())
     assert copies
-    for one, other in zip(swapped, gradients(0)[1], strict=True):
-        assert torch.equal(one, other)
+    for one, two, expected in zip(swapped, twice, plain, strict=True):
+        assert torch.equal(one, expected)
+        assert torch.equal(two, 2 * expected)
 
 
 def rounds_time(case, base, noised, timestep):
@@ -869,12 +879,41 @@ def test_a_text_is_read_from_the_cache_as_it_was_encoded(case, tmp_path):
             assert torch.equal(cached[name], value)
 
 
-def test_the_products_own_sampling_makes_pictures_with_guidance_and_otherwise_default_settings(case, tmp_path):
-    sample = case.sample(tmp_path, count=2)
+@dataclass(frozen=True)
+class Alone:
+    """Two pictures of the product's own sampling, made one after the other: `pixels` of `requests`.
+
+    given: (positional arguments, those by name) of each call of a denoiser for the first.
+    """
+
+    requests: list[ImageRequest]
+    pixels: list[np.ndarray] = field(repr=False)
+    given: list[tuple] = field(repr=False)
+
+
+@pytest.fixture(scope="module")
+def alone(case, tmp_path_factory) -> Alone:
+    sample = case.sample(tmp_path_factory.mktemp("sample"), count=2)
     assert sample.guidance > 1
-    together = [as_pixels(image) for _, image in generate_images(case.same_pipe(), image_requests(sample), 2)]
-    alone = [as_pixels(image) for _, image in generate_images(case.same_pipe(), image_requests(sample), 1)]
-    for one, other in zip(together, alone, strict=True):
+    pipe, requests, given = case.same_pipe(), image_requests(sample), []
+    hooks = [
+        getattr(pipe, name).register_forward_pre_hook(
+            lambda module, args, kwargs: given.append((args, without_sound(kwargs))), with_kwargs=True
+        )
+        for name in case.family.denoisers
+    ]
+    try:
+        ((_, first),) = generate_images(pipe, requests[:1], 1)
+    finally:
+        for hook in hooks:  # a copy has those of what is copied
+            hook.remove()
+    ((_, second),) = generate_images(pipe, requests[1:], 1)
+    return Alone(requests, [as_pixels(first), as_pixels(second)], given)
+
+
+def test_the_products_own_sampling_makes_pictures_with_guidance_and_otherwise_default_settings(case, alone):
+    together = [as_pixels(image) for _, image in generate_images(case.same_pipe(), alone.requests, 2)]
+    for one, other in zip(together, alone.pixels, strict=True):
         assert one.shape[-3:-1] == (case.height, case.width)
         assert np.abs(one - other).max() <= 2  # rounding, of 255
     assert np.abs(together[0] - together[1]).max() > 2
@@ -900,22 +939,14 @@ def test_samples_are_the_same_with_prompts_encoded_before_and_no_text_encoder_lo
     assert np.abs(as_pixels(image) - as_pixels(expected)).max() <= 2  # rounding, of 255
 
 
-def test_a_dropped_caption_is_what_the_pipeline_takes_where_no_negative_prompt_is_given(case, tmp_path):
-    pipe, seen = case.copied_pipe(), []
-    for name in case.family.denoisers:
-        denoiser = getattr(pipe, name)
-        denoiser.register_forward_pre_hook(
-            lambda module, args, kwargs: seen.append((args, without_sound(kwargs))), with_kwargs=True
-        )
-    sample = case.sample(tmp_path)
-    list(generate_images(pipe, image_requests(sample), 1))
+def test_a_dropped_caption_is_what_the_pipeline_takes_where_no_negative_prompt_is_given(case, alone):
     name = case.family.text.outputs[0]
     with torch.no_grad():
         spoken, dropped = (case.encode_one(text)[name] for text in (PROMPTS[0], ""))
     if is_unconditional_zero(case.family, case.pipe):
         dropped = torch.zeros_like(dropped)
     spoken, dropped = unpadded(spoken), unpadded(dropped)
-    texts = [text for text in map(unpadded, matrices_in(seen)) if text.shape in (spoken.shape, dropped.shape)]
+    texts = [text for text in map(unpadded, matrices_in(alone.given)) if text.shape in (spoken.shape, dropped.shape)]
     assert any(is_same(text, spoken) for text in texts)
     assert all(is_same(text, spoken) or is_same(text, dropped) for text in texts)
 
@@ -991,7 +1022,7 @@ def test_a_saved_lora_gives_a_fresh_pipeline_the_same_prediction(case, tmp_path)
     assert difference.min() > 1e-3  # of each row, so of each expert
 
 
-@once_for_each(alike_families.weights)
+@once_for_each(alike_families.saved)
 def test_saved_full_weights_give_a_fresh_pipeline_the_same_prediction(case, tmp_path):
     base, config = training_base(case, "full")
     trained_parts = shake(base, config)

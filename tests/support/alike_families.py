@@ -47,6 +47,13 @@ def weights(family: Family) -> tuple[Any, ...]:
     return blocks(family), text(family)
 
 
+def saved(family: Family) -> tuple[Any, ...]:
+    """What a full fine-tune saves: which components, of which classes where transformers may rename their weights."""
+    published = family.published
+    classes = [each.class_name for each, _ in published.text_encoders] if published else family.name
+    return family.denoisers, family.trainable_text_encoders, classes, bool(family.optional)
+
+
 def adapters(family: Family) -> tuple[Any, ...]:
     """What gets adapters, and the names that they have in files."""
     names = family.kohya_prefixes, family.kohya_blocks, family.layer_names

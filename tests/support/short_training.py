@@ -101,6 +101,8 @@ def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> n
         arguments["mask_image"] = Image.open(request.mask)
     arguments[family.guidance_argument if family else "guidance_scale"] = request.guidance
     arguments |= {**family.call_options, **family.step_options(request.steps)} if family else {}
+    if family and "max_sequence_length" in family.text.options:  # short in tests (small_inputs.py)
+        arguments["max_sequence_length"] = family.text.options["max_sequence_length"]
     arguments |= {"width": request.width, "height": request.height}
     taken = inspect.signature(pipe.__call__).parameters  # of models without guidance neither
     size = request.width, request.height
