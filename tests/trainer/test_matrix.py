@@ -75,9 +75,9 @@ def read_of(method: str, family: Family) -> Any:
 
 
 def latents(family: Family) -> Any:
-    """What is drawn, noised and given in a step, whatever denoiser sees it."""
+    """What is drawn, noised and given in a step, whatever denoiser sees it, and however it is packed for that."""
     is_video = bool(family.frame_step)
-    return family.conditions, family.objective, is_video, family.unpack, len(family.denoisers)
+    return family.conditions, family.objective, is_video, len(family.denoisers)
 
 
 def load(folder: Path) -> DiffusionPipeline:
