@@ -184,9 +184,9 @@ def test_every_family_of_videos_trains_on_clips_and_images_and_samples_videos(
     data = (f"data.frames={frames}", f"data.resolution={side}", f"data.fps={family.fps}", "sampling.at_end=true")
     method = "lora" if "lora" in family.methods else "full"
     base = (f"family={name}", f"method={method}", f"model.base={tiny_model(name)}")
-    run = train(settings("run", *base, *data, f"sampling.samples={values}"))
+    run = train(settings("run", *base, *data, f"sampling.samples={values}", "max_steps=2"))  # an epoch
     assert np.isfinite(run.callbacks.losses).all()
-    assert run.step == 6
+    assert run.step == 2
     (video,) = (tmp_path / "run/samples").rglob("*.mp4")
     with av.open(str(video)) as container:
         assert len([*container.decode(video=0)]) == frames
