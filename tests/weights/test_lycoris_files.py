@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -45,22 +48,23 @@ KINDS = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def made(tiny_model, tmp_path):
-    """`made(family, lora)`: a trained model, its settings and its file."""
+@pytest.fixture(scope="module")
+def made(tiny_model, tmp_path_factory):
+    """`made(family, lora)`: a trained model, its settings and its file. Tests share and do not change them."""
 
-    def make(family, lora):
-        text = TEXT if family == "sd15" else {}
+    @functools.cache
+    def made_once(family, options):
+        lora, text = json.loads(options), TEXT if family == "sd15" else {}
         torch.manual_seed(0)  # new adapters are random
         base, config = prepared(tiny_model(family), "lora", family, lora=lora, **text)
         if family == "flux1":  # its latents are packed, so that nothing but the adapters is checked here
             move(base.module("transformer"))
         else:
             train(base, config, 2)
-        [file] = LORA.save(base, config, tmp_path, "trained", {"made_by": "a test"})
+        [file] = LORA.save(base, config, tmp_path_factory.mktemp("made"), "trained", {"made_by": "a test"})
         return base, config, file
 
-    return make
+    return lambda family, lora: made_once(family, json.dumps(lora))
 
 
 def move(module):
