@@ -6,11 +6,12 @@ keeps what they found.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from modules.families.conditions import References
 from modules.families.Family import Family
 from modules.families.registry import FAMILIES
 from tests.support.tiny_models import VARIANTS
@@ -60,14 +61,37 @@ def adapters(family: Family) -> tuple[Any, ...]:
     return blocks(family), family.lora_targets, family.lora_mlp, names
 
 
-def once_for_each(part: Part) -> MarkDecorator:
-    """Gives a test the cases of test_conformance.py, of which the first with an equal part always runs."""
-    return pytest.mark.parametrize("case", list(_cases(part)), indirect=True, scope="module")
+def denoiser_class(family: Family) -> tuple[Any, ...]:
+    """What diffusers builds and reads the weights of."""
+    return (family.published.denoiser.class_name if family.published else family.name,)
 
 
-def _cases(part: Part) -> Iterator[ParameterSet]:
+def quantized(family: Family) -> tuple[Any, ...]:
+    """Which layers of its denoisers are quantized."""
+    adapted = [name for name in family.denoisers if name in family.lora_targets]
+    return blocks(family), adapted, [family.unquantized.get(name) for name in adapted]
+
+
+def encoders(family: Family) -> tuple[Any, ...]:
+    """The classes of its text encoders, and which of their layers are quantized."""
+    names = family.text.encoders
+    of_each = [(family.lora_blocks.get(name), family.unquantized.get(name)) for name in names]
+    return text(family)[1], of_each, family.fact(References, "needed")
+
+
+def once_for_each(part: Part, argument: str = "case") -> MarkDecorator:
+    """Gives a test the cases of test_conformance.py, of which the first with an equal part always runs.
+
+    argument: of a test in another file, which gets the names of families in place of cases.
+    """
+    if argument != "case":
+        return pytest.mark.parametrize(argument, list(_cases(part, FAMILIES)))
+    return pytest.mark.parametrize("case", list(_cases(part, (*FAMILIES, *VARIANTS))), indirect=True, scope="module")
+
+
+def _cases(part: Part, names: Iterable[str]) -> Iterator[ParameterSet]:
     seen: list[tuple[Any, ...]] = []
-    for name in (*FAMILIES, *VARIANTS):
+    for name in names:
         family = FAMILIES[VARIANTS.get(name, (name,))[0]]
         read = part(family)
         is_new = name in VARIANTS or read not in seen  # variants have another architecture

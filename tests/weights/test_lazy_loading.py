@@ -13,6 +13,8 @@ from modules.distributed.placeholders import move_to_meta, placeholder, reader_o
 from modules.families.registry import FAMILIES
 from modules.weights.lazy_loading import load_lazily
 from modules.weights.safe import load_tensors, save_tensors
+from tests.support import alike_families
+from tests.support.alike_families import once_for_each
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 
@@ -21,7 +23,7 @@ def class_of(folder):
     return getattr(diffusers, json.loads((folder / "config.json").read_text(encoding="utf-8"))["_class_name"])
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@once_for_each(alike_families.denoiser_class, "name")
 def test_it_is_the_denoiser_that_diffusers_loads(name, tiny_model):
     folder = tiny_model(name) / FAMILIES[name].denoisers[0]
     component_class = class_of(folder)

@@ -16,6 +16,8 @@ from modules.layers.QuantizedLinear import QuantizedLinear
 from modules.weights.BaseModel import BaseModel
 from modules.weights.quantization import quantizable_layers, quantize_layers
 from scripts.published_models import build
+from tests.support import alike_families
+from tests.support.alike_families import once_for_each
 
 CPU = torch.device("cpu")
 # Of the memory that all linear layers of a denoiser take in bfloat16.
@@ -49,26 +51,38 @@ def test_the_linear_layers_of_flux_take_half_or_a_third(quantization):
     assert sum(num_bytes(denoiser.get_submodule(name)) for name in layers) <= SHARES[quantization] * plain
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_works_with_quantized_components(family, tiny_model):
+@once_for_each(alike_families.quantized, "family")
+def test_the_denoisers_of_every_family_are_quantized(family, tiny_model):
+    # one without adapters never is: the methods that train it train its own weights
+    names = [name for name in FAMILIES[family].denoisers if name in FAMILIES[family].lora_targets]
+    for quantization in ("none", "int8"):
+        base = open_base(family, tiny_model(family), quantization)
+        base.require(*names)
+        assert_quantized(base, names, quantization)
+
+
+@once_for_each(alike_families.encoders, "family")
+def test_every_text_encoder_works_when_it_is_quantized(family, tiny_model):
     family = FAMILIES[family]
-    # a denoiser without adapters is never quantized: the methods that train it train its own weights
-    names = (*(name for name in family.denoisers if name in family.lora_targets), *family.text.encoders)
     encodings = []
     for quantization in ("none", "int8"):
         base = open_base(family.name, tiny_model(family.name), quantization)
-        base.require(*names, *family.text_components)
-        for name in names:
-            module = base.module(name)
-            assert module.dtype == torch.bfloat16  # inputs are cast to it
-            assert bool(quantized(module)) == (quantization == "int8")
-            assert bool(quantizable_layers(family, name, module)) == (quantization == "none")
+        base.require(*family.text.encoders, *family.text_components)
+        assert_quantized(base, family.text.encoders, quantization)
         with torch.no_grad():
             images = [[Image.new("RGB", (56, 56))]] if family.fact(References, "needed") else None
             value = next(iter(encode_text(family, base.pipe, ["a photo of a cat"], images).values()))
         encodings.append(torch.cat(value) if isinstance(value, list) else value)
     plain, lossy = (encoding.float() for encoding in encodings)
     assert 0 < (lossy - plain).norm() < 0.1 * plain.norm()
+
+
+def assert_quantized(base, names, quantization):
+    for name in names:
+        module = base.module(name)
+        assert module.dtype == torch.bfloat16  # inputs are cast to it
+        assert bool(quantized(module)) == (quantization == "int8")
+        assert bool(quantizable_layers(base.family, name, module)) == (quantization == "none")
 
 
 def test_layers_outside_of_the_blocks_and_those_that_the_family_names_stay_as_they_are(tiny_sd15):
