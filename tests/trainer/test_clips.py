@@ -122,6 +122,7 @@ def test_videos_start_and_end_with_an_image_as_in_the_plain_pipeline(family, tin
             guidance_scale=2.0,
             generator=torch.Generator().manual_seed(seed),
             output_type="pil",
+            **FAMILIES[family].text.options,  # shorter texts than by default (small_inputs.py)
         ).frames[0]
         assert np.abs(video - [np.asarray(frame) for frame in frames]).max() <= 1
     assert np.abs(ours[0] - ours[1]).max() > 1
