@@ -25,7 +25,7 @@ from tests.trainer.conftest import SIZES
 
 pytestmark = pytest.mark.slow
 
-STEPS = 20
+STEPS = 8  # more than two epochs
 # From when both nodes of a pair have said a line to the end of each: what the machine decides, how long Python imports,
 # is over then. The longest is an address at which there is nobody, given up after some 20 s by the clock, however fast
 # the machine; a node that waits for the other in vain does so for 600 s.
