@@ -54,6 +54,7 @@ class RootWindow(ctk.CTk):
         self._numbers = itertools.count()
         self._steps: list[tuple[str, Iterator[object]]] = []
         self._is_drawn = False
+        self._has_frozen = False  # what is not to be looked through for garbage
         self._undrawn: list[Callable[[], None]] | None = []  # what starts the threads that wait; None: no more do
         self.theme = Theme(self, preferences.appearance, preferences.scale)
         self.configure(fg_color=Theme.page)
@@ -140,7 +141,8 @@ class RootWindow(ctk.CTk):
             self.tk.call("after", "cancel", timer)  # it would fire after the window is gone and fail
         self.theme.close()
         super().destroy()
-        gc.unfreeze()
+        if self._has_frozen:
+            gc.unfreeze()
         gc.enable()
 
     def _on_visibility(self, event: tkinter.Event) -> None:
@@ -208,6 +210,7 @@ class RootWindow(ctk.CTk):
     def _collect_all(self) -> None:
         """From now on, collect what is made later completely, too."""
         gc.freeze()  # modules and tabs are there to stay, and looking through them would take 50 ms each time
+        self._has_frozen = True
         self.every(COLLECT_ALL_MS / 1000, gc.collect)
 
 

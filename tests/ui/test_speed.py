@@ -7,6 +7,8 @@ import sys
 import threading
 import tkinter
 
+import pytest
+
 from modules.ui.TrainUI import TABS
 
 LOADED = """
@@ -86,9 +88,28 @@ def test_the_benchmark_of_the_window_gives_every_figure(display, tmp_path, monke
     assert not list((tmp_path / "benchmark").glob("run-*")) + list((tmp_path / "benchmark").glob("window-*"))
 
 
-def test_a_complete_collection_of_garbage_leaves_out_what_is_there_to_stay(make_app, wait_for, monkeypatch):
+@pytest.fixture
+def nothing_frozen():
+    """What the tests have frozen is not, for a while."""
+    was_frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    yield
+    (gc.freeze if was_frozen else gc.unfreeze)()
+
+
+def test_a_complete_collection_of_garbage_leaves_out_what_is_there_to_stay(
+    make_app, wait_for, monkeypatch, nothing_frozen
+):
     monkeypatch.setattr("modules.ui.RootWindow.COLLECT_ALL_MS", 10)
     app = make_app()
     wait_for(app, lambda: gc.get_freeze_count() > 10_000)
     app.destroy()
     assert gc.get_freeze_count() == 0  # the next window of this process may be another one
+
+
+def test_a_window_that_closes_leaves_frozen_what_another_part_of_the_program_has_frozen(make_app, nothing_frozen):
+    """As these tests have, for which looking for garbage in all that they import would take a tenth of their time."""
+    app = make_app()
+    gc.freeze()
+    app.destroy()
+    assert gc.get_freeze_count() > 10_000
