@@ -1,4 +1,5 @@
-"""Imports diffusers and transformers quietly, and faster by pausing garbage collection."""
+"""Imports diffusers, transformers and peft quietly, and faster: without what only they have a use for, and without
+looking for garbage."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import contextlib
 import gc
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -36,7 +38,8 @@ def import_pipeline(name: str) -> type[DiffusionPipeline]:
 def import_diffusers() -> ModuleType:
     """Imports diffusers, without warnings that users can't act on, progress bars, and questions on the terminal."""
     quiet_libraries()
-    import diffusers
+    with _hidden("bitsandbytes"):
+        import diffusers
     import transformers
 
     # peft imports transformers, which has read its variable by then if that was before the call above
@@ -49,6 +52,17 @@ def import_diffusers() -> ModuleType:
     diffusers.utils.logging.disable_progress_bar()
     transformers.utils.logging.disable_progress_bar()
     return diffusers
+
+
+def import_peft() -> ModuleType:
+    """Imports peft, as quietly."""
+    quiet_libraries()
+    with _hidden("bitsandbytes"):
+        import peft
+        from peft.import_utils import is_bnb_available
+
+        is_bnb_available()  # it keeps the answer
+    return peft
 
 
 def quiet_libraries() -> None:
@@ -73,3 +87,20 @@ def gc_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextlib.contextmanager
+def _hidden(package: str) -> Iterator[None]:
+    """Context in which a package is not found, unless it has been imported already.
+
+    diffusers and peft import bitsandbytes wherever it is installed, which takes more than a second, for layers of its
+    own that no model has here: QuantizedLinear is in their place. What needs the package imports it.
+    """
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None  # type: ignore[assignment] # as Python itself does to prevent an import
+    try:
+        yield
+    finally:
+        del sys.modules[package]

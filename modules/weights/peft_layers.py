@@ -1,8 +1,8 @@
 """The parts of peft that adapters of our own are made of; other modules import it inside of functions."""
 
-from modules.weights.libraries import quiet_libraries
+from modules.weights.libraries import import_peft
 
-quiet_libraries()  # before the first import of peft, which imports transformers and bitsandbytes
+import_peft()  # before anything else imports it
 
 from peft.tuners.lokr.layer import factorization  # noqa: E402
 from peft.tuners.lycoris_utils import LycorisConfig, LycorisLayer  # noqa: E402

@@ -2,12 +2,16 @@
 
 import ast
 import gc
+import sys
+from importlib import import_module
+from importlib.util import find_spec
 
 import pytest
 import transformers
 
 from modules.config.installation import ROOT
 from modules.weights import libraries
+from tests.support.fork_server import call_forked
 
 
 @pytest.fixture(params=[True, False], ids=["searching", "not searching"])
@@ -49,6 +53,29 @@ def test_libraries_that_were_imported_before_are_quiet_too_unless_the_user_asks(
         assert settings.get_verbosity() == settings.log_levels[level]
     finally:
         settings.set_verbosity(before)
+
+
+def test_bitsandbytes_is_imported_by_what_needs_it_and_with_no_other_library():
+    """It takes more than a second of each start."""
+    assert call_forked(is_imported_at_a_start) == (False, True)
+
+
+def is_imported_at_a_start() -> tuple[bool, bool]:
+    """Whether bitsandbytes is, and whether another package is, which shows that this process has started so far."""
+    return "bitsandbytes" in sys.modules, "peft" in sys.modules
+
+
+def test_what_is_hidden_from_other_libraries_can_be_imported_later(tmp_path, monkeypatch):
+    (tmp_path / "heavy_package.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    with libraries._hidden("heavy_package"):
+        assert find_spec("heavy_package") is None
+        with pytest.raises(ImportError):
+            import_module("heavy_package")
+    package = import_module("heavy_package")
+    with libraries._hidden("heavy_package"):  # what is there already stays
+        assert import_module("heavy_package") is package
+    del sys.modules["heavy_package"]
 
 
 def test_no_module_imports_a_library_that_prints_notes_before_it_is_quiet():
