@@ -40,7 +40,7 @@ pytestmark = [
 def chorus(tmp_path_factory) -> Path:
     """A copy of Chorus, with an environment that takes its packages from the one of these tests."""
     root = tmp_path_factory.mktemp("odd") / "a b'cd&e%f!ü"
-    left_out = shutil.ignore_patterns(".git", ".venv", "workspace", "tests", "docs", "__pycache__", ".*_cache")
+    left_out = shutil.ignore_patterns(".git", ".venv", "workspace", "tests", "docs", ".*_cache")
     shutil.copytree(ROOT, root, ignore=left_out)
     shrink_demo(root)
     index = wanted_index(root)

@@ -40,6 +40,16 @@ if "--supervise" in sys.argv and "--dry-run" not in sys.argv:
     sys.exit(main())
 runpy.run_path(__file__.replace("train.py", "real_train.py"), run_name="__main__")
 """
+FORKING_SUPERVISOR = """
+import functools, runpy, sys
+if "--supervise" in sys.argv and "--dry-run" not in sys.argv:
+    sys.path.insert(0, {chorus!r})
+    import torch
+    from diffusers.pipelines.stable_diffusion import pipeline_stable_diffusion
+    import modules.launch.start, modules.sampling.generation, modules.trainer.DistributedTrainer
+    torch.multiprocessing.spawn = functools.partial(torch.multiprocessing.start_processes, start_method="fork")
+runpy.run_path(__file__.replace("train.py", "real_train.py"), run_name="__main__")
+"""
 NOTING_RANK = """
 import json, os, sys
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "GLOO_SOCKET_IFNAME")
@@ -81,9 +91,20 @@ def folder(chorus):
 @pytest.fixture
 def toy_ranks(chorus):
     """Makes `chorus` train with toy ranks without a model, under a real supervisor and with real checks."""
+    put_before_training(chorus, TOY_OR_CHECK.format(root=str(ROOT)))
+
+
+@pytest.fixture
+def forked_ranks(chorus):
+    """Makes ranks of `chorus` begin with all imports done, which takes each of them seconds."""
+    put_before_training(chorus, FORKING_SUPERVISOR.format(chorus=str(chorus)))
+
+
+def put_before_training(chorus: Path, code: str) -> None:
+    """Replace scripts/train.py, whose own code is then in real_train.py."""
     script = chorus / "scripts" / "train.py"
     script.rename(script.with_name("real_train.py"))
-    script.write_text(TOY_OR_CHECK.format(root=str(ROOT)), encoding="utf-8")
+    script.write_text(code, encoding="utf-8")
 
 
 @pytest.fixture
@@ -121,7 +142,7 @@ def steps_told(folder):
     return [event["step"] for event in map(json.loads, lines) if event["type"] == "step"]
 
 
-def test_the_demo_is_started_on_two_ranks_watched_stopped_and_gone_on_with(person, folder):
+def test_the_demo_is_started_on_two_ranks_watched_stopped_and_gone_on_with(person, folder, forked_ranks):
     person.open()
     person.wait(lambda seen: reads(seen, "demo  ▾") and reads(seen, "No run yet"))  # shown on the very first start
     person.click("demo  ▾")
