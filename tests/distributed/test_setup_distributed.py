@@ -29,6 +29,7 @@ from modules.distributed.setup_distributed import (
     setup_distributed,
     threads_of_rank,
 )
+from tests.support.fork_server import ForkedScript
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -289,6 +290,8 @@ def test_a_single_rank_opens_no_store_either(alone, monkeypatch):
 
 
 JOIN = """
+import sys
+sys.stdout = open(sys.argv[1], "w", encoding="utf-8")  # without what torch writes to stderr
 from modules.config.errors import UserError
 from modules.config.TrainConfig import TrainConfig
 from modules.distributed import setup_distributed as ranks
@@ -307,25 +310,28 @@ ranks.cleanup_distributed()
 """
 
 
-def join(*ranks: tuple[int, int], port: int, seconds: float = 100) -> list[str]:
-    """The output of processes started as these (local rank, ranks)."""
+def join(folder: Path, *ranks: tuple[int, int], port: int, seconds: float = 100) -> list[str]:
+    """What processes print that are started as these (local rank, ranks). folder: for their files."""
     variables = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "CHORUS_JOIN_SECONDS": str(seconds)}
-    processes = []
+    program = folder / "join.py"
+    program.write_text(JOIN, encoding="utf-8")
+    processes = {}
     for rank, num_ranks in ranks:
         env = {**os.environ, **variables, **spawn_variables(rank, num_ranks, port, "run")}
-        processes.append(
-            subprocess.Popen([sys.executable, "-c", JOIN], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
-        )
+        printed = folder / f"{rank}.txt"
+        processes[printed] = ForkedScript([str(program), str(printed)], env, folder / "stderr.txt")
     try:
-        return [process.communicate(timeout=PATIENCE_SECONDS)[0].strip() for process in processes]
+        for process in processes.values():
+            process.wait(PATIENCE_SECONDS)
     finally:
-        for process in processes:
+        for process in processes.values():
             process.kill()
             process.wait()
+    return [printed.read_text(encoding="utf-8").strip() for printed in processes]
 
 
-def test_two_processes_join_and_rank_0_describes_them_with_warnings():
-    first, second = join((0, 2), (1, 2), port=free_port())
+def test_two_processes_join_and_rank_0_describes_them_with_warnings(tmp_path):
+    first, second = join(tmp_path, (0, 2), (1, 2), port=free_port())
     assert first.splitlines() == [
         "Distributed training: MULTI_CPU",
         "Number of processes: 2",
@@ -339,17 +345,17 @@ def test_two_processes_join_and_rank_0_describes_them_with_warnings():
     assert second == "(1, 1, 2) False"
 
 
-def test_a_port_in_use_is_explained_in_one_sentence():
+def test_a_port_in_use_is_explained_in_one_sentence(tmp_path):
     port = free_port()
     with socket.create_server(("127.0.0.1", port)):
-        (text,) = join((0, 2), port=port, seconds=2)
+        (text,) = join(tmp_path, (0, 2), port=port, seconds=2)
     assert text.startswith(f"RanksError Rank 0 can't join the others at 127.0.0.1:{port} (")
     assert text.endswith("that no firewall blocks the port and no other program uses it.")
 
 
-def test_a_missing_store_is_explained_in_one_sentence():
+def test_a_missing_store_is_explained_in_one_sentence(tmp_path):
     port = free_port()
-    (text,) = join((1, 2), port=port, seconds=2)
+    (text,) = join(tmp_path, (1, 2), port=port, seconds=2)
     assert text.startswith(f"RanksError Rank 1 can't join the others at 127.0.0.1:{port} (")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 
 import pytest
@@ -43,13 +42,12 @@ def test_a_program_runs_as_printed(name, figure, tmp_path):
 @pytest.mark.skipif(sys.platform == "win32", reason="torchrun does not work on Windows")
 def test_the_program_for_torchrun_runs_as_printed(tmp_path):
     (tmp_path / "ranks.py").write_text(PROGRAMS["ranks"], encoding="utf-8")
-    torchrun = [sys.executable, str(ROOT / "scripts" / "elastic_agent.py"), "--nproc-per-node=2", "ranks.py"]
-    done = subprocess.run(
-        torchrun, env=ENVIRONMENT, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_SECONDS
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Number of processes: 2" in done.stdout
-    (loss,) = re.findall(r"^loss ([\d.]+)", done.stdout, re.MULTILINE)
+    torchrun = [str(ROOT / "scripts" / "elastic_agent.py"), "--nproc-per-node=2", "ranks.py"]
+    code = ForkedScript(torchrun, ENVIRONMENT, tmp_path / "output.txt", cwd=tmp_path).wait(PATIENCE_SECONDS)
+    said = (tmp_path / "output.txt").read_text(encoding="utf-8")
+    assert code == 0, said
+    assert "Number of processes: 2" in said
+    (loss,) = re.findall(r"^loss ([\d.]+)", said, re.MULTILINE)
     assert float(loss) < 0.4
 
 
