@@ -23,14 +23,14 @@ def test_a_backend_that_this_machine_has_not_is_warned_of_on_any_tab(app, wait_f
     app.settings.set("enable_multi_gpu", True)
     app.settings.set("distributed_backend", "nccl")
     wait_for(app, lambda: "gloo" in (app.problems.warning("distributed_backend") or ""))
-    assert list(app.tabs) == ["home"]
+    assert list(app.tabs) == ["tools"]
     app.settings.set("distributed_backend", "gloo")
     wait_for(app, lambda: not app.problems.warning("distributed_backend"))
 
 
 def test_a_device_that_is_not_there_is_refused_on_any_tab(make_app, wait_for, monkeypatch):
     put_gpus(monkeypatch, eight_gpus())
-    app = make_app()
+    app = make_app(tab="tools")
     app.settings.set("device_indexes", "0, 9")
     wait_for(app, lambda: blocked(app, "device_indexes"))
     assert "9" in blocked(app, "device_indexes")
@@ -63,7 +63,7 @@ def test_what_was_found_at_a_base_is_not_said_of_the_next_one(app, wait_for):
 
 def test_a_base_model_that_comes_later_is_found(make_app, tmp_path, wait_for, monkeypatch):
     monkeypatch.setattr("modules.ui.models.BackgroundChecks.REFRESH_SECONDS", 0.05)
-    app = make_app()
+    app = make_app(tab="tools")
     path = tmp_path / "model.safetensors"
     app.settings.set("model.base", str(path))
     wait_for(app, lambda: blocked(app, "model.base"))
@@ -103,7 +103,7 @@ def test_a_port_in_use_is_told_and_the_next_free_one_is_a_click_away(app, busy_p
 
 def test_a_port_that_is_left_is_free_again(make_app, busy_port, wait_for, monkeypatch):
     monkeypatch.setattr("modules.ui.models.BackgroundChecks.REFRESH_SECONDS", 0.05)
-    app = make_app()
+    app = make_app(tab="tools")
     monkeypatch.setattr("modules.ui.models.BackgroundChecks.first_free_port", first_free_port)
     use_port(app, busy_port.getsockname()[1])
     wait_for(app, lambda: app.problems.error("initial_port"))
@@ -125,7 +125,7 @@ def test_a_port_that_need_not_be_free_is_not_looked_at(app, monkeypatch, values)
 def test_a_missing_folder_of_images_is_counted_and_goes_when_it_is_there(make_app, tmp_path, wait_for, monkeypatch):
     monkeypatch.setattr("modules.ui.models.BackgroundChecks.REFRESH_SECONDS", 0.05)
     monkeypatch.setattr("modules.ui.models.BackgroundChecks.COUNT_MS", 10)
-    app = make_app()
+    app = make_app(tab="tools")
     folder = tmp_path / "images"
     app.settings.set("concepts.0.path", str(folder))
     wait_for(app, lambda: app.problems.error("concepts.0.path"))
@@ -145,7 +145,7 @@ def quick_app(make_app, monkeypatch):
     """A window that looks again without delay at what may change outside it."""
     monkeypatch.setattr("modules.ui.models.BackgroundChecks.REFRESH_SECONDS", 0.05)
     monkeypatch.setattr("modules.ui.models.BackgroundChecks.COUNT_MS", 10)
-    return make_app()
+    return make_app(tab="tools")
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])
@@ -294,7 +294,7 @@ def test_an_epoch_that_is_smaller_than_a_step_is_told_on_any_tab_until_it_is_lar
     app.settings.set("concepts.0.repeats", 7)
     app.settings.set("batch_size", 32)
     wait_for(app, lambda: "7 samples < 32" in (app.problems.warning("batch_size") or ""))
-    assert list(app.tabs) == ["home"]
+    assert list(app.tabs) == ["tools"]
     app.settings.set("concepts.0.repeats", 1000)
     wait_for(app, lambda: not app.problems.warning("batch_size"))
 

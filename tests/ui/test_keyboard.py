@@ -34,7 +34,7 @@ def asked(monkeypatch) -> list[str]:
 
 @pytest.fixture
 def app(asked, make_app):
-    return make_app()
+    return make_app(tab="tools")
 
 
 @pytest.fixture

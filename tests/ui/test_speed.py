@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import tkinter
+from typing import Any
 
 import pytest
 
@@ -31,16 +32,30 @@ def look():
 
 look()
 window.mainloop()
-print(json.dumps([first, loaded()]))
+later = loaded()
+for name in TABS:
+    window.open_tab(name)
+    window.update()
+heavy = sorted({"torch", "diffusers", "transformers", "peft", "matplotlib"} & set(sys.modules))
+print(json.dumps({"first": first, "later": later, "heavy": heavy}))
 """
 
 
-def test_the_first_picture_needs_no_numpy_and_one_tab_and_the_rest_comes_by_itself(display):
+@pytest.fixture(scope="module")
+def loaded(display) -> dict[str, Any]:
+    """What a window in a process of its own has imported: at first, by itself, and when all tabs have been opened."""
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    first, later = json.loads(done.stdout)
-    assert first == {"numpy": False, "tabs": ["home"]}
-    assert later == {"numpy": True, "tabs": list(TABS)}
+    return json.loads(done.stdout)
+
+
+def test_the_first_picture_needs_no_numpy_and_one_tab_and_the_rest_comes_by_itself(loaded):
+    assert loaded["first"] == {"numpy": False, "tabs": ["home"]}
+    assert loaded["later"] == {"numpy": True, "tabs": list(TABS)}
+
+
+def test_the_window_loads_no_model_code_on_any_tab(loaded):
+    assert loaded["heavy"] == []
 
 
 def test_threads_wait_until_the_window_is_drawn_and_its_tab_built(make_app, wait_for, monkeypatch):
@@ -59,7 +74,8 @@ def test_threads_wait_until_the_window_is_drawn_and_its_tab_built(make_app, wait
     assert seen[:5] == [(True, False)] * 5
 
 
-def test_opening_a_tab_leaves_most_of_it_to_slices(app, wait_for):
+def test_opening_a_tab_leaves_most_of_it_to_slices(make_app, wait_for):
+    app = make_app()
     for name in TABS:
         wait_for(app, lambda: not app.is_building)
         if name not in app.tabs:

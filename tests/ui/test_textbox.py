@@ -7,9 +7,10 @@ def timers(app) -> set[str]:
     return {split(call("after", "info", timer))[0] for timer in split(call("after", "info"))}
 
 
-def test_a_destroyed_text_box_has_no_timer_left(app):
+def test_a_destroyed_text_box_has_no_timer_left(make_app):
     from modules.ui.widgets.Textbox import Textbox
 
+    app = make_app()  # on its home tab, which has no text box with a timer of its own
     for wait in (False, True):
         before = timers(app)
         box = Textbox(app)

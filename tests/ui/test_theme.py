@@ -103,7 +103,7 @@ def test_what_the_system_changes_is_drawn_anew_once(app, wait_for, monkeypatch):
 
 def test_a_theme_ends_with_its_window(make_app):
     before = list(ctk.AppearanceModeTracker.callback_list)
-    window = make_app()
+    window = make_app(tab="tools")
     window.destroy()
     assert ctk.AppearanceModeTracker.callback_list == before
 
