@@ -19,6 +19,7 @@ BLOCK = 64  # weights that share a scale in nf4
 GGUF = "GGUF "  # before the name of one of its formats
 _INT8_MAX = 127
 _FLOAT8 = torch.float8_e4m3fn
+_MOST_VALUES = 2**22  # that are quantized at a time
 
 
 class QuantizedLinear(nn.Linear):
@@ -109,17 +110,41 @@ class _Multiply(torch.autograd.Function):
 
 
 def quantize(weight: Tensor, quantization: str) -> tuple[Tensor, Tensor]:
-    """(quantized weight, scale), as in QuantizedLinear, of a weight [out, in]."""
-    if quantization == "nf4":
-        import bitsandbytes  # noqa: F401 - registers the operators
+    """(quantized weight, scale), as in QuantizedLinear, of a weight [out, in].
 
-        packed, scale = torch.ops.bitsandbytes.quantize_4bit(weight.contiguous(), BLOCK, "nf4", torch.uint8)
-        return packed.view(torch.int8), scale
-    weight = weight.float()
+    Some rows are quantized after others, so that little memory is needed beside the result.
+    """
+    num_rows = max(1, _MOST_VALUES // weight.shape[1])
+    if quantization == "nf4":
+        has_whole_blocks = weight.shape[1] % BLOCK == 0  # in each row
+        return _quantize_nf4(weight, num_rows if has_whole_blocks else len(weight))
+    packed = torch.empty_like(weight, dtype=torch.int8, memory_format=torch.contiguous_format)
+    scale = weight.new_empty(len(weight), 1, dtype=torch.float32)
+    for rows, part, scales in zip(*(one.split(num_rows) for one in (weight, packed, scale)), strict=True):
+        _quantize_rows(rows, quantization, part, scales)
+    return packed, scale
+
+
+def _quantize_nf4(weight: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+    import bitsandbytes  # noqa: F401 - registers the operators
+
+    quantize_4bit = torch.ops.bitsandbytes.quantize_4bit
+    parts = [quantize_4bit(rows.contiguous(), BLOCK, "nf4", torch.uint8) for rows in weight.split(num_rows)]
+    packed, scale = (torch.cat(one) for one in zip(*parts, strict=True))
+    return packed.view(torch.int8), scale
+
+
+def _quantize_rows(weight: Tensor, quantization: str, packed: Tensor, scale: Tensor) -> None:
+    """Writes to `packed` and `scale`."""
+    values = weight.to(torch.float32, copy=True)
     most = _INT8_MAX if quantization == "int8" else torch.finfo(_FLOAT8).max
-    scale = (weight.abs().amax(1, keepdim=True) / most).clamp(min=torch.finfo(torch.float32).tiny)
-    scaled = weight / scale
-    return (scaled.round().to(torch.int8) if quantization == "int8" else scaled.to(_FLOAT8).view(torch.int8)), scale
+    largest = torch.maximum(values.amax(1, keepdim=True), -values.amin(1, keepdim=True))
+    scale.copy_((largest / most).clamp_(min=torch.finfo(torch.float32).tiny))
+    values.div_(scale)
+    if quantization == "int8":
+        packed.copy_(values.round_())
+    else:
+        packed.view(_FLOAT8).copy_(values)
 
 
 def dequantize(weight: Tensor, scale: Tensor, quantization: str, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from modules.config.quantizations import QUANTIZATIONS
+from modules.layers import QuantizedLinear as quantized_linear
 from modules.layers.QuantizedLinear import QuantizedLinear
 
 CPU = torch.device("cpu")
@@ -38,6 +39,15 @@ def test_a_layer_computes_as_with_its_dequantized_weight_which_is_close_to_the_o
     output.square().sum().backward()
     expected.square().sum().backward()
     torch.testing.assert_close(values.grad, plain_values.grad)
+
+
+@pytest.mark.parametrize("width", [96, 128])  # of rows with a part of a block of nf4, and with whole ones
+def test_a_weight_is_quantized_some_rows_at_a_time_as_it_is_at_once(quantization, width, monkeypatch):
+    weight = linear(torch.bfloat16, width).weight
+    at_once = quantized_linear.quantize(weight, quantization)
+    monkeypatch.setattr(quantized_linear, "_MOST_VALUES", 5 * width)
+    in_parts = quantized_linear.quantize(weight, quantization)
+    assert all(map(torch.equal, in_parts, at_once))
 
 
 def test_zero_weights_stay_zero(quantization):
