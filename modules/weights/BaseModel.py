@@ -98,24 +98,49 @@ class BaseModel:
             missing = self._components.missing(names)
             with self._loading_turn() if missing else contextlib.nullcontext():
                 if missing:
-                    self._components.load(missing, lazily)
-                for name in names if on_device else ():
+                    self._load(missing, lazily)
+                for name in names:
                     if hasattr(self.module(name), "parameters"):
-                        for block in self._swapped(name).values():
-                            keep_in_place(block)
-                        self._quantize(name)
-                        self._move(name, self.device)
+                        self._place(name, on_device, lazily)
+
+    def _load(self, names: list[str], lazily: bool) -> None:
+        from modules.weights.deferred_casts import deferred_casts
+
+        with deferred_casts():
+            self._components.load(names, lazily)
+
+    def _place(self, name: str, on_device: bool, lazily: bool) -> None:
+        """Casts, quantizes and moves the weights of a module one after the other, as far as they are not yet in the
+        form in which they stay."""
+        from modules.weights.deferred_casts import compute, leave_in_files
+
+        module: nn.Module = self.module(name)
+        if not on_device:
+            if lazily and name in self.family.denoisers:
+                leave_in_files(module)
+            compute(module)
+            return
+        self._quantize(name)
+        for block in self._swapped(name).values():
+            compute(block)
+            keep_in_place(block)
+        compute(module, self.device)
+        self._move(name, self.device)
 
     def _move(self, name: str, device: torch.device | str) -> None:
         module: nn.Module = self.module(name)  # both libraries declare their own `to` without the binding to the module
         module.to(device)
 
     def _quantize(self, name: str) -> None:
-        quantization = quantization_of(self.family, name, self.config)
-        if quantization != "none" and name not in self._quantized and name not in self.stored_quantized:
+        if self._is_to_be_quantized(name):
+            quantization = quantization_of(self.family, name, self.config)
             swapped = tuple(f"{block}." for block in self._swapped(name))
             quantize_layers(self.family, name, self.module(name), quantization, self.device, swapped)
             self._quantized.add(name)
+
+    def _is_to_be_quantized(self, name: str) -> bool:
+        is_wanted = quantization_of(self.family, name, self.config) != "none"
+        return is_wanted and name not in self._quantized and name not in self.stored_quantized
 
     def _swapped(self, name: str) -> dict[str, nn.Module]:
         is_swapped = self.num_swapped and name in self.family.denoisers
@@ -211,10 +236,13 @@ class BaseModel:
         return getattr(torch, self.config.weight_dtype)
 
     def _is_on_device(self, name: str) -> bool:
+        from modules.weights.deferred_casts import is_deferred
+
         component = self.module(name)
-        if hasattr(component, "parameters"):
-            return next(component.parameters()).device == self.device
-        return component is not None
+        if not hasattr(component, "parameters"):
+            return component is not None
+        is_here = next(component.parameters()).device == self.device
+        return is_here and not self._is_to_be_quantized(name) and not is_deferred(component)
 
 
 def _open(family: Family, config: ModelConfig, dtype: torch.dtype, info: BaseInfo | None) -> Components:

@@ -38,11 +38,14 @@ class SingleFileComponents:
     """Components. Raises WeightsError if the file can't be read as a model of the family."""
 
     def __init__(self, family: Family, config: ModelConfig, dtype: torch.dtype, own_parts: Mapping[str, Path]):
+        from modules.weights.deferred_casts import deferred_casts
+
         self.family, self.config, self.dtype, self.own_parts = family, config, dtype, own_parts
         self.path = Path(os.path.expanduser(config.base))
         check_config_folder(config, family)
         check_single_file(config, family)
-        self.pipe = self._load(dict(own_parts))
+        with deferred_casts():
+            self.pipe = self._load(dict(own_parts))
 
     @property
     def names(self) -> list[str]:

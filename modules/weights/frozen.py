@@ -19,8 +19,11 @@ def frozen(component: Any, channels_last: bool) -> Any:
         if channels_last and component.__class__.__module__.startswith("diffusers"):
             import torch
 
+            from modules.weights.deferred_casts import compute
+
             for layer in component.modules():
                 if isinstance(layer, torch.nn.Conv2d):  # not Conv3d, which has five axes
+                    compute(layer)
                     # torch declares `to` without this argument
                     cast("Callable[..., nn.Module]", layer.to)(memory_format=torch.channels_last)
     return component

@@ -14,6 +14,8 @@ from modules.weights.errors import WeightsError
 
 if TYPE_CHECKING:
     import torch
+    from gguf import GGUFReader
+    from gguf.gguf_reader import ReaderTensor
     from torch import Tensor, nn
 
 SUFFIX = ".gguf"
@@ -131,15 +133,16 @@ def _read(file: BinaryIO, count: int) -> bytes:
 
 
 def gguf_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a checked file by name. Quantized ones are of diffusers' class GGUFParameter, which keeps their
-    format through the slicing and joining of its converters.
+    """The tensors of a checked file by name, without copies of it. Quantized ones are of diffusers' class
+    GGUFParameter, which keeps their format through the slicing and joining of its converters.
 
     Raises ValueError for a shape in the metadata that is not one of the tensor's values.
     """
-    from diffusers.models.model_loading_utils import load_gguf_checkpoint
+    from gguf import GGUFReader
 
-    tensors: dict[str, Tensor] = load_gguf_checkpoint(str(path))
-    for name, shape in _original_shapes(path).items():
+    reader = GGUFReader(path, "c")  # maps the file into memory; PyTorch wants writable arrays
+    tensors = {tensor.name: _mapped(tensor) for tensor in reader.tensors}
+    for name, shape in _original_shapes(reader).items():
         if name not in tensors:
             continue
         tensor = tensors[name]
@@ -152,14 +155,20 @@ def gguf_tensors(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _original_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of the weights of U-Nets that city96's converter has stored in rows of 256, as its metadata say."""
-    from gguf import GGUFReader
+def _mapped(tensor: ReaderTensor) -> Tensor:
+    import torch
+    from diffusers.quantizers.gguf.utils import GGUFParameter
 
-    fields = GGUFReader(path).fields
+    values = torch.from_numpy(tensor.data)
+    kind = tensor.tensor_type
+    return values if kind.name in _PLAIN else GGUFParameter(values, quant_type=kind)
+
+
+def _original_shapes(reader: GGUFReader) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of the weights of U-Nets that city96's converter has stored in rows of 256, as its metadata say."""
     return {
         name.removeprefix(_ORIGINAL_SHAPE): tuple(int(field.parts[place][0]) for place in field.data)
-        for name, field in fields.items()
+        for name, field in reader.fields.items()
         if name.startswith(_ORIGINAL_SHAPE)
     }
 
@@ -184,10 +193,14 @@ def bytes_of(tensor: Tensor) -> Tensor:
 
 def dequantize_gguf(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """The values of a quantized tensor: computed in float32 and rounded once."""
+    import torch
+
     from modules.layers.gguf_formats import dequantize_blocks, table_of
 
     name = format_of(tensor)
-    return dequantize_blocks(bytes_of(tensor), name, table_of(name)).reshape(shape_of(tensor)).to(dtype)
+    values = dequantize_blocks(bytes_of(tensor), name, table_of(name)).reshape(shape_of(tensor))
+    # not `to`, which would wait and keep these values: modules/weights/deferred_casts.py
+    return torch.empty_like(values, dtype=dtype).copy_(values)
 
 
 def put_quantized(component: nn.Module, tensors: dict[str, Any], dtype: torch.dtype) -> None:

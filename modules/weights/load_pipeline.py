@@ -122,7 +122,9 @@ def _single_file(info: BaseInfo, model: ModelConfig) -> DiffusionPipeline:
             f"base {model.base!r}: is {info.detail}, which can't be read from a single file; use a folder."
         )
     _check_own_parts(model, family)
-    return BaseModel(family, model, torch.device("cpu")).pipe
+    loaded = BaseModel(family, model, torch.device("cpu"))
+    loaded.require(*loaded.component_names, on_device=False)
+    return loaded.pipe
 
 
 def _check_own_parts(model: ModelConfig, family: Family | None) -> None:

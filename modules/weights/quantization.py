@@ -58,9 +58,11 @@ def quantize_layers(
     from torch import nn
 
     from modules.layers.QuantizedLinear import QuantizedLinear
+    from modules.weights.deferred_casts import compute
 
     for name in quantizable_layers(family, component, module):
         layer = module.get_submodule(name)
         assert isinstance(layer, nn.Linear)  # as `quantizable_layers` says
+        compute(layer)
         quantized = QuantizedLinear.of(layer, quantization, device).eval()
         module.set_submodule(name, quantized.cpu() if name.startswith(on_cpu) else quantized)

@@ -11,6 +11,7 @@ import torch
 
 from modules.distributed.placeholders import move_to_meta, placeholder, reader_of
 from modules.families.registry import FAMILIES
+from modules.weights import deferred_casts
 from modules.weights.lazy_loading import load_lazily
 from modules.weights.safe import load_tensors, save_tensors
 from tests.support import alike_families
@@ -47,6 +48,22 @@ def test_it_is_the_denoiser_that_diffusers_loads(name, tiny_model):
         for key, buffer in loaded.named_buffers():
             assert buffers[key].dtype == buffer.dtype
             assert torch.equal(buffers[key], buffer)
+
+
+@once_for_each(alike_families.denoiser_class, "name")
+def test_so_is_one_whose_casts_wait(name, tiny_model, monkeypatch):
+    monkeypatch.setattr(deferred_casts, "LEAST_BYTES", 0)
+    folder = tiny_model(name) / FAMILIES[name].denoisers[0]
+    loaded = class_of(folder).from_pretrained(str(folder), torch_dtype=torch.bfloat16)
+    with deferred_casts.deferred_casts():
+        waiting = class_of(folder).from_pretrained(str(folder), torch_dtype=torch.bfloat16)
+    deferred_casts.compute(waiting)
+    expected = {**loaded.state_dict(), **dict(loaded.named_buffers())}
+    found = {**waiting.state_dict(), **dict(waiting.named_buffers())}
+    assert found.keys() == expected.keys()
+    for key, value in found.items():
+        assert (type(value), value.dtype, value.stride()) == (torch.Tensor, expected[key].dtype, expected[key].stride())
+        assert torch.equal(value, expected[key])
 
 
 def test_weights_in_several_files_are_read_from_each(tiny_model, tmp_path):
