@@ -103,6 +103,7 @@ class GenericTrainer:
         )
         self.saver = FallbackSaver(self.run_folder, config.output, self.callbacks)
         self._is_complete = False  # whether a resumed run had nothing left to do
+        self._sampled_step = -1  # at which samples were made last
         self._prepared: PreparedRun | None = None
         self._loop: TrainingLoop | None = None
 
@@ -188,7 +189,7 @@ class GenericTrainer:
         if not requeues:
             self.loop.run_on_all_ranks("saving", self._save_final_model)
         # after the model, which must not be lost if sampling fails
-        if self.config.sampling.at_end and not self.loop.stopped:
+        if self.config.sampling.at_end and not self.loop.stopped and self._sampled_step != self.step:
             self.loop.run_on_all_ranks("sampling", self.sample)
         self.loop.run_on_all_ranks("saving", partial(self._finish_saving, waits=not requeues))
         self.backups.release()
@@ -279,6 +280,7 @@ class GenericTrainer:
             self.run_folder,
         )
         samples.make(self.run_folder.samples_dir / f"step-{self.step:09d}", self.step, self._weights_to_sample())
+        self._sampled_step = self.step
 
     @contextmanager
     def _weights_to_sample(self) -> Iterator[None]:

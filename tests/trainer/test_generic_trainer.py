@@ -208,6 +208,12 @@ def test_the_model_is_saved_before_the_final_samples(make_config, start, monkeyp
     assert saved == trainer.callbacks.saved != []
 
 
+def test_a_last_step_at_which_samples_were_due_anyway_is_sampled_once(make_config, train):
+    settings = ("sampling.every=2", "sampling.unit=steps", "sampling.at_end=true", "max_steps=4")
+    trainer = train(make_config(*SAMPLE, *settings))
+    assert [path.parent.name for path in trainer.callbacks.samples] == 2 * ["step-000000002"] + 2 * ["step-000000004"]
+
+
 def test_sampling_every_few_minutes_follows_the_clock(make_config, start, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("modules.trainer.Trigger.time.monotonic", lambda: now[0])
