@@ -29,7 +29,7 @@ class OutputConfig:
     )
     unit: IntervalUnit = setting(
         "never",
-        label="Unit",
+        label="Save while training",
         help="Unit of the interval. Never: save only at the end.",
         group="output",
         choice_labels=INTERVAL_LABELS,

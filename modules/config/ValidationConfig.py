@@ -17,7 +17,7 @@ class ValidationConfig:
     )
     unit: IntervalUnit = setting(
         "never",
-        label="Unit",
+        label="Validate while training",
         help="Unit of the interval. Never: no validation.",
         group="training",
         choice_labels=INTERVAL_LABELS,

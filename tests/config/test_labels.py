@@ -11,6 +11,8 @@ from modules.config.labels import label_of, with_labels
         ("data.bucket_step", "Bucket resolution steps"),
         ("optimizer.learning_rate", "Optimizer: Learning rate"),
         ("concepts.1.resolution", "Concept 2: Resolution"),
+        ("validation.unit", "Validate while training"),
+        ("output.unit", "Save while training"),
         ("data.resolutions.0", "Multi-resolution, entry 1"),
         ("concepts.0.resolutions.1", "Concept 1: Multi-resolution, entry 2"),
         ("", ""),

@@ -162,7 +162,7 @@ class OwnImagesCard(Card):
         if chosen != suggested:
             parts.append(f"Suggested for this machine: {suggested.label}.")
         elif not self.app.devices.gpus:
-            parts.append("No GPU found: training a model of this size on the CPU takes very long.")
+            parts.append("No GPU found: training on the CPU takes very long, except for tiny models.")
         return " ".join(filter(None, parts))
 
     def _show_gpus(self) -> None:

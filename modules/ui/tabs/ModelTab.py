@@ -74,7 +74,6 @@ CARDS = (
             "output.fallback_dir",
             "output.wait_minutes",
         ),
-        {"output.unit": "Save while training"},
     ),
 )
 

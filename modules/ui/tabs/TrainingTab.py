@@ -107,9 +107,5 @@ def cards() -> list[CardSpec]:
         CardSpec("Noise and timesteps", paths_below("diffusion")),
         CardSpec("Loss", paths_below("loss")),
         CardSpec("EMA", paths_below("ema")),
-        CardSpec(
-            "Validation",
-            ("validation.unit", "validation.every", "validation.timesteps"),
-            {"validation.unit": "Validate while training"},
-        ),
+        CardSpec("Validation", ("validation.unit", "validation.every", "validation.timesteps")),
     ]
