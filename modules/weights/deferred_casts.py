@@ -135,7 +135,7 @@ class _DeferredTensor(Tensor):
         made.value = value
         return made
 
-    def __repr__(self, **options: Any) -> str:
+    def __repr__(self, **options: Any) -> str:  # type: ignore[override] # as torch declares its own
         return f"{type(self).__name__}({tuple(self.shape)}, {self.dtype})"
 
     @classmethod
