@@ -186,12 +186,17 @@ def _scaled_rates(config: TrainConfig, factor: float) -> tuple[Rate, ...]:
 
 
 def steps_text(shape: RunShape, config: TrainConfig) -> str:
-    """How the number of steps comes about, such as "708 samples x 2 epochs / 4 = 354 steps"."""
+    """How the number of steps comes about, such as "708 samples: 12 steps an epoch x 2 epochs = 24 steps".
+
+    The last step of an epoch may be smaller than the others, so the samples are not divided here.
+    """
     if shape.steps is None or shape.num_samples is None:
         return "the images are not counted yet"
     epochs = counted(config.epochs, "epoch")
-    steps = planned_steps(config.epochs, count_steps(shape.num_samples, shape.batch))
-    text = f"{counted(shape.num_samples, 'sample')} x {epochs} / {shape.batch} = {counted(steps, 'step')}"
+    per_epoch = count_steps(shape.num_samples, shape.batch)
+    steps = planned_steps(config.epochs, per_epoch)
+    each = f"{counted(shape.num_samples, 'sample')}: {counted(per_epoch, 'step')} an epoch"
+    text = f"{each} x {epochs} = {counted(steps, 'step')}"
     if shape.steps < steps:
         text += f", limited to {shape.steps:,} by Max steps"
     if shape.num_ranks == 1:

@@ -43,9 +43,11 @@ def test_ranks_multiply_a_batch_size_per_device_and_scale_the_rate_by_its_rule()
     lines = lines_of(config, 4, samples=1000)
     assert lines["Processes"] == "4 on 1 machine"
     assert lines["Batch"] == "4 per device x 4 devices x 2 accumulation = 32 images a step"
-    assert lines["Steps"] == "1,000 samples x 10 epochs / 32 = 320 steps (one device: 1,250)"
+    assert lines["Steps"] == "1,000 samples: 32 steps an epoch x 10 epochs = 320 steps (one device: 1,250)"
     limited = lines_of(replace(config, max_steps=100), 4, samples=1000)
-    assert limited["Steps"].startswith("1,000 samples x 10 epochs / 32 = 320 steps, limited to 100 by Max steps")
+    assert limited["Steps"].startswith(
+        "1,000 samples: 32 steps an epoch x 10 epochs = 320 steps, limited to 100 by Max steps"
+    )
     assert lines["Learning rate"] == "1e-4 x sqrt(4) = 2e-4"
 
 
