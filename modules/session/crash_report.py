@@ -13,7 +13,7 @@ from modules.config.files import load_values
 from modules.config.visible_text import visible_text
 from modules.session.backups import resume_advice
 from modules.session.following import read_tail
-from modules.session.out_of_memory import SYSTEM_ADVICE
+from modules.session.out_of_memory import ADVICE
 from modules.session.redaction import redact
 from modules.session.RunFolder import RunFolder
 
@@ -51,7 +51,7 @@ def suggestion(record: Mapping[str, Any], folder: RunFolder) -> str:
     if kind == "user_error":
         return "Fix what the message names and start again."
     advice = resume_advice(folder)
-    if text == SYSTEM_ADVICE:
+    if text in ADVICE:
         return f"Do what the message says, then {advice}."
     if kind == "out_of_memory" or "out of memory" in text.lower() or "memory is full" in text.lower():
         return f"Lower batch_size, or switch model.gradient_checkpointing on, then {advice}."

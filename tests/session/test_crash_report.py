@@ -4,6 +4,7 @@ from modules.config.describe import walk_settings
 from modules.config.files import config_from_values, save_config
 from modules.session.backups import stopped_at_once
 from modules.session.crash_report import crash_report, suggestion
+from modules.session.out_of_memory import ADVICE
 from modules.session.RunFolder import RunFolder
 from tests.support.backup_files import write_backup
 
@@ -29,6 +30,12 @@ def test_what_to_do_names_no_backup_where_there_is_none(folder, record):
 
 def test_a_mistake_in_the_settings_is_changed_before_the_run_starts_again(folder):
     assert suggestion({"kind": "user_error"}, folder) == "Fix what the message names and start again."
+
+
+@pytest.mark.parametrize("text", ADVICE)
+def test_advice_that_is_in_the_message_is_not_given_twice(folder, text):
+    record = {"kind": "out_of_memory", "text": text}
+    assert suggestion(record, folder).startswith("Do what the message says, then start again")
 
 
 def test_the_report_says_what_to_do(folder):

@@ -182,11 +182,13 @@ class TestTensorBoard:
 
 class TestWindows:
     def test_the_report_is_read_and_copied(self, tab, app, folder, wait_for):
-        folder.write_exit("failed", rank=1, kind="killed", text="Rank 1 was killed by SIGKILL.", signal="SIGKILL")
+        text = "Rank 1 was killed by SIGKILL: lower batch_size."
+        folder.write_exit("failed", rank=1, kind="killed", text=text, signal="SIGKILL")
         wait_for(app, lambda: tab._report.cget("state") == "normal")
         window = tab.show_report()
         wait_for(app, lambda: "signal: SIGKILL" in window.box.get("1.0", "end"))
-        assert "Rank 1 was killed" in window.heading.cget("text")
+        assert "lower Batch size." in window.heading.cget("text")  # as the window calls it
+        assert "lower batch_size." in window.box.get("1.0", "end")  # as files do
         window.copy()
         assert "signal: SIGKILL" in app.clipboard_get()
         window.destroy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modules.config.labels import with_labels
 from modules.config.visible_text import visible_line
 from modules.session.crash_report import crash_report, suggestion
 from modules.session.RunFolder import RunFolder
@@ -26,7 +27,7 @@ class CrashReportWindow(TextWindow):
     def _show(self, found: tuple[str, str]) -> None:
         if self.winfo_exists():
             heading, text = found
-            self.heading.configure(text=heading)
+            self.heading.configure(text=with_labels(heading))
             self.show_text(text)
 
     def _fail(self, error: Exception) -> None:
