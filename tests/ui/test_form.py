@@ -8,6 +8,7 @@ import pytest
 from modules.config.describe import settings_by_path
 from modules.ui import keyboard
 from modules.ui.theme import Theme
+from modules.ui.widgets.Field import value_text
 from modules.ui.widgets.form import COLUMN_WIDTH, CardSpec, SettingsForm, SettingsPage, find_field
 from modules.ui.widgets.make_field import ChoiceField, SwitchField
 from modules.ui.widgets.PartList import PartList
@@ -406,3 +407,10 @@ def test_the_entry_of_a_path_has_the_menu_and_the_help_of_its_field(app, make_fo
     field.entry._entry.event_generate("<Enter>")
     wait_for(app, lambda: shown)
     assert shown == [field.help_text()]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(16.0, "16"), (0.5, "0.5"), (1e-5, "1e-05"), ([2.0, 0.1], "2, 0.1"), (7, "7")]
+)
+def test_a_whole_number_is_shown_without_a_point(value, text):
+    assert value_text(value) == text

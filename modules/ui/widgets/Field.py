@@ -27,6 +27,7 @@ EDITOR_HEIGHT = 28
 WRAP = 250
 ROWS = 4  # of a grid, for each field: the label, mostly with the editor; a wide editor; its problem; what solves that
 FLASHES, FLASH_MS = 6, 220
+WHOLE_UP_TO = 1e15  # whole numbers below it are shown without ".0"
 MENU_NAME = "field_menu"
 
 
@@ -257,5 +258,7 @@ def value_text(value: Any) -> str:
         return ""
     if isinstance(value, list):
         separator = "; " if any(isinstance(entry, str) for entry in value) else ", "  # a path may have a comma
-        return separator.join(str(entry) for entry in value)
+        return separator.join(value_text(entry) for entry in value)
+    if isinstance(value, float) and value.is_integer() and abs(value) < WHOLE_UP_TO:
+        return str(int(value))
     return str(value)
