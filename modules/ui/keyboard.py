@@ -126,6 +126,7 @@ def _serve_owner(event: tkinter.Event) -> None:
         canvas.bind(key, lambda event: None if getattr(canvas, "holds_keys", False) else press(owner))
     canvas.bind("<FocusIn>", lambda event: _draw_ring(canvas), add=True)
     canvas.bind("<FocusOut>", lambda event: canvas.delete(RING), add=True)
+    canvas.bind("<Configure>", lambda event: _fit_ring(canvas), add=True)
 
 
 def _draw_ring(canvas: tkinter.Canvas) -> None:
@@ -134,6 +135,10 @@ def _draw_ring(canvas: tkinter.Canvas) -> None:
         canvas.clicked = False  # type: ignore[attr-defined]
         return
     colour = Theme.focus[ctk.get_appearance_mode() == "Dark"]
-    canvas.create_rectangle(
-        1, 1, canvas.winfo_width() - 2, canvas.winfo_height() - 2, outline=colour, width=2, tags=RING
-    )
+    canvas.create_rectangle(0, 0, 0, 0, outline=colour, width=2, tags=RING)
+    _fit_ring(canvas)
+
+
+def _fit_ring(canvas: tkinter.Canvas) -> None:
+    """Also when the size changes: a window's first focus comes before its layout."""
+    canvas.coords(RING, 1, 1, canvas.winfo_width() - 2, canvas.winfo_height() - 2)

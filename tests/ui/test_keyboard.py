@@ -187,3 +187,14 @@ def test_a_menu_that_is_opened_by_key_starts_at_its_value(app):
     app.update()
     assert menu._dropdown_menu.index("active") == index
     menu._dropdown_menu.unpost()
+
+
+def test_the_ring_around_a_button_with_the_focus_follows_its_size(app, settle):
+    button = ctk.CTkButton(app.content, text="Close", width=60)
+    button.grid(row=0, column=0)
+    settle(app)
+    button._canvas.focus_force()
+    app.update()
+    button.configure(width=140)
+    settle(app)
+    assert button._canvas.coords(keyboard.RING)[2] == button._canvas.winfo_width() - 2
