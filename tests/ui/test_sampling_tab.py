@@ -1,6 +1,8 @@
 """The sampling tab: prompts and their settings, and samples on request."""
 
 import dataclasses
+from tkinter import font as tkfont
+from tkinter import ttk
 
 import pytest
 
@@ -249,3 +251,12 @@ def test_sampling_an_ended_run_can_be_cancelled(tab, ended, monkeypatch):
     assert script.cancelled
     finish(script)
     assert tab.finished._note.cget("text") == "Cancelled."
+
+
+def test_every_heading_of_the_list_fits_its_column(app, tab, settle):
+    settle(app)
+    tree = tab.prompts.tree
+    font = tkfont.Font(app, ttk.Style(app).lookup("Treeview.Heading", "font"))
+    padding = 2 * app.theme.scaled(8)
+    widths = {name: font.measure(tree.heading(name)["text"]) + padding for name in tree["columns"]}
+    assert {name for name, width in widths.items() if width > tree.column(name)["width"]} == set()

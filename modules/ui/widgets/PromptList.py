@@ -30,8 +30,8 @@ COLUMNS = {
     "on": ("", 32),
     "prompt": ("Prompt", 120),
     "seed": ("Seed", 56),
-    "size": ("Size", 108),
-    "count": ("Images", 56),
+    "size": ("Size", 100),
+    "count": ("Images", 66),
 }
 NUM_ROWS = 8
 
