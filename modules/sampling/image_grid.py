@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
 from modules.config.atomic_file import new_file
+from modules.config.prompt_words import without_common_start
 
 PAPER, LINE, INK = (255, 255, 255), (214, 214, 214), (40, 40, 40)
 GAP = 6  # pixels between images
 MARGIN = 10  # pixels around the grid
+FONT_SIZE = 15
+MIN_SIDE = 90  # of a sample in the grid, so that one sees it in a page
 
 
 def save_sample_grid(rounds: Mapping[str, Path], path: Path) -> Path:
@@ -26,8 +30,9 @@ def save_sample_grid(rounds: Mapping[str, Path], path: Path) -> Path:
         of_round = list(map(list, zip(*by_prompt.values(), strict=True)))
         rows += of_round
         row_names += [name] * len(of_round)
+    scale = math.ceil(MIN_SIDE / max(max(image.size) for row in rows for image in row))
     with new_file(path) as temporary:
-        image_grid(rows, _without_common_start(list(by_prompt)), row_names).save(temporary, format="PNG")
+        image_grid(rows, without_common_start(list(by_prompt)), row_names, scale).save(temporary, format="PNG")
     return path
 
 
@@ -50,7 +55,7 @@ def image_grid(
         raise ValueError("a grid needs at least one image")
     if len(row_names) not in (0, len(rows)) or len(column_names) not in (0, num_columns):
         raise ValueError(f"{len(row_names)} and {len(column_names)} names for {len(rows)} rows of {num_columns}")
-    font = ImageFont.load_default()
+    font = ImageFont.load_default(FONT_SIZE)
     cell_w = max([image.width * scale for image in images] + [_width(font, name) for name in column_names])
     cell_h = max(image.height for image in images) * scale
     left = MARGIN + max((_width(font, name) + MARGIN for name in row_names), default=0)
@@ -80,14 +85,6 @@ def _by_prompt(folder: Path) -> dict[str, list[Image.Image]]:
             image.load()
         images.setdefault(image.text["prompt"], []).append(image)
     return images
-
-
-def _without_common_start(prompts: list[str]) -> list[str]:
-    """Removes the words that all prompts start with: `a red cat` and `a red dog` become `cat` and `dog`."""
-    words = [prompt.split() for prompt in prompts]
-    same = [len(set(column)) == 1 for column in zip(*words, strict=False)]
-    common = [*same, False].index(False)
-    return [" ".join(each[common:]) or prompt for each, prompt in zip(words, prompts, strict=True)]
 
 
 def _width(font: ImageFont.ImageFont | ImageFont.FreeTypeFont, text: str) -> int:

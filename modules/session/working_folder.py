@@ -1,6 +1,7 @@
 """The folder in which Chorus was started, which relative paths refer to."""
 
 import os
+from pathlib import Path
 
 from modules.config.errors import UserError
 
@@ -21,3 +22,12 @@ def absolute_path(path: str | os.PathLike) -> str:
     if not os.path.isabs(path):
         path = os.path.join(working_folder(), path)
     return os.path.abspath(path)
+
+
+def shown_path(path: Path) -> str:
+    """A path as in the settings: relative to the working folder if it is inside it."""
+    try:
+        here = working_folder()
+    except UserError:
+        return str(path)
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

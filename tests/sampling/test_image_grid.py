@@ -60,7 +60,7 @@ def test_rounds_of_samples_stand_below_each_other_with_a_column_for_each_prompt(
             for seed in (0, 1):
                 request = ImageRequest(prompt, "", seed, 32, 32, steps=1, guidance=1.0)
                 save_image(tmp_path / name / f"{2 * number + seed:03d}.png", square(colour, 32), request)
-    path = save_sample_grid({name: tmp_path / name for name in colours}, tmp_path / "grid.png")
-    rows = centres(Image.open(path), num_rows=4, num_columns=2, cell=64)
+    path = save_sample_grid({name: tmp_path / name for name in colours}, tmp_path / "grid.png")  # enlarged three times
+    rows = centres(Image.open(path), num_rows=4, num_columns=2, cell=96)
     assert rows[0] == rows[1] == [(255, 0, 0), (0, 128, 0)]
     assert rows[2] == rows[3] == [(0, 0, 255), (0, 0, 0)]

@@ -19,9 +19,11 @@ from modules.ui.cards.ProgressCard import describe_activity, figures
 from modules.ui.cards.RankBars import _line_of
 from modules.ui.cards.TryCard import TryCard
 from modules.ui.models.DeviceModel import DeviceModel
+from modules.ui.models.Preferences import Preferences
 from modules.ui.models.run_text import describe_ranks, share_done, wait_advice
 from modules.ui.models.RunState import Activity, RankRow, RunState, SamplePicture
 from modules.ui.theme import Theme
+from modules.ui.widgets.dialogs import set_size
 from modules.ui.widgets.fitting import FittedLabel
 from tests.support.fake_nvml import GIB
 
@@ -97,6 +99,19 @@ def test_a_rank_on_a_gpu_of_this_machine_has_what_the_driver_says_of_it(monkeypa
     waiting = _line_of(replace(row, steps_per_second=1.0, data_seconds=0.2), devices)
     assert waiting[-2:] == ("waits 20%", Theme.warning)
     assert _line_of(RankRow(3, "cpu", "killed"), devices)[1:] == ("cpu", "-", None, "-", "killed", Theme.error)
+
+
+class ScriptOf:
+    """Stands for a run of scripts/sample.py that has written `path`."""
+
+    def __init__(self, path: str):
+        self._output = f"{path}\n".encode()
+
+    def run(self) -> bytes:
+        return self._output
+
+    def cancel(self) -> None:
+        pass
 
 
 @pytest.fixture
@@ -291,3 +306,52 @@ def test_another_run_is_tried_with_its_own_prompt_and_at_full_strength(app, tmp_
     assert card.prompt.get("1.0", "end-1c") == "a second fox"
     assert (card._strength.get(), card._strength_text.cget("text")) == (1.0, "1.00")
     assert card._button.cget("text") == "Generate"
+
+
+def test_nothing_has_to_be_scrolled_in_a_window_of_the_usual_size(app, run, wait_for, settle):
+    set_size(app, Preferences().geometry, (100, 100))
+    tab = app.open_tab("monitor")
+    wait_for(app, lambda: tab.progress is not None and tab.progress._values["Step"].cget("text") == "2 / 9")
+    settle(app)
+    assert tab._page._parent_canvas.yview() == (0.0, 1.0)
+    assert len(tab.log.text.get("@0,0", f"@0,{tab.log.text.winfo_height()}").splitlines()) >= 2
+
+
+def test_samples_are_named_by_what_tells_their_prompts_apart(app, run, wait_for, settle):
+    tab = app.open_tab("monitor")
+    settle(app)
+    with run.event_path(0).open("a") as file:
+        for number, prompt in enumerate(("a black cat asleep", "a black cat", "a black dog")):
+            path = str(run.samples_dir / f"00{number}_x_seed1.png")
+            event = {"type": "sample", "rank": 0, "time": 9.0, "path": path, "prompt": prompt, "step": 3}
+            file.write(json.dumps(event) + "\n")
+    wait_for(app, lambda: len(tab.samples.strip.samples) == 3)
+    assert [title for title, _ in tab.samples.strip.samples] == ["cat asleep", "cat", "dog"]
+
+
+def test_where_an_image_was_saved_is_said_as_in_the_settings(app, run, wait_for, monkeypatch):
+    """Relative to the working folder, as the whole path has no space in a line."""
+    save_config(TrainConfig(), run.config_path)
+    image = run.samples_dir / "generated" / "x.png"
+    monkeypatch.setattr("modules.ui.cards.TryCard.image_script", lambda options: ScriptOf(str(image)))
+    card = TryCard(app, app)
+    card.show(RunState(folder=run.path))
+    monkeypatch.setattr("modules.ui.cards.TryCard.newest_model", lambda saved: [Path("cat.safetensors")])
+    card.generate()
+    wait_for(app, lambda: not card.is_generating)
+    assert card._note.cget("text") == f"Saved in {Path('cat/samples/generated')}"
+    card.destroy()
+
+
+def test_the_log_shows_whole_lines_and_its_end_in_any_size(app, run, wait_for, settle):
+    tab = app.open_tab("monitor")
+    with run.event_path(0).open("a") as file:
+        for number in range(40):
+            file.write(json.dumps({"type": "status", "rank": 0, "time": 9.0 + number, "text": f"line {number}"}) + "\n")
+    wait_for(app, lambda: tab.log is not None and tab.log.text.get("1.0", "end").rstrip().endswith("line 39"))
+    for height in (800, 807, 960, 790):
+        set_size(app, f"1280x{height}", (100, 100))
+        settle(app)
+        first, last = (tab.log.text.dlineinfo(place) for place in ("@0,0", "end-1c"))
+        assert first[1] >= 0
+        assert last[1] + last[3] <= tab.log.text.winfo_height()

@@ -50,7 +50,7 @@ def tell(folder, rank, *texts, kind="status"):
 
 
 def shown(tab):
-    return tab.log.text.get("1.0", "end-1c")
+    return tab.log.text.get("1.0", "end")
 
 
 class TestLog:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.config.prompt_words import without_common_start
 from modules.ui.cards.Card import Card
 from modules.ui.models.SampleTable import SampleTable, arrange_samples
 from modules.ui.theme import Theme
@@ -80,14 +81,16 @@ class SamplesCard(Card):
     def _show(self) -> None:
         step = self.shown_step
         paths = {row: path for (row, of_step), path in self.table.paths.items() if of_step == step}
-        self.strip.show([(row.title, paths[row]) for row in self.table.rows if row in paths])
+        rows = [row for row in self.table.rows if row in paths]
+        titles = without_common_start([row.title for row in rows])  # there is space for a few letters
+        self.strip.show([(title, paths[row]) for title, row in zip(titles, rows, strict=True)])
         folder = self.app.run.state.folder
         of_run = f"Samples of {folder.name}" if folder else "Samples"
         self.show_title(of_run if step is None else f"{of_run}, step {step:,}")
 
 
 class SampleStrip(PictureCanvas):
-    """Images in one row with their prompts below."""
+    """Images in one row with their titles below."""
 
     def __init__(self, parent: tkinter.Misc, app: App):
         self.samples: list[tuple[str, str]] = []

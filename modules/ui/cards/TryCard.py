@@ -14,6 +14,7 @@ from modules.config.errors import UserError
 from modules.config.files import load_config
 from modules.config.methods import facts_of
 from modules.session.RunFolder import RunFolder
+from modules.session.working_folder import shown_path
 from modules.ui.cards.Card import Card
 from modules.ui.cards.SamplesCard import SampleStrip
 from modules.ui.models.path_picker import PathQuestion
@@ -126,7 +127,7 @@ class TryCard(Card):
         def show(path: Path) -> None:
             name = f"strength {strength:.2f}" if trains_adapters else "trained"
             self.images.show([("base model", str(without)), (name, str(path))])
-            self._end(f"Saved in {path.parent}")
+            self._end(f"Saved in {shown_path(path.parent)}")
 
         self._run(wish, strength, show)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import tkinter
 from collections.abc import Callable, Generator
-from pathlib import Path
 from tkinter import ttk
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from modules.config.errors import UserError
 from modules.config.files import load_config
 from modules.session.backups import BackupInfo, damage, go_back_to, list_backups
 from modules.session.RunFolder import RunFolder
-from modules.session.working_folder import working_folder
+from modules.session.working_folder import shown_path
 from modules.ui.cards.Card import Card
 from modules.ui.keyboard import pressed_once
 from modules.ui.theme import Theme
@@ -307,15 +306,6 @@ class BackupTab(ctk.CTkFrame):
         self._fit_columns()
         self.table.tag_configure("damaged", foreground=theme.now(Theme.error))
         self.table.tag_configure("aside", foreground=theme.now(Theme.muted))
-
-
-def shown_path(path: Path) -> str:
-    """A path as in the settings: relative to the working folder if it is inside it."""
-    try:
-        here = working_folder()
-    except UserError:
-        return str(path)
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def size_text(num_bytes: int) -> str:

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
 USAGE_SECONDS = 1.0
 TWO_COLUMNS = 940  # minimum width, unscaled
-MIN_CHART, SAMPLES, LOG = 250, 200, 150  # heights, unscaled
+# heights of rows, unscaled; UPPER: with the progress, TRY: with images to try
+MIN_CHART, UPPER, SAMPLES, TRY, MIN_LOG, LOG = 250, 284, 196, 408, 100, 150
 GAP = 6
-SPARE = 24  # of the height, so that the page never needs a scrollbar by a pixel
+SPARE = 2  # of the height, so that the page never needs a scrollbar by a pixel
 HEIGHT_STEP = 16  # screen pixels
 
 
@@ -171,11 +172,14 @@ class MonitorTab(ctk.CTkFrame):
             self.log.grid(row=4, column=0, columnspan=count, sticky="nsew", padx=GAP, pady=GAP)
         self._page.grid_columnconfigure(0, weight=13, uniform="cards" if count == 2 else "")
         self._page.grid_columnconfigure(1, weight=7 if count == 2 else 0, uniform="cards" if count == 2 else "")
-        free = height / scaled(100) * 100 - SAMPLES - LOG - 6 * GAP - SPARE
-        heights = {self.chart: max(MIN_CHART, free), self.samples: SAMPLES}
+        upper = UPPER if count == 2 else MIN_CHART
+        lower = TRY if count == 2 and second is self.trying else SAMPLES
+        free = height / scaled(100) * 100 - lower - 2 * GAP - SPARE  # for the chart and the log
+        log = min(LOG, max(MIN_LOG, free - upper))
+        heights = {self.chart: max(upper, free - log), self.samples: lower}
         rows = {row: heights[card] for card, row, column in order if column == 0 and card in heights}
         for row in range(4):
             self._page.grid_rowconfigure(row, minsize=scaled(rows.get(row, 0)))
         if self.log is not None:
-            self.log.configure(height=LOG)
+            self.log.configure(height=log)
             self.log.grid_propagate(False)

@@ -36,6 +36,7 @@ class LogPane(ctk.CTkFrame):
         self._read = 0
         self._waiting: list[LogLine] = []
         self._num_shown = 0
+        self._follows = True  # the end
         self._chosen_elsewhere = app.log_rank
         self._ranks: list[int] = []
         self.grid_columnconfigure(1, weight=1)
@@ -49,6 +50,7 @@ class LogPane(ctk.CTkFrame):
         self.box = Textbox(self, wrap="word", font=font, fg_color=Theme.code, border_width=0, state="disabled")
         self.box.grid(row=1, column=0, columnspan=2, sticky="nsew", padx=12, pady=(0, 12))
         self.text = self.box._textbox
+        self.text.bind("<Configure>", lambda event: self._show_whole_lines(), add="+")
         self._restyle()
         self._end_theme = app.theme.on_change(self._restyle)
         self._stop_looking = app.every(LOOK_SECONDS, self.look)
@@ -63,6 +65,7 @@ class LogPane(ctk.CTkFrame):
         if not self.winfo_viewable():
             return
         run = self.app.run
+        self._follows = self.text.yview()[1] > 0.999
         if run.history is not self._history:  # another run
             self._history = run.history
             self.refill()
@@ -101,20 +104,29 @@ class LogPane(ctk.CTkFrame):
             self.filter.configure(values=[ALL, *map(_name, ranks), SUPERVISOR])
 
     def _insert(self, lines: list[LogLine]) -> None:
-        follows = self.text.yview()[1] > 0.999
+        self._follows = self.text.yview()[1] > 0.999
         pieces: list[str] = []
         for line in lines:
             stamp = time.strftime("%H:%M:%S", time.localtime(line.time))
             text = line.text.rstrip().replace("\n", "\n" + " " * 9)
-            pieces += [f"{stamp} {_name(line.rank)}: {text}\n", line.kind]
+            start = "\n" if self._num_shown else ""  # before the line: after the last one it would show as an empty one
+            pieces += [f"{start}{stamp} {_name(line.rank)}: {text}", line.kind]
+            self._num_shown += 1 + text.count("\n")
         self.text.configure(state="normal")
         self.text.insert("end", *pieces)
-        self._num_shown += sum(text.count("\n") for text in pieces[::2])
         if self._num_shown > MAX_LINES:
             self.text.delete("1.0", f"{self._num_shown - MAX_LINES + 1}.0")
             self._num_shown = MAX_LINES
         self.text.configure(state="disabled")
-        if follows:
+        if self._follows:
+            self.text.see("end")
+
+    def _show_whole_lines(self) -> None:
+        """Leave the height that is too small for a line empty, or the first line in sight would be cut."""
+        line = self.tk.call("font", "metrics", self.text.cget("font"), "-linespace")
+        border = int(self.text.cget("borderwidth")) + int(self.text.cget("highlightthickness"))
+        self.text.configure(pady=(self.text.winfo_height() - 2 * border) % line / 2)
+        if self._follows:  # as of before the size has changed
             self.text.see("end")
 
     def _restyle(self) -> None:
