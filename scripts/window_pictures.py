@@ -1,10 +1,10 @@
-"""Makes docs/images/window: a picture of each tab and window, dark and light, at two scales.
+"""Makes the pictures of docs/images: the demo's before and after, and the tabs and windows of Chorus.
 
-    python scripts/window_pictures.py [--out FOLDER] [--scales 1.0 1.5] [--appearances dark light] [--size 1280x800]
-        [--only NAME ...]
+    python scripts/window_pictures.py [--only NAME ...]
 
-The run and the GPUs in them are made up (tests/support/shown_run.py). Needs a display with room for the window at the
-largest scale; without one: xvfb-run -s "-screen 0 1920x1200x24" python scripts/window_pictures.py
+Whatever samples, curves and times they show are those of a real run of the demo, which is trained first, on the CPU,
+unless an earlier call did. The other pictures show an example that nobody trains (scripts/pictures/example.py). Clock
+and machine are fixed, so that only a change of the window changes a picture. Needs Xvfb, and no display.
 """
 
 from __future__ import annotations
@@ -16,102 +16,195 @@ import sys
 import tempfile
 import time
 import tkinter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from PIL import Image, ImageColor, ImageGrab  # noqa: E402
 
+from modules.launch.demo import save_before_and_after  # noqa: E402
+from modules.session.RunFolder import RunFolder  # noqa: E402
 from modules.ui.toolkit import load_toolkit  # noqa: E402
-from tests.support import shown_run  # noqa: E402
+from scripts.pictures import demo_run, example  # noqa: E402
+from tests.support.fake_nvml import FakeNvml, real  # noqa: E402
+from tests.support.virtual_screen import virtual_screen  # noqa: E402
 
 if TYPE_CHECKING:
-    from modules.session.RunFolder import RunFolder
+    import numpy as np
+
     from modules.ui.TrainUI import TrainUI
 
-COLOURS = 128  # in a picture: a flat window needs no more, and a file has about 60 KB
-SETTLE_SECONDS = 1.6  # forms are built in slices, pictures decoded and folders read in threads
-BEAT_SECONDS = 1.0
-TABS = (
-    "home", "general", "model", "dataset", "training", "multi-GPU", "sampling", "backup", "tools", "monitor",
-)  # fmt: skip
+IMAGES = ROOT / "docs" / "images"
+DEMO = ROOT / "workspace" / "pictures" / "demo"  # trained once, and kept for the next call
+NOW = 1_781_521_200.0  # 2026-06-15 11:00 UTC
+STEP = 320  # of the demo, at which it is shown while it trains
+SIZE, LOW = "1280x800", "1280x560"  # of the main window
+EXACT_COLOURS = 128  # of the 256 in a picture: a flat window has no more
+SETTLE_SECONDS = 2.0  # forms are built in slices, images decoded and folders read in threads
+WAIT_SECONDS = 300.0
+GIB = 2**30
+RUN, CATS, CAT_SETTINGS = Path("workspace/demo"), "images/my-cat", "my-cat.yaml"
+
+
+class Scene(NamedTuple):
+    """Prepares what a picture shows, and returns its window."""
+
+    show: Callable[[TrainUI], tkinter.Misc]
+    appearance: str = "dark"
+    size: str = SIZE  # of the main window
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
+    wanted = set(args.only or PICTURES)
+    run = demo_run.train_demo(DEMO)
+    if "demo" in wanted:
+        with Image.open(save_before_and_after(run)) as grid:
+            save(grid, "demo")
     load_toolkit()
-    args.out = args.out.absolute()
-    args.out.mkdir(parents=True, exist_ok=True)
-    sys.modules["pynvml"] = shown_run.busy_gpus()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        shown_run.make_workspace(folder)
-        os.chdir(folder)  # so that the paths which the window shows are relative ones
-        try:
-            with shown_run.running(folder) as run:
-                for appearance in args.appearances:
-                    for scale in args.scales:
-                        take_all(args, run, appearance, scale)
-        finally:
-            os.chdir(ROOT)  # Windows removes no folder that a program is in
+    with tempfile.TemporaryDirectory() as temporary, fixed_surroundings(Path(temporary)):
+        for scenes, opened in ((EXAMPLES, open_example), (RUNNING, open_running), (FINISHED, open_finished)):
+            for appearance in ("dark", "light"):
+                chosen = {name: scene for name, scene in scenes.items() if scene.appearance == appearance}
+                if chosen := {name: scene for name, scene in chosen.items() if name in wanted}:
+                    with opened(run, appearance) as app:
+                        take(app, chosen)
     return 0
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Make pictures of the window for the documentation.")
-    parser.add_argument("--out", metavar="FOLDER", type=Path, default=ROOT / "docs" / "images" / "window")
-    parser.add_argument("--scales", nargs="+", type=float, default=[1.0, 1.5])
-    parser.add_argument("--appearances", nargs="+", choices=("dark", "light"), default=["dark", "light"])
-    parser.add_argument("--size", default="1280x800", help="of the window, in unscaled pixels (%(default)s)")
-    parser.add_argument("--only", nargs="+", metavar="NAME", default=[], help="these tabs and windows, not all")
+    parser = argparse.ArgumentParser(description="Make the pictures of the documentation.")
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=PICTURES, help="these, not all: %(choices)s")
     return parser.parse_args(argv)
 
 
-def take_all(args: argparse.Namespace, run: RunFolder, appearance: str, scale: float) -> None:
-    """All pictures in one look."""
-    app = open_main_window(run, {"appearance": appearance, "scale": scale, "geometry": args.size})
-    try:
-        for name, show in {**{tab: _opener(tab) for tab in TABS}, **WINDOWS}.items():
-            name = name.lower().replace("-", "_")
-            if args.only and name not in args.only:
-                continue
-            window = show(app)
-            settle(app)
-            save(grab(app, window), args.out / f"{name}_{appearance}_{scale:.1f}.png")
-            if window is not app:
-                window.destroy()
-    finally:
-        app.destroy()
+def take(app: TrainUI, scenes: dict[str, Scene]) -> None:
+    for name, scene in scenes.items():
+        app.geometry(scene.size)
+        settle(app)
+        window = scene.show(app)
+        settle(app)
+        for text in app.banner.texts:  # of settings and runs that were only loaded for the picture
+            app.banner.close(text)
+        save(grab(app, window), name)
+        if window is not app:
+            window.destroy()
 
 
-def open_main_window(run: RunFolder, looks: dict[str, object]) -> TrainUI:
-    """The window with the demo on eight GPUs, following the made-up run. looks: as in Preferences."""
-    from modules.launch.command_text import Places
+# --- surroundings -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def fixed_surroundings(folder: Path) -> Iterator[None]:
+    """A display, a clock and a working folder that are the same on every machine."""
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    # Modules that the window imports take the names from here, so they are replaced before it is imported.
+    time.time = lambda: NOW
+    with virtual_screen() as display:
+        os.environ["DISPLAY"] = display
+        (folder / "resources").mkdir()
+        (folder / "resources" / "demo").symlink_to(ROOT / "resources" / "demo")
+        example.write_cats(folder / CATS)
+        os.chdir(folder)  # so that the paths which the window shows are relative ones
+        try:
+            yield
+        finally:
+            os.chdir(ROOT)
+
+
+@contextmanager
+def open_window(appearance: str, nvml: FakeNvml, cores: int, memory: int, **preferences: object) -> Iterator[TrainUI]:
+    """The window on a machine with these GPUs, cores and bytes of memory. preferences: further ones."""
+    from modules.machine import Machine
+    from modules.ui.models import BackgroundChecks
     from modules.ui.TrainUI import TrainUI
 
-    with tempfile.TemporaryDirectory() as state:
+    sys.modules["pynvml"] = nvml
+    told = {"first_free_port": lambda port: port, "ask_about": lambda *asked: (example.ON_THE_HUB, "")}
+    read = {"num_cores": lambda: cores, "memory_bytes": lambda: memory, "ram_bytes": lambda: memory}
+    with (
+        patch.multiple(Machine, **read),
+        patch.multiple(BackgroundChecks, **told),
+        tempfile.TemporaryDirectory() as state,
+    ):
+        looks = {"appearance": appearance, "scale": 1.0, "geometry": SIZE, **preferences}
         (Path(state) / "window.json").write_text(json.dumps(looks), encoding="utf-8")
         app = TrainUI(Path(state))
-        app.settings.load_file(shown_run.SETTINGS_FILE)
-        app.settings.set("distributed_backend", "nccl")
-        app.settings.set("lora.rank", 24)
-        chorus = "/opt/chorus"  # instead of where it is on this machine
-        python = f"{chorus}/.venv/bin/python"
-        app.launch.set_places(Places("/data/demo.yaml", python, chorus, chorus, "eth0"), False)
-        app.every(BEAT_SECONDS, lambda: shown_run.beat(run))
-        app.run.attach(run.path)
+        try:
+            wait_for(app, lambda: app.devices.machine is not None)
+            yield app
+        finally:
+            app.destroy()
+
+
+@contextmanager
+def open_example(run: RunFolder, appearance: str) -> Iterator[TrainUI]:
+    """Settings for the cats on four GPUs, and no run."""
+    with ExitStack() as stack:
+        demo = demo_run.copy_demo(run, Path("workspace/digits"), NOW - 7200)
+        app = stack.enter_context(open_window(appearance, example.idle_gpus(), 32, 256 * GIB, runs=[str(demo.path)]))
+        home = app.open_tab("home")
+        wait_for(app, lambda: home.own is not None and home.own._are_presets_read)
+        app.settings.set("family", "sdxl")
+        home.own.quick.use_folder(CATS)
+        app.settings.set("workspace_dir", "workspace/my-cat")
+        app.settings.set("concepts.0.name", "my cat")
+        places = (f"/data/{CAT_SETTINGS}", "/opt/chorus/.venv/bin/python", "/opt/chorus", "/data", "eth0")
+        from modules.launch.command_text import Places
+
+        app.launch.set_places(Places(*places), False)
+        wait_for(app, lambda: app.devices.num_samples)
         settle(app)
-    return app
+        yield app
+
+
+@contextmanager
+def open_running(run: RunFolder, appearance: str) -> Iterator[TrainUI]:
+    """The demo at STEP, on two cores, as it was trained."""
+    shown = demo_run.copy_demo(run, RUN, NOW, STEP)
+    with demo_run.as_if_running(shown, NOW), open_demo_run(appearance) as app:
+        yield app
+
+
+@contextmanager
+def open_finished(run: RunFolder, appearance: str) -> Iterator[TrainUI]:
+    demo_run.copy_demo(run, RUN, NOW)
+    with open_demo_run(appearance) as app:
+        yield app
+
+
+@contextmanager
+def open_demo_run(appearance: str) -> Iterator[TrainUI]:
+    no_gpu = FakeNvml(init_error=real.NVML_ERROR_LIBRARY_NOT_FOUND)
+    with open_window(appearance, no_gpu, demo_run.NUM_RANKS, 16 * GIB) as app:
+        app.settings.load_run(RUN)
+        app.run.attach(RUN)
+        wait_for(app, lambda: app.run.state.step)
+        settle(app)
+        yield app
+
+
+def wait_for(app: TrainUI, condition: Callable[[], object]) -> None:
+    end = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError("the window did not get there in time")
+        app.update()
+        time.sleep(0.01)
 
 
 def settle(app: TrainUI) -> None:
     end = time.monotonic() + SETTLE_SECONDS
-    while time.monotonic() < end or app.is_building:
-        app.update()
-        time.sleep(0.01)
+    wait_for(app, lambda: time.monotonic() > end and not app.is_building)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
 
 
 def grab(app: TrainUI, window: tkinter.Misc) -> Image.Image:
@@ -120,21 +213,43 @@ def grab(app: TrainUI, window: tkinter.Misc) -> Image.Image:
     app.update()
     left, top = window.winfo_rootx(), window.winfo_rooty()
     box = (left, top, left + window.winfo_width(), top + window.winfo_height())
-    return ImageGrab.grab(box, xdisplay=os.environ.get("DISPLAY"))
+    return ImageGrab.grab(box, xdisplay=os.environ["DISPLAY"])
 
 
-def save(picture: Image.Image, path: Path) -> None:
-    picture = picture.convert("RGB")
-    # The most frequent colours as they are: those of surfaces. A quantiser would mix some, and all text looks soiled.
-    # Those of the theme come first, as a few letters in a colour of their own would be lost to the greys of a photo.
-    counted = picture.getcolors(picture.width * picture.height) or ()
-    frequent = sorted(((count, colour) for count, colour in counted if isinstance(colour, tuple)), reverse=True)
-    own = theme_colours()
-    colours = sorted((colour for _, colour in frequent), key=lambda colour: colour not in own)[:COLOURS]
-    palette = Image.new("P", (1, 1))
-    palette.putpalette([part for colour in colours for part in colour])
-    picture.quantize(palette=palette, dither=Image.Dither.NONE).save(path, optimize=True)
+def save(picture: Image.Image, name: str) -> None:
+    """Write a picture with a palette of its own."""
+    import numpy as np
+
+    pixels = np.asarray(picture.convert("RGB"))
+    present, indexes = np.unique(pixels.reshape(-1, 3), axis=0, return_inverse=True)
+    palette = palette_of(present, np.bincount(indexes.reshape(-1)))
+    # Pillow would round the colours while it looks for the nearest one, and surfaces would change theirs.
+    nearest = [((palette - colour) ** 2).sum(1).argmin() for colour in present.astype(np.int64)]
+    flat = Image.fromarray(np.array(nearest, np.uint8)[indexes].reshape(pixels.shape[:2]), "P")
+    flat.putpalette(np.uint8(palette).tobytes())
+    path = IMAGES / f"{name}.png"
+    flat.save(path, optimize=True)
     print(f"{path.name}: {path.stat().st_size // 1024} KiB")
+
+
+def palette_of(present: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """int64[up to 256, 3]: the colours of the theme and the most frequent ones as they are, or all text would look
+    soiled; and the most fitting ones for all other pixels, which are those of photos.
+
+    present: uint8[n, 3], the colours of a picture. counts: int64[n], how many pixels have each.
+    """
+    import numpy as np
+
+    own = theme_colours()  # a few letters in one of them must not be lost to the many pixels of a photo
+    is_own = np.array([tuple(colour) in own for colour in present])
+    order = np.lexsort((-counts, ~is_own))
+    exact, others = order[:EXACT_COLOURS], order[EXACT_COLOURS:]
+    colours = present[exact].astype(np.int64)
+    if len(others):
+        rest = Image.fromarray(np.repeat(present[others], counts[others], axis=0)[None])
+        mixed = rest.quantize(256 - EXACT_COLOURS, Image.Quantize.MEDIANCUT).getpalette()
+        colours = np.concatenate((colours, np.array(mixed, np.int64).reshape(-1, 3)))
+    return colours
 
 
 def theme_colours() -> set[tuple[int, ...]]:
@@ -144,26 +259,22 @@ def theme_colours() -> set[tuple[int, ...]]:
     return {ImageColor.getrgb(colour) for pair in pairs for colour in pair}
 
 
-def _opener(tab: str) -> Callable[[TrainUI], tkinter.Misc]:
+# --- scenes -----------------------------------------------------------------------------------------------------------
+
+
+def _tab(name: str) -> Callable[[TrainUI], tkinter.Misc]:
     def show(app: TrainUI) -> tkinter.Misc:
-        opened = app.open_tab(tab)
-        settle(app)
-        if tab == "dataset":
-            opened.cards.choose(0)
-        if tab == "sampling":
-            row = opened.gallery.table.rows[0]
-            opened.gallery.compare(row, opened.gallery.table.steps[0], opened.gallery.table.steps[-1])
+        app.open_tab(name)
         return app
 
     return show
 
 
-def _several_machines(app: TrainUI) -> tkinter.Misc:
-    app.settings.set("num_nodes", 2)
-    app.settings.set("master_addr", "node0.local")
-    app.settings.set("use_torchrun", True)
-    app.open_tab("training")._configure_nodes()
-    return app.winfo_children()[-1]
+def _dataset(app: TrainUI) -> tkinter.Misc:
+    tab = app.open_tab("dataset")
+    settle(app)
+    tab.cards.choose(0)
+    return app
 
 
 def _concept(app: TrainUI) -> tkinter.Misc:
@@ -174,34 +285,82 @@ def _concept(app: TrainUI) -> tkinter.Misc:
     return tab._window
 
 
+def _several_machines(app: TrainUI) -> tkinter.Misc:
+    app.settings.set_many({"num_nodes": 2, "master_addr": "node0.local", "use_torchrun": True})
+    app.open_tab("training")._configure_nodes()
+    return app.winfo_children()[-1]
+
+
 def _crash_report(app: TrainUI) -> tkinter.Misc:
     from modules.ui.windows.CrashReportWindow import CrashReportWindow
 
-    return CrashReportWindow(app, Path("workspace/larger-batch"))
+    folder = Path("workspace/my-cat")
+    config = app.settings.config()
+    assert config is not None  # no setting is invalid
+    example.write_failed_run(folder, config, NOW)
+    return CrashReportWindow(app, folder)
 
 
 def _problems(app: TrainUI) -> tkinter.Misc:
     app.settings.set("optimizer.learning_rate", "3e-x")
-    app.settings.set("optimizer.beta1", "1.2")
-    app.settings.set_many({"batch_size_mode": "global", "batch_size": 18})
+    app.settings.set_many({"num_nodes": 1, "master_addr": "localhost", "batch_size_mode": "global", "batch_size": 6})
     app.open_tab("training")
     return app
 
 
-def _ranks(app: TrainUI) -> tkinter.Misc:
-    tab = app.open_tab("multi-GPU")
+def _monitor(app: TrainUI) -> tkinter.Misc:
+    """With the samples that the base model could not draw."""
+    tab = app.open_tab("monitor")
     settle(app)
-    tab._page._parent_canvas.yview_moveto(1)
+    tab.samples.strip._scroll(0, "moveto", "1.0")
     return app
 
 
-WINDOWS = {
-    "ranks": _ranks,
-    "several_machines": _several_machines,
-    "concept": _concept,
-    "crash_report": _crash_report,
-    "problems": _problems,
+def _sampling(app: TrainUI) -> tkinter.Misc:
+    """With the digits that the base model could not draw, at all steps."""
+    import customtkinter as ctk
+
+    tab = app.open_tab("sampling")
+    settle(app)
+    gallery = tab.gallery
+    (size,) = (menu for menu in gallery.title.master.winfo_children() if isinstance(menu, ctk.CTkOptionMenu))
+    size.set("Small")
+    gallery._resize("Small")
+    settle(app)
+    gallery.grid_view._scroll(1, "moveto", "1.0")
+    gallery.compare(gallery.table.rows[-1], gallery.table.steps[0], gallery.table.steps[-1])
+    gallery.grid_view._scroll(0, "moveto", "0.0")
+    return app
+
+
+def _finished(app: TrainUI) -> tkinter.Misc:
+    tab = app.open_tab("monitor")
+    settle(app)
+    tab.trying.generate()
+    wait_for(app, lambda: not tab.trying.is_generating)
+    tab.samples.strip._scroll(0, "moveto", "1.0")
+    return app
+
+
+EXAMPLES = {
+    "home": Scene(_tab("home"), size="1280x680"),
+    "model": Scene(_tab("model"), size=LOW),
+    "dataset": Scene(_dataset),
+    "training": Scene(_tab("training")),
+    "multi_gpu": Scene(_tab("multi-GPU"), size="1280x975"),
+    "concept": Scene(_concept),
+    "crash_report": Scene(_crash_report),
+    "several_machines": Scene(_several_machines),
+    "problems": Scene(_problems),
 }
+RUNNING = {
+    "monitor_dark": Scene(_monitor),
+    "sampling": Scene(_sampling, size="1360x800"),
+    "backup": Scene(_tab("backup"), size=LOW),
+    "monitor_light": Scene(_monitor, "light"),
+}
+FINISHED = {"finished": Scene(_finished, size="1280x1000")}
+PICTURES = ("demo", *EXAMPLES, *RUNNING, *FINISHED)
 
 if __name__ == "__main__":
     sys.exit(main())

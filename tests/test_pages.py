@@ -19,6 +19,8 @@ from modules.config.explain import generic_path
 from modules.config.presets import load_preset
 
 ROOT = Path(__file__).parents[1]
+IMAGES = ROOT / "docs" / "images"
+FEW_WORDS = 6  # say less than there is to be seen
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 QUESTIONS = yaml.safe_load((ROOT / "tests" / "docs_questions.yaml").read_text(encoding="utf-8"))
@@ -77,6 +79,29 @@ def test_every_link_leads_to_a_file_and_its_anchor_to_a_heading(name):
         if not exists or (anchor and anchor not in sections(target)):
             broken.append(f"{target}#{anchor}")
     assert broken == []
+
+
+def pictures(name: str) -> Iterator[tuple[str, str]]:
+    """(file, alternative text) of each picture in a page; that of a `<source>` is said by the `<img>` beside it."""
+    for alt, path in re.findall(r"!\[([^]]*)\]\(([^)\s]+)\)", without_code(name)):
+        yield path, alt
+    for block in re.findall(r"<picture>.*?</picture>", without_code(name), re.DOTALL):
+        (alt,) = re.findall(r'alt="([^"]*)"', block)
+        for path in re.findall(r'(?:src|srcset)="([^"]*)"', block):
+            yield path, alt
+
+
+def test_every_picture_is_on_a_page_and_says_what_is_to_be_seen():
+    shown = {(ROOT / name).parent.joinpath(path).resolve(): alt for name in NAMES for path, alt in pictures(name)}
+    assert {path.name for path in shown} == {path.name for path in IMAGES.iterdir()}
+    assert {path.name for path in shown if path.parent != IMAGES} == set()
+    assert {path.name: alt for path, alt in shown.items() if len(alt.split()) < FEW_WORDS} == {}
+
+
+def test_every_picture_is_one_that_a_script_makes():
+    from scripts.window_pictures import PICTURES
+
+    assert {path.stem for path in IMAGES.iterdir()} == {*PICTURES, "video_demo"}  # by train_flow_matching.py
 
 
 @pytest.mark.parametrize("row", QUESTIONS, ids=lambda row: row["question"])

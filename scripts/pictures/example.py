@@ -1,0 +1,92 @@
+"""An example for the pictures of the window: a machine with four GPUs, a folder of cats to train on, a failed run.
+
+None of it was trained. The photo is of Chelsea, by Stéfan van der Walt, who dedicated it to the public domain (CC0).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from PIL import Image
+
+from modules.config.files import save_config
+from modules.config.TrainConfig import TrainConfig
+from modules.machine.devices import GPU_TYPE
+from modules.session.out_of_memory import GPU_ADVICE
+from modules.session.RunFolder import RunFolder
+from modules.ui.models.HubScript import HubFacts
+from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml
+
+PHOTO = Path(__file__).parent / "chelsea.jpg"
+CROP_TO = 1024  # pixels along each side, as the example's preset trains
+# (left, top, side) in pixels of the photo, and the caption
+CROPS = (
+    (80, 0, 300, "portrait, looking to the right"),
+    (120, 60, 100, "close-up of the left eye"),
+    (151, 0, 300, "head, seen from the front"),
+    (20, 40, 240, "left half of the face, whiskers"),
+    (230, 70, 140, "close-up of the right eye and nose"),
+    (110, 50, 240, "face filling the image"),
+    (190, 160, 140, "close-up of the nose"),
+    (0, 0, 300, "looking away, blurred background"),
+    (140, 0, 180, "striped forehead"),
+    (60, 20, 200, "one eye and the cheek"),
+    (100, 90, 210, "lower half of the face, whiskers"),
+    (210, 30, 240, "right half of the face"),
+)
+TRIGGER = "a photo of ohwx cat"
+SDXL_BYTES = 13_900_000_000
+SDXL_NAME = "stabilityai/stable-diffusion-xl-base-1.0"
+SDXL = HubFacts(SDXL_NAME, "openrail++", False, "sdxl", "StableDiffusionXLPipeline", SDXL_BYTES, 0)
+ON_THE_HUB = f"On the Hub: {SDXL.describe()}"
+
+FAILED_STEP, FAILED_RANK = 12, 2
+TRACEBACK = """Traceback (most recent call last):
+  File "modules/trainer/TrainingLoop.py", line 212, in step
+    self.runtime.backward(loss)
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.25 GiB. GPU 2 has 1.31 GiB free."""
+
+
+def idle_gpus() -> FakeNvml:
+    """Four GPUs that nobody uses, in two pairs with an NVLink bridge."""
+    gpus = [
+        FakeGpu("NVIDIA RTX A6000", f"GPU-{index}a6e{index}d00-0000-4000-8000-00000000000{index}", 48 * GIB)
+        for index in range(4)
+    ]
+    for index, gpu in enumerate(gpus):
+        gpu.used_bytes, gpu.temperature = GIB // 2, 34 + (2, 0, 3, 1)[index]
+    pairs = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
+    return FakeNvml(gpus, {pair: "nvlink" if pair in ((0, 1), (2, 3)) else "pcie" for pair in pairs})
+
+
+def write_cats(folder: Path) -> None:
+    """Write crops of the photo, each with its caption in a text file."""
+    folder.mkdir(parents=True)
+    with Image.open(PHOTO) as photo:
+        for number, (left, top, side, words) in enumerate(CROPS, 1):
+            crop = photo.crop((left, top, left + side, top + side))
+            crop.resize((CROP_TO, CROP_TO), Image.Resampling.LANCZOS).save(folder / f"cat_{number:02d}.jpg", quality=90)
+            (folder / f"cat_{number:02d}.txt").write_text(f"{TRIGGER}, {words}\n", encoding="utf-8")
+
+
+def write_failed_run(folder: Path, config: TrainConfig, now: float) -> None:
+    """Write a run of four ranks, of which one ran out of memory. now: Unix seconds, shortly after its end."""
+    run = RunFolder(folder)
+    run.create()
+    save_config(config, run.config_path)
+    for rank in range(4):
+        step = {
+            "type": "step", "rank": rank, "time": now - 61, "epoch": 1 + FAILED_STEP // 2, "step": FAILED_STEP,
+            "steps_total": 2000, "loss": 0.1271, "smooth_loss": 0.1304, "lr": 1e-5, "samples": 8, "seconds": 1.4,
+            "device": f"{GPU_TYPE}:{rank}", "memory_bytes": 31 * GIB, "peak_memory_bytes": 46 * GIB,
+        }  # fmt: skip
+        events = [{"type": "status", "rank": rank, "time": now - 90, "text": "Training"}, step]
+        if rank == FAILED_RANK:
+            events.append({"type": "failed", "rank": rank, "time": now - 60, "text": GPU_ADVICE})
+        run.event_path(rank).write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
+    log = f"Loading model\nCaching images: 12 of 12\nTraining\n{TRACEBACK}\n"
+    run.log_path(FAILED_RANK).write_text(log, encoding="utf-8")
+    supervisor = f"Rank {FAILED_RANK} ended with exit code 1.\nThe other 3 ranks were ended after 1.2 s.\n"
+    run.supervisor_log_path.write_text(supervisor, encoding="utf-8")
+    run.write_exit("failed", rank=FAILED_RANK, kind="out_of_memory", text=GPU_ADVICE, exit_code=1, traceback=TRACEBACK)
