@@ -19,7 +19,7 @@ import tkinter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -126,8 +126,8 @@ def open_window(appearance: str, nvml: FakeNvml, cores: int, memory: int, **pref
     from modules.ui.TrainUI import TrainUI
 
     sys.modules["pynvml"] = nvml
-    told = {"first_free_port": lambda port: port, "ask_about": lambda *asked: (example.ON_THE_HUB, "")}
-    read = {"num_cores": lambda: cores, "memory_bytes": lambda: memory, "ram_bytes": lambda: memory}
+    told: dict[str, Any] = {"first_free_port": lambda port: port, "ask_about": lambda *asked: (example.ON_THE_HUB, "")}
+    read: dict[str, Any] = {"num_cores": lambda: cores, "memory_bytes": lambda: memory, "ram_bytes": lambda: memory}
     with (
         patch.multiple(Machine, **read),
         patch.multiple(BackgroundChecks, **told),
