@@ -102,7 +102,7 @@ class ConceptConfig:
         label="Mask folder",
         also_called="conditioning_data_dir, mask_path, masks",
         help="Masks for masked training or inpainting, named like the images, in the same subfolder: cat.png here is "
-        "the mask of cat.jpg. Empty: masks are next to the images, as cat-masklabel.png.",
+        "the mask of cat.jpg. Empty: masks are next to the images, as cat-mask.png.",
         empty_means="next to the images",
         group="data",
         format="folder",
