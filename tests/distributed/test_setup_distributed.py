@@ -129,7 +129,10 @@ def test_missing_ranks_are_named(meet):
     )
 
 
-def test_without_a_token_the_ranks_of_a_machine_share_a_secret_that_is_in_no_key_of_the_store(server, monkeypatch):
+def test_without_a_token_the_ranks_of_a_machine_share_a_secret_that_is_in_no_key_of_the_store(
+    server, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # without the files of other runs
     monkeypatch.setattr(rendezvous, "node_secret", node_secret := Kept(rendezvous.node_secret))
     clients = [dist.TCPStore("127.0.0.1", server.port, is_master=False) for _ in range(2)]
     found: list[Meeting | None] = [None, None]
@@ -146,7 +149,7 @@ def test_without_a_token_the_ranks_of_a_machine_share_a_secret_that_is_in_no_key
     assert len(set(node_secret.values)) == 1
     stored = b"".join(server.get(key) for key in server.list_keys())
     assert not any(secret in stored for secret in (*node_secret.values, first.key))
-    assert not list(Path(tempfile.gettempdir()).glob("chorus-ranks-*"))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("tokens", [("a" * 32, "b" * 32), ("a" * 32, "")])
