@@ -30,6 +30,7 @@ from PIL import Image, ImageColor, ImageGrab  # noqa: E402
 from modules.launch.demo import save_before_and_after  # noqa: E402
 from modules.session.RunFolder import RunFolder  # noqa: E402
 from modules.ui.toolkit import load_toolkit  # noqa: E402
+from scripts.name_option import name_among  # noqa: E402
 from scripts.pictures import demo_run, example  # noqa: E402
 from tests.support.fake_nvml import FakeNvml, real  # noqa: E402
 from tests.support.virtual_screen import virtual_screen  # noqa: E402
@@ -79,7 +80,13 @@ def main(argv: list[str] | None = None) -> int:
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Make the pictures of the documentation.")
-    parser.add_argument("--only", nargs="+", metavar="NAME", choices=PICTURES, help="these, not all: %(choices)s")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="NAME",
+        type=name_among(PICTURES, "picture", "docs/images"),
+        help=f"these, not all: {', '.join(PICTURES)}",
+    )
     return parser.parse_args(argv)
 
 

@@ -61,7 +61,8 @@ def test_every_family_is_declared_in_one_file_and_every_proof_has_files_to_depen
     proofs = Proofs()
     assert all(proofs.hashes(name) for name in proofs.names)
     assert {"tests/trainer/test_planted_mistakes.py", "tests/scripts/test_demo.py"} < set(proofs.files)
-    trainings, models = ("test_matrix.py", "test_presets.py"), ("test_lazy_loading.py", "test_quantization.py")
+    trainings = ("test_matrix.py", "test_presets.py")
+    models = ("test_deferred_casts.py", "test_lazy_loading.py", "test_quantization.py")
     assert {path.name for path in proofs.family_files} == {"test_conformance.py", *trainings, *models}
 
 

@@ -142,6 +142,7 @@ def _end_as_python(arguments: list[str], environment: dict[str, str]) -> None:
             signal.signal(number, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python has it, and subprocess undoes for the program to start
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         # those of the other process may have been replaced, and closed
         stream = open(number, mode, 1, encoding="utf-8", closefd=False)  # noqa: SIM115 - to the end of the process
