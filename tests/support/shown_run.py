@@ -23,6 +23,7 @@ from modules.session.atomic import write_json
 from modules.session.manifest import write_manifest
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
+from scripts.pictures.example import write_failed_run
 from tests.support.backup_files import state_of
 from tests.support.fake_nvml import GIB, FakeNvml, eight_gpus
 
@@ -31,10 +32,6 @@ NUM_RANKS = 8
 STEPS, ALL_STEPS, SAMPLE_STEPS = 320, 500, 100
 STEP_SECONDS = 0.31
 SLOW_RANK, SLOW_SECONDS = 5, 0.35
-TRACEBACK = """Traceback (most recent call last):
-  File "modules/trainer/TrainingLoop.py", line 212, in step
-    self.runtime.backward(loss)
-torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.25 GiB. GPU 2 has 1.31 GiB free."""
 
 
 def busy_gpus() -> FakeNvml:
@@ -54,7 +51,7 @@ def make_workspace(folder: Path) -> None:
     shutil.copytree(ROOT / "resources" / "demo", folder / "resources" / "demo")
     save_config(shown_settings(), folder / SETTINGS_FILE)
     make_running(folder)
-    make_failed(folder)
+    write_failed_run(folder / "workspace" / "larger-batch", shown_settings(), time.time() - 4000)
 
 
 def shown_settings() -> TrainConfig:
@@ -108,27 +105,6 @@ def make_running(folder: Path) -> RunFolder:
         lines.sort(key=lambda event: event["time"])
         text = "".join(json.dumps({"rank": rank, **event}) + "\n" for event in lines)
         run.event_path(rank).write_text(text, encoding="utf-8")
-    return run
-
-
-def make_failed(folder: Path) -> RunFolder:
-    """A run whose rank 2 ran out of memory."""
-    run = RunFolder(folder / "workspace" / "larger-batch")
-    run.create()
-    save_config(shown_settings(), run.config_path)
-    text = "CUDA out of memory: lower batch_size or switch model.gradient_checkpointing on."
-    now = time.time() - 4000
-    events = [
-        {"time": now - 60, "type": "status", "rank": 2, "text": "Training"},
-        {"time": now, "type": "failed", "rank": 2, "text": text},
-    ]
-    run.event_path(2).write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
-    run.event_path(0).write_text(json.dumps(_step(0, 12, now - 1, 0.41, 0.44)) + "\n", encoding="utf-8")
-    run.log_path(2).write_text(f"Loading the model\nCaching latents\nTraining\n{TRACEBACK}\n", encoding="utf-8")
-    supervisor = "Rank 2 ended with exit code 1.\nThe other 7 ranks were ended after 1.2 s.\n"
-    run.supervisor_log_path.write_text(supervisor, encoding="utf-8")
-    details = {"rank": 2, "kind": "error", "text": text, "exit_code": 1, "traceback": TRACEBACK}
-    run.write_exit("failed", **details)
     return run
 
 
