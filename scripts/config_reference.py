@@ -4,6 +4,7 @@ python scripts/config_reference.py --write
 python scripts/config_reference.py --check
 """
 
+import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -45,18 +46,7 @@ TYPE_WORDS = {
     "list[str]": "list of texts",
     "list": "list",
 }
-MANY = 8  # families, which are no longer listed
-# What families are called together.
-GROUPS = {
-    "a video model": families_taking_clips(),
-    "a flow model": families_with(objective="flow"),
-    "not a flow model": families_with(objective="ddpm"),
-    "a model with several text encoders": tuple(
-        name for name, family in load_families().items() if len(family.text_encoders) > 1
-    ),
-    "a model that takes reference images": families_taking("references", without="layers"),
-    "a model whose samples can start from images": families_taking_images(),
-}
+MANY = 8  # of more families than these, the names are not listed
 INTRODUCTION = """\
 # Settings
 
@@ -108,12 +98,27 @@ def _other_names(info: SettingInfo) -> str:
     return f" *Also called {names}.*" if names else ""
 
 
+@functools.cache
+def _groups() -> dict[str, tuple[str, ...]]:
+    """What families are called together."""
+    return {
+        "a video model": families_taking_clips(),
+        "a flow model": families_with(objective="flow"),
+        "not a flow model": families_with(objective="ddpm"),
+        "a model with several text encoders": tuple(
+            name for name, family in load_families().items() if len(family.text_encoders) > 1
+        ),
+        "a model that takes reference images": families_taking("references", without="layers"),
+        "a model whose samples can start from images": families_taking_images(),
+    }
+
+
 def _group_of(names: set[Any]) -> str:
     """What many families are called together; "" for a few, and for what are no families."""
     families = load_families()
     if len(names) <= MANY or not names <= families.keys():
         return ""
-    for group, members in GROUPS.items():
+    for group, members in _groups().items():
         if names == set(members):
             return group
     others = [name for name in families if name not in names]
