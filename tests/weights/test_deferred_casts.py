@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import subprocess
 import sys
@@ -66,6 +67,7 @@ def open_base(folder: Path, quantization: str = "none", **settings) -> BaseModel
 
 def peak_bytes(run: Callable[[], object], *mapped: Path) -> int:
     """The most memory that tensors take during `run`, beside the files that are mapped into memory."""
+    gc.collect()  # the model of an earlier measurement, freed during this one, would count as less than nothing
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         run()
     sizes = {path.stat().st_size for path in mapped}  # reported as allocations of this size, and never as freed
