@@ -2,10 +2,10 @@
 
 docs/benchmarks.md describes the method and the results.
 
+    python scripts/benchmark.py all --json figures.json
     python scripts/benchmark.py step --method lora
     python scripts/benchmark.py step --options ema lion
     python scripts/benchmark.py ranks --ranks 2
-    python scripts/benchmark.py all --json figures.json
     python scripts/benchmark.py engine
     python scripts/benchmark.py scaling
     python scripts/benchmark.py ui --parts paint tabs
@@ -16,7 +16,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,117 +29,85 @@ if __name__ == "__main__":  # before the imports that take long
     prepare_terminal()
 
 from modules.config.errors import UserError
-from modules.machine.devices import list_gpus, num_cores
-from scripts.benchmarks.compare import (
-    Comparison,
-    compare_engine,
-    compare_memory,
-    compare_option,
-    compare_start,
-    compare_steps,
-)
 from scripts.benchmarks.material import make_material
-from scripts.benchmarks.options import OPTIONS
-from scripts.benchmarks.planning import describe, measure_planning
-from scripts.benchmarks.scaling import RANK_COUNTS, Scaling, measure_scaling
-from scripts.benchmarks.ui import PARTS, Figure, measure_ui
+from scripts.benchmarks.registry import BENCHMARKS, METHODS, Option
+from scripts.benchmarks.results import Comparison, Found, table
 from scripts.name_option import name_among
 from scripts.number_options import positive
 
-METHODS = ("lora", "full")
+ALL = "all"
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
-    folder = args.folder.resolve()
     results: dict[str, Any] = {"machine": machine(args.device), "comparisons": []}
+    found: list[Found] = []
+    code = 0
     try:
-        if args.what == "ui":
-            results["window"] = [show(figure) for figure in measure_ui(folder, args.parts or list(PARTS))]
-        elif args.what == "engine":
-            folder.mkdir(parents=True, exist_ok=True)
-            for num_ranks in dict.fromkeys((1, args.ranks)):
-                for comparison in compare_engine(folder, args.device, args.blocks, args.steps_per_block, num_ranks):
-                    results["comparisons"].append(show(comparison))
-            return save(results, args.json)
-        elif args.what == "scaling":
-            folder.mkdir(parents=True, exist_ok=True)
-            num_devices = num_cores() if args.device == "cpu" else len(list_gpus())
-            counts = [count for count in RANK_COUNTS if args.device == "cpu" or count <= num_devices]
-            scalings = measure_scaling(folder, args.device, args.blocks, args.steps_per_block, num_devices, counts)
-            results["scaling"] = [show(scaling) for scaling in scalings]
-            return save(results, args.json)
-        else:
-            make_material(folder)
-        for comparison in comparisons(args, folder):
-            results["comparisons"].append(show(comparison))
-        if args.what in ("plan", "all"):
-            results["plan"] = measure_planning(folder)
-            print(describe(results["plan"]))
+        for name, one in measure(args):
+            print(one, flush=True)
+            found.append(one)
+            section = "comparisons" if isinstance(one, Comparison) else name
+            results.setdefault(section, []).append({"benchmark": name, **one.as_values()})
     except UserError as error:
         print(error, file=sys.stderr)
-        return 2
-    return save(results, args.json)
+        code = 2
+    if len(found) > 1:
+        print(f"\n{table(found)}")
+    if args.json and found:  # also what was measured before an error
+        args.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    return code
 
 
-def save(results: dict[str, Any], path: Path | None) -> int:
-    if path:
-        path.write_text(json.dumps(results, indent=1), encoding="utf-8")
-    return 0
+def measure(args: argparse.Namespace) -> Iterator[tuple[str, Found]]:
+    """(name of the benchmark, result) of what was asked for, each made when it is its turn."""
+    names = [name for name, one in BENCHMARKS.items() if one.in_all] if args.what == ALL else [args.what]
+    args.folder.mkdir(parents=True, exist_ok=True)
+    if any(BENCHMARKS[name].needs_material for name in names):
+        make_material(args.folder)
+    for name in names:
+        for one in BENCHMARKS[name].measure(args):
+            yield name, one
 
 
-def show(found: Comparison | Figure | Scaling) -> dict[str, Any]:
-    """Prints what was found, and gives it as it goes into the file."""
-    print(found, flush=True)
-    return found.as_values()
-
-
-def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measure Chorus against a training loop written by hand.")
-    parser.add_argument("what", choices=("step", "memory", "start", "plan", "all", "ranks", "ui", "engine", "scaling"))
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    whats = "\n".join(f"  {name:10} {one.what}" for name, one in BENCHMARKS.items())
+    in_all = ", ".join(name for name, one in BENCHMARKS.items() if one.in_all)
+    parser = argparse.ArgumentParser(
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Measure Chorus against a training loop written by hand.",
+        epilog=f"what is measured:\n{whats}\n  {ALL:10} {in_all}",
+    )
+    parser.add_argument("what", type=name_among((*BENCHMARKS, ALL), "benchmark", "--help"))
     parser.add_argument("--method", choices=METHODS, help="what is trained; both if left out")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument(
-        "--options",
-        nargs="+",
-        type=name_among(OPTIONS, "option", "scripts/benchmarks/options.py"),
-        metavar="NAME",
-        default=[],
-        help="of step: instead, Chorus with each against without",
-    )
-    parser.add_argument(
-        "--blocks", type=positive, default=20, help="pairs of turns of the step comparison; rounds of scaling"
-    )
+    parser.add_argument("--blocks", type=positive, default=20, help="pairs of turns of a comparison; rounds of scaling")
     parser.add_argument("--steps-per-block", type=positive, default=5, help="steps of a turn, and of a memory run")
-    parser.add_argument("--pairs", type=positive, default=8, help="pairs of runs of the start and memory comparisons")
+    parser.add_argument("--pairs", type=positive, default=8, help="pairs of runs where each is a process of its own")
     parser.add_argument("--ranks", type=positive, default=2, help="of the ranks and engine comparisons")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, help="of ui: what of the window; all if left out")
     parser.add_argument("--folder", type=Path, default=Path("workspace/benchmark"), help="for model and caches")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every measurement to FILE")
+    owners = _owners()
+    for option, names in owners.items():
+        parser.add_argument(option.name, **{**option.values, "help": f"of {', '.join(names)}: {option.values['help']}"})
     args = parser.parse_args(argv)
-    if args.options and args.what != "step":
-        parser.error(f"--options with {args.what}: they are of step")
-    if args.parts and args.what != "ui":
-        parser.error(f"--parts with {args.what}: they are of ui")
+    args.folder = args.folder.resolve()
+    for option, names in owners.items():
+        is_given = getattr(args, option.destination) != parser.get_default(option.destination)
+        if is_given and args.what not in names:
+            parser.error(f"{option.name} with {args.what}: it belongs to {' and '.join(names)}")
     if args.json and not args.json.parent.is_dir():
         parser.error(f"--json {args.json}: there is no folder {args.json.parent}")  # now, not after an hour
     return args
 
 
-def comparisons(args: argparse.Namespace, folder: Path) -> Iterator[Comparison]:
-    """The comparisons asked for, each made when it is its turn."""
-    for method in [args.method] if args.method else METHODS:
-        for option in args.options:
-            yield from compare_option(folder, method, args.device, args.blocks, args.steps_per_block, option)
-        if args.what in ("step", "all") and not args.options:
-            yield from compare_steps(folder, method, args.device, args.blocks, args.steps_per_block)
-        if args.what == "ranks":
-            yield from compare_steps(folder, method, args.device, args.blocks, args.steps_per_block, args.ranks)
-        if args.what in ("memory", "all"):
-            for cold in (False, True):
-                yield compare_memory(folder, method, args.device, args.pairs, args.steps_per_block, cold)
-        if args.what in ("start", "all"):
-            yield compare_start(folder, method, args.device, args.pairs)
+def _owners() -> dict[Option, list[str]]:
+    """The options that not all benchmarks take, and those that do."""
+    owners: dict[Option, list[str]] = {}
+    for name, one in BENCHMARKS.items():
+        for option in one.options:
+            owners.setdefault(option, []).append(name)
+    return owners
 
 
 def machine(device: str) -> dict[str, Any]:

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from modules.config.errors import UserError
 from scripts.benchmarks.material import model_folder
+from scripts.benchmarks.results import Comparison, Figure, Found, Target
 from scripts.benchmarks.worker import peak_bytes
 
 if TYPE_CHECKING:
@@ -26,35 +27,33 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 NUM_PLANNED = 1_000_000
 NUM_DRY = 1_000
-FEW, MANY = 100, 100_000
+BATCH_COUNTS = (100, 10_000, 1_000_000)  # of images
 GLOBAL_BATCH = 4
 NUM_ENTRIES = 64  # different cache entries among which the samples are shared out
-NUM_STEPS = 400
+STEPS_OF_A_BLOCK = 40
+PLANNING_SECONDS, PLANNING_GIB = 5.0, 1.0
+FLAT = Target(1.05)  # however many images there are
 
 
-def measure_planning(folder: Path) -> dict[str, Any]:
-    """All figures of this file. Each is taken in a process of its own, so that memory is not mixed up."""
-    return {
-        "planning": _in_process("plan_many", str(NUM_PLANNED)),
-        "dry_run": dry_run(folder, NUM_DRY),
-        "batch": _in_process("batch_seconds", str(FEW), str(MANY)),
-    }
+def measure_planning(folder: Path, blocks: int) -> Iterator[Found]:
+    """All results of this file. Each is taken in a process of its own, so that memory is not mixed up.
 
-
-def describe(values: dict[str, Any]) -> str:
-    planning, dry, batch = values["planning"], values["dry_run"], values["batch"]
-    memory = "not measured" if planning["peak_bytes"] is None else f"{planning['peak_bytes'] / 2**30:.2f} GiB"
-    return "\n".join(
-        (
-            f"planning {planning['pictures']:,} pictures: {planning['seconds']:.2f} s (target 5), "
-            f"peak memory {memory} (target 1)",
-            f"dry run of {dry['pictures']:,} pictures: {dry['seconds']:.2f} s, "
-            f"torch {'imported' if dry['imports_torch'] else 'not imported'}",
-            f"batches of a step: {batch['few_ms']:.2f} ms with {batch['few']:,} pictures, "
-            f"{batch['many_ms']:.2f} ms with {batch['many']:,}; planning adds {batch['few_plan_ms']:.3f} and "
-            f"{batch['many_plan_ms']:.3f} ms a step",
-        )
-    )
+    blocks: pairs of the comparison.
+    """
+    planning = _in_process("plan_many", str(NUM_PLANNED))
+    what = f"planning {planning['pictures']:,} images"
+    yield Figure(what, planning["seconds"], "s", PLANNING_SECONDS)
+    if planning["peak_bytes"] is not None:
+        yield Figure(f"{what}, peak memory", planning["peak_bytes"] / 2**30, "GiB", PLANNING_GIB)
+    dry = dry_run(folder, NUM_DRY)
+    has_torch = f"torch {'imported' if dry['imports_torch'] else 'not imported'}"
+    yield Figure(f"dry run of {dry['pictures']:,} images", dry["seconds"], "s", details=has_torch)
+    batches = _in_process("batch_seconds", str(blocks), *map(str, BATCH_COUNTS))
+    fewest, *others = batches["counts"]
+    for count in others:
+        pairs = list(zip(batches["ms"][str(count)], batches["ms"][str(fewest)], strict=True))
+        sides = (f"{count:,} images", f"{fewest:,} images")
+        yield Comparison(f"batches of a step, {count:,} images", "ms", FLAT, pairs, sides)
 
 
 def plan_many(pictures: str) -> dict[str, Any]:
@@ -72,25 +71,24 @@ def plan_many(pictures: str) -> dict[str, Any]:
     return {"pictures": count, "steps": plan.num_steps, "seconds": seconds, "peak_bytes": peak_bytes()}
 
 
-def batch_seconds(few: str, many: str) -> dict[str, Any]:
-    """Milliseconds to make what one step trains on, with few and with many pictures, taking turns."""
+def batch_seconds(blocks: str, *counts: str) -> dict[str, Any]:
+    """Milliseconds to make what one step trains on, with few and with many images, taking turns.
+
+    Each block gives, for each number of images, the median of its steps.
+    """
+    ms: dict[str, list[float]] = {count: [] for count in counts}
     with tempfile.TemporaryDirectory() as cache_dir:
-        few_step, few_plan = _batch_maker(int(few), cache_dir)
-        many_step, many_plan = _batch_maker(int(many), cache_dir)
-        seconds: dict[Callable[[int], object], list[float]] = {few_step: [], many_step: []}
-        for number in range(NUM_STEPS):
-            for make in list(seconds)[:: 1 if number % 2 else -1]:
-                started = time.perf_counter()
-                make(number)
-                seconds[make].append(time.perf_counter() - started)
-    return {
-        "few": int(few),
-        "many": int(many),
-        "few_ms": 1000 * median(seconds[few_step]),
-        "many_ms": 1000 * median(seconds[many_step]),
-        "few_plan_ms": 1000 * few_plan,
-        "many_plan_ms": 1000 * many_plan,
-    }
+        makers = {count: _batch_maker(int(count), cache_dir) for count in counts}
+        for number in range(int(blocks)):
+            seconds: dict[str, list[float]] = {count: [] for count in counts}
+            for step in range(STEPS_OF_A_BLOCK):
+                for count in counts[:: 1 if step % 2 else -1]:
+                    started = time.perf_counter()
+                    makers[count](number * STEPS_OF_A_BLOCK + step)
+                    seconds[count].append(time.perf_counter() - started)
+            for count in counts:
+                ms[count].append(1000 * median(seconds[count]))
+    return {"counts": [int(count) for count in counts], "ms": ms}
 
 
 def dry_run(folder: Path, count: int) -> dict[str, Any]:
@@ -117,8 +115,8 @@ def dry_run(folder: Path, count: int) -> dict[str, Any]:
     return {"pictures": count, "seconds": seconds, "imports_torch": lines[-1] == "True"}
 
 
-def _batch_maker(count: int, cache_dir: str) -> tuple[Callable[[int], object], float]:
-    """(a function that makes the batches of a step, seconds of planning an epoch for each of its steps)."""
+def _batch_maker(count: int, cache_dir: str) -> Callable[[int], object]:
+    """A function that makes the batches of a step."""
     import numpy as np
     import torch
 
@@ -139,15 +137,13 @@ def _batch_maker(count: int, cache_dir: str) -> tuple[Callable[[int], object], f
     text = CachedRecords(records.cache, dict(zip(captions, records.keys.values(), strict=True)), records.remake)
     drawn = CaptionSource(dataset, [(caption,) for caption in captions], 1, 1)
     source = SampleSource(dataset, buckets, latents, drawn, text, 0.0, 1, torch.float32)
-    started = time.perf_counter()
     plan = plan_epoch(buckets.index, dataset.repeats, seed=1, epoch=0, global_batch=GLOBAL_BATCH)
-    planning_seconds = time.perf_counter() - started
 
     def make(number: int) -> object:
         samples = plan.step(number % plan.num_steps)
         return [source.batch(part, epoch=0) for part in shard(samples, buckets.index, 0, 1, accumulation=1)]
 
-    return make, planning_seconds / plan.num_steps
+    return make
 
 
 def _records(cache_dir: str, kind: str, record: dict[str, Tensor], count: int) -> CachedRecords[int]:

@@ -14,9 +14,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from scripts.benchmarks.compare import ENGINE, start_worker
+from scripts.benchmarks.compare import ENGINE
 from scripts.benchmarks.medians import Median, median_with_interval
 from scripts.benchmarks.worker import Answer, WorkerArguments
+from scripts.benchmarks.workers import start_worker
 
 STRONG_BATCH = 128  # of all ranks
 WEAK_BATCH = 64  # of each rank
@@ -62,6 +63,12 @@ class Scaling:
 
     def as_values(self) -> dict[str, Any]:
         return asdict(self)
+
+    def row(self) -> tuple[str, ...]:
+        ranks = f"{self.run.num_ranks} {'ranks' if self.run.num_ranks > 1 else 'rank'}"
+        speed_up = self.speed_up
+        what = f"{self.what} scaling, {ranks}, speed-up"
+        return (what, f"{speed_up.value:.3f}", f"{speed_up.low:.3f} to {speed_up.high:.3f}", "", "")
 
 
 def measure_scaling(

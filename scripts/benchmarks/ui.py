@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 from modules.config.errors import UserError
 from modules.session.atomic import new_folder
 from modules.session.RunFolder import RunFolder
+from scripts.benchmarks.results import Figure
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,27 +37,6 @@ PAINT_SECONDS = 0.6
 BLOCKED_MS = 50
 PULSE_MS = 60
 SECOND_TRIP_MIB = 4.0  # what a trip through all pictures may leave in memory, once one has filled the cache
-
-
-@dataclass(frozen=True)
-class Figure:
-    """target: what `value` may be at most, None where there is no such; details: what else was seen."""
-
-    what: str
-    value: float
-    unit: str
-    target: float | None
-    details: str
-
-    def __str__(self) -> str:
-        if self.target is None:
-            target = ""
-        else:
-            target = f", {'target' if self.value <= self.target else 'over the target'} {self.target:g}"
-        return f"{self.what}: {self.value:.3g} {self.unit}{target}; {self.details}"
-
-    def as_values(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def measure_ui(folder: Path, parts: list[str]) -> Iterator[Figure]:

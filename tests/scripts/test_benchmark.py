@@ -12,10 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from modules.config.errors import UserError
 from scripts import benchmark
-from scripts.benchmarks import compare, scaling
+from scripts.benchmarks import compare, planning, registry, scaling, workers
 from scripts.benchmarks.medians import median_with_interval
 from scripts.benchmarks.options import OPTIONS
+from scripts.benchmarks.results import MET, MISSED, OPEN, Comparison, Figure, Target
 from scripts.benchmarks.worker import Answer, WorkerArguments
 from tests.support.fork_server import ForkedScript
 from tests.support.waiting import PATIENCE_SECONDS
@@ -58,14 +60,75 @@ def test_the_step_comparison_reports_every_pair_and_an_interval_around_the_media
         "step, lora, cpu",
         "step, lora, cpu, processor time",
     ]
-    assert len(printed) == 2
-    for comparison, line in zip(results["comparisons"], printed, strict=True):
-        assert line.startswith(comparison["what"])
+    lines, rows = printed[:2], printed[-2:]
+    for comparison, line, row in zip(results["comparisons"], lines, rows, strict=True):
+        assert line.startswith(f"{comparison['what']}: ratio ")
+        assert row.startswith(f"{comparison['what']}  ")
+        assert row.endswith((MET, MISSED, OPEN))
         ratios = sorted(ours / theirs for ours, theirs in comparison["pairs"])
         assert len(ratios) == BLOCKS
         assert comparison["ratio"]["low"] == ratios[0] <= comparison["ratio"]["value"] <= ratios[-1]
     assert {"device", "cores", "torch"} <= results["machine"].keys()
     assert not list(material.glob("run-*")), "the run folders are gone"
+
+
+@pytest.mark.parametrize(
+    ("target", "ratios", "verdict"),
+    [
+        (Target(1.0), (0.9, 0.99, 1.2), MET),
+        (Target(1.0, most_high=1.02), (0.9, 0.99, 1.2), OPEN),
+        (Target(1.0, most_high=1.02), (0.9, 0.99, 1.02), MET),
+        (Target(1.0), (0.9, 1.01, 1.2), OPEN),
+        (Target(1.0), (1.01, 1.02, 1.2), MISSED),
+        (Target(1.5, at_least=True), (1.4, 1.5, 1.6), MET),
+        (Target(1.5, at_least=True), (1.4, 1.45, 1.6), OPEN),
+        (Target(1.5, at_least=True), (1.3, 1.4, 1.49), MISSED),
+    ],
+)
+def test_a_target_is_met_or_missed_only_where_the_noise_lets_one_tell(target, ratios, verdict):
+    comparison = Comparison("step", "s", target, [(ratio, 1.0) for ratio in ratios])
+    assert comparison.row() == ("step", f"{ratios[1]:.3f}", f"{ratios[0]:.3f} to {ratios[2]:.3f}", str(target), verdict)
+    assert comparison.as_values()["verdict"] == verdict
+
+
+def test_all_ends_with_one_table_of_what_its_benchmarks_found(tmp_path, monkeypatch, capsys):
+    """Also where one of them fails: hours of measurements are not lost to it."""
+
+    def fails(args):
+        raise UserError("two cores are too few.")
+        yield
+
+    ratio, figure = Comparison("step", "s", Target(1.0), [(1.0, 2.0)]), Figure("dry run", 0.5, "s", 0.4)
+    of_all = {"one": lambda args: [ratio], "other": lambda args: [figure], "failing": fails}
+    found = {
+        name: registry.Benchmark("", measure, in_all=True, needs_material=False) for name, measure in of_all.items()
+    }
+    monkeypatch.setattr(
+        benchmark, "BENCHMARKS", {**found, "apart": registry.Benchmark("", fails, needs_material=False)}
+    )
+    figures = tmp_path / "figures.json"
+    assert benchmark.main(["all", "--folder", str(tmp_path), "--json", str(figures)]) == 2
+    said = capsys.readouterr()
+    assert said.out.splitlines()[-3:] == [
+        "what     ratio or value  interval        target",
+        "step     0.500           0.500 to 0.500  <= 1.00  met",
+        "dry run  0.5 s                           <= 0.4   missed",
+    ]
+    assert said.err == "two cores are too few.\n"
+    results = json.loads(figures.read_text())
+    assert [one["benchmark"] for one in (*results["comparisons"], *results["other"])] == ["one", "other"]
+
+
+def test_an_option_of_another_benchmark_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        benchmark.main(["memory", "--options", "lion"])
+    assert "--options with memory: it belongs to step" in capsys.readouterr().err
+
+
+def test_the_batches_of_a_step_are_those_of_few_and_of_many_images_in_turns():
+    found = planning.batch_seconds("2", "100", "400")
+    assert found["counts"] == [100, 400]
+    assert [len(ms) for ms in found["ms"].values()] == [2, 2]
 
 
 def test_an_option_is_compared_to_the_same_run_without_it(material, tmp_path, monkeypatch, capsys):
@@ -79,7 +142,7 @@ def test_an_option_is_compared_to_the_same_run_without_it(material, tmp_path, mo
         programs.append((name, WorkerArguments.parse()))  # what the program itself would read
         yield SimpleNamespace(turn=lambda: Answer(1.0, 2.0, 0.0, None, "cpu", num_ranks))
 
-    monkeypatch.setattr(compare, "start_worker", program)
+    monkeypatch.setattr(workers, "start_worker", program)
     figures = tmp_path / "figures.json"
     options = ["--method", "lora", "--blocks", str(BLOCKS), "--steps-per-block", "1", "--folder", str(material)]
     assert benchmark.main(["step", "--options", "lion", *options, "--json", str(figures)]) == 0
@@ -106,7 +169,7 @@ def test_usual_and_tiny_steps_are_compared_with_what_is_installed(tmp_path, monk
         steps[name, read.task] = read.steps
         yield SimpleNamespace(turn=lambda: Answer(1.0, 2.0, 0.0, None, "cpu", num_ranks))
 
-    monkeypatch.setattr(compare, "start_worker", program)
+    monkeypatch.setattr(workers, "start_worker", program)
     monkeypatch.setattr(compare, "find_spec", lambda package: None if package == "lightning_fabric" else package)
     assert benchmark.main(["engine", "--ranks", "1", "--blocks", "1", "--folder", str(tmp_path)]) == 0
     sides = (compare.ENGINE, "engine_hand", "engine_accelerate")
@@ -114,7 +177,7 @@ def test_usual_and_tiny_steps_are_compared_with_what_is_installed(tmp_path, monk
     said = capsys.readouterr().out
     assert said.count("engine, Lightning Fabric: left out, as lightning_fabric is not installed") == 1
     assert "engine, tiny steps, cpu, 1 rank, processor time: ratio 1.000" in said
-    assert "20.000 ms" in said
+    assert "lines) 20 ms, " in said
 
 
 def test_every_option_is_a_setting_that_a_run_takes(material):
@@ -180,7 +243,7 @@ def test_scaling_compares_each_run_with_one_rank_in_the_same_round(tmp_path, mon
         yield SimpleNamespace(turn=turn)
 
     monkeypatch.setattr(scaling, "start_worker", program)
-    monkeypatch.setattr(benchmark, "num_cores", lambda: 2)
+    monkeypatch.setattr(registry, "num_cores", lambda: 2)
     figures = tmp_path / "figures.json"
     assert benchmark.main(["scaling", "--blocks", "7", "--folder", str(tmp_path), "--json", str(figures)]) == 0
     found = {(one["what"], one["run"]["num_ranks"]): one for one in json.loads(figures.read_text())["scaling"]}
