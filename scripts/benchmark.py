@@ -6,6 +6,7 @@ docs/benchmarks.md describes the method and the results.
     python scripts/benchmark.py step --method lora
     python scripts/benchmark.py step --options ema lion
     python scripts/benchmark.py ranks --ranks 2
+    python scripts/benchmark.py operators
     python scripts/benchmark.py engine
     python scripts/benchmark.py scaling
     python scripts/benchmark.py ui --parts paint tabs

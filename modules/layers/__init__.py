@@ -1,1 +1,1 @@
-"""Where tensors lie while a model trains: quantized layers, block swapping, offloaded activations, pinned memory."""
+"""How layers compute and where tensors lie while a model trains: LoRA, quantized layers, block swapping, offloading."""

@@ -14,6 +14,7 @@ from torch import nn
 
 from modules.config.adapters import facts_of_adapter
 from modules.config.errors import UserError
+from modules.layers.LoraLinear import fuse_lora
 from modules.methods.adapter_dropout import add_dropout
 from modules.methods.DenoisingLoss import DenoisingLoss
 from modules.methods.kohya_metadata import expert_metadata, kohya_metadata
@@ -94,6 +95,7 @@ class Lora(Method):
             _upcast_trained(module)
             _match_gradient_strides(module, config.model.channels_last)
             add_dropout(module, config.lora)
+            fuse_lora(module)
             prepare_for_training(module, config.model.gradient_checkpointing)
 
     def reads_weights(self, config: TrainConfig) -> bool:

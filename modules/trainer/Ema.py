@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.distributed.shards import Saved, assign, swap_values
+from modules.layers.LowCopies import forget_casts
 from modules.trainer.stochastic_rounding import split_into_chunks
 
 
@@ -63,13 +64,12 @@ class Ema:
 def swap_weights(values: Mapping[Tensor, Tensor]) -> Iterator[None]:
     """Inside, each parameter holds its value from `values`; its own value is restored afterwards, bit for bit."""
     own = swap_values(values)
-    # autocast caches casted weights by parameter object, which has not changed
-    torch.clear_autocast_cache()
+    forget_casts()  # they are kept by parameter object, which has not changed
     try:
         yield
     finally:
         swap_values(own)
-        torch.clear_autocast_cache()
+        forget_casts()
 
 
 def _in_parts(

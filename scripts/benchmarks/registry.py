@@ -9,6 +9,7 @@ from typing import Any
 
 from modules.machine.devices import list_gpus, num_cores
 from scripts.benchmarks.compare import compare_engine, compare_memory, compare_option, compare_start, compare_steps
+from scripts.benchmarks.operators import compare_operators
 from scripts.benchmarks.options import OPTIONS
 from scripts.benchmarks.planning import measure_planning
 from scripts.benchmarks.results import Comparison, Found
@@ -88,6 +89,10 @@ def scaling(args: argparse.Namespace) -> Iterator[Found]:
     yield from measure_scaling(args.folder, args.device, args.blocks, args.steps_per_block, num_devices, counts)
 
 
+def operators(args: argparse.Namespace) -> Iterator[Found]:
+    yield from compare_operators()
+
+
 def ui(args: argparse.Namespace) -> Iterator[Found]:
     yield from measure_ui(args.folder, args.parts or list(PARTS))
 
@@ -112,5 +117,6 @@ BENCHMARKS: dict[str, Benchmark] = {
     "plan": Benchmark("what many images cost", plan, in_all=True),
     "engine": Benchmark("TrainingEngine beside other loops", engine, needs_material=False),
     "scaling": Benchmark("TrainingEngine on 1, 2 and 4 ranks", scaling, needs_material=False),
+    "operators": Benchmark("operators of a step of LoRA, counted without a GPU", operators, needs_material=False),
     "ui": Benchmark("the speed of the window", ui, needs_material=False, options=(_PARTS,)),
 }

@@ -34,6 +34,7 @@ _ALL = (
     # if these fail, the rest would only repeat it
     Part("facts", RIGHT, ("machine:facts", "machine:pinned_memory"), 90, is_alone=True),
     Part("kernels", RIGHT, ("kernels:rounding", "kernels:checksums", "kernels:quantized", "kernels:skipping"), 120),
+    Part("lora", RIGHT, ("lora_layers:lora",), 60, is_alone=True),
     Part("attention", RIGHT, ("attention:gradients", "attention:unmatched_gradients"), 240, gib=8),
     Part("runs", RIGHT, ("runs:runs", "runs:same_results", "runs:curve_of_the_cpu", "runs:out_of_memory"), 300, gib=4),
     Part("families", RIGHT, ("families:families",), 300, gib=8, processes=6),

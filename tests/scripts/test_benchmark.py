@@ -14,7 +14,7 @@ import pytest
 
 from modules.config.errors import UserError
 from scripts import benchmark
-from scripts.benchmarks import compare, planning, registry, scaling, workers
+from scripts.benchmarks import compare, operators, planning, registry, scaling, workers
 from scripts.benchmarks.medians import median_with_interval
 from scripts.benchmarks.options import OPTIONS
 from scripts.benchmarks.results import MET, MISSED, OPEN, Comparison, Figure, Target
@@ -253,3 +253,16 @@ def test_scaling_compares_each_run_with_one_rank_in_the_same_round(tmp_path, mon
     assert [key for key, one in found.items() if one["has_too_few_devices"]] == [("strong", 4), ("weak", 4)]
     assert found["strong", 2]["run"]["batch_size"] * 2 == found["strong", 1]["run"]["batch_size"]
     assert "4 ranks with batches of 64 (more ranks than devices)" in capsys.readouterr().out
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("model", operators.MODELS)
+def test_a_step_of_a_lora_asks_for_fewer_operators_than_the_loop_by_hand(model, monkeypatch, capsys, tmp_path):
+    most = operators.MODELS[model]
+    monkeypatch.setattr(operators, "MODELS", {model: most})
+    figures = tmp_path / "figures.json"
+    assert benchmark.main(["operators", "--json", str(figures)]) == 0
+    (found,) = json.loads(figures.read_text())["operators"]
+    assert found["chorus"]["products"] == found["hand"]["products"]  # they train the same layers
+    assert found["ratio"] == sum(found["chorus"].values()) / sum(found["hand"].values()) <= most
+    assert capsys.readouterr().out.startswith(f"{model}: {found['ratio']:.2f}; ")

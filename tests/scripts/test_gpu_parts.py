@@ -76,7 +76,14 @@ def test_a_rehearsal_needs_no_driver_for_a_pytorch_that_has_cuda(device, is_righ
 
 @pytest.mark.parametrize(
     "check",
-    ["kernels:rounding", "kernels:checksums", "kernels:skipping", "attention:gradients", "ceilings:matrix_peak"],
+    [
+        "kernels:rounding",
+        "kernels:checksums",
+        "kernels:skipping",
+        "lora_layers:lora",
+        "attention:gradients",
+        "ceilings:matrix_peak",
+    ],
 )
 def test_a_check_of_kernels_passes_on_the_cpu(check):
     results = list(measure_cases(check, "cpu"))

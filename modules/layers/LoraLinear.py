@@ -1,0 +1,171 @@
+"""PEFT's LoRA of a linear layer, with its base in one function: fewer and larger operations, and less to keep.
+
+PEFT casts inputs and weights in each pass, multiplies by the scale and adds. Here, the weights of a block are cast at
+once, and the products themselves scale and add.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, cast
+
+import torch
+from peft.tuners.lora import layer as peft_layers
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from modules.layers.LowCopies import LowCopies
+from modules.layers.QuantizedLinear import QuantizedLinear, dequantize
+
+
+class LoraLinear(peft_layers.Linear):
+    """PEFT's layer with another forward pass; its modules, parameters and their names are PEFT's.
+
+    It leaves to PEFT what it can't compute: several adapters or none, DoRA and other variants, dropout, biases of
+    adapters, hooks on the parts, a base that trains, and dtypes that only PEFT's casts make equal. Also what torch
+    compiles, which fuses by itself.
+    """
+
+    copies: LowCopies
+    block: str  # the name of that which it is in
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        adapter = None if args or kwargs or torch.compiler.is_compiling() else self._adapter()
+        dtype = adapter and self._precision(x, *adapter)
+        if not adapter or not dtype:
+            return super().forward(x, *args, **kwargs)
+        down, up, factor = adapter
+        base = cast("nn.Linear", self._modules["base_layer"])
+        plan = _Plan(self.copies, *self.copies.of((down, up), self.block, dtype), factor, base, dtype)
+        return _Product.apply(x if x.dtype == dtype else x.to(dtype), down, up, plan)
+
+    def factors(self) -> tuple[Tensor, Tensor] | None:
+        """[rank, in] and [out, rank] of the adapter; None where PEFT has to compute it."""
+        adapter = self._adapter()
+        return adapter and adapter[:2]
+
+    def _adapter(self) -> tuple[Tensor, Tensor, float] | None:
+        """The factors of the one active adapter and its scale; None where PEFT has to compute it.
+
+        The parts are taken from the dictionaries that hold them, since it is asked in each pass of each layer.
+        """
+        active = self._active_adapter
+        if self._disable_adapters or self.merged_adapters or (type(active) is not str and len(active) != 1):
+            return None
+        name = active if type(active) is str else active[0]
+        parts: Any = self._modules
+        base = parts["base_layer"]
+        down, up, dropout = (parts[each]._modules.get(name) for each in _OF_ADAPTER)
+        drops = self.training and isinstance(dropout, nn.Dropout) and dropout.p > 0
+        if down is None or drops or name in self.lora_variant:
+            return None
+        for part in (base, down, up, dropout):
+            if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks:
+                return None
+        weight, bias = base._parameters["weight"], base._parameters["bias"]
+        if weight.requires_grad or (bias is not None and bias.requires_grad) or up._parameters["bias"] is not None:
+            return None
+        return down._parameters["weight"], up._parameters["weight"], self.scaling[name]
+
+    def _precision(self, x: Tensor, down: Tensor, up: Tensor, factor: float) -> torch.dtype | None:
+        """The one that all is computed in; None where PEFT's casts are needed."""
+        device = x.device.type
+        if torch.is_autocast_enabled(device):
+            return None if x.dtype == torch.float64 else torch.get_autocast_dtype(device)
+        base: Any = self._modules["base_layer"]
+        own = x.dtype if isinstance(base, QuantizedLinear) else base.weight.dtype  # a quantized one takes any
+        return x.dtype if x.dtype == own == down.dtype == up.dtype else None
+
+
+_OF_ADAPTER = ("lora_A", "lora_B", "lora_dropout")
+
+
+def fuse_lora(module: nn.Module) -> None:
+    """Lets PEFT's LoRAs of linear layers in `module` compute as above, where they can."""
+    layers: dict[str, Any] = {
+        path: layer
+        for path, layer in module.named_modules()
+        if type(layer) is peft_layers.Linear and not layer.fan_in_fan_out and type(layer.base_layer) in _BASES
+    }
+    copies, sizes = LowCopies(), Counter(block for path in layers for block in _blocks_around(path))
+    for path, layer in layers.items():
+        layer.__class__ = LoraLinear
+        layer.copies = copies
+        layer.block = next((block for block in _blocks_around(path) if sizes[block] > 1), "")
+        copies.add(layer, layer.block)
+
+
+_BASES = (nn.Linear, QuantizedLinear)
+
+
+def _blocks_around(path: str) -> Iterator[str]:
+    """The elements of lists of modules that a layer is in, innermost first."""
+    names = path.split(".")
+    return (".".join(names[:end]) for end in range(len(names) - 1, 0, -1) if names[end - 1].isdigit())
+
+
+class _Plan:
+    """What a product takes beside what gets gradients. low_down, low_up: the factors in the precision of x."""
+
+    __slots__ = ("bias", "copies", "factor", "held", "low_down", "low_up", "restore")
+
+    def __init__(
+        self, copies: LowCopies, low_down: Tensor, low_up: Tensor, factor: float, base: nn.Linear, dtype: torch.dtype
+    ):
+        self.copies = copies
+        self.low_down, self.low_up, self.factor = low_down, low_up, factor
+        weight, bias = cast("Tensor", base._parameters["weight"]), base._parameters["bias"]
+        self.bias = bias if bias is None or bias.dtype == dtype else bias.to(dtype)
+        self.restore: Callable[..., Tensor] | None = None  # makes the weight [out, in] of what is held of it
+        self.held: tuple[Tensor, ...]
+        if isinstance(base, QuantizedLinear):
+            shape = base.out_features, base.in_features
+            self.restore = partial(dequantize, quantization=base.quantization, shape=shape, dtype=dtype)
+            self.held = weight, base.scale
+        else:
+            self.held = (weight if weight.dtype == dtype else weight.to(dtype),)
+
+
+class _Product(torch.autograd.Function):
+    """x W^T + bias + factor * (x A^T) B^T, for a frozen W.
+
+    x: [..., in]. down, up: A [rank, in] and B [out, rank], which get gradients in their own precision. Keeps x A^T
+    beside x and what holds W, so that the backward pass computes nothing again but a quantized weight.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, down: Tensor, up: Tensor, plan: _Plan) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        weight = plan.restore(*plan.held) if plan.restore else plan.held[0]
+        result = torch.mm(rows, weight.t()) if plan.bias is None else torch.addmm(plan.bias, rows, weight.t())
+        inner = torch.mm(rows, plan.low_down.t())
+        result.addmm_(inner, plan.low_up.t(), alpha=plan.factor)
+        ctx.save_for_backward(rows, inner, plan.low_down, plan.low_up, *plan.held)
+        ctx.factor, ctx.restore, ctx.shape, ctx.dtypes = plan.factor, plan.restore, x.shape, (down.dtype, up.dtype)
+        ctx.copies = plan.copies
+        return result.view(*x.shape[:-1], result.shape[-1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        rows, inner, low_down, low_up, *held = ctx.saved_tensors
+        ctx.copies.forget()  # what this block still needs is saved, now that a checkpoint has computed it again
+        needs_x, needs_down, needs_up, _ = ctx.needs_input_grad
+        of_result = gradient.reshape(-1, gradient.shape[-1])
+        of_inner = torch.mm(of_result, low_up) if needs_x or needs_down else None
+        of_x = of_down = of_up = None
+        if needs_up:
+            of_up = _times(of_result.t(), inner, ctx.factor, low_up).to(ctx.dtypes[1])
+        if of_inner is not None and needs_down:
+            of_down = _times(of_inner.t(), rows, ctx.factor, low_down).to(ctx.dtypes[0])
+        if of_inner is not None and needs_x:
+            of_x = torch.mm(of_result, ctx.restore(*held) if ctx.restore else held[0])
+            of_x = of_x.addmm_(of_inner, low_down, alpha=ctx.factor).view(ctx.shape)
+        return of_x, of_down, of_up, None
+
+
+def _times(left: Tensor, right: Tensor, factor: float, alike: Tensor) -> Tensor:
+    """factor * left @ right in one operation. alike: of the result's shape and dtype; its values are not read."""
+    return torch.mm(left, right) if factor == 1 else torch.addmm(alike, left, right, beta=0, alpha=factor)
