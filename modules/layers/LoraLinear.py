@@ -24,15 +24,17 @@ class LoraLinear(peft_layers.Linear):
     """PEFT's layer with another forward pass; its modules, parameters and their names are PEFT's.
 
     It leaves to PEFT what it can't compute: several adapters or none, DoRA and other variants, dropout, biases of
-    adapters, hooks on the parts, a base that trains, and dtypes that only PEFT's casts make equal. Also what torch
-    compiles, which fuses by itself.
+    adapters, hooks on the parts, a base that trains, and dtypes that only PEFT's casts make equal. Also passes without
+    gradients, and what torch compiles, which fuses by itself.
     """
 
     copies: LowCopies
     block: str  # the name of that which it is in
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        adapter = None if args or kwargs or torch.compiler.is_compiling() else self._adapter()
+        # without gradients, samples are to the bit what a pipeline makes of the saved file
+        fused = torch.is_grad_enabled() and not (args or kwargs or torch.compiler.is_compiling())
+        adapter = self._adapter() if fused else None
         dtype = adapter and self._precision(x, *adapter)
         if not adapter or not dtype:
             return super().forward(x, *args, **kwargs)
