@@ -12,6 +12,7 @@ from modules.config.errors import UserError
 from modules.engine.batches import num_samples
 from modules.engine.EngineOptimizer import EngineOptimizer
 from modules.engine.NamedOptimizers import NamedOptimizers
+from modules.layers.LowCopies import forget_casts
 from modules.trainer.LateReport import LOSS, Names, sums_of
 from modules.trainer.Step import Step
 from modules.trainer.TrainingLoop import TrainingLoop, is_not_finite
@@ -62,7 +63,7 @@ class ManualLoop(TrainingLoop):
         self._apply_gradients(optimizer, gradients, divisor, norm, skipped)
         for param in optimizer.params:
             param.grad = None
-        torch.clear_autocast_cache()  # it holds copies of the weights from before the step
+        forget_casts()  # copies of the weights from before the step
         self._skipped = self._skipped | skipped
         self._norms.append(norm)
 

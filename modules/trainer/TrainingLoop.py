@@ -31,6 +31,7 @@ from modules.distributed.Heartbeat import PHASE_LIMITS, Phase
 from modules.distributed.Runtime import Runtime, default_device
 from modules.distributed.seeding import seed_device
 from modules.distributed.shards import Saved, assign
+from modules.layers.LowCopies import forget_casts
 from modules.session.RunningMean import RunningMean
 from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import TrainCallbacks
@@ -140,6 +141,7 @@ class TrainingLoop:
     def train_step(self, step: Step) -> None:
         """Makes one optimizer step without waiting for the device, unless the optimizer or `step_fn` does."""
         self.epoch = step.epoch
+        forget_casts()  # of passes outside of steps; the weights may have been written since
         rates = self.optimizer.set_learning_rates(self.step)
         if self._needs_warm_up:
             self._warm_up(step)

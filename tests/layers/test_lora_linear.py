@@ -331,6 +331,25 @@ def test_a_step_uses_the_weights_of_the_step_before_however_they_were_written():
     assert found[2] < 0.9 * found[0]
 
 
+def test_a_step_uses_weights_written_after_a_pass_without_a_backward_pass():
+    plain, found = Model().base_to(torch.bfloat16), []
+    model = fused(plain)
+
+    def step_fn(model, values):
+        losses = model(values).float().square().sum((1, 2))
+        found.append(float(losses.detach().sum()))
+        return losses.sum(), len(values), {}
+
+    loop = make_loop(model, step_fn, mixed_precision="bf16")
+    calls(model, given(torch.bfloat16), autocast=True)  # as one that ran out of memory
+    for param in loop.trainable.values():
+        param.data.zero_()  # PyTorch does not see it
+    loop.train_step(Step([given(torch.bfloat16)]))
+    _no_adapter(plain)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert found == [float(plain(given(torch.bfloat16)).float().square().sum())]
+
+
 def test_a_checkpointed_step_asks_for_a_third_fewer_operations_than_with_peft():
     model = Model().base_to(torch.bfloat16)
     counts = []
