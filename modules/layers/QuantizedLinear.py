@@ -13,12 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from modules.layers.gguf_formats import dequantize_blocks
+from modules.layers.dequantize import BLOCK, FLOAT8, dequantize
 
-BLOCK = 64  # weights that share a scale in nf4
-GGUF = "GGUF "  # before the name of one of its formats
 _INT8_MAX = 127
-_FLOAT8 = torch.float8_e4m3fn
 _MOST_VALUES = 2**22  # that are quantized at a time
 
 
@@ -30,8 +27,8 @@ class QuantizedLinear(nn.Linear):
     weight: int8[out, in], also for the bits of float8; int8[out * in / 2, 1] for nf4, with two values per byte; the
         bytes in a GGUF file. No cast of the model changes it, and T5 does not cast the input of a layer to the dtype of
         its weight if that is int8.
-    scale: float32[out, 1]; for nf4 float32[blocks]; for GGUF, which has its scales among the bytes, what `table_of`
-        gives for the format.
+    scale: float32[out, 1]; for nf4 float32[blocks]; for GGUF, which has its scales among the bytes, what
+        `gguf_constants` gives.
     compute_dtype: of the original weight. PEFT reads it to create adapters.
     """
 
@@ -137,21 +134,11 @@ def _quantize_nf4(weight: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
 def _quantize_rows(weight: Tensor, quantization: str, packed: Tensor, scale: Tensor) -> None:
     """Writes to `packed` and `scale`."""
     values = weight.to(torch.float32, copy=True)
-    most = _INT8_MAX if quantization == "int8" else torch.finfo(_FLOAT8).max
+    most = _INT8_MAX if quantization == "int8" else torch.finfo(FLOAT8).max
     largest = torch.maximum(values.amax(1, keepdim=True), -values.amin(1, keepdim=True))
     scale.copy_((largest / most).clamp_(min=torch.finfo(torch.float32).tiny))
     values.div_(scale)
     if quantization == "int8":
         packed.copy_(values.round_())
     else:
-        packed.view(_FLOAT8).copy_(values)
-
-
-def dequantize(weight: Tensor, scale: Tensor, quantization: str, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    """The weight [out, in], rounded once to `dtype`."""
-    if quantization == "nf4":
-        return torch.ops.bitsandbytes.dequantize_4bit(weight.view(torch.uint8), scale, BLOCK, "nf4", shape, dtype)
-    if quantization.startswith(GGUF):
-        return dequantize_blocks(weight, quantization.removeprefix(GGUF), scale).reshape(shape).to(dtype)
-    values = weight if quantization == "int8" else weight.view(_FLOAT8)
-    return values.to(dtype).mul_(scale)  # the cast is exact, and the product is computed in float32
+        packed.view(FLOAT8).copy_(values)

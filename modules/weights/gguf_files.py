@@ -195,10 +195,9 @@ def dequantize_gguf(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """The values of a quantized tensor: computed in float32 and rounded once."""
     import torch
 
-    from modules.layers.gguf_formats import dequantize_blocks, table_of
+    from modules.layers.gguf_formats import dequantize_blocks, gguf_constants
 
-    name = format_of(tensor)
-    values = dequantize_blocks(bytes_of(tensor), name, table_of(name)).reshape(shape_of(tensor))
+    values = dequantize_blocks(bytes_of(tensor), format_of(tensor), gguf_constants(), shape_of(tensor))
     # not `to`, which would wait and keep these values: modules/weights/deferred_casts.py
     return torch.empty_like(values, dtype=dtype).copy_(values)
 
@@ -208,8 +207,9 @@ def put_quantized(component: nn.Module, tensors: dict[str, Any], dtype: torch.dt
     `tensors`; dequantizes what else is quantized there."""
     from torch import nn
 
-    from modules.layers.gguf_formats import table_of
-    from modules.layers.QuantizedLinear import GGUF, QuantizedLinear
+    from modules.layers.dequantize import GGUF
+    from modules.layers.gguf_formats import gguf_constants
+    from modules.layers.QuantizedLinear import QuantizedLinear
 
     for name, value in list(tensors.items()):
         if not (called := format_of(value)):
@@ -224,5 +224,5 @@ def put_quantized(component: nn.Module, tensors: dict[str, Any], dtype: torch.dt
             bias = dequantize_gguf(bias, dtype)
         shape, data = (layer.out_features, layer.in_features), bytes_of(tensors.pop(name))
         bias = None if bias is None else bias.to(dtype)
-        quantized = QuantizedLinear(shape, GGUF + called, data, table_of(called), bias, dtype)
+        quantized = QuantizedLinear(shape, GGUF + called, data, gguf_constants(), bias, dtype)
         component.set_submodule(layer_name, quantized)

@@ -96,7 +96,8 @@ def _layer(layer: nn.Linear, parts: Mapping[str, Tensor], dtype: torch.dtype) ->
     """The layer from its tensors: weight, bias, and what bitsandbytes stores beside the weight."""
     import torch
 
-    from modules.layers.QuantizedLinear import BLOCK, QuantizedLinear
+    from modules.layers.dequantize import BLOCK
+    from modules.layers.QuantizedLinear import QuantizedLinear
 
     shape = layer.out_features, layer.in_features
     bias = parts["bias"].to(dtype) if "bias" in parts else None

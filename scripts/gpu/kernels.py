@@ -60,7 +60,8 @@ def quantized_alike(kind: str, device: str) -> dict[str, Any]:
     """A quantized layer is dequantized as on the CPU, bit for bit, and gives its inputs finite gradients."""
     import torch
 
-    from modules.layers.QuantizedLinear import QuantizedLinear, dequantize
+    from modules.layers.dequantize import dequantize
+    from modules.layers.QuantizedLinear import QuantizedLinear
 
     if kind == "nf4" and not find_spec("bitsandbytes"):
         raise NotHere("needs the package bitsandbytes")
@@ -86,15 +87,15 @@ def dequantized_alike(name: str, num_bytes: int, device: str) -> dict[str, Any]:
     """
     import torch
 
-    from modules.layers.gguf_formats import dequantize_blocks, table_of
+    from modules.layers.gguf_formats import dequantize_blocks, gguf_constants
 
-    draws, table = torch.Generator().manual_seed(3), table_of(name)
+    draws, constants = torch.Generator().manual_seed(3), gguf_constants()
     blocks = torch.randint(0, 256, (ROWS, num_bytes), dtype=torch.uint8, generator=draws).view(torch.int8)
-    expected = dequantize_blocks(blocks, name, table)
-    there, table, waits = blocks.to(device), table.to(device), Waits(device)
-    dequantize_blocks(there, name, table)  # loads the kernels
+    expected = dequantize_blocks(blocks, name, constants, (ROWS, -1))
+    there, constants, waits = blocks.to(device), constants.to(device), Waits(device)
+    dequantize_blocks(there, name, constants, (ROWS, -1))  # loads the kernels
     with waits.seen():
-        found = dequantize_blocks(there, name, table)
+        found = dequantize_blocks(there, name, constants, (ROWS, -1))
     same = torch.equal(expected.nan_to_num(), found.cpu().nan_to_num())
     return {"ok": same and not waits.lines, "same": same, "waits": waits.lines}
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from modules.layers.gguf_formats import GGUF_FORMATS, dequantize_blocks, table_of
-from modules.layers.QuantizedLinear import GGUF, QuantizedLinear
+from modules.layers.dequantize import GGUF
+from modules.layers.gguf_formats import GGUF_FORMATS, dequantize_blocks, gguf_constants
+from modules.layers.QuantizedLinear import QuantizedLinear
 
 gguf = pytest.importorskip("gguf", reason="an optional package")
 
@@ -32,7 +33,7 @@ def test_every_block_has_the_values_that_the_makers_of_the_format_read(name):
     blocks = torch.randint(0, 256, (2000, gguf.GGML_QUANT_SIZES[kind][1]), dtype=torch.uint8, generator=generator)
     with np.errstate(all="ignore"):  # some scales are not finite
         expected = torch.from_numpy(gguf.quants.dequantize(blocks.numpy(), kind).copy())
-    values = dequantize_blocks(blocks.view(torch.int8), name, table_of(name))
+    values = dequantize_blocks(blocks.view(torch.int8), name, gguf_constants(), (2000, -1))
     torch.testing.assert_close(values, expected, rtol=0, atol=0, equal_nan=True)
 
 
@@ -42,7 +43,7 @@ def test_no_pass_of_a_layer_copies_constants_to_the_device(name):
     block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     width = 256 // block
     data = torch.zeros(3, width * block_bytes, dtype=torch.int8)
-    layer = QuantizedLinear((3, 256), GGUF + name, data, table_of(name), None, torch.bfloat16)
+    layer = QuantizedLinear((3, 256), GGUF + name, data, gguf_constants(), None, torch.bfloat16)
     with MadeOfPythonValues() as made:
         layer(torch.ones(2, 256, dtype=torch.bfloat16, requires_grad=True)).sum().backward()
     assert made.count == 0
