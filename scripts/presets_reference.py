@@ -28,11 +28,21 @@ from modules.config.presets import (  # noqa: E402
 from modules.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.machine.architectures import load_architectures  # noqa: E402
 from modules.machine.memory_estimate import GIB, estimate_memory  # noqa: E402
+from modules.machine.system_memory import OTHER_BYTES, needed_in_ram  # noqa: E402
 from scripts.generated_file import write_or_check  # noqa: E402
 from scripts.memory import load_results  # noqa: E402
 
 FILE = ROOT / "docs" / "presets.md"
-SIZE_TITLES = ("preset", "micro-batch x accumulation", "checkpointing", "weights", "optimizer", "estimate")
+SIZE_TITLES = (
+    "preset",
+    "micro-batch x accumulation",
+    "checkpointing",
+    "weights",
+    "optimizer",
+    "estimate",
+    "system memory",
+)
+_USUAL_GIGABYTES = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)  # of system memory in a machine
 ARCHITECTURE_TITLES = (
     "family",
     "denoiser, weights",
@@ -113,7 +123,8 @@ only one part: in less memory, activations wait in system memory ("offloaded").
 Where that is not enough, LoRAs and embeddings train on a quantized model, which hardly changes the result
 ([memory](memory.md)): "int8 + nf4" stands for a denoiser in int8 and text encoders in nf4. nf4 needs
 `pip install bitsandbytes`. Only the full fine-tune of Stable Diffusion 1.5 goes down in precision, too, and does
-without the average of the weights below 24 GB. A size that is not in the table is as the next smaller one.
+without the average of the weights below 24 GB. A size that is not in the table is as the next smaller one. The last
+column is what a machine with one such GPU should have of [system memory](memory.md#system-memory).
 """
 BY_GPUS = """\
 ## By number of GPUs
@@ -180,6 +191,7 @@ def _size_rows(preset: Preset) -> Iterator[str]:
             _spoken_precision(config.model),
             config.optimizer.name,
             _spoken_estimate(config),
+            f"{_machine_gigabytes(config)} GB",
         )
         yield f"| {' | '.join(cells)} |"
 
@@ -199,6 +211,13 @@ def _spoken_precision(model: ModelConfig) -> str:
 def _spoken_estimate(config: TrainConfig) -> str:
     estimate = estimate_memory(config)
     return f"{estimate.peak / GIB:.1f} GiB" if estimate else "unknown"
+
+
+def _machine_gigabytes(config: TrainConfig) -> int:
+    """The smallest usual size of a machine's system memory that holds the run and the system."""
+    needed = needed_in_ram(config)
+    assert needed is not None  # of the families of presets, all sizes are known
+    return next(size for size in _USUAL_GIGABYTES if needed + OTHER_BYTES <= size * GIB)
 
 
 def _reasons(presets: list[Preset]) -> Iterator[str]:

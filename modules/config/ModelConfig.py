@@ -307,6 +307,11 @@ class ModelConfig:
         return dict(zip(DENOISER_SETTINGS[: len(denoisers)], (self.denoiser, self.denoiser_2), strict=False))
 
     @property
+    def is_one_file(self) -> bool:
+        """Whether the base model is a single file, as far as its name says."""
+        return self.base.lower().endswith(".safetensors")
+
+    @property
     def least_clip_skip(self) -> int:
         """The layers that all CLIP text encoders leave out; `clip_skips` may have some leave out more."""
         return min(self.clip_skip, *self.clip_skips) if self.clip_skips else self.clip_skip

@@ -26,7 +26,10 @@ from modules.data.masks import MASK, needs_masks, unused_masks_warning
 from modules.data.prepare import prepare_data
 from modules.data.unread_files import FOLDERS, LEFT_OUT, described
 from modules.families.registry import FAMILIES
+from modules.machine.memory_estimate import needed_bytes
 from modules.machine.run_shape import counted_shape
+from modules.machine.strategy import with_strategy
+from modules.machine.system_memory import needed_in_ram
 from modules.session.backups import state_to_resume
 from modules.session.byte_sizes import spoken_bytes
 from modules.session.RunFolder import RunFolder
@@ -54,7 +57,8 @@ LORA_SHARE_PER_RANK = 0.02 / 16
 def summarize(
     config: TrainConfig, shape: RunShape, base: BaseInfo, warnings: Sequence[Problem] = (), resume: bool = False
 ) -> RunSummary:
-    """What a run that trainer/checks.py has not refused would do: images, buckets, steps, batch, rates and disk space.
+    """What a run that trainer/checks.py has not refused would do: images, buckets, steps, batch, rates, memory and disk
+    space.
 
     shape: of the run on this machine. base: what model.base is. warnings: those that are known already.
     resume: the run resumes the one in its folder, whose backup determines the batch and the learning rates' factor.
@@ -78,6 +82,7 @@ def summarize(
         *_image_lines(dataset, buckets, conditions_of(family) if facts_of(config).uses_denoiser else []),
         *_caption_lines(num_texts),
         *_step_lines(config, shape, state),
+        *_memory_lines(config, shape, base),
         *_disk_lines(disk_needs(config, family, base, dataset, buckets, num_texts)),
         *_warning_lines(config, dataset, empty),
     ]
@@ -203,6 +208,21 @@ def image_warnings(config: TrainConfig, dataset: Dataset) -> Iterator[str]:
         without_mask = sum(masks[image] is None for image in dataset.images_of(range(len(dataset))))
         if without_mask:
             yield f"{counted(without_mask, 'image has', 'images have')} no mask (trained unmasked)."
+
+
+def _memory_lines(config: TrainConfig, shape: RunShape, base: BaseInfo) -> Iterator[tuple[str, str]]:
+    """What the run takes on this machine, by estimate."""
+    config, size = with_strategy(config, shape), base.size_bytes or None
+    needed = needed_bytes(config, shape.num_ranks, size)
+    in_ram = needed_in_ram(config, shape.num_ranks, shape.ranks_per_node, size)
+    if needed is None or in_ram is None:
+        return
+    if shape.gpus:
+        where = "each GPU" if shape.ranks_per_node > 1 else "the GPU"
+        text = f"about {spoken_bytes(needed)} on {where}, and {spoken_bytes(in_ram)} of system memory"
+    else:
+        text = f"about {spoken_bytes(needed)} in {'each process' if shape.ranks_per_node > 1 else 'the process'}"
+    yield "Memory", f"{text}, by estimate"
 
 
 def _disk_lines(needs: list[DiskNeed]) -> Iterator[tuple[str, str]]:

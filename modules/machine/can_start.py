@@ -5,8 +5,9 @@ Uses no torch and reads none of the run's files: trainer/checks.py checks those.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from modules.config.counted import counted
 from modules.config.describe import value_at
@@ -23,7 +24,14 @@ from modules.machine.memory_estimate import GIB, least_rank_bytes, needed_bytes
 from modules.machine.memory_remedy import memory_remedy, ram_remedy
 from modules.machine.run_shape import RunShape, crowded_warning, run_shape
 from modules.machine.strategy import with_strategy
-from modules.machine.system_memory import kept_in_ram, most_swapped, room_in_ram
+from modules.machine.system_memory import (
+    OTHER_BYTES,
+    kept_in_ram,
+    most_swapped,
+    needed_in_ram,
+    passing_in_ram,
+    room_in_ram,
+)
 from modules.session.byte_sizes import spoken_bytes
 
 
@@ -208,7 +216,7 @@ def _mix_problems(chosen: Sequence[Gpu], links: Sequence[Sequence[Link | None]])
 
 def _memory_problems(config: TrainConfig, shape: RunShape, facts: StartFacts, machine: Machine) -> Iterator[Problem]:
     """Whether the run fits into the GPUs' memory, and into what other programs leave of it."""
-    room = room_in_ram(machine.ram_bytes, shape.ranks_per_node)
+    room = room_in_ram(config, machine.ram_bytes, shape.num_ranks, shape.ranks_per_node, facts.base_bytes)
     config = _with_most_swapped(config, shape, facts, room)
     needed = needed_bytes(config, shape.num_ranks, facts.base_bytes)
     sizes = {gpu.index: gpu.memory_bytes for gpu in shape.gpus if gpu.memory_bytes is not None}
@@ -249,31 +257,56 @@ def _with_most_swapped(config: TrainConfig, shape: RunShape, facts: StartFacts, 
 def _system_memory_problems(
     config: TrainConfig, shape: RunShape, facts: StartFacts, machine: Machine
 ) -> Iterator[Problem]:
-    """Whether what the ranks keep in system memory fits there, and can be pinned. An open number of swapped blocks is
-    chosen so that they fit."""
+    """Whether what the ranks take of the system memory fits there, and can be pinned. An open number of swapped blocks
+    is chosen so that they fit."""
     if machine.ram_bytes is None or not shape.gpus:
         return
     if config.model.blocks_to_swap is None:
         config = replace(config, model=replace(config.model, blocks_to_swap=0))
-    kept = kept_in_ram(config, shape.num_ranks, facts.base_bytes)
-    room = room_in_ram(machine.ram_bytes, shape.ranks_per_node)
+    num_ranks, ranks, has = shape.num_ranks, shape.ranks_per_node, machine.ram_bytes / GIB
+    kept = kept_in_ram(config, num_ranks, facts.base_bytes)
     total = sum(kept.values())
-    if room is None or not total:
-        return
-    path, ranks = max(kept, key=kept.__getitem__), shape.ranks_per_node
-    who = f"Each of the {ranks} ranks on this machine" if ranks > 1 else "The run"
-    text = f"{who} keeps about {total / GIB:.1f} GiB in system memory ({', '.join(kept)})"
-    has = machine.ram_bytes / GIB
-    if total > room:
-        remedy = ram_remedy(config, shape.num_ranks, room, facts.base_bytes)
-        otherwise = "use fewer ranks" if ranks > 1 else "choose a smaller model"
-        advice = f"{remedy.text[:1].lower()}{remedy.text[1:]}" if remedy else otherwise
-        message = f"{text}, and this machine has {has:.1f}: {advice}."
-        yield Problem(path, message, blocking=False, remedy=remedy)
+    if (needed_in_ram(config, num_ranks, ranks, facts.base_bytes) or 0.0) > machine.ram_bytes - OTHER_BYTES:
+        yield _full_memory_problem(config, shape, facts, machine.ram_bytes)
     elif machine.pinnable_bytes is not None and ranks * total > machine.pinnable_bytes:
         system = "Windows" if machine.system == "win32" else "WSL"
         message = (
-            f"{text}, and {system} lets programs pin only about {machine.pinnable_bytes / GIB:.1f} of its {has:.1f} "
-            "GiB: steps wait for copies of the rest; keep less there, or train on Linux."
+            f"{_keeps(kept, ranks)}, and {system} lets programs pin only about {machine.pinnable_bytes / GIB:.1f} of "
+            f"its {has:.1f} GiB: steps wait for copies of the rest; keep less there, or train on Linux."
         )
-        yield Problem(path, message, blocking=False)
+        yield Problem(max(kept, key=kept.__getitem__), message, blocking=False)
+
+
+def _full_memory_problem(config: TrainConfig, shape: RunShape, facts: StartFacts, ram_bytes: int) -> Problem:
+    """That the ranks need more system memory than there is, at the setting that takes the most."""
+    num_ranks, ranks = shape.num_ranks, shape.ranks_per_node
+    kept = kept_in_ram(config, num_ranks, facts.base_bytes)
+    passing = passing_in_ram(config, num_ranks, facts.base_bytes)
+    path, most = max({**passing, **kept}.items(), key=itemgetter(1))
+    room = room_in_ram(config, ram_bytes, num_ranks, ranks, facts.base_bytes)
+    remedy = ram_remedy(config, num_ranks, room or 0.0, facts.base_bytes) if kept else None
+    if path in kept:
+        text = _keeps(kept, ranks)
+        advice = "use fewer ranks" if ranks > 1 else "choose a smaller model"
+    elif path == "model.base":
+        text = f"{_who(ranks)} takes about {most / GIB:.1f} GiB of system memory to load the model"
+        advice = "use fewer ranks" if ranks > 1 else "choose a smaller precision or model"
+        if config.model.is_one_file:
+            advice = "convert it to a diffusers folder, of which no part stays there"
+    else:
+        action = "backs up" if path == "backup.every" else "saves"
+        text = f"The first rank {action} what trains from a copy of about {most / GIB:.1f} GiB in system memory"
+        advice = "choose an optimizer with a smaller state, or a smaller precision"
+    if remedy:
+        advice = f"{remedy.text[:1].lower()}{remedy.text[1:]}"
+    return Problem(
+        path, f"{text}, and this machine has {ram_bytes / GIB:.1f}: {advice}.", blocking=False, remedy=remedy
+    )
+
+
+def _keeps(kept: Mapping[str, float], ranks: int) -> str:
+    return f"{_who(ranks)} keeps about {sum(kept.values()) / GIB:.1f} GiB in system memory ({', '.join(kept)})"
+
+
+def _who(ranks: int) -> str:
+    return f"Each of the {ranks} ranks on this machine" if ranks > 1 else "The run"

@@ -1,4 +1,5 @@
-"""Estimate the system memory that ranks on GPUs need for what they keep there in place of GPU memory."""
+"""Estimate the system memory that ranks on GPUs need: for libraries, while loading, and for what they keep there in
+place of GPU memory."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.families import load_families
 from modules.machine.architectures import load_architectures
+from modules.machine.memory.PassingMemory import PassingMemory
 from modules.machine.memory.RunMemory import RunMemory
 
 if TYPE_CHECKING:
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
 
 LIBRARY_BYTES = 0.4 * 2**30
 """System memory of a process: 0.33 GiB after importing torch and diffusers, 0.47 GiB in the demo."""
-_OTHER_BYTES = 2 * 2**30  # for the operating system and what else runs
+_CUDA_BYTES = 1.0 * 2**30  # of a process on a GPU, for CUDA's context, cuBLAS and cuDNN; taken to be so, not measured
+OTHER_BYTES = 2 * 2**30
+"""System memory for the operating system and what else runs."""
 
 
 def kept_in_ram(config: TrainConfig, num_ranks: int = 1, base_bytes: int | None = None) -> dict[str, float]:
@@ -23,12 +27,10 @@ def kept_in_ram(config: TrainConfig, num_ranks: int = 1, base_bytes: int | None 
     num_ranks: over all machines. base_bytes: size of the base's files, to which the weights are scaled down if they are
     smaller than the family's model; None: unknown.
     """
-    model = load_architectures().get(config.family)
-    if model is None:
+    run = _run(config, num_ranks)
+    if run is None:
         return {}
-    typical = load_families()[config.family].typical_bytes
-    share = min(1.0, 2 * base_bytes / typical) if base_bytes else 1.0  # as in `needed_bytes`
-    run = RunMemory(config, model, num_ranks)
+    share = _share(config, base_bytes)
     found = {"model.activation_offloading": run.offloaded}
     if run.method.uses_denoiser:
         found["model.blocks_to_swap"] = share * run.swapped
@@ -43,9 +45,65 @@ def kept_bytes(config: TrainConfig, num_ranks: int = 1, base_bytes: int | None =
     return sum(kept_in_ram(config, num_ranks, base_bytes).values())
 
 
-def room_in_ram(ram_bytes: int | None, ranks_here: int) -> float | None:
-    """The bytes that each rank may keep in system memory; None if it is unknown. ram_bytes: of the machine."""
-    return None if ram_bytes is None else max(0.0, (ram_bytes - _OTHER_BYTES) / ranks_here - LIBRARY_BYTES)
+def passing_in_ram(
+    config: TrainConfig, num_ranks: int = 1, base_bytes: int | None = None, is_first: bool = True
+) -> dict[str, float]:
+    """Setting -> bytes of system memory that a rank on a GPU takes for a time: to load the base model, for the copy
+    that a backup is written from, and to save the model. At most one of them is taken at once.
+
+    is_first: whether it is the first rank, which saves. Files that are mapped into memory don't count. For the other
+    arguments see `kept_in_ram`.
+    """
+    run = _run(config, num_ranks)
+    if run is None:
+        return {}
+    passing = PassingMemory(run)
+    found = {
+        "model.base": passing.loading,
+        "backup.every": passing.backed_up if is_first else passing.backed_up_elsewhere,
+        "output.name": passing.saving if is_first else 0.0,
+    }
+    share = _share(config, base_bytes)
+    return {path: share * size for path, size in found.items() if size}
+
+
+def needed_in_ram(
+    config: TrainConfig, num_ranks: int = 1, ranks_here: int = 1, base_bytes: int | None = None
+) -> float | None:
+    """The system memory that the ranks on a machine with GPUs, one of them the first, need together at their peak; None
+    for a family of unknown size.
+
+    An open number of swapped blocks, which is chosen when the run starts, counts as none. For the other arguments see
+    `kept_in_ram`.
+    """
+    if config.family not in load_architectures():
+        return None
+    if config.model.blocks_to_swap is None:
+        config = replace(config, model=replace(config.model, blocks_to_swap=0))
+    kept = LIBRARY_BYTES + _CUDA_BYTES + kept_bytes(config, num_ranks, base_bytes)
+    return ranks_here * kept + _passing_bytes(config, num_ranks, ranks_here, base_bytes)
+
+
+def room_in_ram(
+    config: TrainConfig,
+    ram_bytes: int | None,
+    num_ranks: int = 1,
+    ranks_here: int = 1,
+    base_bytes: int | None = None,
+) -> float | None:
+    """The bytes that each rank may keep in system memory; None if it is unknown. ram_bytes: of the machine. For the
+    other arguments see `needed_in_ram`."""
+    if ram_bytes is None:
+        return None
+    for_all = ram_bytes - OTHER_BYTES - _passing_bytes(config, num_ranks, ranks_here, base_bytes)
+    return max(0.0, for_all / ranks_here - LIBRARY_BYTES - _CUDA_BYTES)
+
+
+def _passing_bytes(config: TrainConfig, num_ranks: int, ranks_here: int, base_bytes: int | None) -> float:
+    first, other = (
+        max(passing_in_ram(config, num_ranks, base_bytes, is_first).values(), default=0.0) for is_first in (True, False)
+    )
+    return first + (ranks_here - 1) * other
 
 
 def most_swapped(config: TrainConfig, num_ranks: int, room: float | None, base_bytes: int | None = None) -> int:
@@ -61,3 +119,14 @@ def most_swapped(config: TrainConfig, num_ranks: int, room: float | None, base_b
         if room is None or kept_bytes(swapping, num_ranks, base_bytes) <= room:
             return count
     return 0
+
+
+def _run(config: TrainConfig, num_ranks: int) -> RunMemory | None:
+    model = load_architectures().get(config.family)
+    return None if model is None else RunMemory(config, model, num_ranks)
+
+
+def _share(config: TrainConfig, base_bytes: int | None) -> float:
+    """Of the published model's size that a base model has, as in `needed_bytes`."""
+    typical = load_families()[config.family].typical_bytes
+    return min(1.0, 2 * base_bytes / typical) if base_bytes else 1.0

@@ -117,7 +117,7 @@ def num_swapped_blocks(
     if config.model.blocks_to_swap is not None or free is None:
         return config.model.blocks_to_swap or 0
     ram = ram_bytes()
-    count = blocks_to_swap(config, free, num_ranks, room_in_ram(ram, ranks_here))
+    count = blocks_to_swap(config, free, num_ranks, room_in_ram(config, ram, num_ranks, ranks_here))
     fits = "needs swapped blocks to fit" if count else "fits without swapped blocks"
     report(f"By estimate, the run {fits} in the {free / GIB:.1f} GiB that are free on the GPU")
     if ram is not None and count < blocks_to_swap(config, free, num_ranks):

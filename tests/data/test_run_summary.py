@@ -1,6 +1,7 @@
 """The dry run says what a run would do, and refuses what the run would refuse."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,14 @@ def test_pictures_steps_and_batch_are_those_of_the_plan(values):
     assert capped == "4 of 9, limited by max_steps (3 epochs of 10 samples, 3 steps each)"
     assert text_of(values, "Batch") == "2 per device x 1 device x 2 accumulation = 4"
     assert "64x64: 3" in text_of(values, "Buckets")
+
+
+def test_the_memory_of_a_rank_and_of_the_machine_is_told(values):
+    assert re.fullmatch(r"about \S+ MB in the process, by estimate", text_of(values, "Memory"))
+    assert text_of(values, "Memory", num_ranks=2).endswith(" in each process, by estimate")
+    on_gpus = summary_text(config_from_values(values), 2, gpus=2)
+    text = next(line for line in on_gpus.splitlines() if line.startswith("Memory:"))
+    assert re.search(r"about \S+ MB on each GPU, and 3.01 GB of system memory, by estimate$", text)
 
 
 def test_the_method_is_called_as_in_the_window(values):

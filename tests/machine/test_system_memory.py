@@ -16,7 +16,14 @@ from modules.machine.Machine import Machine
 from modules.machine.machine_memory import pinnable_bytes
 from modules.machine.memory_estimate import GIB, blocks_to_swap, needed_bytes
 from modules.machine.memory_remedy import memory_remedy
-from modules.machine.system_memory import kept_bytes, kept_in_ram, most_swapped, room_in_ram
+from modules.machine.system_memory import (
+    kept_bytes,
+    kept_in_ram,
+    most_swapped,
+    needed_in_ram,
+    passing_in_ram,
+    room_in_ram,
+)
 from tests.support.remedies import with_remedy
 
 FLUX1 = load_architectures()["flux1"]
@@ -54,6 +61,74 @@ def test_what_is_kept_is_the_weights_the_state_and_the_inputs_of_blocks():
     assert kept_bytes(divided, num_ranks=4) == kept_bytes(full, num_ranks=4) / 4
 
 
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+def test_loading_takes_a_layer_and_of_a_single_file_what_stays_there(quantization):
+    model = {"text_encoder_quantization": quantization, "weight_dtype": "bfloat16"}
+    folder, file = (
+        passing_in_ram(config_of("sd3-lora", model={**model, "base": base}))["model.base"]
+        for base in ("folder", "folder/sd3.safetensors")
+    )
+    whole = 2 * sum(load_architectures()["sd3"].text_encoders)
+    assert 0 < folder < 0.3 * whole
+    assert file - folder == pytest.approx(whole if quantization == "none" else whole / 2, rel=0.1)
+
+
+def test_ranks_that_share_a_model_each_load_all_of_one_that_gets_dora():
+    values = {"enable_multi_gpu": True, "world_size": 4, "distributed_strategy": "fsdp"}
+    plain, dora = (passing_in_ram(config_of(**values, lora={"dora": dora}), 4)["model.base"] for dora in (False, True))
+    assert plain < 2 * GIB < 2 * FLUX1.denoiser == dora
+
+
+def test_a_backup_is_written_from_a_copy_of_the_weights_their_state_and_their_average():
+    config = config_of("sd15-full", model={"weight_dtype": "float32"}, ema={"enabled": True})
+    weights = 4 * load_architectures()["sd15"].denoiser
+    at_intervals = passing_in_ram(config)["backup.every"]
+    assert at_intervals == pytest.approx(4 * weights, rel=0.01)
+    in_ram = replace(config, optimizer=replace(config.optimizer, state_in_ram=True))
+    assert passing_in_ram(in_ram)["backup.every"] == at_intervals
+    at_the_end = replace(config, backup=replace(config.backup, unit="never"))
+    assert passing_in_ram(at_the_end)["backup.every"] == pytest.approx(2 * weights, rel=0.01)
+    assert "backup.every" not in passing_in_ram(replace(config, backup=replace(at_the_end.backup, at_end=False)))
+    # which is the first rank's, but for what the ranks have divided among them
+    others = [
+        passing_in_ram(replace(config, enable_multi_gpu=True, **values), 4, is_first=False).get("backup.every", 0)
+        for values in ({}, {"ddp_shard_optimizer": True}, {"distributed_strategy": "fsdp"})
+    ]
+    assert others == [0, pytest.approx(2 * weights / 4, rel=0.01), pytest.approx(at_intervals / 4, rel=0.01)]
+
+
+@pytest.mark.parametrize(
+    ("preset", "values", "ram", "num_gpus", "path", "expected"),
+    [
+        (
+            "sd15-full",
+            {"model": {"weight_dtype": "float32"}},
+            12,
+            1,
+            "backup.every",
+            "The first rank backs up what trains from a copy of about 12.8 GiB in system memory, and this machine has "
+            "12.0: choose an optimizer with a smaller state, or a smaller precision.",
+        ),
+        (
+            "sd3-lora",
+            {"model": {"base": "sd3.safetensors"}},
+            64,
+            8,
+            "model.base",
+            "Each of the 8 ranks on this machine takes about 11.6 GiB of system memory to load the model, and this "
+            "machine has 64.0: convert it to a diffusers folder, of which no part stays there.",
+        ),
+    ],
+)
+def test_what_is_taken_for_a_time_and_does_not_fit_is_a_problem(preset, values, ram, num_gpus, path, expected):
+    config = config_of(preset, enable_multi_gpu=num_gpus > 1, **values)
+    (problem,) = found_by(config, machine_of(ram, num_gpus))
+    assert (problem.path, problem.message, problem.blocking) == (path, expected, False)
+    needed = needed_in_ram(config, num_gpus, num_gpus) / GIB
+    assert ram < needed + 2
+    assert found_by(config, machine_of(needed + 2.01, num_gpus)) == []
+
+
 def test_a_small_base_keeps_little_in_system_memory():
     config = config_of(model=SWAPPED)
     assert kept_bytes(config, base_bytes=10**6) < 10**7
@@ -87,7 +162,7 @@ def test_swapped_weights_of_all_ranks_that_the_machine_does_not_hold_are_a_probl
         assert not problem.blocking
         assert found_by(with_remedy(config, problem.remedy), machine) == []
         (count,) = problem.remedy.values.values()
-        assert 0 < count == most_swapped(config, num_gpus, room_in_ram(machine.ram_bytes, num_gpus))
+        assert 0 < count == most_swapped(config, num_gpus, room_in_ram(config, machine.ram_bytes, num_gpus, num_gpus))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +184,7 @@ def test_what_fits_and_can_not_all_be_pinned_is_a_warning(system, is_wsl, ram, e
 
 def test_an_open_number_of_swapped_blocks_is_limited_by_system_memory():
     config = config_of(model={**SWAPPED, "blocks_to_swap": None})
-    free, room = 6 * GIB, room_in_ram(16 * GIB, 1)
+    free, room = 6 * GIB, room_in_ram(config, 16 * GIB)
     limited = blocks_to_swap(config, free, 1, room)
     assert 0 < limited < blocks_to_swap(config, free, 1)
     swapping = replace(config, model=replace(config.model, blocks_to_swap=limited))
@@ -126,7 +201,7 @@ def test_a_remedy_for_the_gpu_keeps_no_more_in_system_memory_than_there_is_room_
     by_swapping = memory_remedy(config, 1, 12 * GIB)
     assert "model.blocks_to_swap" in by_swapping.values
     for ram in (4, 9, 14):
-        room = room_in_ram(ram * GIB, 1)
+        room = room_in_ram(config, ram * GIB)
         remedy = memory_remedy(config, 1, 12 * GIB, None, room)
         mended = with_remedy(config, remedy)
         assert kept_bytes(mended) <= room

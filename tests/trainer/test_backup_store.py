@@ -7,11 +7,15 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from modules.machine.architectures import load_architectures
+from modules.machine.memory.PassingMemory import PassingMemory
+from modules.machine.memory.RunMemory import RunMemory
 from modules.session.backups import damage
 from modules.session.manifest import check_manifest, write_manifest
 from modules.trainer.BackupStore import BackupStore
@@ -327,6 +331,19 @@ def test_a_skipped_damaged_backup_is_overwritten_at_its_step(store, tmp_path):
     assert store.newest().tensors["model"]["weight"].unique().item() == 2.0
     write(store, 15)
     assert [path.name for path in store.paths()] == ["step-000000015", "step-000000010"]
+
+
+def test_the_estimate_of_system_memory_counts_what_a_backup_copies(make_config, start):
+    settings = ("method=full", "ema.enabled=true", "backup.every=1", "backup.unit=steps", "optimizer.name=adamw")
+    config = make_config(*settings)
+    trainer = start(config)
+    trainer.train()
+    tensors, _ = trainer._backup_content()
+    trainer.end()
+    copied = sum(tensor.nbytes for file in tensors.values() for tensor in file.values())
+    count = sum(parameter.numel() for parameter in trainer.loop.trainable.values())
+    model = replace(load_architectures()["sd15"], denoiser=count)
+    assert PassingMemory(RunMemory(config, model)).backed_up == pytest.approx(copied, rel=0.01)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

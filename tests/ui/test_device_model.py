@@ -7,7 +7,7 @@ from modules.config.presets import load_preset, merge_values
 from modules.machine.devices import Gpu
 from modules.machine.Machine import Machine
 from modules.machine.memory_estimate import GIB
-from modules.machine.system_memory import kept_bytes
+from modules.machine.system_memory import needed_in_ram
 from modules.ui.models.DeviceModel import DeviceModel
 
 
@@ -15,13 +15,11 @@ def test_the_estimate_names_the_system_memory_that_all_ranks_take():
     model = {"denoiser_quantization": "none", "gradient_checkpointing": True, "blocks_to_swap": 20}
     values = merge_values(load_preset("flux1-lora"), {"model": model})
     devices, config = DeviceModel(), config_from_values(values)
-    kept = kept_bytes(config) / GIB
-    assert f" by estimate, and {kept:.1f} GiB of system memory" in devices.memory_text(config)
+    needed = needed_in_ram(config) / GIB
+    assert f" by estimate, and {needed:.1f} GiB of system memory" in devices.memory_text(config)
     devices.machine = Machine(tuple(Gpu(number, "GPU", f"GPU-{number}", 24 * GIB, number) for number in range(2)))
     config = config_from_values(merge_values(values, {"enable_multi_gpu": True}))
-    assert f" by estimate, and {2 * kept:.1f} GiB of system memory; GPU 0 has" in devices.memory_text(config)
-    for plain in (
-        config_from_values({}),
-        config_from_values(merge_values(values, {"model": {"blocks_to_swap": None}})),
-    ):
-        assert "system memory" not in devices.memory_text(plain)
+    needed = needed_in_ram(config, 2, 2) / GIB
+    assert f" by estimate, and {needed:.1f} GiB of system memory; GPU 0 has" in devices.memory_text(config)
+    devices.machine = Machine((), 2)
+    assert "system memory" not in devices.memory_text(config)

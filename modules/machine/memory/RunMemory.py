@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from modules.config.methods import MethodFacts
     from modules.config.TrainConfig import TrainConfig
 
+VOCABULARY = 152_064 * 3584
+"""The weights of the largest vocabulary of the text encoders, that of Qwen2.5-VL-7B."""
 BYTES_OF = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 ROUNDED_WEIGHTS = 2**26  # that stochastic rounding holds in float32 at a time, in about four copies
 _STATE_WEIGHTS = 2**24  # whose optimizer state is on the GPU together, see trainer/HostState.py
-_VOCABULARY = 152_064 * 3584  # of Qwen2.5-VL-7B, the largest vocabulary of the text encoders
 _INPUTS_ON_GPU = 3  # blocks whose inputs are there in spite of offloading, see layers/ActivationOffload.py
 _TEXT_LAYERS = 24  # of T5: without gradients, the activations of only one layer exist at a time
 _VAE_WIDTH = 5 * 128  # values per pixel at the encoder's widest point
@@ -85,6 +86,11 @@ class RunMemory:
     @property
     def sharing_ranks(self) -> int:
         return sharing_ranks(self.config, self.num_ranks)
+
+    @property
+    def sharing_state(self) -> int:
+        """The number of ranks that share the optimizer's state, where they don't share the weights."""
+        return self.num_ranks if self.sharing_ranks == 1 and self.config.ddp_shard_optimizer else 1
 
     @property
     def _loaded(self) -> float:
@@ -246,7 +252,7 @@ class RunMemory:
     @property
     def _largest_matrix(self) -> float:
         """The number of weights in the largest matrix that trains; of text encoders the vocabulary is the largest."""
-        texts = [min(_VOCABULARY, self.model.text_encoders[index] / 2) for index in self.trained_text_encoders]
+        texts = [min(VOCABULARY, self.model.text_encoders[index] / 2) for index in self.trained_text_encoders]
         return max([self.model.matrix, *texts])
 
     @cached_property
@@ -262,9 +268,7 @@ class RunMemory:
     @property
     def optimizer(self) -> float:
         """The optimizer's state; of one in system memory, what is on the GPU at once."""
-        whole = self.held_trained * self.state_bytes
-        if self.sharing_ranks == 1 and self.config.ddp_shard_optimizer:
-            whole /= self.num_ranks
+        whole = self.held_trained * self.state_bytes / self.sharing_state
         if not self.config.optimizer.state_in_ram:
             return whole
         largest = self._largest_matrix if self.method.trains_weights else 0

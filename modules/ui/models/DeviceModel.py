@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from modules.config.counted import counted
@@ -18,7 +17,7 @@ from modules.machine.memory.RunMemory import sharing_ranks
 from modules.machine.memory_estimate import GIB, needed_bytes
 from modules.machine.run_shape import RunShape, chosen_gpus, run_shape
 from modules.machine.strategy import with_strategy
-from modules.machine.system_memory import kept_bytes
+from modules.machine.system_memory import needed_in_ram
 from modules.ui.models.Listeners import Listeners
 from modules.ui.models.measured_speed import speed_key
 from modules.ui.models.run_text import describe_seconds
@@ -143,8 +142,8 @@ class DeviceModel:
             return "unknown for this model family"
         size = needed / GIB
         text = f"{f'about {size:.1f} GiB' if size >= 0.1 else 'less than 0.1 GiB'} by estimate"
-        if (kept := self._kept_bytes(config)) >= 0.1 * GIB and (self.gpus or self.machine is None):
-            text += f", and {kept / GIB:.1f} GiB of system memory"
+        if (ram := self._needed_in_ram(config)) and (self.gpus or self.machine is None):
+            text += f", and {ram / GIB:.1f} GiB of system memory"
         sizes = {gpu.index: gpu.memory_bytes for gpu in chosen_gpus(config, self.gpus) if gpu.memory_bytes is not None}
         free = [
             (num_bytes - used, index)
@@ -161,14 +160,12 @@ class DeviceModel:
             return text
         return f"{text} in each process; this machine has {self.machine.memory_bytes / GIB:.1f} GiB for all"
 
-    def _kept_bytes(self, config: TrainConfig) -> float:
-        """What all ranks on this machine keep in system memory to spare that of their GPUs. An open number of swapped
-        blocks is chosen when the run starts, and is not counted."""
-        if config.model.blocks_to_swap is None:
-            config = replace(config, model=replace(config.model, blocks_to_swap=0))
+    def _needed_in_ram(self, config: TrainConfig) -> float | None:
+        """The system memory that all ranks on this machine need."""
         shape = self.shape(config)
-        num_ranks, here = (shape.num_ranks, shape.ranks_per_node) if shape else (1, 1)
-        return here * kept_bytes(config, num_ranks, self.base_bytes)
+        if shape is None:
+            return needed_in_ram(config, base_bytes=self.base_bytes)
+        return needed_in_ram(with_strategy(config, shape), shape.num_ranks, shape.ranks_per_node, self.base_bytes)
 
     def time_text(self, config: TrainConfig, resumed: Mapping[str, Any] | None = None) -> str:
         """How long the steps of the run take at the last measured speed of these settings; "" if there is none.

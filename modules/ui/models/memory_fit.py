@@ -39,7 +39,10 @@ def memory_fit(config: TrainConfig, devices: DeviceModel, memory: int) -> Memory
         return MemoryFit(f"Fits {memory} GB", fits=True)
     shape = devices.shape(config)
     run, num_ranks = (with_strategy(config, shape), shape.num_ranks) if shape else (config, 1)
-    room = room_in_ram(devices.machine.ram_bytes, shape.ranks_per_node) if devices.machine and shape else None
+    room = None
+    if devices.machine and shape:
+        ram = devices.machine.ram_bytes
+        room = room_in_ram(run, ram, num_ranks, shape.ranks_per_node, devices.base_bytes)
     remedy = memory_remedy(run, num_ranks, available, devices.base_bytes, room)
     start = f"Needs {needed / GIB:.1f} GiB; {memory} GB leave {available / GIB:.1f} for a run"
     if remedy is None:
