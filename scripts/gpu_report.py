@@ -217,6 +217,10 @@ def _card(visit: Visit) -> Iterator[str]:
         if "swapped_ms" in (values := line.get("values") or {}):
             times = f"{values['swapped_ms']} ms, resident {values['resident_ms']}, waited for {values['waited_for_ms']}"
             yield f"* A pass over swapped {case}: {times}; {values['gb_per_second']} GB/s."
+    for case, line in visit.of("graph_speed"):
+        if "times_as_fast" in (values := line.get("values") or {}):
+            times = f"{values['with_step_seconds']} s a step, without {values['without_step_seconds']}"
+            yield f"* CUDA graphs, {case}: {times}; {values['times_the_memory']} times the memory."
     for check in ("benchmark", "benchmark_full"):
         for _, line in visit.of(check):
             for what, ratio in (line.get("values") or {}).items():

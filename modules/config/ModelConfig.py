@@ -281,6 +281,19 @@ class ModelConfig:
         importance="advanced",
         visible_when={"method": WITH_DENOISER},
     )
+    cuda_graphs: Literal["auto", "on", "off"] = setting(
+        "auto",
+        label="CUDA graphs",
+        also_called="cudagraphs, cuda graph capture, reduce-overhead",
+        help="Record the forward and backward pass of each image size once and replay it, so that the GPU does not "
+        "wait for Python to launch its kernels: for GPUs that are faster than that. Needs memory for the activations "
+        "twice. One GPU; experimental. Auto: off.",
+        group="model",
+        in_crash_report=True,
+        choice_labels={"auto": "Auto", "on": "On", "off": "Off"},
+        importance="advanced",
+        visible_when={"method": WITH_DENOISER},
+    )
     attention: Literal["auto", "sdpa", "cudnn"] = setting(
         "auto",
         label="Attention",

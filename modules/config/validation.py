@@ -39,6 +39,7 @@ RULES = (
     adapters.adapter_problems,
     memory.offloading_problems,
     memory.swap_problems,
+    memory.graph_problems,
     noise_and_loss.noise_problems,
     noise_and_loss.loss_problems,
     optimizer.rounding_problems,

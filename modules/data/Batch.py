@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -80,31 +80,49 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         if device.type == "cpu":
             return self
-        values = {field.name: _to(getattr(self, field.name), device) for field in fields(self)}
-        return Batch(**{**values, "cpu_u": self.host_u})
+        moved = self.mapped(lambda value: value.to(device, non_blocking=True))
+        return replace(moved, cpu_u=self.host_u)
 
     def pinned(self) -> Batch:
         """The batch in pinned memory, from which copies to a GPU are asynchronous, as far as it can be pinned."""
-        values = {field.name: _pin(getattr(self, field.name)) for field in fields(self)}
-        return Batch(**values)
+        from modules.layers.PinnedMemory import PINNED  # imports torch
+
+        def pin(value: Tensor) -> Tensor:
+            pinned = PINNED.pinned(value.pin_memory, value.nbytes)
+            return value if pinned is None else pinned
+
+        return self.mapped(pin)
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The batch with `change(tensor)` in place of each of its tensors, which are always in the same order."""
+        return Batch(**{field.name: _mapped(getattr(self, field.name), change) for field in fields(self)})
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All of them, in the order of `mapped`."""
+        found: list[Tensor] = []
+        self.mapped(lambda value: found.append(value) or value)
+        return found
+
+    @property
+    def layout(self) -> Hashable:
+        """Equal for batches that differ in nothing but the values of their tensors and the texts of their prompts."""
+        return tuple((field.name, _layout(getattr(self, field.name))) for field in fields(self))
 
 
-def _to(value, device):
-    if isinstance(value, dict):
-        return {name: _to(item, device) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_to(item, device) for item in value]
-    return value.to(device, non_blocking=True) if hasattr(value, "to") else value
+def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _mapped(item, change) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_mapped(item, change) for item in value)
+    return change(value) if hasattr(value, "dtype") else value
 
 
-def _pin(value):
-    if isinstance(value, dict):
-        return {name: _pin(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_pin(item) for item in value]
-    if not hasattr(value, "pin_memory"):
-        return value
-    from modules.layers.PinnedMemory import PINNED  # imports torch
-
-    pinned = PINNED.pinned(value.pin_memory, value.nbytes)
-    return value if pinned is None else pinned
+def _layout(value: Any) -> Hashable:
+    if isinstance(value, Mapping):
+        return tuple((name, _layout(item)) for name, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return tuple(_layout(item) for item in value)
+    if hasattr(value, "dtype"):
+        return tuple(value.shape), value.stride(), value.dtype
+    return "" if isinstance(value, str) else value

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,8 @@ from modules.data.epoch_plan import MicroBatch, count_samples, plan_epoch, shard
 if TYPE_CHECKING:
     from modules.data.buckets import Buckets
     from modules.data.Dataset import Dataset
+
+STEPS_LOOKED_AT = 1000  # to divide a step among ranks takes some 20 microseconds
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,16 @@ class RunPlan:
                 micro_batches = shard(plan.step(index), buckets, rank, world_size, accumulation, costs, same_passes)
                 yield PlannedStep(epoch, index, index == plan.num_steps - 1, micro_batches)
             epoch, first = epoch + 1, 0
+
+    def expected_passes(self, epoch: int, first: int, num_steps: int, accumulation: int) -> dict[Hashable, float]:
+        """How often each kind of micro-batch comes in the next `num_steps` steps of a run on one rank.
+
+        epoch, first, accumulation: as for `steps`. Of a long run, what its next steps have stands for the rest.
+        """
+        looked_at = min(num_steps, STEPS_LOOKED_AT)
+        steps = islice(self.steps(epoch, first, 0, 1, accumulation), looked_at)
+        counts: Counter[Hashable] = Counter(micro_batch.kind for step in steps for micro_batch in step.micro_batches)
+        return {kind: count * num_steps / looked_at for kind, count in counts.items()}
 
     def validation(self, rank: int, world_size: int, batch_size: int, same_passes: bool = False) -> list[MicroBatch]:
         """The batches of `rank` for one pass over the validation samples; may be empty if there are few samples.

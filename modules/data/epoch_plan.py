@@ -60,6 +60,11 @@ class MicroBatch:
     bucket: int
     real: bool
 
+    @property
+    def kind(self) -> tuple[int, int]:
+        """(number of samples, bucket): equal for micro-batches that are of the same size and shape."""
+        return len(self.samples), self.bucket
+
 
 def plan_epoch(
     bucket_index: np.ndarray,

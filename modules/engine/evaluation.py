@@ -19,7 +19,8 @@ from modules.engine.metrics import MeanFigures, mean_to_sum
 from modules.engine.predictions import gather_predictions
 from modules.engine.Task import Task
 from modules.layers.evaluation_mode import evaluation_mode
-from modules.trainer.TrainingLoop import TrainingLoop, autocast
+from modules.trainer.autocasting import autocast
+from modules.trainer.TrainingLoop import TrainingLoop
 
 
 @torch.no_grad()

@@ -33,9 +33,9 @@ _NCCL_BYTES = 0.25 * GIB  # its buffers between ranks
 class MemoryEstimate:
     """Bytes on one GPU.
 
-    weights, gradients, optimizer, average: held throughout the training. activations: held during forward and backward.
-    stepping: held during the optimizer step, when there are no activations. caching: the total while images and
-    captions are encoded before the training. sampling: the total while samples are made, 0 without sampling.
+    weights, gradients, optimizer, average, graphs: held throughout the training. activations: held during forward and
+    backward. stepping: held during the optimizer step, when there are no activations. caching: the total while images
+    and captions are encoded before the training. sampling: the total while samples are made, 0 without sampling.
     process: used by CUDA and torch themselves.
 
     A fused backward pass steps while there are activations, which then include what stepping takes.
@@ -50,10 +50,11 @@ class MemoryEstimate:
     caching: float
     sampling: float
     process: float
+    graphs: float = 0.0
 
     @property
     def training(self) -> float:
-        lasting = self.weights + self.gradients + self.optimizer + self.average
+        lasting = self.weights + self.gradients + self.optimizer + self.average + self.graphs
         return lasting + max(self.activations, self.stepping) + self.process
 
     @property
@@ -77,6 +78,7 @@ def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> Memory
         caching=run.caching + process,
         sampling=_sampling_bytes(run, process),
         process=process,
+        graphs=run.graphs,
     )
 
 
@@ -91,7 +93,7 @@ def _sampling_bytes(run: RunMemory, process: float) -> float:
     added = run.samples.peak
     if not added:
         return 0
-    total = added + (run.weights + run.optimizer + run.average + process)
+    total = added + (run.weights + run.optimizer + run.average + run.graphs + process)
     if run.config.ema.enabled and run.config.ema.sample and (run.trained_weight_bytes < 4 or run.sharing_ranks > 1):
         total += run.held_trained * run.trained_weight_bytes  # the EMA in the weights' precision, or replaced shards
     return total

@@ -110,7 +110,7 @@ def _axes(config: TrainConfig, num_ranks: int) -> Iterator[list[Change]]:
     has_wide_weights = model.weight_dtype == "float32" and not trains_weights
     yield [Change({"model.weight_dtype": "bfloat16"}, "bfloat16 weights")] if has_wide_weights else []
     yield list(_swaps(config))
-    needed = _needed_checkpointing(config)
+    needed = _needed_to_move(config)
     offload = Change({"model.activation_offloading": True, **needed.values}, f"offloaded activations{needed.text}")
     yield [] if model.activation_offloading or not method.uses_denoiser else [offload]
     yield [Change({"optimizer.state_in_ram": True}, "the optimizer's state in system memory")] if trains_weights else []
@@ -122,9 +122,11 @@ def _axes(config: TrainConfig, num_ranks: int) -> Iterator[list[Change]]:
     now = next((size for size, change in sizes.items() if change is NO_CHANGE), 0)
     yield [change for size, change in sizes.items() if size < now]
     yield [] if model.gradient_checkpointing else [_CHECKPOINTING]
+    yield [_NO_GRAPHS] if model.cuda_graphs == "on" and method.uses_denoiser else []
 
 
 _CHECKPOINTING = Change({"model.gradient_checkpointing": True}, "gradient checkpointing")
+_NO_GRAPHS = Change({"model.cuda_graphs": "off"}, "no CUDA graphs")
 
 
 def _swaps(config: TrainConfig) -> Iterator[Change]:
@@ -132,15 +134,17 @@ def _swaps(config: TrainConfig) -> Iterator[Change]:
     model, now = load_architectures().get(config.family), config.model.blocks_to_swap
     if model is None or now is None or not facts_of(config).uses_denoiser:
         return
-    needed = _needed_checkpointing(config)
+    needed = _needed_to_move(config)
     for count in range(now + 1, model.blocks.count + 1):
         yield Change({"model.blocks_to_swap": count, **needed.values}, f"{count} swapped blocks{needed.text}")
 
 
-def _needed_checkpointing(config: TrainConfig) -> Change:
-    """What has to go with a change that needs gradient checkpointing."""
-    is_on = config.model.gradient_checkpointing
-    return NO_CHANGE if is_on else Change(_CHECKPOINTING.values, f" with {_CHECKPOINTING.text}")
+def _needed_to_move(config: TrainConfig) -> Change:
+    """What has to go with a change that moves weights or activations in each pass."""
+    model = config.model
+    needed = [_CHECKPOINTING] if not model.gradient_checkpointing else []
+    needed += [_NO_GRAPHS] if model.cuda_graphs == "on" else []
+    return Change(values_of(needed), f" with {' and '.join(each.text for each in needed)}") if needed else NO_CHANGE
 
 
 def _formats() -> list[str]:

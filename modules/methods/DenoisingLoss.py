@@ -17,6 +17,7 @@ from modules.diffusion.objectives import Ddpm
 from modules.families.conditioning import encode_text, zeroed
 from modules.families.prediction import objective_of, predict
 from modules.layers.ActivationOffload import ActivationOffload
+from modules.layers.checkpoints import checkpoint
 from modules.layers.transfers import transfers_to
 from modules.methods.frozen import adapted_layers, without_adapters
 from modules.methods.Method import Loss
@@ -44,9 +45,11 @@ class DenoisingLoss(Loss):
         self._mix = LossMix(loss.mse, loss.mae, loss.huber, loss.smooth_l1, loss.log_cosh)
         self._objective = objective_of(base.family, base.pipe.scheduler.config, base.device)
         if base.config.gradient_checkpointing:  # even a frozen denoiser passes gradients on to the text
-            offload = base.config.activation_offloading and ActivationOffload(base.device, transfers_to(base.device))
+            own = checkpoint if base.config.cuda_graphs == "on" else None
+            if base.config.activation_offloading:
+                own = ActivationOffload(base.device, transfers_to(base.device)).checkpoint
             for name in filter(base.is_loaded, base.family.denoisers):
-                base.denoiser(name).enable_gradient_checkpointing(offload.checkpoint if offload else None)
+                base.denoiser(name).enable_gradient_checkpointing(own)
 
     def forward(self, batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
         latents = batch.latents
@@ -79,8 +82,8 @@ class DenoisingLoss(Loss):
         return replace(batch, noise=batch.noise + offset, input_noise=input_noise, offset=None)
 
     def _predict(self, batch: Batch, noised: Tensor, timestep: Tensor) -> Tensor:
-        host_timestep = self._objective.timestep(batch.host_u)
         text, family, pipe = self._text(batch), self.base.family, self.base.pipe
+        host_timestep = self._objective.timestep(batch.host_u) if family.experts else None
         prediction = predict(family, pipe, noised, timestep, text, batch.given, self._guidance, host_timestep)
         return prediction if batch.clean is None else prediction.masked_fill(batch.clean, 0)
 

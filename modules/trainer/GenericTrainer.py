@@ -38,6 +38,7 @@ from modules.trainer.Action import Action
 from modules.trainer.attach_method import compiles
 from modules.trainer.BackupRanks import BackupRanks
 from modules.trainer.BackupStore import BackupStore
+from modules.trainer.capturing import graphs_for
 from modules.trainer.FallbackFolders import FallbackFolders
 from modules.trainer.FallbackSaver import FallbackSaver
 from modules.trainer.FinalSave import FinalSave
@@ -171,6 +172,7 @@ class GenericTrainer:
         if self.config.sampling.at_start and loop.step == 0:
             loop.run_on_all_ranks("sampling", self.sample)
         if loop.step < loop.total_steps:
+            loop.graphs = graphs_for(self.prepared, loop, self.callbacks)
             with closing(prefetch(self._steps(), self.config.data.prefetch_steps)) as steps:
                 loop.fit(steps)
 
@@ -420,7 +422,8 @@ class GenericTrainer:
             batches = [run.source.batch(micro_batch, step.epoch) for micro_batch in step.micro_batches]
             padding = not step.micro_batches[0].real
             batches = [batch.pinned() for batch in batches] if pin else batches
-            yield Step(batches, step.epoch, step.index, step.ends_epoch, padding)
+            kinds = [micro_batch.kind for micro_batch in step.micro_batches]
+            yield Step(batches, step.epoch, step.index, step.ends_epoch, padding, kinds)
 
     def _backup_content(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """(tensors, plain data) of a backup. All ranks must call it."""

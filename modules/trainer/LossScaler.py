@@ -27,11 +27,12 @@ class LossScaler:
         """Call after each step. skipped: scalar bool on the device."""
         if not self.enabled:
             return
-        self.good_steps = torch.where(skipped, 0.0, self.good_steps + 1)
-        grown = self.good_steps >= self.GROWTH_INTERVAL
+        good_steps = torch.where(skipped, 0.0, self.good_steps + 1)
+        grown = good_steps >= self.GROWTH_INTERVAL
         not_skipped = torch.where(grown, self.value * self.GROWTH, self.value)
-        self.value = torch.where(skipped, self.value * self.BACKOFF, not_skipped)
-        self.good_steps = torch.where(grown, 0.0, self.good_steps)
+        # in place: graphs of a pass read the scale from where it is
+        self.value.copy_(torch.where(skipped, self.value * self.BACKOFF, not_skipped))
+        self.good_steps = torch.where(grown, 0.0, good_steps)
 
     def state_dict(self) -> dict[str, float]:
         return {"value": self.value.item(), "good_steps": self.good_steps.item()} if self.enabled else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ class Step:
     epoch: from 0. index: of this step in its epoch, from 0. ends_epoch: whether it is the last of its epoch.
     padding: whether this rank has no samples in this step, and runs the micro-batches with weight 0 only to take part
         in the collectives.
+    kinds: of the micro-batches, equal for those of the same size and shape; left empty, the loop can't use graphs.
     """
 
     micro_batches: Sequence[Any]
@@ -20,3 +21,4 @@ class Step:
     index: int = 0
     ends_epoch: bool = False
     padding: bool = False
+    kinds: Sequence[Hashable] = ()

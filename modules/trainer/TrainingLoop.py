@@ -37,6 +37,7 @@ from modules.session.StepInfo import StepInfo
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.Action import Action
+from modules.trainer.autocasting import autocast
 from modules.trainer.Ema import Ema, swap_weights
 from modules.trainer.FusedBackward import FusedBackward
 from modules.trainer.LateReport import COUNT, LOSS, LateReport, Names, sums_of, totals_of
@@ -44,14 +45,16 @@ from modules.trainer.LoopOptimizer import LoopOptimizer
 from modules.trainer.LoopSettings import LoopSettings
 from modules.trainer.LossScaler import LossScaler
 from modules.trainer.MemoryReading import MemoryReading
+from modules.trainer.PassGraphs import PassGraphs
 from modules.trainer.preserve_buffers import preserve_buffers
+from modules.trainer.resuming import check_same_parameters
 from modules.trainer.Step import Step
 from modules.trainer.TrainingError import TrainingError
+from modules.trainer.TrainingPass import TrainingPass
 
 StepFunction = Callable[[nn.Module, Any], tuple[Tensor, int, dict[str, Tensor]]]
 MakeOptimizer = Callable[[dict[str, nn.Parameter]], LoopOptimizer]
 
-AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 MAX_SKIPPED_STEPS = 25
 
 
@@ -63,7 +66,7 @@ class TrainingLoop:
     unused_parameters: whether a step may leave trainable parameters without a gradient, such as those of one of two
         denoisers. With several ranks, DDP then searches for unused parameters in every step.
     `step` is the number of optimizer steps done; `ema` is None if it is disabled. After every step, the `actions` that
-    are due run in order; callers add theirs.
+    are due run in order; callers add theirs. `graphs`, if callers set it, makes the passes of `run_pass`.
     Raises TrainingError if no parameter requires a gradient.
     """
 
@@ -86,6 +89,7 @@ class TrainingLoop:
         self.step_fn = step_fn
         self.total_steps = total_steps
         self.actions: dict[str, Action] = {}
+        self.graphs: PassGraphs | None = None
         self.step = 0
         self.epoch = 0
         self.step_in_epoch = 0  # steps done in the current epoch
@@ -196,8 +200,8 @@ class TrainingLoop:
 
         Raises TrainingError, without changing anything, if the model, the trained parts or the optimizer differ.
         """
-        own = {**self.trainable, **{n: b for n, b in self.model.named_buffers() if n in tensors["model"]}}
-        self._check_same_parameters(tensors["model"])
+        own = dict((*self.model.named_buffers(), *self.trainable.items()))
+        check_same_parameters(own, self.trainable.keys(), tensors["model"])
         self.optimizer.check_state(data["optimizer"])
         for name, value in tensors["model"].items():
             assign(own[name], value)
@@ -292,30 +296,42 @@ class TrainingLoop:
 
         backward: called with the summed loss of each.
         """
-        sums: list[Tensor] = []
-        metric_names: tuple[str, ...] = ()
-        count = 0
+        passes: list[TrainingPass] = []
         last = self.runtime.num_passes(len(step.micro_batches)) - 1
         for index in range(last + 1):
-            batch = step.micro_batches[min(index, len(step.micro_batches) - 1)]
+            number = min(index, len(step.micro_batches) - 1)
+            batch = step.micro_batches[number]
             counts = index < len(step.micro_batches) and not step.padding  # otherwise it only joins the collectives
             # dropout uses torch's global generator; seeded so that a resumed run draws the same masks
             seed = torch_seed(self.settings.seed, self.step, index, self.runtime.rank, "dropout")
             seed_device(seed, self.runtime.device)
             with self.runtime.accumulate(index == last, counts):
-                with self.autocast():
-                    loss_sum, batch_count, metrics = self.step_fn(self._call, batch)
-                if not counts:
-                    loss_sum, batch_count = loss_sum * 0, 0
-                    metrics = {name: value * 0 for name, value in metrics.items()}
-                if index == last:
-                    self._beat()  # the following backward pass waits for slower ranks
-                backward(loss_sum)
-            metric_names = tuple(sorted(metrics))
-            sums.append(sums_of(loss_sum, *(metrics[name] for name in metric_names)))
-            count += batch_count
-        names = Names(("stop", *self.actions), metric_names)
-        return totals_of(sums, count, self._requested(), names), names
+                if self.graphs:
+                    passes.append(self.graphs.run(batch, step.kinds[number]))
+                else:
+                    passes.append(self._pass(batch, backward, counts, waits=index == last))
+        names = Names(("stop", *self.actions), passes[-1].metrics)
+        count = sum(each.count for each in passes)
+        return totals_of([each.sums for each in passes], count, self._requested(), names), names
+
+    def run_pass(self, batch: Any) -> TrainingPass:
+        """Adds the gradients of a micro-batch, without anything that changes from step to step but is not a tensor."""
+        return self._pass(batch, self._backward)
+
+    def _pass(
+        self, batch: Any, backward: Callable[[Tensor], None], counts: bool = True, waits: bool = False
+    ) -> TrainingPass:
+        """counts: whether its samples do. waits: whether the backward pass waits for slower ranks."""
+        with self.autocast():
+            loss_sum, count, metrics = self.step_fn(self._call, batch)
+        if not counts:
+            loss_sum, count = loss_sum * 0, 0
+            metrics = {name: value * 0 for name, value in metrics.items()}
+        if waits:
+            self._beat()
+        backward(loss_sum)
+        names = tuple(sorted(metrics))
+        return TrainingPass(sums_of(loss_sum, *(metrics[name] for name in names)), count, names)
 
     def _beat(self) -> None:
         self.runtime.heartbeat.beat(self._step_limit)
@@ -324,9 +340,7 @@ class TrainingLoop:
         """Runs a forward and backward pass that leaves gradients and buffers unchanged."""
         self._needs_warm_up = False
         with preserve_buffers(self.model), self.runtime.accumulate(last=True, counts=not step.padding):
-            with self.autocast():
-                loss_sum, _, _ = self.step_fn(self._call, step.micro_batches[0])
-            loss_sum.backward()
+            self._pass(step.micro_batches[0], Tensor.backward)
         self.optimizer.clear_gradients()
 
     def _gradients(self) -> list[Tensor]:
@@ -339,7 +353,8 @@ class TrainingLoop:
         return divisor * self.loss_scaler.value if self.loss_scaler.enabled else divisor
 
     def autocast(self) -> AbstractContextManager:
-        return autocast(self.runtime.device, self.settings.mixed_precision)
+        # a graph makes its own casts, and what runs beside it is to add up gradients in the same precision
+        return autocast(self.runtime.device, self.settings.mixed_precision, keeps_casts=self.graphs is None)
 
     def _apply_gradients(
         self, optimizer: LoopOptimizer, gradients: list[Tensor], divisor: Tensor, norm: Tensor, skipped: Tensor
@@ -404,6 +419,8 @@ class TrainingLoop:
                 self._agreed.discard(name)
                 action.trigger.fired()
                 self.run_on_all_ranks(action.phase, action.run)
+                if self.graphs:
+                    self.graphs.check_places()
                 self._last_time = time.perf_counter()
 
     def run_on_all_ranks(self, phase: Phase, run: Callable[[], None]) -> None:
@@ -479,25 +496,8 @@ class TrainingLoop:
                 f"{self.settings.remedy_for_nan}."
             )
 
-    def _check_same_parameters(self, saved: Mapping[str, Saved]) -> None:
-        shapes = {name: value.shape for name, value in (*self.model.named_buffers(), *self.trainable.items())}
-        missing = sorted(self.trainable.keys() - saved.keys())
-        foreign = sorted(name for name, value in saved.items() if shapes.get(name) != value.shape)
-        if missing or foreign:
-            example = (missing or foreign)[0]
-            raise TrainingError(
-                f"The trainable parameters of the backup don't match these settings ({len(missing)} missing, "
-                f"{len(foreign)} unexpected, such as {example}): resume with the settings of the original run."
-            )
-
 
 def is_not_finite(*values: Tensor) -> Tensor:
     """Whether one of these scalars of type float64 is not (scalar, bool)."""
     outcome = sum(values[1:], values[0])
     return torch.isnan(outcome - outcome)  # a quarter of the kernels of isfinite
-
-
-def autocast(device: torch.device, mixed_precision: str) -> AbstractContextManager:
-    """Autocast to the dtype of a precision in AUTOCAST; nothing for "no"."""
-    dtype = AUTOCAST.get(mixed_precision)
-    return torch.autocast(device.type, dtype) if dtype else nullcontext()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,10 @@ from modules.trainer.sent_backups import sent_backup
 from modules.trainer.TrainingError import DamagedBackup, TrainingError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from modules.distributed.Runtime import Runtime
+    from modules.distributed.shards import Saved
     from modules.trainer.BackupStore import Backup, BackupStore
 
 
@@ -86,3 +89,18 @@ def check_resumed_batch(global_batch: int, num_ranks: int) -> None:
         f"The global batch of the backup is {global_batch}, which is not divisible by {num_ranks} GPUs: resume on "
         f"{wanted}."
     )
+
+
+def check_same_parameters(own: Mapping[str, Tensor], trained: Set[str], saved: Mapping[str, Saved]) -> None:
+    """Raises TrainingError if a backup has not the parameters that train, or other tensors than the model has.
+
+    own: parameters and buffers by name. trained: names of those that train. saved: the backup's tensors.
+    """
+    missing = sorted(trained - saved.keys())
+    foreign = sorted(name for name, value in saved.items() if name not in own or own[name].shape != value.shape)
+    if missing or foreign:
+        example = (missing or foreign)[0]
+        raise TrainingError(
+            f"The trainable parameters of the backup don't match these settings ({len(missing)} missing, "
+            f"{len(foreign)} unexpected, such as {example}): resume with the settings of the original run."
+        )

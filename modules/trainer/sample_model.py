@@ -24,7 +24,7 @@ from modules.session.out_of_memory import must_fit
 from modules.session.RunFolder import is_word
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.attach_method import num_swapped_blocks
-from modules.trainer.TrainingLoop import autocast
+from modules.trainer.autocasting import autocast
 from modules.weights.BaseModel import BaseModel
 from modules.weights.embedding_files import add_embedding
 from modules.weights.lora_files import load_lora

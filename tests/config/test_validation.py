@@ -34,6 +34,7 @@ def test_an_untouched_config_lacks_only_model_and_pictures():
     assert paths(TrainConfig(), blocking=False) == []
 
 
+CHECKPOINTS, GRAPHS = ("model.gradient_checkpointing=true",), ("model.cuda_graphs=on",)
 FUSED = ("method=full", "optimizer.fused_backward=true", "optimizer.max_grad_norm=0")
 
 MISTAKES = [
@@ -80,6 +81,15 @@ MISTAKES = [
     (["model.blocks_to_swap=4"], "model.gradient_checkpointing"),
     (["model.blocks_to_swap="], "model.gradient_checkpointing"),
     (["model.blocks_to_swap=4", "model.gradient_checkpointing=true", "model.compile=blocks"], "model.compile"),
+    ([*GRAPHS, "enable_multi_gpu=true"], "model.cuda_graphs"),
+    ([*GRAPHS, "text_encoder.train=true"], "model.cuda_graphs"),
+    ([*GRAPHS, "family=wan22_a14b"], "model.cuda_graphs"),
+    ([*GRAPHS, *CHECKPOINTS, "model.blocks_to_swap=4"], "model.cuda_graphs"),
+    ([*GRAPHS, *CHECKPOINTS, "model.blocks_to_swap="], "model.cuda_graphs"),
+    ([*GRAPHS, *CHECKPOINTS, "model.activation_offloading=true"], "model.cuda_graphs"),
+    ([*GRAPHS, *CHECKPOINTS, "lora.rank_dropout=0.1"], "model.cuda_graphs"),
+    ([*GRAPHS, "model.denoiser_quantization=nf4"], "model.cuda_graphs"),
+    ([*GRAPHS, *FUSED], "model.cuda_graphs"),
     (["method=full", "optimizer.fused_backward=true"], "optimizer.max_grad_norm"),
     ([*FUSED, "optimizer.name=prodigy", "optimizer.learning_rate=1"], "optimizer.name"),
     ([*FUSED, "gradient_accumulation_steps=2"], "gradient_accumulation_steps"),
@@ -256,6 +266,8 @@ def test_a_doubtful_setting_is_a_warning(overrides, path):
         ["batch_size_mode=global", "batch_size=7"],
         ["batch_size_mode=global", "batch_size=7", "enable_multi_gpu=true"],
         ["concepts.1.enabled=false"],
+        [*GRAPHS, "lora.dropout=0.1", "optimizer.state_in_ram=true", "model.compile=blocks"],
+        [*GRAPHS, "method=vae", "enable_multi_gpu=true"],
     ],
 )
 def test_a_setting_that_does_no_harm_is_no_problem(overrides):

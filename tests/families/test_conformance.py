@@ -40,7 +40,7 @@ from modules.methods.parts import prepare_for_training, trained_in
 from modules.methods.registry import METHODS
 from modules.sampling.generation import ImageRequest, call_attributes, generate_images, image_requests, images_in
 from modules.sampling.SamplePrompts import SamplePrompts
-from modules.trainer.TrainingLoop import autocast
+from modules.trainer.autocasting import autocast
 from modules.weights.BaseModel import BaseModel
 from modules.weights.component_classes import refused_class
 from modules.weights.libraries import import_pipeline

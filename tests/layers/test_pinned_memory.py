@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from modules.data import Batch as batch_module
+from modules.data.Batch import Batch
 from modules.layers import PinnedMemory as module
 from modules.layers.PinnedMemory import PinnedMemory
 from modules.trainer.MemoryReading import MemoryReading
@@ -42,10 +42,10 @@ def test_smaller_memory_is_still_pinned_and_none_of_the_refused_size_is_asked_fo
 
 
 def test_a_batch_that_cannot_be_pinned_is_used_as_it_is(memory):
-    values = {"small": torch.ones(10), "large": [torch.arange(1000.0)]}
-    pinned = batch_module._pin(values)
-    assert pinned["small"] is not values["small"]
-    assert pinned["large"][0] is values["large"][0]
+    small, large = torch.ones(10), torch.arange(1000.0)
+    pinned = Batch(weight=small, count=1, noise=small, u=small, prompts=[""], given={"references": [large]}).pinned()
+    assert pinned.weight is not small
+    assert pinned.given["references"][0] is large
 
 
 def test_another_error_is_raised(memory):

@@ -46,6 +46,9 @@ SOME = mock.ANY
     [
         # what is needed of each kind, from exact to lossy
         ("sdxl-lora-24gb", {"batch_size": 8}, 24, CHECKPOINTING),
+        ("sdxl-lora-12gb", {"model": {"cuda_graphs": "on"}}, 9, {"model.cuda_graphs": "off"}),
+        ("sdxl-lora", {"model": {"cuda_graphs": "on"}, "batch_size": 1, "batch_size_mode": "global"}, 7,
+         {"model.cuda_graphs": "off", "model.blocks_to_swap": SOME}),
         ("lumina2-lora-12gb", {"batch_size": 2}, 10, {"batch_size": 1, "gradient_accumulation_steps": 4}),
         ("sdxl-lora", {"batch_size": 1, "batch_size_mode": "global"}, 7, {"model.blocks_to_swap": SOME}),
         ("skyreels_v2-lora", {}, 34, {"model.activation_offloading": True}),

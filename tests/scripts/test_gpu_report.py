@@ -28,6 +28,9 @@ LINES = [
     case("steps", "model | batch 4 | Chorus", step_seconds=9.0),  # measured again
     case("steps", "model | batch 4 | Chorus", step_seconds=0.8, batch_size=4, kernel_seconds=0.2, flops=64e12),
     case("steps", "model | batch 4 | by hand", step_seconds=0.9, peak_gib=7.8),
+    case(
+        "graph_speed", "model", with_step_seconds=0.2, without_step_seconds=0.8, times_as_fast=4, times_the_memory=1.1
+    ),
     {"part": "memory", "ended": "time is over", "seconds": 300},
     {"part": "ranks", "ended": "failed", "seconds": 100},
 ]
@@ -58,6 +61,7 @@ def written(tmp_path, monkeypatch):
         "Not ended: memory (time is over).",
         "* `modules/trainer/x.py:1` in 1: bad",
         "| a-lora-12gb | 7.50 | 7.66 | 8.00 |",
+        "* CUDA graphs, model: 0.2 s a step, without 0.8; 1.1 times the memory.",
         # 0.2 of 0.8 s; 64 TFLOP in 0.8 s are a tenth of 800 TFLOP/s
         "| model, batch 4 | 0.800 | 5.00 | 0.900 |  | 25 % | 10 % |  | 7.80 |",
         "* A product of 4 x 4 x 4 in bfloat16: 800 TFLOP/s.",

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from modules.config.families import load_families
 from modules.config.methods import METHODS, facts_of
 from modules.config.problems import Problem, Remedy, set_to
+from modules.config.rules.ranks import known_num_ranks
 from modules.config.show_value import show_value
 from modules.config.TrainConfig import TrainConfig
 
@@ -123,6 +124,51 @@ def swap_problems(config: TrainConfig) -> Iterator[Problem]:
     if config.model.compile != "off":
         message = f"model.compile {config.model.compile} with {start}: swapped blocks can't be compiled; set it to off."
         yield Problem("model.compile", message, remedy=set_to("model.compile", "off", "Off"))
+
+
+def graph_problems(config: TrainConfig) -> Iterator[Problem]:
+    """What a CUDA graph can't repeat: what the host does or decides in each pass."""
+    if config.model.cuda_graphs != "on" or not facts_of(config).uses_denoiser:
+        return
+    for text, reason in _why_not_captured(config):
+        yield _not_captured(text, reason)
+    if config.enable_multi_gpu and known_num_ranks(config) != 1:
+        yield from graphs_on_ranks_problems(config)
+
+
+def graphs_on_ranks_problems(config: TrainConfig) -> Iterator[Problem]:
+    """For a run on several GPUs, however it is started."""
+    if config.model.cuda_graphs == "on" and facts_of(config).uses_denoiser:
+        yield _not_captured("several GPUs", "the passes of one alone can be captured")
+
+
+def _not_captured(text: str, reason: str) -> Problem:
+    path = "model.cuda_graphs"
+    return Problem(path, f"{path} on with {text}: {reason}; set it to off.", remedy=set_to(path, "off", "Off"))
+
+
+def _why_not_captured(config: TrainConfig) -> Iterator[tuple[str, str]]:
+    """(what is set, why its passes can't be captured)."""
+    model, facts = config.model, facts_of(config)
+    if facts.trains_text(config):
+        yield "text encoders that train", "the host encodes the captions of each pass"
+    if load_families()[config.family].experts:
+        yield f"family {config.family!r}", "the host chooses a denoiser for each sample"
+    if model.blocks_to_swap != 0:
+        yield f"model.blocks_to_swap {show_value(model.blocks_to_swap)}", "weights move in each pass"
+    if model.activation_offloading:
+        yield "model.activation_offloading", "activations move in each pass"
+    if config.optimizer.fused_backward and facts.trains_weights:
+        yield "optimizer.fused_backward", "it steps within the backward pass"
+    if model.denoiser_quantization == "nf4":
+        yield "model.denoiser_quantization nf4", "whether bitsandbytes' kernels can be captured is not known"
+    for name in _DRAWING if model.gradient_checkpointing and facts.trains_adapters else ():
+        if getattr(config.lora, name):
+            reason = "what is computed again would draw other random numbers"
+            yield f"lora.{name} and model.gradient_checkpointing", reason
+
+
+_DRAWING = ("dropout", "rank_dropout", "module_dropout", "nested_unit")  # settings of adapters
 
 
 def _rounds_by_chance(config: TrainConfig) -> bool:

@@ -339,6 +339,15 @@ class RunMemory:
         return self._activations * ALLOCATOR + (self.stepping if self.steps_as_it_goes else 0)
 
     @property
+    def graphs(self) -> float:
+        """What CUDA graphs keep for good: activations of the largest pass, and the gradients that they add up.
+
+        Passes that are not captured take as much again while they run.
+        """
+        is_on = self.config.model.cuda_graphs == "on" and self.method.uses_denoiser
+        return self.activations + self.gradients if is_on else 0.0
+
+    @property
     def _activations(self) -> float:
         method, model, config = self.method, self.model, self.config
         kept = (model.full if method.trains_weights else model.lora) if method.uses_denoiser else model.vae_activations

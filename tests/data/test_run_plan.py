@@ -1,0 +1,27 @@
+"""The steps of a run, as far as they are known before it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+
+import pytest
+
+from modules.config.ConceptConfig import ConceptConfig
+from modules.data import RunPlan as module
+from modules.data.buckets import assign_buckets
+from modules.data.concepts import scan
+from modules.data.RunPlan import RunPlan
+
+SIZES = ((32, 32),) * 5 + ((48, 32),) * 3 + ((32, 48),) * 3
+
+
+def test_the_expected_passes_are_those_of_the_steps_that_are_left(picture_folder, monkeypatch):
+    dataset = scan([ConceptConfig(path=str(picture_folder(SIZES)))])
+    buckets = assign_buckets(dataset.widths, dataset.heights, 32, 8, 2.0, True)
+    plan = RunPlan(dataset, buckets, (), seed=1, global_batch=4)
+    steps = list(islice(plan.steps(2, 1, 0, 1, 2), 20))
+    counts = Counter((len(batch.samples), batch.bucket) for step in steps for batch in step.micro_batches)
+    assert plan.expected_passes(2, 1, 20, 2) == counts
+    monkeypatch.setattr(module, "STEPS_LOOKED_AT", 20)
+    assert plan.expected_passes(2, 1, 2000, 2) == {kind: pytest.approx(100 * count) for kind, count in counts.items()}
