@@ -101,7 +101,12 @@ class Batch:
     def tensors(self) -> list[Tensor]:
         """All of them, in the order of `mapped`."""
         found: list[Tensor] = []
-        self.mapped(lambda value: found.append(value) or value)
+
+        def note(value: Tensor) -> Tensor:
+            found.append(value)
+            return value
+
+        self.mapped(note)
         return found
 
     @property

@@ -40,6 +40,6 @@ def graphs_for(run: PreparedRun, loop: TrainingLoop, callbacks: TrainCallbacks) 
     planned = run.plan.expected_passes(loop.epoch, loop.step_in_epoch, loop.total_steps - loop.step, run.accumulation)
     can_draw = not run.config.model.gradient_checkpointing
     graphs = PassGraphs(loop.model, loop.run_pass, capture, planned, can_draw, callbacks.on_warning)
-    count = counted(len(planned), "size")
-    callbacks.on_status(f"CUDA graphs: {len(graphs.worthwhile)} of {count} of batches come often enough to be captured")
+    kinds = f"{len(graphs.worthwhile)} of {counted(len(planned), 'kind')} of micro-batches"
+    callbacks.on_status(f"CUDA graphs: worth capturing for {kinds}")
     return graphs

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -129,7 +130,7 @@ class Toy(nn.Module):
 class ToyRun:
     """`graphs` of passes of a Toy, with the numbers of expected passes by width."""
 
-    def __init__(self, planned: dict[int, float], waits: str = "", can_draw: bool = True):
+    def __init__(self, planned: dict[Any, float], waits: str = "", can_draw: bool = True):
         self.toy = Toy()
         self.capture = RecordedCapture(waits)
         self.warnings: list[str] = []
@@ -162,7 +163,7 @@ def test_only_what_repays_its_capture_is_captured_and_no_more_than_the_most():
     for width in (1, 2) * (WARM_UPS + 1):
         run.step(width)
     assert (run.capture.num_captured, run.capture.num_replays) == (1, 1)
-    many = ToyRun(dict.fromkeys(range(1, 12), 1000))
+    many = ToyRun(dict.fromkeys(range(1, 12), 1000.0))
     for width in tuple(range(1, 12)) * (WARM_UPS + 1):
         many.step(width)
     assert many.capture.num_captured == MOST_GRAPHS
