@@ -8,7 +8,7 @@ class BackupConfig:
     """When the state of the run is backed up, so that it can be resumed after an interruption."""
 
     every: Float = setting(
-        0.0,
+        15.0,
         label="Back up every",
         also_called="checkpointing_steps",
         help="Interval between backups: at most this much training is lost.",
@@ -17,7 +17,7 @@ class BackupConfig:
         visible_when={".unit": ["steps", "minutes", "epochs"]},
     )
     unit: IntervalUnit = setting(
-        "never",
+        "minutes",
         label="Unit",
         help="Unit of the interval. Never: no backups at intervals.",
         group="backup",

@@ -79,7 +79,7 @@ def _take_keep(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
 
 def _take_backup(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
     if not t["save_state"]:
-        t.take("backup.unit", "never", "save_state")
+        t.take("backup.unit", "minutes", "save_state", why="backups change no result, and a run that dies loses little")
         return
     _take_every(t, "backup", "save_every_n_steps", "save_every_n_epochs")
     number, name = _last(t, "save_last_n_epochs_state", "save_last_n_steps_state", "save_every_n_steps")

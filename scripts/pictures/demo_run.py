@@ -18,7 +18,7 @@ from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 
 NUM_RANKS = 2
-CHANGES = ("backup.every=100", "backup.unit=steps", "backup.keep=9")  # the demo itself makes no backups
+CHANGES = ("backup.every=100", "backup.unit=steps", "backup.keep=9")  # the demo itself is over before it makes one
 KEPT_BACKUPS = 3  # shown, as if so many had been kept
 AFTER_STEP_SECONDS = 0.3
 DEMO = "resources/demo"

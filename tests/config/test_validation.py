@@ -121,7 +121,7 @@ MISTAKES = [
     ),
     (["schedule.warmup=1.5"], "schedule.warmup"),
     (["schedule.name=wsd", "schedule.decay=1.5"], "schedule.decay"),
-    (["sampling.unit=never", "backup.unit=steps"], "backup.every"),
+    (["sampling.unit=never", "backup.every=0"], "backup.every"),
     (["output.unit=epochs"], "output.every"),
     (["validation.unit=steps", "validation.every=0", "data.validation_share=0.1"], "validation.every"),
     (["optimizer.name=schedule_free", "optimizer.beta1=0"], "optimizer.beta1"),
@@ -341,7 +341,7 @@ def test_optimizers_that_need_all_of_their_state_are_refused_where_it_is_divided
 
 
 def test_blocking_problems_come_first():
-    config = good_config("optimizer.name=prodigy", "backup.unit=steps")
+    config = good_config("optimizer.name=prodigy", "backup.every=0")
     assert [problem.blocking for problem in find_problems(config)] == [True, False]
 
 

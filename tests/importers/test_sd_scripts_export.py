@@ -82,8 +82,8 @@ CASES: dict[str, tuple[list[str], set[str]]] = {
         [*SD15, *FULL, "text_encoder.train=true", "text_encoder.stop_unit=steps", "text_encoder.stop_after=300",
          "optimizer.name=other", "optimizer.other_name=ADOPT",
          "optimizer.other_arguments=betas=(0.9, 0.95), cautious=True",
-         "schedule.name=polynomial", "backup.unit=minutes", "backup.every=10"],
-        {"backup.unit", "backup.every"},
+         "schedule.name=polynomial", "backup.every=10"],
+        {"backup.every"},
     ),
     "a LoRA of FLUX": (
         [*FLUX, "diffusion.timesteps=logit_normal", "diffusion.logit_normal_std=1.2", "diffusion.shift_by=factor",
