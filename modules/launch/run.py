@@ -22,6 +22,7 @@ from modules.distributed.environments import FAULT_VARIABLE
 from modules.distributed.errors import RankLostError
 from modules.distributed.nccl_errors import explain_nccl_error, has_known_cause, is_nccl_error
 from modules.launch.Supervisor import FAILED, FINISHED, STOPPED
+from modules.layers.quiet_imports import quiet_libraries
 from modules.loggers.Logger import LoggedRun, Logger, close_loggers
 from modules.loggers.run_loggers import run_loggers
 from modules.machine.keep_awake import kept_awake
@@ -41,7 +42,7 @@ from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.heap import keep_freed_memory
 from modules.trainer.TrainingError import StopRequested
-from modules.weights.libraries import gc_paused, quiet_libraries
+from modules.weights.libraries import gc_paused
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig

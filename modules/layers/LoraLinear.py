@@ -12,12 +12,16 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from peft.tuners.lora import layer as peft_layers
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from modules.layers.LowCopies import LowCopies
 from modules.layers.QuantizedLinear import QuantizedLinear, dequantize
+from modules.layers.quiet_imports import import_peft
+
+import_peft()  # before anything else imports it
+
+from peft.tuners.lora import layer as peft_layers  # noqa: E402
 
 
 class LoraLinear(peft_layers.Linear):

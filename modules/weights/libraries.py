@@ -1,13 +1,11 @@
-"""Imports diffusers, transformers and peft quietly, and faster: without what only they have a use for, and without
+"""Imports diffusers and transformers quietly, and faster: without what only they have a use for, and without
 looking for garbage."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import logging
 import os
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -15,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, TypeAlias
 
 from modules.families import pipelines
+from modules.layers.quiet_imports import hidden, quiet_libraries
 
 if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
@@ -38,7 +37,7 @@ def import_pipeline(name: str) -> type[DiffusionPipeline]:
 def import_diffusers() -> ModuleType:
     """Imports diffusers, without warnings that users can't act on, progress bars, and questions on the terminal."""
     quiet_libraries()
-    with _hidden("bitsandbytes"):
+    with hidden("bitsandbytes"):
         import diffusers
     import transformers
 
@@ -54,27 +53,6 @@ def import_diffusers() -> ModuleType:
     return diffusers
 
 
-def import_peft() -> ModuleType:
-    """Imports peft, as quietly."""
-    quiet_libraries()
-    with _hidden("bitsandbytes"):
-        import peft
-        from peft.import_utils import is_bnb_available
-
-        is_bnb_available()  # it keeps the answer
-    return peft
-
-
-def quiet_libraries() -> None:
-    """Have libraries that are not imported yet log errors only. A verbosity set by the user is kept.
-
-    They warn on import of what is not installed and not needed, on the terminal of every rank.
-    """
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # warns of kernels that a CPU doesn't need
-
-
 @contextlib.contextmanager
 def gc_paused() -> Iterator[None]:
     """Context without garbage collection, for imports: it finds nothing to free there, but takes a quarter of the time
@@ -87,20 +65,3 @@ def gc_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-@contextlib.contextmanager
-def _hidden(package: str) -> Iterator[None]:
-    """Context in which a package is not found, unless it has been imported already.
-
-    diffusers and peft import bitsandbytes wherever it is installed, which takes more than a second, for layers of its
-    own that no model has here: QuantizedLinear is in their place. What needs the package imports it.
-    """
-    if package in sys.modules:
-        yield
-        return
-    sys.modules[package] = None  # type: ignore[assignment] # as Python itself does to prevent an import
-    try:
-        yield
-    finally:
-        del sys.modules[package]

@@ -1,6 +1,6 @@
 """The parts of peft that adapters of our own are made of; other modules import it inside of functions."""
 
-from modules.weights.libraries import import_peft
+from modules.layers.quiet_imports import import_peft
 
 import_peft()  # before anything else imports it
 
