@@ -1,9 +1,12 @@
 """Trains from the command line: python scripts/train.py --config run.yaml [--set path=value ...]"""
 
+from __future__ import annotations
+
 import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -32,11 +35,15 @@ from modules.session.RunSummary import RunSummary
 from modules.session.signals import forget_early_signals
 from scripts.terminal import escape_unprintable, show
 
+if TYPE_CHECKING:
+    from modules.launch.WaitingRanks import WaitingRanks
+
 CHOSEN_ANEW = ("diffusion.timesteps", "diffusion.expert_share", "optimizer.learning_rate")
 """The settings for which a later version of Chorus may have another default, or another value in its presets."""
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None, waiting: WaitingRanks | None = None) -> int:
+    """waiting: as for `start_training`."""
     args = parse(argv)
     escape_unprintable()
     try:
@@ -60,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         from modules.launch.start import start_training
 
-        return start_training(config, args.resume, args.supervise, given_settings(args))
+        return start_training(config, args.resume, args.supervise, given_settings(args), waiting)
     except UserError as error:
         if args.json:
             show(RunSummary(problems=tuple(error.problems)).to_json())

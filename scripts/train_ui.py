@@ -42,6 +42,7 @@ def open_window(args: argparse.Namespace) -> int:
         return 1
     if config is not None:
         window.top_bar.open_file(config)
+    window.standby.start(window)
     # Ctrl-C in the terminal is the cross in the title bar: Tk would print a traceback, and go on
     before = signal.signal(signal.SIGINT, lambda number, frame: window.after_idle(window.close))
     try:

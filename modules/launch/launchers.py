@@ -23,6 +23,7 @@ from modules.launch.parent_watch import PARENT_VARIABLE
 
 if TYPE_CHECKING:
     from modules.launch.plan import SupervisePlan
+    from modules.launch.WaitingRanks import WaitingRanks
 
 SAVE_SECONDS = 600  # for ranks to save after a signal, before torchrun kills them; its default of 30 s is too short
 
@@ -60,31 +61,24 @@ class Launcher(Protocol):
 class SpawnLauncher:
     """Runs `target(local_rank, variables, *args)` in `num_ranks` new processes.
 
-    target: a module-level function, which puts `variables` into its environment itself.
-    `start` must be called from the main thread: when the *thread* that spawned the ranks ends, Linux sends them
-    SIGINT (torch requests it), and they have been seen to exit with 0 in the middle of a training.
+    target: a module-level function, which puts `variables` into its environment itself. waiting: ranks that may be
+    taken instead of new ones.
+    `start` must be called from the main thread, as `spawn_ranks`.
     """
 
-    def __init__(self, target: Callable[..., None], args: Sequence[Any], num_ranks: int):
+    def __init__(
+        self, target: Callable[..., None], args: Sequence[Any], num_ranks: int, waiting: WaitingRanks | None = None
+    ):
         self.num_ranks = num_ranks
         self.last_lines: Sequence[str] = ()
         self._target, self._args = target, tuple(args)
+        self._waiting = waiting
         self._processes: list[Any] = []
 
     def start(self, variables: dict[str, str]) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("ranks must be spawned by the main thread: they end with the thread that spawned them")
-        from torch import multiprocessing
-
-        os.environ[PARENT_VARIABLE] = str(os.getpid())
-        try:
-            # Ctrl-C reaches all processes of a terminal and would kill a rank that is still importing. Only the
-            # supervisor handles it.
-            with _ctrl_c_ignored():
-                context = multiprocessing.spawn(self._target, (variables, *self._args), self.num_ranks, join=False)
-        finally:
-            del os.environ[PARENT_VARIABLE]
-        self._processes = list(context.processes)
+        args = (variables, *self._args)
+        taken = [] if self._waiting is None else self._waiting.take(self.num_ranks, self._target, args)
+        self._processes = taken or spawn_ranks(self._target, args, self.num_ranks)
 
     def is_running(self) -> bool:
         return any(process.exitcode is None for process in self._processes)
@@ -179,6 +173,27 @@ class TorchrunLauncher:
                 *lines, line = (line + text).split("\n")
                 for complete in lines:
                     self.last_lines.append(complete.rstrip())
+
+
+def spawn_ranks(target: Callable[..., None], args: Sequence[Any], num_ranks: int) -> list[Any]:
+    """The processes of `num_ranks` new ranks, each of which runs `target(local_rank, *args)`.
+
+    Must be called from the main thread: when the *thread* that spawned the ranks ends, Linux sends them SIGINT (torch
+    requests it), and they have been seen to exit with 0 in the middle of a training.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("ranks must be spawned by the main thread: they end with the thread that spawned them")
+    from torch import multiprocessing
+
+    os.environ[PARENT_VARIABLE] = str(os.getpid())
+    try:
+        # Ctrl-C reaches all processes of a terminal and would kill a rank that is still importing. Only the
+        # supervisor handles it.
+        with _ctrl_c_ignored():
+            context = multiprocessing.spawn(target, tuple(args), num_ranks, join=False)
+    finally:
+        del os.environ[PARENT_VARIABLE]
+    return list(context.processes)
 
 
 def torchrun_command(

@@ -25,10 +25,15 @@ from modules.session.standard_streams import outlast_readers
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
+    from modules.launch.WaitingRanks import WaitingRanks
 
 
 def start_training(
-    config: TrainConfig, resume: bool = False, supervise: bool = False, given: Collection[str] | None = None
+    config: TrainConfig,
+    resume: bool = False,
+    supervise: bool = False,
+    given: Collection[str] | None = None,
+    waiting: WaitingRanks | None = None,
 ) -> int:
     """Train to the end and return the exit code: 0 finished, 1 failed, 130 stopped, 75 to be requeued by SLURM.
 
@@ -36,6 +41,7 @@ def start_training(
     starts, for which it has to be called from the main thread.
     supervise: always start ranks, even on one device, and without torchrun, as the window needs it.
     given: paths of the settings that the user has set, which accelerate must not contradict; None: all of them.
+    waiting: ranks that may be taken instead of new ones, if this process spawns any.
     Raises UserError for what can be refused before a rank starts.
     """
     outlast_readers()
@@ -62,7 +68,7 @@ def start_training(
     if isinstance(plan, JoinPlan):
         return join_training(plan, checked)
     if isinstance(plan, SupervisePlan):
-        return supervise_training(plan)
+        return supervise_training(plan, waiting)
     return run_training(plan, checked)
 
 

@@ -53,13 +53,15 @@ from modules.session.TrainCommands import TrainCommands
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.launch.RankWatch import Failure
+    from modules.launch.WaitingRanks import WaitingRanks
 
 SETTINGS_NAME = "config.yaml"
 
 
-def supervise_training(plan: SupervisePlan) -> int:
+def supervise_training(plan: SupervisePlan, waiting: WaitingRanks | None = None) -> int:
     """Start the ranks of this machine, watch them and record how the run ended. Returns the exit code.
 
+    waiting: as for `SpawnLauncher`.
     Must be called from the main thread: spawned ranks end with the thread that started them.
     Raises UserError for what can be refused before a rank starts.
     """
@@ -81,7 +83,7 @@ def supervise_training(plan: SupervisePlan) -> int:
             if plan.leads:
                 folder.write_exit("stopped", rank=0)
             return STOPPED
-        starter = _RankStarter(plan, folder, callbacks, started, stack)
+        starter = _RankStarter(plan, folder, callbacks, started, stack, waiting)
         code = Supervisor(
             folder,
             starter.make_launcher,
@@ -103,7 +105,7 @@ def supervise_training(plan: SupervisePlan) -> int:
 class _RankStarter:
     """Makes the launcher of each attempt, and changes the plan where one device has to train alone.
 
-    stack: holds what the ranks need until the end of the run.
+    stack: holds what the ranks need until the end of the run. waiting: as for `SpawnLauncher`.
     """
 
     def __init__(
@@ -113,8 +115,10 @@ class _RankStarter:
         callbacks: TrainCallbacks,
         started: float,
         stack: contextlib.ExitStack,
+        waiting: WaitingRanks | None,
     ):
         self._plan = plan
+        self._waiting = waiting
         self._callbacks = callbacks
         self._started = started
         self._claims = stack.enter_context(contextlib.ExitStack())
@@ -126,7 +130,7 @@ class _RankStarter:
         if plan.launcher == "spawn":
             # a random id would be known to this machine only
             run_id = secrets.token_hex(8) if plan.num_nodes == 1 else "run"
-            return SpawnLauncher(run_spawned_rank, (plan, self._started, run_id), plan.num_ranks)
+            return SpawnLauncher(run_spawned_rank, (plan, self._started, run_id), plan.num_ranks, self._waiting)
         assert self._launch_dir is not None  # `train_alone` changes the launcher to spawn only
         script = [str(ROOT / "scripts" / "train.py"), "--config", str(self._launch_dir / SETTINGS_NAME)]
         script += ["--resume"] if resume else []

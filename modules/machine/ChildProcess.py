@@ -50,6 +50,16 @@ class ChildProcess:
                 )
         return self.process is not None
 
+    def adopt(self, process: subprocess.Popen[bytes]) -> bool:
+        """Take over a program that is running, with pipes for its output; end it if this was cancelled."""
+        with self._lock:
+            self.process = process
+            if self.is_cancelled:
+                process.kill()
+        if self.is_cancelled:
+            process.communicate()
+        return not self.is_cancelled
+
     @property
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None

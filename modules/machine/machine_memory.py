@@ -43,6 +43,16 @@ def ram_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
     return total
 
 
+def available_bytes() -> int | None:
+    """Memory that programs can still take without swapping; None if the system does not say."""
+    import psutil
+
+    try:
+        return psutil.virtual_memory().available
+    except (psutil.Error, OSError):
+        return None
+
+
 def pinnable_bytes(ram: int | None, system: str = sys.platform, is_wsl: bool | None = None) -> int | None:
     """How much of the memory all programs may pin together, for copies from and to GPUs; None if `ram` is.
 

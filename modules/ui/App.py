@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from modules.ui.models.ProblemList import ProblemList
     from modules.ui.models.RunModel import RunModel
     from modules.ui.models.SettingsModel import SettingsModel
+    from modules.ui.models.StandbyKeeper import StandbyKeeper
     from modules.ui.SettingsViews import SettingsViews
     from modules.ui.theme import Theme
 
@@ -37,6 +38,8 @@ class App(Scheduler, Protocol):
     """Refreshes what shows settings."""
     run: RunModel
     """The run that the window follows."""
+    standby: StandbyKeeper
+    """The processes that wait for a start, so that it takes less time."""
     devices: DeviceModel
     """The GPUs of this machine and the shape of the next run on them."""
     launch: LaunchModel

@@ -173,6 +173,8 @@ class RunControl:
             return
         check, read_usage = check_of(config, resume), self.app.devices.read_usage()
         self._set_check(check)
+        if then_start:
+            self.app.standby.hurry()
         self.app.after(CANCEL_MS, self._offer_cancel, check)
 
         def find() -> tuple[RunSummary, list[GpuUsage], dict[str, Any] | None]:

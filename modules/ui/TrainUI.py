@@ -35,6 +35,9 @@ from modules.ui.models.run_text import describe_result
 from modules.ui.models.RunModel import RunModel
 from modules.ui.models.RunState import RunState
 from modules.ui.models.SettingsModel import SettingsModel
+from modules.ui.models.Standby import StandbyPlan
+from modules.ui.models.StandbyKeeper import StandbyKeeper
+from modules.ui.models.trained_images import newest_model
 from modules.ui.RootWindow import RootWindow
 from modules.ui.SettingsViews import SettingsViews
 from modules.ui.TopBar import TopBar
@@ -102,7 +105,8 @@ class TrainUI(RootWindow):
         self.settings = SettingsModel(state_dir / "settings.json" if state_dir else None)
         self.problems = ProblemList(self.settings)
         self.views = SettingsViews(self.settings)
-        self.run = RunModel()
+        self.standby = StandbyKeeper(self._standby_plans, lambda: self.preferences.preloads)
+        self.run = RunModel(self.standby.take)
         self.devices = DeviceModel()
         self.launch = LaunchModel()
         self.checks = BackgroundChecks(self, self.settings, self.problems, self.run, self.devices)
@@ -244,6 +248,7 @@ class TrainUI(RootWindow):
         for write in self._pending_saves():
             with contextlib.suppress(OSError):  # too late to report it, and the run folder has its own copy
                 write()
+        self.standby.close()
         self.checks.close()
         self.run.close()
         self._lock.close()
@@ -314,6 +319,8 @@ class TrainUI(RootWindow):
         }
         keyboard.bind_keys(self, keys)
         self.bind_settings_keys(self)
+        for event in ("<KeyPress>", "<ButtonPress>"):
+            self.bind_all(event, lambda event: self.standby.note_use(), add="+")
 
     def _command_key(self) -> str:
         return "Command" if self.tk.call("tk", "windowingsystem") == "aqua" else "Control"
@@ -363,6 +370,18 @@ class TrainUI(RootWindow):
         if not self._save_failed:
             self._save_failed = True
             self.show_message(f"The settings can't be saved for next time: {error.strerror}.", "warning")
+
+    def _standby_plans(self) -> list[StandbyPlan]:
+        """What may be started next: a run, and images from the last one."""
+        config, state = self.settings.in_effect, self.run.state
+        shape = self.devices.shape(config)
+        if state.is_running or self.devices.machine is None:
+            return []
+        gpus = self.devices.gpus
+        plans = [] if shape is None else [StandbyPlan("train", config.family, shape.ranks_per_node, gpus)]
+        if state.exit is not None and newest_model(state.saved):
+            plans.append(StandbyPlan("sample", config.family, gpus=gpus))
+        return plans
 
     def _load_tabs(self) -> None:
         """Import the other tabs in a thread: some need NumPy, which would delay opening them by 100 ms."""

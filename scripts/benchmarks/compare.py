@@ -121,7 +121,7 @@ def compare_start(folder: Path, method: str, device: str, count: int) -> Compari
     The first pair fills the caches and does not count.
     """
     pairs = alternated(
-        count + 1, lambda: _first_step_of_chorus(folder, method, device), lambda: _first_step(folder, method, device)
+        count + 1, lambda: _first_step_of_chorus(folder, method, device), lambda: first_step(folder, method, device)
     )
     return Comparison(f"start to first step, {method}, {device}", "s", START, pairs[1:])
 
@@ -140,7 +140,8 @@ def _of_turns(
     ]
 
 
-def _first_step(folder: Path, method: str, device: str) -> float:
+def first_step(folder: Path, method: str, device: str) -> float:
+    """Seconds from the start of the loop by hand to the end of its first step."""
     started = time.time()
     with start_worker(REFERENCE, WorkerArguments(folder, method, steps=1, turns=1), device) as worker:
         return worker.turn().time - started

@@ -14,6 +14,7 @@ from scripts.benchmarks.options import OPTIONS
 from scripts.benchmarks.planning import measure_planning
 from scripts.benchmarks.results import Comparison, Found
 from scripts.benchmarks.scaling import RANK_COUNTS, measure_scaling
+from scripts.benchmarks.standby import compare_images, compare_standby
 from scripts.benchmarks.ui import PARTS, measure_ui
 from scripts.name_option import name_among
 
@@ -72,6 +73,8 @@ def memory(args: argparse.Namespace) -> Iterator[Found]:
 def start(args: argparse.Namespace) -> Iterator[Found]:
     for method in methods(args):
         yield compare_start(args.folder, method, args.device, args.pairs)
+        yield compare_standby(args.folder, method, args.device, args.pairs)
+    yield compare_images(args.folder, args.device, args.pairs)
 
 
 def plan(args: argparse.Namespace) -> Iterator[Found]:

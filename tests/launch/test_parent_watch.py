@@ -55,7 +55,7 @@ def test_a_process_whose_parent_was_gone_before_it_could_look_ends_too():
     assert subprocess.run([sys.executable, "-c", script], env=environment).returncode == LOST_EXIT_CODE
 
 
-@pytest.mark.parametrize("name", ["train", "start_multi_gpu"])
+@pytest.mark.parametrize("name", ["train", "start_multi_gpu", "starting/standby"])
 def test_ranks_that_a_script_spawns_watch_it_before_they_import_anything(name):
     run = f"import runpy; runpy.run_path({str(ROOT / 'scripts' / name)!r} + '.py', run_name='__mp_main__')"
     tell = "import threading; print([thread.name for thread in threading.enumerate()])"

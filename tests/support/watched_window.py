@@ -28,8 +28,11 @@ def main() -> int:
     from modules.ui.toolkit import load_toolkit
 
     load_toolkit()
+    from modules.ui.models.StandbyKeeper import StandbyKeeper
     from modules.ui.TrainUI import TrainUI
     from scripts import train_ui
+
+    StandbyKeeper.start = lambda keeper, scheduler: None  # it would take processor time from what is watched
 
     mainloop = TrainUI.mainloop
 

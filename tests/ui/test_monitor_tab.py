@@ -334,7 +334,7 @@ def test_where_an_image_was_saved_is_said_as_in_the_settings(app, run, wait_for,
     """Relative to the working folder, as the whole path has no space in a line."""
     save_config(TrainConfig(), run.config_path)
     image = run.samples_dir / "generated" / "x.png"
-    monkeypatch.setattr("modules.ui.cards.TryCard.image_script", lambda options: ScriptOf(str(image)))
+    monkeypatch.setattr("modules.ui.cards.TryCard.image_script", lambda options, standby: ScriptOf(str(image)))
     card = TryCard(app, app)
     card.show(RunState(folder=run.path))
     monkeypatch.setattr("modules.ui.cards.TryCard.newest_model", lambda saved: [Path("cat.safetensors")])

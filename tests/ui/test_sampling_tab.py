@@ -202,7 +202,7 @@ def ended(app, tab, tmp_path, monkeypatch):
     def press(result) -> FakeScript:
         script, waiting = FakeScript(result), []
 
-        def make_script(run, model, step, config) -> FakeScript:
+        def make_script(run, model, step, config, standby) -> FakeScript:
             script.config = config
             return script
 

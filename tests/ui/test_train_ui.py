@@ -27,6 +27,7 @@ from modules.ui.cards.ResumeCard import ResumeCard, look
 from modules.ui.models.find_settings import find_settings
 from modules.ui.models.free_folders import next_free_folder
 from modules.ui.models.help_pages import help_page
+from modules.ui.models.Preferences import Preferences
 from modules.ui.models.run_text import describe_progress, describe_seconds
 from modules.ui.models.RunState import RunState
 from modules.ui.RunControl import check_of, run_check
@@ -1230,7 +1231,7 @@ def find_widget(widget, kind):
     return found[0] if found else next(filter(None, (find_widget(child, kind) for child in children)), None)
 
 
-def test_colours_and_size_are_changed_and_kept(make_app, wait_for, tmp_path):
+def test_colours_size_and_preloading_are_changed_and_kept(make_app, wait_for, tmp_path):
     window = make_app(tmp_path / "state")
     window.open_tab("general")
     wait_for(window, lambda: find_widget(window, LookCard))
@@ -1242,9 +1243,13 @@ def test_colours_and_size_are_changed_and_kept(make_app, wait_for, tmp_path):
     assert window.theme.scaled(100) == 125
     look.scale._command("100%")
     look.appearance._command("Dark")
+    look.preloads.toggle()
     window.update()
     window.destroy()
-    assert json.loads((tmp_path / "state" / "window.json").read_text())["appearance"] == "dark"
+    kept = json.loads((tmp_path / "state" / "window.json").read_text())
+    assert kept["appearance"] == "dark"
+    assert kept["preloads"] is False
+    assert not Preferences.load(tmp_path / "state" / "window.json").preloads
 
 
 def test_the_check_runs_in_a_process_of_its_own_and_says_what_the_run_would_do(app, tmp_path):

@@ -64,7 +64,9 @@ class SampleNowCard(Card):
             return
         assert state.folder is not None  # it has ended
         model = newest_model(state.saved)
-        script = self._script = run_samples_script(state.folder, model, state.saved[-1].step, config)
+        script = self._script = run_samples_script(
+            state.folder, model, state.saved[-1].step, config, self.app.standby.take
+        )
         self.show_title(f"Samples of {state.folder.name}, step {state.saved[-1].step:,}")
         self._tell(f"Generating {counted(sum(sample.count for sample in samples), 'sample')}…")
         self.strip.show([])

@@ -136,7 +136,7 @@ class TryCard(Card):
         assert self._folder is not None
         model = newest_model(self.app.run.state.saved)
         options = sample_options(self._config, model, wish, strength, RunFolder(self._folder).samples_dir / FOLDER)
-        script = self._script = image_script(options)
+        script = self._script = image_script(options, self.app.standby.take)
 
         def take(output: bytes | None) -> None:
             if script is self._script and self.winfo_exists() and (path := read_path(output)) is not None:

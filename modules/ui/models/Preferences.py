@@ -21,7 +21,7 @@ class Preferences:
     """appearance: "system", "light" or "dark". scale: 0.8 to 2.0; None: from the screen. geometry: in Tk's format,
     the size unscaled. show_all: whether advanced settings are shown. tab: the one in front. recent: settings files used
     recently, newest first. runs: the folders of runs shown recently, newest first. gpu_memory: in GB, for which a run
-    is to fit on a machine without a GPU.
+    is to fit on a machine without a GPU. preloads: whether processes wait with their libraries imported.
     """
 
     appearance: str = "system"
@@ -32,6 +32,7 @@ class Preferences:
     recent: list[str] = dataclasses.field(default_factory=list)
     runs: list[str] = dataclasses.field(default_factory=list)
     gpu_memory: int = 12
+    preloads: bool = True
     path: Path | None = None
 
     def __post_init__(self):
@@ -56,6 +57,7 @@ class Preferences:
             if isinstance(values.get(name), list):
                 setattr(kept, name, [entry for entry in values[name] if isinstance(entry, str)][:MAX_RECENT])
         kept.show_all = values.get("show_all") is True
+        kept.preloads = values.get("preloads") is not False
         if values.get("gpu_memory") in MEMORY_SIZES:
             kept.gpu_memory = values["gpu_memory"]
         for name in ("geometry", "tab"):

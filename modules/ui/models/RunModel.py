@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
 from modules.config.files import save_config
@@ -29,9 +29,11 @@ from modules.ui.models.Listeners import Listeners
 from modules.ui.models.LossHistory import LossHistory
 from modules.ui.models.RunReader import RunReader
 from modules.ui.models.RunState import LogLine, RunState
+from modules.ui.models.Standby import own_session
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
+    from modules.ui.models.StandbyKeeper import TakeStandby
 
 LOOK_SECONDS = 0.15  # between two reads of the folder
 REPEAT_STOP_SECONDS = 3.0  # a starting run removes older commands
@@ -42,12 +44,14 @@ ENDING = ((signal.SIGTERM, 0.5), (signal.SIGTERM, 20.0), (getattr(signal, "SIGKI
 class RunModel:
     """The run that was started or attached last, if any.
 
-    state: as of the last `poll`. history: the losses of the run, a new object for each run.
+    standby: as for `start_supervisor`. state: as of the last `poll`. history: the losses of the run, a new object for
+    each run.
     All methods are called in the window's thread; slow work is done in others.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, standby: TakeStandby | None = None) -> None:
         self.state = RunState()
+        self._standby = standby
         self._history: LossHistory | None = None
         self._reader: RunReader | None = None
         self._shown: RunState | None = None
@@ -85,7 +89,7 @@ class RunModel:
         # replaces them later.
         settings = folder.resume_config_path if resume else folder.config_path
         save_config(config, settings, keeps_link=False)
-        self._follow(RunReader(folder, start_supervisor(folder, settings, resume, asked)))
+        self._follow(RunReader(folder, start_supervisor(folder, settings, resume, asked, self._standby)))
 
     def attach(self, path: str | os.PathLike, is_running: bool = False) -> None:
         """Show the run in the folder at `path`, running or not, from its beginning.
@@ -164,21 +168,16 @@ class RunModel:
         self._listeners.tell(self.state)
 
 
-def start_supervisor(folder: RunFolder, settings: Path, resume: bool, asked: float) -> subprocess.Popen:
+def start_supervisor(
+    folder: RunFolder, settings: Path, resume: bool, asked: float, standby: TakeStandby | None = None
+) -> subprocess.Popen:
     """Run scripts/train.py in a new session, which survives closing or killing the window and logging out.
 
     asked: Unix time; later commands are for this run, which reads them once it has loaded its libraries.
+    standby: gives a process that is as good as a new one, if there is any.
     Raises UserError if its log can't be written, or the system can't create a process.
     """
-    script = str(ROOT / "scripts" / "train.py")
-    command = [sys.executable, script, "--supervise", "--config", str(settings), *(["--resume"] if resume else [])]
-    # the log is read as UTF-8, which is not the default on Windows
-    environment = {**os.environ, STARTED_VARIABLE: repr(asked), "PYTHONIOENCODING": "utf-8:backslashreplace"}
-    if os.name == "nt":  # with a hidden console: without one, each child process would open a black window
-        flags = (getattr(subprocess, name) for name in ("CREATE_NO_WINDOW", "CREATE_NEW_PROCESS_GROUP"))
-        apart: dict[str, Any] = {"creationflags": sum(flags)}
-    else:
-        apart = {"start_new_session": True}
+    arguments = ["--supervise", "--config", str(settings), *(["--resume"] if resume else [])]
     try:
         log = open_own(folder.window_log_path, "ab")
     except OSError as error:
@@ -186,9 +185,20 @@ def start_supervisor(folder: RunFolder, settings: Path, resume: bool, asked: flo
             f"{folder.window_log_path} can't be written ({error.strerror}): remove it, or choose another folder."
         ) from error
     with log:
+        variables = {STARTED_VARIABLE: repr(asked)}
+        waiting = standby("train", "train.py", arguments, variables, folder.window_log_path) if standby else None
+        if waiting is not None:
+            return waiting
+        # the log is read as UTF-8, which is not the default on Windows
+        environment = {**os.environ, **variables, "PYTHONIOENCODING": "utf-8:backslashreplace"}
         try:
             return subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, **apart
+                [sys.executable, str(ROOT / "scripts" / "train.py"), *arguments],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                **own_session(),
             )
         except OSError as error:
             raise UserError(

@@ -16,6 +16,7 @@ from modules.machine.ChildProcess import ChildProcess
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
+    from modules.ui.models.StandbyKeeper import TakeStandby
 
 LAST_LETTERS = 500  # shown of the last line of a failed script, which is its error message
 
@@ -24,7 +25,7 @@ class ScriptRun:
     """One run of `scripts/NAME --config SETTINGS OPTIONS`. `run` may take long; `cancel` may be called meanwhile.
 
     config: the settings; None: the script takes none. exit_codes: those of a script with a valid result. seconds: time
-    limit; None: none.
+    limit; None: none. standby: gives a process that is as good as a new one, if there is any.
     """
 
     def __init__(
@@ -34,11 +35,13 @@ class ScriptRun:
         options: Sequence[str],
         exit_codes: Sequence[int] = (0, 1),
         seconds: float | None = None,
+        standby: TakeStandby | None = None,
     ):
         self._name = name
         self._config = config
         self._options = list(options)
         self._exit_codes, self._seconds = tuple(exit_codes), seconds
+        self._standby = standby
         self._child = ChildProcess()
 
     def run(self) -> bytes | None:
@@ -53,7 +56,7 @@ class ScriptRun:
                 path = Path(folder) / "config.yaml"
                 save_config(self._config, path)
                 options = ["--config", str(path), *options]
-            if not self._child.start([sys.executable, str(ROOT / "scripts" / self._name), *options]):
+            if not self._start(options):
                 return None
             done = self._wait()
         if self._child.is_cancelled:
@@ -67,6 +70,13 @@ class ScriptRun:
     def cancel(self) -> None:
         """End it; `run` then returns None."""
         self._child.cancel()
+
+    def _start(self, options: Sequence[str]) -> bool:
+        if self._standby is not None and not self._child.is_cancelled:
+            waiting = self._standby("sample", self._name, options)
+            if waiting is not None:
+                return self._child.adopt(waiting)
+        return self._child.start([sys.executable, str(ROOT / "scripts" / self._name), *options])
 
     def _wait(self) -> subprocess.CompletedProcess[bytes]:
         try:

@@ -19,6 +19,7 @@ from modules.ui.models.ScriptRun import ScriptRun
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.ui.models.RunState import SamplePicture, SavedModel
+    from modules.ui.models.StandbyKeeper import TakeStandby
 
 FOLDER = "generated"  # in the folder of samples, which is never taken for training data
 
@@ -141,20 +142,22 @@ def takes(config: TrainConfig, name: str) -> bool:
     return config.family in settings_by_path()[f"sampling.samples[].{name}"].visible_when["family"]
 
 
-def image_script(options: Sequence[str]) -> ScriptRun:
-    """The run of scripts/sample.py; its output are the paths of the images."""
-    return ScriptRun("sample.py", None, options, exit_codes=(0,))
+def image_script(options: Sequence[str], standby: TakeStandby | None = None) -> ScriptRun:
+    """The run of scripts/sample.py; its output are the paths of the images. standby: as for ScriptRun."""
+    return ScriptRun("sample.py", None, options, exit_codes=(0,), standby=standby)
 
 
-def run_samples_script(run: Path, model: Sequence[Path], step: int, config: TrainConfig) -> ScriptRun:
+def run_samples_script(
+    run: Path, model: Sequence[Path], step: int, config: TrainConfig, standby: TakeStandby | None = None
+) -> ScriptRun:
     """The run of scripts/sample_run.py for the samples in `config`; its output are the paths of the images.
 
-    run: the run's folder. model: as from `newest_model`, saved after `step` steps.
+    run: the run's folder. model: as from `newest_model`, saved after `step` steps. standby: as for ScriptRun.
     """
     options = [str(run), "--step", str(step)]
     for path in model:
         options += ["--model", str(path)]
-    return ScriptRun("sample_run.py", config, options, exit_codes=(0,))
+    return ScriptRun("sample_run.py", config, options, exit_codes=(0,), standby=standby)
 
 
 def read_paths(output: bytes | None) -> list[Path]:
