@@ -281,6 +281,18 @@ class ModelConfig:
         importance="advanced",
         visible_when={"method": WITH_DENOISER},
     )
+    compile_sizes: Literal["auto", "each", "all"] = setting(
+        "auto",
+        label="Compiled image sizes",
+        also_called="dynamic shapes, recompilation",
+        help="Each: a graph for each size of a batch, with the fastest kernels, which takes about half a minute for "
+        "each on a GPU. All: one graph for all sizes. Auto: each, if the run has four at most. The result doesn't "
+        "depend on the order of the sizes.",
+        group="model",
+        choice_labels={"auto": "Auto", "each": "Each", "all": "All at once"},
+        importance="advanced",
+        visible_when={"method": WITH_DENOISER, ".compile": ["blocks"]},
+    )
     cuda_graphs: Literal["auto", "on", "off"] = setting(
         "auto",
         label="CUDA graphs",

@@ -39,6 +39,7 @@ from modules.trainer.attach_method import compiles
 from modules.trainer.BackupRanks import BackupRanks
 from modules.trainer.BackupStore import BackupStore
 from modules.trainer.capturing import graphs_for
+from modules.trainer.compiling import COMPILING_SECONDS, compile_with
 from modules.trainer.FallbackFolders import FallbackFolders
 from modules.trainer.FallbackSaver import FallbackSaver
 from modules.trainer.FinalSave import FinalSave
@@ -65,8 +66,6 @@ if TYPE_CHECKING:
     from modules.trainer.checks import CheckedStart
 
 EnterVersion = Callable[[], AbstractContextManager[None]]
-
-COMPILING_SECONDS = 900.0  # for a step that compiles kernels for a new shape
 
 
 class GenericTrainer:
@@ -172,9 +171,18 @@ class GenericTrainer:
         if self.config.sampling.at_start and loop.step == 0:
             loop.run_on_all_ranks("sampling", self.sample)
         if loop.step < loop.total_steps:
+            self._compile()
             loop.graphs = graphs_for(self.prepared, loop, self.callbacks)
             with closing(prefetch(self._steps(), self.config.data.prefetch_steps)) as steps:
                 loop.fit(steps)
+
+    def _compile(self) -> None:
+        """Compiles, before the first step, what one graph of a block is for all sizes."""
+        run = self.prepared
+        if run.compiled_first:
+            self.callbacks.on_status("Compiling the blocks for all image sizes")
+            with self.runtime.heartbeat.phase("training"):
+                compile_with(self.loop, (run.source.batch(batch, 0) for batch in run.compiled_first))
 
     def end(self) -> None:
         """Writes the final backup and model and makes the final samples; before a requeue, only writes the backup.

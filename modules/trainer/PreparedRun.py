@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from modules.config.PartConfig import PartConfig
     from modules.config.SamplingConfig import SamplingConfig
     from modules.config.TrainConfig import TrainConfig
+    from modules.data.epoch_plan import MicroBatch
     from modules.data.RunPlan import RunPlan
     from modules.data.SampleSource import SampleSource
     from modules.methods.Method import Loss
@@ -35,6 +36,7 @@ class PreparedRun:
     sampling: the settings of its samples, each with a prompt. sample_prompts: encodes these prompts once.
     data_digest: of the training images. learning_rate_factor: multiplies every learning rate.
     backup: the backup to resume from; None for a new run.
+    compiled_first: the batches to compile the blocks with before the first step, as in CompiledSizes.
     """
 
     config: TrainConfig
@@ -51,6 +53,7 @@ class PreparedRun:
     accumulation: int
     learning_rate_factor: float
     backup: Backup | None
+    compiled_first: tuple[MicroBatch, ...] = ()
 
     @property
     def total_steps(self) -> int:

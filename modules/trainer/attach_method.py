@@ -1,4 +1,4 @@
-"""Gives a base model what its method trains: the checks, the components to load, swapped and compiled blocks."""
+"""Gives a base model what its method trains: the checks, the components to load, swapped blocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
 from modules.session.out_of_memory import must_fit
 from modules.trainer.checks import check_trained_parts
-from modules.trainer.compiling import compile_blocks
 from modules.trainer.optimizers import make_layout_compatible
 from modules.weights.BaseModel import BaseModel
 from modules.weights.training_adapter import TrainingAdapter, read_training_adapter
@@ -57,8 +56,6 @@ def attach_method(
     for name in set(denoisers).intersection(present) if base.num_swapped else ():
         report(base.swap_blocks(name))
     make_layout_compatible(config.optimizer, (p for name in parts for p in base.module(name).parameters()))
-    for name in set(denoisers).intersection(present) if compiles(config) else ():
-        compile_blocks(base.module(name))
 
 
 def parts_to_train(

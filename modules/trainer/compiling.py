@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, cast
 
 from modules.config.errors import UserError
@@ -10,28 +12,98 @@ from modules.distributed.torch_versions import float8_compiler_problem
 if TYPE_CHECKING:
     import torch
     from diffusers.models.modeling_utils import ModelMixin
-    from torch import nn
+    from torch import Tensor, nn
 
     from modules.config.ModelConfig import ModelConfig
+    from modules.data.Batch import Batch
+    from modules.trainer.TrainingLoop import TrainingLoop
 
-# Per kind of block: one graph for each width, for trained and frozen weights, and for shapes that don't generalize.
-# Beyond its default limit of 8, torch falls back to eager mode with only a line in its log.
-MAX_GRAPHS = 64
+COMPILING_SECONDS = 900.0  # for a step that compiles kernels for a new size
+
+# Per kind of block: one graph for each size and width, for trained and frozen weights. Beyond its default limit of 8,
+# torch falls back to eager mode with only a line in its log.
+MAX_GRAPHS = 256
+MAX_GRAPHS_OF_ALL_BLOCKS = 4096
 
 
-def compile_blocks(denoiser: nn.Module) -> None:
+def compile_blocks(denoiser: nn.Module, all_sizes: bool, warn: Callable[[str], None] = lambda text: None) -> None:
     """Compiles the repeated blocks of `denoiser`, each kind once; without such blocks, the whole denoiser.
 
     Call it after adding adapters, which would otherwise not be compiled. `Module.compile` compiles in place, unlike
     `torch.compile(module)`, which renames the keys of the state dict.
-    """
-    import torch._dynamo
 
-    torch._dynamo.config.recompile_limit = max(MAX_GRAPHS, torch._dynamo.config.recompile_limit)
+    all_sizes: one graph for all sizes of images, in place of one for each. Left to torch, the first size would get a
+    graph of its own and all others the one made for the second, so that results depend on their order.
+    warn: told if torch no longer compiles what is new.
+    """
+    _set_up(warn)
     if getattr(denoiser, "_repeated_blocks", None):
-        cast("ModelMixin", denoiser).compile_repeated_blocks()
+        cast("ModelMixin", denoiser).compile_repeated_blocks(dynamic=all_sizes)
     else:
-        denoiser.compile()
+        denoiser.compile(dynamic=all_sizes)
+
+
+def _set_up(warn: Callable[[str], None]) -> None:
+    """Sets what torch has for the whole process only."""
+    import torch._dynamo
+    import torch.fx.experimental._config
+
+    config = torch._dynamo.config
+    config.recompile_limit = max(MAX_GRAPHS, config.recompile_limit)
+    config.accumulated_recompile_limit = max(MAX_GRAPHS_OF_ALL_BLOCKS, config.accumulated_recompile_limit)
+    # DDP's gradients are sent block by block anyway; cut at its buckets, the graphs would depend on the number of ranks
+    config.optimize_ddp = False
+    # otherwise sides that are equal in the first image must be equal in all others that its graph is for
+    torch.fx.experimental._config.use_duck_shape = False
+    log = logging.getLogger("torch._dynamo.convert_frame")
+    for handler in [known for known in log.handlers if isinstance(known, _LimitHandler)]:
+        log.removeHandler(handler)  # of an earlier run in this process
+    log.addHandler(_LimitHandler(warn))
+
+
+class _LimitHandler(logging.Handler):
+    """Warns once if torch reaches a limit of graphs, of which it tells nobody else."""
+
+    def __init__(self, warn: Callable[[str], None]):
+        super().__init__(logging.WARNING)
+        self._warn: Callable[[str], None] | None = warn
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if self._warn and "hit config." in text:
+            reported, self._warn = self._warn, None
+            reported(
+                "model.compile blocks: torch has reached its limit of graphs and runs what is new without compiling, "
+                f"which is slower ({text.splitlines()[0]}); set model.compile to off if most steps are."
+            )
+
+
+def compile_with(loop: TrainingLoop, batches: Iterable[Batch]) -> None:
+    """Compiles by a forward and a backward pass with each batch, which change no weight, gradient or buffer.
+
+    Other than in a step, ranks don't wait for each other, and gradients reach neither DDP nor a fused optimizer.
+    """
+    import torch
+
+    from modules.trainer.preserve_buffers import preserve_buffers  # imports torch
+
+    for batch in batches:
+        loop.runtime.heartbeat.beat(COMPILING_SECONDS)
+        with preserve_buffers(loop.model):
+            with loop.autocast():
+                loss, _, _ = loop.step_fn(loop.model, batch)
+            if not loop.settings.fused_backward:
+                torch.autograd.grad(loss, list(loop.trainable.values()), allow_unused=True)
+                continue
+            # one rank, whose memory has no room for all gradients at once
+            hooks = [param.register_post_accumulate_grad_hook(_drop_gradient) for param in loop.trainable.values()]
+            loss.backward()
+            for hook in hooks:
+                hook.remove()
+
+
+def _drop_gradient(param: Tensor) -> None:
+    param.grad = None
 
 
 def check_compiler(model: ModelConfig, device: torch.device) -> None:

@@ -18,6 +18,7 @@ from modules.config.methods import facts_of
 from modules.data.caption_remarks import caption_remarks
 from modules.data.captions import check_placeholders, trained_words
 from modules.data.CaptionSource import CaptionSource
+from modules.data.compiled_sizes import compiled_sizes
 from modules.data.concepts import caption_prompts, captions
 from modules.data.conditions import conditions_of
 from modules.data.DatasetEncoder import DatasetEncoder
@@ -50,7 +51,7 @@ from modules.trainer.attach_method import (
 )
 from modules.trainer.attention_cases import attention_cases
 from modules.trainer.checks import check_batch_divides, check_precision, check_start
-from modules.trainer.compiling import check_compiler
+from modules.trainer.compiling import check_compiler, compile_blocks
 from modules.trainer.FallbackFolders import FallbackFolders
 from modules.trainer.PreparedRun import PreparedRun
 from modules.trainer.rank_checks import check_same, check_shared_folder, settings_digest, weights_digest
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.data.buckets import Buckets
     from modules.data.Dataset import Dataset
+    from modules.data.epoch_plan import MicroBatch
     from modules.data.records import CachedRecords
     from modules.diffusion.timesteps import TimestepDistribution
     from modules.distributed.attention_trial import AttentionCase
@@ -125,6 +127,8 @@ def prepare_run(
     plan = RunPlan(data.dataset, data.buckets, unusable, config.seed, size)
     if not plan.num_samples:
         raise DataError.at("concepts", ": their repeats leave no sample in an epoch; raise concepts.N.repeats.")
+    accumulation = accumulation_steps(config, runtime.world_size, size)
+    compiled_first = _compile(start, base, plan, data.buckets, accumulation) if compiles(config) else ()
     digest = _digest_of_samples(start, data, unusable, backup)
     factor = _learning_rate_factor(start, backup)
     loss = start.method.loss(base, config)
@@ -141,9 +145,10 @@ def prepare_run(
         sample_prompts=sample_prompts,
         data_digest=digest,
         global_batch=size,
-        accumulation=accumulation_steps(config, runtime.world_size, size),
+        accumulation=accumulation,
         learning_rate_factor=factor,
         backup=backup,
+        compiled_first=compiled_first,
     )
 
 
@@ -365,6 +370,17 @@ def _choose_attention(start: _Start, base: BaseModel, source: SampleSource) -> N
         start.progress.warn(warning)
     if text and start.runtime.is_main:
         start.callbacks.on_status(text)
+
+
+def _compile(
+    start: _Start, base: BaseModel, plan: RunPlan, buckets: Buckets, accumulation: int
+) -> tuple[MicroBatch, ...]:
+    """Has the loaded denoisers compiled when they are first called; returns `CompiledSizes.first`."""
+    sizes = compiled_sizes(start.config.model, base.family, plan, buckets, start.runtime.world_size, accumulation)
+    for name in base.family.denoisers:
+        if base.is_loaded(name):
+            compile_blocks(base.module(name), sizes.all_sizes, start.progress.warn)
+    return sizes.first
 
 
 def _global_batch(start: _Start, backup: Backup | None) -> int:

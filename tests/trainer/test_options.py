@@ -169,21 +169,28 @@ def test_a_whole_model_is_written_in_the_precision_asked_for(dtype, make_config,
 
 
 def test_compiled_blocks_train_alike_and_keep_every_name(make_config, train, tiny_model, tmp_path):
-    """The graphs of a model's blocks run as they are: test_compiling.py has one made into machine code.
+    """With all that keeps or moves activations and weights, and with sizes that are not trained.
+
+    The graphs of a model's blocks run as they are: test_compiling.py has one made into machine code.
 
     On a transformer, whose two kinds of blocks take half the time of a U-Net's in three widths.
     """
     base = ("family=flux1", f"model.base={tiny_model('flux1')}", "data.bucket_step=16")
     # a single shape, because each shape is compiled again
     settings = (*base, "data.bucketing=false", "batch_size=11", "max_steps=3", "ema.enabled=true")
+    settings += ("text_encoder.train=true", "validation.every=2", "validation.unit=steps", "data.validation_share=0.3")
+    settings += ("sampling.samples=[{prompt: 'a cat', width: 48, height: 32, steps: 1}]", "sampling.at_end=true")
     plain = train(make_config(*settings))
-    settings += ("model.compile=blocks", "model.gradient_checkpointing=true")
+    settings += ("model.compile=blocks", "model.gradient_checkpointing=true", "model.activation_offloading=true")
     torch._dynamo.reset()
     with torch.compiler.set_stance(force_backend="aot_eager"):
         compiled = train(make_config(*settings, f"workspace_dir={tmp_path / 'compiled'}"))
     torch._dynamo.reset()
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
     assert compiled.callbacks.losses == pytest.approx(plain.callbacks.losses, rel=1e-4)
+    (one,), (other,) = compiled.callbacks.validations, plain.callbacks.validations
+    assert one == pytest.approx(other, rel=1e-4)
+    assert len(compiled.callbacks.samples) == len(plain.callbacks.samples) == 1
     state, expected = compiled.loop.state()[0], plain.loop.state()[0]
     assert {file: set(tensors) for file, tensors in state.items()} == {f: set(t) for f, t in expected.items()}
     assert trained_tensors(compiled).keys() == trained_tensors(plain).keys()

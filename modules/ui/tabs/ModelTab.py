@@ -56,6 +56,7 @@ CARDS = (
             "model.activation_offloading",
             "model.blocks_to_swap",
             "model.compile",
+            "model.compile_sizes",
             "model.cuda_graphs",
             "model.attention",
             "model.channels_last",
