@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 # Before anything imports torch or the Hub's client: these are read once, at import.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -11,6 +12,8 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch obeys it; tiny models are fastest on one thread
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
+# not among what the user's own runs have compiled
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), "chorus-compiled-by-tests"))
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else it starts processes, each of which imports torch
 
 import contextlib

@@ -42,6 +42,8 @@ ALLOWED = {
     ("modules/data/TensorCache.py", "Path.unlink"): "of a temporary that nobody else knows",
     ("modules/config/atomic_file.py", "Path.unlink"): "of temporaries, which the next sweep removes otherwise",
     ("modules/config/atomic_file.py", "shutil.rmtree"): "of temporaries, which the next sweep removes otherwise",
+    ("modules/trainer/compile_cache.py", "Path.rename"): "what Windows does not rename is in use, and stays for that",
+    ("modules/trainer/compile_cache.py", "shutil.rmtree"): "of what no longer has its name, which the next run removes",
     ("modules/trainer/FallbackFolders.py", "Path.rmdir"): "of an empty folder, which is only untidy if it stays",
     ("modules/distributed/", "torch.cuda"): OWNS_DEVICES,
     ("modules/distributed/", '"cuda"'): OWNS_DEVICES,

@@ -51,6 +51,7 @@ from modules.trainer.attach_method import (
 )
 from modules.trainer.attention_cases import attention_cases
 from modules.trainer.checks import check_batch_divides, check_precision, check_start
+from modules.trainer.compile_cache import keep_compiled
 from modules.trainer.compiling import check_compiler, compile_blocks
 from modules.trainer.FallbackFolders import FallbackFolders
 from modules.trainer.PreparedRun import PreparedRun
@@ -186,6 +187,7 @@ def _check_settings(start: _Start, resume: bool, checked: CheckedStart | None) -
     check_precision(config.model, device)
     if compiles(config):
         check_compiler(config.model, device)
+        keep_compiled(prunes=start.runtime.local_rank == 0)
     if start.runtime.world_size == 1:  # with several ranks, setup_distributed prints the devices
         start.callbacks.on_status(f"Training on {describe_device(device)}")
     return checked.base
