@@ -29,7 +29,7 @@ class AdapterFacts:
     composes_weights: whether each pass computes the change of a layer's whole weight, which takes memory and is not
     possible for weights in 4 bits.
     uses_rank_up_to_width: whether a rank above a layer's width is of no use.
-    can_compile: whether torch.compile can compile its layers.
+    can_compile: whether torch.compile can compile its layers; not those of PEFT's that draw a number on the host.
     """
 
     name: str
@@ -88,6 +88,7 @@ ADAPTERS: dict[str, AdapterFacts] = {
             tensors=("oft_blocks",),
             mark="oft_",
             algorithm="diag-oft",
+            can_compile=True,
         ),
         AdapterFacts(
             name="ia3",
@@ -96,6 +97,7 @@ ADAPTERS: dict[str, AdapterFacts] = {
             tensors=("on_input", "weight"),
             mark="on_input",
             arguments={"ia3_on_input": "train_on_input"},
+            can_compile=True,
         ),
     )
 }  # fmt: skip

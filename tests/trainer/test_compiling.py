@@ -10,9 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch._inductor import metrics
 
+from modules.config.adapters import ADAPTERS
+from modules.config.LoraConfig import LoraConfig
 from modules.layers.evaluation_mode import evaluation_mode
 from modules.trainer import compiling
 from modules.trainer.compiling import compile_blocks, compile_with
+from modules.weights.adapters.kinds import adapter_kind
 from tests.support.fitted_kernels import fitted
 from tests.support.make_loop import ADAMW, make_loop
 
@@ -148,3 +151,13 @@ def test_a_compiled_block_gives_the_values_and_gradients_of_a_plain_one():
         assert "_orig_mod" not in name
         torch.testing.assert_close(parameter.grad, other.grad)
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("name", [name for name, facts in ADAPTERS.items() if facts.can_compile and name != "lora"])
+def test_adapters_that_can_be_compiled_are_part_of_one_graph(name, graphs):
+    layers = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
+    adapter_kind(name).add_new(layers, ["0", "2"], LoraConfig(adapter=name, rank=2), {})
+    values = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+    expected = layers(values)
+    torch.testing.assert_close(torch.compile(layers, fullgraph=True, dynamic=True)(values), expected)
+    assert len(graphs) == 1
