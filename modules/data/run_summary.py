@@ -18,12 +18,14 @@ from modules.data.caption_remarks import caption_remarks
 from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
 from modules.data.clips import describe_clips, num_clips
+from modules.data.compiled_sizes import compiled_sizes
 from modules.data.concepts import captions
 from modules.data.conditions import conditions_of
 from modules.data.epoch_plan import count_samples, few_samples_warning
 from modules.data.holdout import no_validation_warning
 from modules.data.masks import MASK, needs_masks, unused_masks_warning
 from modules.data.prepare import prepare_data
+from modules.data.RunPlan import RunPlan
 from modules.data.unread_files import FOLDERS, LEFT_OUT, described
 from modules.families.registry import FAMILIES
 from modules.machine.memory_estimate import needed_bytes
@@ -52,6 +54,10 @@ WARNING = "Warning"  # the label of what is no line of the summary
 
 # The size of a LoRA relative to the model; measured at rank 16 on the attention layers of SD 1.5 and SDXL.
 LORA_SHARE_PER_RANK = 0.02 / 16
+
+# Of compiled blocks on an H200 (docs/gpu.md): 25 to 32 s for each size; a step of SDXL takes 0.13 s less, one of FLUX.1
+# 0.06 s.
+SECONDS_PER_GRAPH, STEPS_PER_GRAPH = 30, 400
 
 
 def summarize(
@@ -82,6 +88,7 @@ def summarize(
         *_image_lines(dataset, buckets, conditions_of(family) if facts_of(config).uses_denoiser else []),
         *_caption_lines(num_texts),
         *_step_lines(config, shape, state),
+        *_compile_lines(config, family, dataset, buckets, shape),
         *_memory_lines(config, shape, base),
         *_disk_lines(disk_needs(config, family, base, dataset, buckets, num_texts)),
         *_warning_lines(config, dataset, empty),
@@ -167,6 +174,23 @@ def _step_lines(config: TrainConfig, shape: RunShape, state: dict[str, Any] | No
         yield "Strategy", f"{text}; the ranks decide by the memory of their devices"
     for text in step_warnings(config, samples, shape.batch, total):
         yield WARNING, text
+
+
+def _compile_lines(
+    config: TrainConfig, family: Family, dataset: Dataset, buckets: Buckets, shape: RunShape
+) -> Iterator[tuple[str, str]]:
+    """What compiling costs, and from how many steps on it pays."""
+    if config.model.compile == "off" or not facts_of(config).uses_denoiser:
+        return
+    plan = RunPlan(dataset, buckets, (), config.seed, shape.batch)
+    sizes = compiled_sizes(config.model, family, plan, buckets, shape.num_ranks, shape.accumulation)
+    what = "one graph for all sizes" if sizes.all_sizes else "a graph for each"
+    if sizes.count is not None:
+        what = f"{counted(sizes.count, 'size')}, {what}" if sizes.count > 1 else "one size"
+    count, each = sizes.num_graphs or 1, " for each length of the texts" if sizes.num_graphs is None else ""
+    seconds, steps = count * SECONDS_PER_GRAPH, count * STEPS_PER_GRAPH
+    cost = f"about {seconds} s{each} on an H200 if nothing is in the cache, which pays from about {steps:,} steps on"
+    yield "torch.compile", f"{what}: {cost}"
 
 
 def _rate_text(rate: Rate, shape: RunShape, rule: str) -> str:

@@ -54,6 +54,15 @@ def test_the_memory_of_a_rank_and_of_the_machine_is_told(values):
     assert re.search(r"about \S+ MB on each GPU, and 3.01 GB of system memory, by estimate$", text)
 
 
+def test_what_compiling_costs_is_told_with_the_steps_that_repay_it(values):
+    assert "torch.compile" not in {label for label, _ in lines_of(values)}
+    model = {**values["model"], "compile": "blocks", "compile_sizes": "each"}
+    line = text_of({**values, "model": model}, "torch.compile")
+    assert re.match(r"\d sizes, a graph for each: about \d+ s on an H200 .* pays from about [\d,]+ steps on", line)
+    line = text_of({**values, "model": {**model, "compile_sizes": "all"}}, "torch.compile")
+    assert re.match(r"\d sizes, one graph for all sizes: about [36]0 s on", line)
+
+
 def test_the_method_is_called_as_in_the_window(values):
     assert text_of(values, "Method") == "LoRA"
 
