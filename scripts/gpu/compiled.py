@@ -1,4 +1,4 @@
-"""Compiled blocks on images of several sizes: how many graphs, and seconds of the first and of later steps."""
+"""Compiled blocks on several image sizes: how many graphs, seconds of steps, and what a second start finds cached."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from typing import Any
 from scripts.gpu.cases import Case, NotHere, is_cuda
 from scripts.gpu.tiny_runs import MIXED, SAMPLED, VALIDATED, config_of, problems_of, train
 
-KINDS = {"plain": (), "int8": ("model.denoiser_quantization=int8",)}
+KINDS = {
+    "each size": ("model.compile_sizes=each",),
+    "all sizes": ("model.compile_sizes=all",),
+    "all sizes, int8": ("model.compile_sizes=all", "model.denoiser_quantization=int8"),
+    "all sizes, full": ("model.compile_sizes=all", "method=full"),
+}
 
 
 def compiled(device: str) -> Iterator[Case]:
@@ -19,25 +24,43 @@ def compiled(device: str) -> Iterator[Case]:
 
 
 def compiled_run(name: str, settings: tuple[str, ...], device: str) -> dict[str, Any]:
-    """A compiled run on three sizes trains, validates and samples."""
+    """A compiled run on three sizes trains, validates and samples; another one finds its kernels in the cache."""
     from importlib.util import find_spec
 
     import torch
 
     if not find_spec("triton") and is_cuda(device):
         raise NotHere("needs the package triton")
-    dynamo: Any = torch._dynamo
-    dynamo.reset()
-    dynamo.utils.counters.clear()
-    options = ("model.compile=blocks", "batch_size=4", "max_steps=8", "data.bucket_step=8")
-    config = config_of(f"compiled {name}", *MIXED, *settings, *options, *SAMPLED, *VALIDATED)
+    options = (*MIXED, *settings, "model.compile=blocks", "batch_size=4", "max_steps=8", "data.bucket_step=8")
     # on a CPU, where a compiler of C++ would take minutes, the graphs are made and run as they are
     stance = contextlib.nullcontext() if is_cuda(device) else torch.compiler.set_stance(force_backend="eager")
     with stance:
-        trainer = train(config, device)
-    problems = problems_of(trainer)
-    graphs = dynamo.utils.counters["stats"]["unique_graphs"]
-    seconds = [round(info.seconds, 2) for info in trainer.callbacks.steps]
-    num_sizes = len(trainer.prepared.source.buckets.shapes)
-    is_right = not problems and graphs > 0 and num_sizes > 1
-    return {"ok": is_right, "problems": problems, "sizes": num_sizes, "graphs": graphs, "step_seconds": seconds}
+        first = _started(config_of(f"compiled {name}", *options, *SAMPLED, *VALIDATED), device)
+        second = _started(config_of(f"compiled {name} again", *options, *SAMPLED, *VALIDATED), device)
+    sizes = first.pop("sizes")
+    is_right = not first["problems"] and first["graphs"] > 0 and sizes > 1 and second["losses"] == first["losses"]
+    return {"ok": is_right, "sizes": sizes, **first, "again": second}
+
+
+def _started(config: Any, device: str) -> dict[str, Any]:
+    """The run in a process that has nothing compiled in memory."""
+    import torch
+
+    dynamo: Any = torch._dynamo
+    dynamo.reset()
+    dynamo.utils.counters.clear()
+    trainer = train(config, device)
+    counters = dynamo.utils.counters
+    return {
+        "problems": problems_of(trainer),
+        "sizes": len(trainer.prepared.source.buckets.shapes),
+        "graphs": counters["stats"]["unique_graphs"],
+        "cache": {
+            key: count
+            for part in ("inductor", "aot_autograd")
+            for key, count in counters[part].items()
+            if "cache" in key
+        },
+        "step_seconds": [round(info.seconds, 2) for info in trainer.callbacks.steps],
+        "losses": trainer.callbacks.losses,
+    }
