@@ -78,7 +78,10 @@ def main(argv: list[str] | None = None) -> int:
         if family is None:  # of which nobody knows what its pipeline uses when
             pictures = generate_images(pipe.to(device), requests, args.batch_size, args.sampler)
         else:
-            pictures = LoadedPipeline(pipe, family, device).generate(requests, args.batch_size, args.sampler)
+            loaded = LoadedPipeline(pipe, family, device)
+            pictures = loaded.generate(
+                requests, args.batch_size, args.sampler, lambda text: print_text(text, sys.stderr)
+            )
         for number, (request, image) in enumerate(pictures, start=next_number(Path(args.out))):
             path = Path(args.out) / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
             save_sample(path, image, request, args.fps or (family.fps if family else 16))

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from modules.layers.device_memory import free_memory
-from modules.sampling.generation import batches, generate_images
+from modules.sampling.generation import as_many_as_fit, batches, generate_images
 from modules.sampling.SamplePrompts import SamplePrompts
 
 if TYPE_CHECKING:
     import torch
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
-    from PIL import Image
     from torch import Tensor
 
     from modules.config.SamplingConfig import Sampler
-    from modules.data.SampleParts import SampleParts
     from modules.families.Family import Family
-    from modules.sampling.generation import ImageRequest, Video
+    from modules.sampling.generation import ImageRequest, Sample
 
 
 class LoadedPipeline:
@@ -40,13 +38,21 @@ class LoadedPipeline:
                 module.requires_grad_(False)  # or it would count as trained, and its results as different each time
 
     def generate(
-        self, requests: list[ImageRequest], batch_size: int, sampler: Sampler
-    ) -> Iterator[tuple[ImageRequest, Image.Image | Video | SampleParts]]:
-        """As `generate_images`. All prompts are encoded before the denoiser is on the device."""
+        self, requests: list[ImageRequest], batch_size: int, sampler: Sampler, tell: Callable[[str], None]
+    ) -> Iterator[Sample]:
+        """As `generate_images`; one at a time, and told, if `batch_size` images don't fit in memory together.
+
+        All prompts are encoded before the denoiser is on the device.
+        """
         prompts: SamplePrompts[LoadedPipeline] = SamplePrompts(self)
-        prompts.encode(list(batches(requests, batch_size)))
-        with prompts.pipeline() as pipe:
-            yield from generate_images(pipe, requests, batch_size, sampler)
+
+        def generate(requests: Sequence[ImageRequest], batch_size: int) -> Generator[Sample, None, None]:
+            prompts.encode(list(batches(requests, batch_size)))
+            with prompts.pipeline() as pipe:
+                yield from generate_images(pipe, list(requests), batch_size, sampler)
+
+        text = f"Not enough memory to generate {batch_size} images at once: the rest is generated one at a time."
+        yield from as_many_as_fit(generate, requests, batch_size, self.device, lambda: tell(text))
 
     @property
     def component_names(self) -> list[str]:

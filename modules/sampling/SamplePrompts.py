@@ -36,10 +36,12 @@ class SamplePrompts(Generic[Model]):
     again; keeping them in system memory instead would take many times the memory of the results, for prompts that
     stay the same during a run. Text encoders that train are on the device anyway, and their results change: nothing
     is kept of them.
+    one_at_a_time: whether several images have turned out not to fit in memory together.
     """
 
     def __init__(self, base: Model):
         self.base: Model = base
+        self.one_at_a_time = False
         self._encoded: dict[str, Any] = {}  # arguments of encode_prompt -> its result on the CPU
         self._known: set[tuple[ImageRequest, ...]] = set()
 

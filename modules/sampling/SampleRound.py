@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 from modules.config.counted import counted
 from modules.distributed.Runtime import Runtime, shard
 from modules.layers.device_memory import fits_in_memory
-from modules.sampling.generation import ImageRequest, batches, generate_images, image_requests, save_sample
+from modules.sampling.generation import (
+    ImageRequest,
+    as_many_as_fit,
+    batches,
+    generate_images,
+    image_requests,
+    save_sample,
+)
 from modules.session.names import safe_file_name
 
 if TYPE_CHECKING:
@@ -21,14 +28,15 @@ if TYPE_CHECKING:
 
     from modules.config.SamplingConfig import SamplingConfig
     from modules.data.SampleParts import SampleParts
-    from modules.sampling.generation import Video
+    from modules.sampling.generation import Sample, Video
     from modules.sampling.SamplePrompts import SamplePrompts
     from modules.session.RunFolder import RunFolder
     from modules.session.TrainCallbacks import TrainCallbacks
     from modules.session.TrainCommands import TrainCommands
     from modules.weights.BaseModel import BaseModel
 
-Requests = dict[int | None, ImageRequest]  # by number over all ranks, in order; None: the image is not saved
+Requests = dict[int | None, ImageRequest]  # by number over all ranks; None: the image is not saved
+Weights = Callable[[], AbstractContextManager]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +55,11 @@ class SampleRound:
     run_folder: RunFolder | None = None
     _obstacles: set[str] = field(default_factory=set, init=False)  # why files could not be written, each told once
 
-    def make(self, folder: Path, step: int, weights: AbstractContextManager) -> None:
-        """Generates the images inside the context `weights`. step: passed to the callbacks.
+    def make(self, folder: Path, step: int, weights: Weights) -> None:
+        """Generates the images inside a context that `weights` makes. step: passed to the callbacks.
 
-        Running out of memory, or a file that can't be written, is only a warning.
+        Images that don't fit in memory together are generated one at a time. Running out of memory even then, or a file
+        that can't be written, is only a warning.
         """
         requests = self._requests()
         own = shard(self.runtime, requests)
@@ -59,12 +68,13 @@ class SampleRound:
             self.callbacks.on_status(f"Generating {counted(len(own), 'sample')}")
         if self.runtime.shards and requests:
             # a rank that runs out of memory fails the run, because the others wait within a pass
-            self._make_own(rounds, folder, step, weights)
+            with closing(self._images(_values(rounds), self._batch_size, weights)) as images:
+                self._make_own(rounds, folder, step, images)
         elif own:
-            make = partial(self._make_own, rounds, folder, step, weights)
+            make = partial(self._make_fitting, rounds, folder, step, weights)
             if not fits_in_memory(make, self.runtime.device):
                 self.callbacks.on_warning(
-                    "Not enough memory for the samples: lower sampling.batch_size, or their width and height."
+                    "Not enough memory for the samples, even one at a time: lower their width and height."
                 )
         self.runtime.barrier("sampling")
         if requests and self.runtime.is_main and (not self._obstacles or folder.is_dir()):
@@ -72,19 +82,25 @@ class SampleRound:
 
     def encode_prompts(self) -> None:
         """Encodes the prompts of this rank's images ahead of the first round, while the denoiser is not loaded."""
-        self._encode(self._rounds(self._requests()))
+        self._encode(_values(self._rounds(self._requests())), self._batch_size)
 
-    def _encode(self, rounds: Sequence[Requests]) -> None:
-        size = self.settings.batch_size
-        known = [batch for requests in rounds for batch in batches(list(requests.values()), size)]
+    @property
+    def _batch_size(self) -> int:
+        return 1 if self.prompts.one_at_a_time else self.settings.batch_size
+
+    def _encode(self, rounds: Sequence[Sequence[ImageRequest]], batch_size: int) -> None:
+        known = [batch for requests in rounds for batch in batches(requests, batch_size)]
         self.prompts.encode(known, self.runtime.heartbeat.beat)
 
     def _requests(self) -> list[tuple[int, ImageRequest]]:
-        """The images of all ranks, numbered."""
+        """The images of all ranks, numbered in the order of the settings; those that can share a batch are together."""
         enabled = [sample for sample in self.settings.samples if sample.enabled]
         clip_skip = self.prompts.base.config.least_clip_skip
         requests = (request for sample in enabled for request in image_requests(sample, clip_skip, self.fps))
-        return list(enumerate(requests))
+        alike: dict[tuple, list[tuple[int, ImageRequest]]] = {}
+        for number, request in enumerate(requests):
+            alike.setdefault(request.batch_key(), []).append((number, request))
+        return [one for group in alike.values() for one in group]
 
     def _rounds(self, requests: list[tuple[int, ImageRequest]]) -> list[Requests]:
         """The images of this rank, in rounds between which the ranks may stop."""
@@ -97,24 +113,49 @@ class SampleRound:
         """
         for _, alike in groupby(numbered_requests, lambda pair: pair[1].batch_key()):
             numbered = list(alike)
-            size = self.runtime.world_size * self.settings.batch_size
+            size = self.runtime.world_size * self._batch_size
             for start in range(0, len(numbered), size):
                 chunk = numbered[start : start + size]
                 yield dict(shard(self.runtime, chunk)) or {None: chunk[0][1]}
 
-    def _make_own(self, rounds: Sequence[Requests], folder: Path, step: int, weights: AbstractContextManager) -> None:
-        self._encode(rounds)
-        with self.prompts.pipeline() as pipe, weights:
+    def _make_fitting(self, rounds: Sequence[Requests], folder: Path, step: int, weights: Weights) -> None:
+        """`_make_own`, one image at a time where several don't fit in memory together."""
+        (requests,) = rounds
+
+        def generate(requests: Sequence[ImageRequest], batch_size: int) -> Generator[Sample, None, None]:
+            return self._images([requests], batch_size, weights)
+
+        def tell() -> None:
+            self.prompts.one_at_a_time = True
+            self.callbacks.on_warning(
+                f"Not enough memory to generate {self.settings.batch_size} samples at once: from now on they are "
+                "generated one at a time. To avoid this attempt, set sampling.batch_size to 1."
+            )
+
+        images = as_many_as_fit(generate, list(requests.values()), self._batch_size, self.runtime.device, tell)
+        with closing(images):  # when asked to stop, too: it restores the weights
+            self._make_own(rounds, folder, step, images)
+
+    def _images(
+        self, rounds: Sequence[Sequence[ImageRequest]], batch_size: int, weights: Weights
+    ) -> Generator[Sample, None, None]:
+        """What is generated for each request."""
+        self._encode(rounds, batch_size)
+        with self.prompts.pipeline() as pipe, weights():
             for requests in rounds:
-                images = generate_images(pipe, list(requests.values()), self.settings.batch_size, self.settings.sampler)
-                for number, (request, image) in zip(requests, images, strict=True):
-                    self.runtime.heartbeat.beat()
-                    if number is not None:
-                        self._save(folder, number, request, image, step)
-                    if not self.runtime.shards and self._stop_asked():
-                        return
-                if self.runtime.shards and any(self.runtime.gather(self._stop_asked(), "sampling")):
+                yield from generate_images(pipe, list(requests), batch_size, self.settings.sampler)
+
+    def _make_own(self, rounds: Sequence[Requests], folder: Path, step: int, images: Iterator[Sample]) -> None:
+        """Saves `images`, those of all rounds, as they are generated."""
+        for requests in rounds:
+            for number, (request, image) in zip(requests, images, strict=False):  # the other rounds' are left
+                self.runtime.heartbeat.beat()
+                if number is not None:
+                    self._save(folder, number, request, image, step)
+                if not self.runtime.shards and self._stop_asked():
                     return
+            if self.runtime.shards and any(self.runtime.gather(self._stop_asked(), "sampling")):
+                return
 
     def _save(
         self, folder: Path, number: int, request: ImageRequest, sample: Image | Video | SampleParts, step: int
@@ -136,3 +177,7 @@ class SampleRound:
         if self.commands.stopping:
             self.runtime.announce_stop()
         return self.runtime.stop_announced
+
+
+def _values(rounds: Sequence[Requests]) -> list[list[ImageRequest]]:
+    return [list(requests.values()) for requests in rounds]

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,9 @@ from modules.data.SampleParts import SampleParts
 from modules.data.videos import to_mp4
 from modules.families.conditioning import clip_by_its_former_name, expand_textual_inversion
 from modules.families.registry import family_of_pipeline
+from modules.layers.device_memory import free_memory
 from modules.layers.evaluation_mode import evaluation_mode
+from modules.session.out_of_memory import is_out_of_memory, is_out_of_system_memory
 
 if TYPE_CHECKING:
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from modules.families.Family import Family
 
 Video = list[Image.Image]  # its frames
+Sample = tuple[ImageRequest, Image.Image | Video | SampleParts]
 
 
 def with_prompts(
@@ -97,7 +100,7 @@ def repeated(first: ImageRequest, count: int) -> list[ImageRequest]:
 
 def generate_images(
     pipe: DiffusionPipeline, requests: list[ImageRequest], batch_size: int, sampler: Sampler = "model"
-) -> Iterator[tuple[ImageRequest, Image.Image | Video | SampleParts]]:
+) -> Iterator[Sample]:
     """Yields the images, videos and parts in the order of `requests`, batch by batch.
 
     All components of the pipeline must be in memory. A scheduler is created for each batch, because sampling changes
@@ -105,6 +108,33 @@ def generate_images(
     """
     for batch in batches(requests, batch_size):
         yield from zip(batch, run_pipeline(pipe, batch, sampler), strict=True)
+
+
+def as_many_as_fit(
+    generate: Callable[[Sequence[ImageRequest], int], Generator[Sample, None, None]],
+    requests: Sequence[ImageRequest],
+    batch_size: int,
+    device: torch.device,
+    tell: Callable[[], None],
+) -> Generator[Sample, None, None]:
+    """What `generate` yields for (requests, batch size); once a batch does not fit in memory, the rest one at a time.
+
+    tell: called before that. Running out of memory with a single image is an error as it was.
+    """
+    done = 0
+    try:
+        with contextlib.closing(generate(requests, batch_size)) as samples:  # also when no more are wanted
+            for sample in samples:
+                yield sample
+                done += 1
+        return
+    except (RuntimeError, MemoryError) as error:
+        is_single = all(len(batch) == 1 for batch in batches(requests[done:], batch_size))
+        if is_single or not (is_out_of_memory(error) or is_out_of_system_memory(error)):
+            raise
+    free_memory(device)  # outside of `except`, where the traceback keeps the tensors alive
+    tell()
+    yield from generate(requests[done:], 1)
 
 
 def make_scheduler(own: Any, sampler: Sampler) -> Any:

@@ -289,7 +289,7 @@ class GenericTrainer:
             clip_fps(self.config),
             self.run_folder,
         )
-        samples.make(self.run_folder.samples_dir / f"step-{self.step:09d}", self.step, self._weights_to_sample())
+        samples.make(self.run_folder.samples_dir / f"step-{self.step:09d}", self.step, self._weights_to_sample)
         self._sampled_step = self.step
 
     @contextmanager

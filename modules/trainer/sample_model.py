@@ -76,7 +76,7 @@ def sample_model(
         load_lora(base.pipe, path, callbacks.on_warning)
     for name in family.denoisers if base.num_swapped else ():
         base.swap_blocks(name)
-    samples.make(folder, step, _in_precision(base, config.model.mixed_precision))
+    samples.make(folder, step, partial(_in_precision, base, config.model.mixed_precision))
 
 
 def as_saved(model: ModelConfig, path: Path) -> ModelConfig:

@@ -31,7 +31,7 @@ def test_samples_that_do_not_fit_are_a_warning_and_what_they_held_is_given_back(
     trainer = start(make_config(*SAMPLE))
     trainer.sample()
     assert freed == [True]
-    assert [text for text in trainer.callbacks.warnings if "lower sampling.batch_size" in text]
+    assert [text for text in trainer.callbacks.warnings if "lower their width and height" in text]
 
 
 @pytest.mark.parametrize(
