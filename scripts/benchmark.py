@@ -6,6 +6,7 @@ docs/benchmarks.md describes the method and the results.
     python scripts/benchmark.py step --method lora
     python scripts/benchmark.py step --options ema lion
     python scripts/benchmark.py ranks --ranks 2
+    python scripts/benchmark.py caching
     python scripts/benchmark.py operators
     python scripts/benchmark.py engine
     python scripts/benchmark.py scaling
@@ -85,7 +86,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--blocks", type=positive, default=20, help="pairs of turns of a comparison; rounds of scaling")
     parser.add_argument("--steps-per-block", type=positive, default=5, help="steps of a turn, and of a memory run")
     parser.add_argument("--pairs", type=positive, default=8, help="pairs of runs where each is a process of its own")
-    parser.add_argument("--ranks", type=positive, default=2, help="of the ranks and engine comparisons")
+    parser.add_argument("--ranks", type=positive, default=2, help="of the ranks, caching and engine comparisons")
     parser.add_argument("--folder", type=Path, default=Path("workspace/benchmark"), help="for model and caches")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every measurement to FILE")
     owners = _owners()

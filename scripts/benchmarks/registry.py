@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from modules.machine.devices import list_gpus, num_cores
+from scripts.benchmarks.caching import compare_caching
 from scripts.benchmarks.compare import compare_engine, compare_memory, compare_option, compare_start, compare_steps
 from scripts.benchmarks.operators import compare_operators
 from scripts.benchmarks.options import OPTIONS
@@ -77,6 +78,11 @@ def start(args: argparse.Namespace) -> Iterator[Found]:
     yield compare_images(args.folder, args.device, args.pairs)
 
 
+def caching(args: argparse.Namespace) -> Iterator[Comparison]:
+    for num_ranks in dict.fromkeys((1, args.ranks)):
+        yield from compare_caching(args.folder, args.device, args.pairs, num_ranks)
+
+
 def plan(args: argparse.Namespace) -> Iterator[Found]:
     yield from measure_planning(args.folder, args.blocks)
 
@@ -117,6 +123,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "ranks": Benchmark("the same of several ranks", ranks, in_all=True),
     "memory": Benchmark("the most memory of a process", memory, in_all=True),
     "start": Benchmark("from the start to the first step", start, in_all=True),
+    "caching": Benchmark("encoding images and captions beside a loop by hand", caching, in_all=True),
     "plan": Benchmark("what many images cost", plan, in_all=True),
     "engine": Benchmark("TrainingEngine beside other loops", engine, needs_material=False),
     "scaling": Benchmark("TrainingEngine on 1, 2 and 4 ranks", scaling, needs_material=False),

@@ -27,7 +27,8 @@ class WorkerArguments:
 
     cold: pictures and captions are encoded in the run instead of read from a cache. run_folder: for what one run
     writes, shared by its ranks. settings: further ones of Chorus, as "path=value". task: of TrainingEngine, in
-    engine_task. batch_size: of a rank of it; None: that of the task.
+    engine_task. batch_size: of a rank of it; None: that of the task. decoder_seconds: that decoding an image waits, of
+    the caching.
     """
 
     folder: Path
@@ -39,6 +40,7 @@ class WorkerArguments:
     settings: tuple[str, ...] = ()
     batch_size: int | None = None
     task: str = "usual"
+    decoder_seconds: float = 0.0
 
     @property
     def total_steps(self) -> int:
@@ -48,7 +50,7 @@ class WorkerArguments:
         options = ["--folder", str(self.folder), "--method", self.method, "--run-folder", str(self.run_folder)]
         options += ["--steps", str(self.steps), "--turns", str(self.turns)]
         options += [f"--set={setting}" for setting in self.settings]
-        options += ["--task", self.task]
+        options += ["--task", self.task, "--decoder-seconds", str(self.decoder_seconds)]
         options += [] if self.batch_size is None else ["--batch-size", str(self.batch_size)]
         return [*options, "--cold"] if self.cold else options
 
@@ -64,6 +66,7 @@ class WorkerArguments:
         parser.add_argument("--cold", action="store_true")
         parser.add_argument("--batch-size", type=int)
         parser.add_argument("--task", choices=("usual", "tiny"), default="usual")
+        parser.add_argument("--decoder-seconds", type=float, default=0.0)
         args = parser.parse_args()
         args.settings = tuple(args.settings)
         return cls(**vars(args))
