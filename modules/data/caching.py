@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from modules.data.errors import ImageError
 from modules.data.LatentEncoder import LatentEncoder
 from modules.data.shards import WHOLE, Progress, Shard, shard_of
 from modules.data.TensorCache import TensorCache
+from modules.machine.devices import is_gpu
 from modules.session.out_of_memory import must_fit
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from modules.weights.BaseModel import BaseModel
 
     Conditions = Sequence[ConditionData]
+    Read = tuple[int, Decoded | str]  # a sample as it is read, or the reason why it can't be
+    Encoded = tuple[int, dict[str, Tensor] | str]
+    Encode = Callable[[Iterable[Read], Conditions, LatentEncoder], Iterator[Encoded]]
 
 T = TypeVar("T")
 
@@ -109,44 +113,53 @@ def _encode_images(
     """Caches the latents of `missing`, bucket by bucket; returns the images that can't be decoded (id -> reason)."""
     encoder, conditions = LatentEncoder(base.family, base.vae, base.pipe), conditions_of(base.family)
     unusable: dict[int, str] = {}
-    done = 0
-    for bucket in sorted({int(buckets.index[sample]) for sample in missing}):
-        of_bucket = [sample for sample in missing if buckets.index[sample] == bucket]
-        encode = _encode_clips if buckets.frames[bucket] > 1 else _encode_stills
-        if any(condition.replaces_image for condition in conditions):
-            encode = _encode_replaced
-        for sample, record in encode(of_bucket, dataset, buckets, conditions, encoder):
-            if isinstance(record, str):
-                unusable[sample] = record
-            else:
-                key = keys[sample]
-                assert key is not None  # `missing` has only samples with a key
-                cache.put(key, record)
-            done += 1
-            progress("Caching images", done, len(missing))
+
+    def bucket_of(sample: int) -> int:
+        return int(buckets.index[sample])
+
+    samples = sorted(missing, key=bucket_of)
+    # Ahead over the ends of buckets, too: a dataset has many, of a few images each. But not beside a CPU that encodes:
+    # a thread of PyTorch spins while it waits for one that a reader has displaced, which costs what overlapping saves.
+    overlaps = is_gpu(base.device)
+    decoded = read_ahead(lambda sample: decoded_or_reason(dataset, buckets, sample, conditions), samples, overlaps)
+    all_read = zip(samples, decoded, strict=True)
+    records = (
+        record
+        for bucket, read in groupby(all_read, lambda pair: bucket_of(pair[0]))
+        for record in _encoder_of(buckets.frames[bucket], conditions)(read, conditions, encoder)
+    )
+    for done, (sample, record) in enumerate(records, start=1):
+        if isinstance(record, str):
+            unusable[sample] = record
+        else:
+            key = keys[sample]
+            assert key is not None  # `missing` has only samples with a key
+            cache.put(key, record)
+        progress("Caching images", done, len(missing))
     return unusable
 
 
-def _encode_stills(
-    samples: Sequence[int], dataset: Dataset, buckets: Buckets, conditions: Conditions, encoder: LatentEncoder
-) -> Iterator[tuple[int, dict[str, Tensor] | str]]:
+def _encoder_of(num_frames: int, conditions: Conditions) -> Encode:
+    """What encodes the samples of a bucket."""
+    if any(condition.replaces_image for condition in conditions):
+        return _encode_replaced
+    return _encode_clips if num_frames > 1 else _encode_stills
+
+
+def _encode_stills(read: Iterable[Read], conditions: Conditions, encoder: LatentEncoder) -> Iterator[Encoded]:
     """The cache entry of each image of one bucket, or the reason why it can't be read."""
     import torch
 
-    images = read_ahead(lambda sample: decoded_or_reason(dataset, buckets, sample, conditions), samples)
-    for chunk in _chunks(zip(samples, images, strict=True), IMAGES_AT_ONCE):
+    for chunk in _chunks(read, IMAGES_AT_ONCE):
         pixels = [image.pixels for _, image in chunk if not isinstance(image, str) and image.pixels is not None]
         latents = iter(encoder.encode(torch.from_numpy(np.stack(pixels))) if pixels else ())
         for sample, image in chunk:
             yield sample, image if isinstance(image, str) else _record(next(latents), image, conditions, encoder)
 
 
-def _encode_clips(
-    samples: Sequence[int], dataset: Dataset, buckets: Buckets, conditions: Conditions, encoder: LatentEncoder
-) -> Iterator[tuple[int, dict[str, Tensor] | str]]:
+def _encode_clips(read: Iterable[Read], conditions: Conditions, encoder: LatentEncoder) -> Iterator[Encoded]:
     """Likewise of clips, whose frames are decoded while those before them are encoded, and are never all in memory."""
-    for sample in samples:
-        clip = decoded_or_reason(dataset, buckets, sample, conditions)
+    for sample, clip in read:
         if isinstance(clip, str):
             yield sample, clip
             continue
@@ -157,13 +170,10 @@ def _encode_clips(
             yield sample, error.reason
 
 
-def _encode_replaced(
-    samples: Sequence[int], dataset: Dataset, buckets: Buckets, conditions: Conditions, encoder: LatentEncoder
-) -> Iterator[tuple[int, dict[str, Tensor] | str]]:
+def _encode_replaced(read: Iterable[Read], conditions: Conditions, encoder: LatentEncoder) -> Iterator[Encoded]:
     """Likewise of what a condition decodes in place of images."""
     encode = next(condition.encode_pixels for condition in conditions if condition.replaces_image)
-    images = read_ahead(lambda sample: decoded_or_reason(dataset, buckets, sample, conditions), samples)
-    for sample, image in zip(samples, images, strict=True):
+    for sample, image in read:
         if isinstance(image, str):
             yield sample, image
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
@@ -120,14 +120,24 @@ def _gone_folders(dataset: Dataset, unusable: Iterable[int]) -> Iterator[tuple[i
             yield number, dataset.concepts[number].path
 
 
-def read_ahead(function: Callable[[int], T], items: Iterable[int]) -> Iterator[T]:
-    """Yields `function` of each item, in order, computed by threads a few items ahead."""
+def read_ahead(function: Callable[[int], T], items: Iterable[int], overlaps: bool = True) -> Iterator[T]:
+    """Yields `function` of each item, in order, computed by threads a few items ahead.
+
+    overlaps: whether the threads go on while the caller works with an item. Without it, they compute as many items as
+    there are threads, and then wait until the caller has used these: for a caller that keeps all processors busy.
+    """
     with ThreadPoolExecutor(NUM_READERS) as readers:
         items = iter(items)
-        waiting = [readers.submit(function, item) for item in islice(items, 2 * NUM_READERS)]
-        while waiting:
+        waiting: list[Future[T]] = []
+        while True:
+            if overlaps or not waiting:
+                ahead = 2 * NUM_READERS if overlaps else NUM_READERS
+                waiting.extend(readers.submit(function, item) for item in islice(items, ahead - len(waiting)))
+            if not waiting:
+                return
+            if not overlaps:
+                wait(waiting)
             yield waiting.pop(0).result()
-            waiting.extend(readers.submit(function, item) for item in islice(items, 1))
 
 
 def _pixels_or_reason(

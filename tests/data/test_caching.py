@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.ModelConfig import ModelConfig
+from modules.data import caching, decoding
 from modules.data.buckets import assign_buckets
 from modules.data.cache_keys import latent_keys, text_keys
 from modules.data.caching import cache_latents, cache_text
@@ -16,9 +18,11 @@ from modules.data.concepts import captions, scan
 from modules.data.decoding import check_unusable, find_undecodable, load_pixels
 from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes
+from modules.data.LatentEncoder import LatentEncoder
 from modules.data.TensorCache import TensorCache
 from modules.families.registry import FAMILIES
 from modules.weights.BaseModel import BaseModel
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
 def make_base(folder: Path, **model) -> BaseModel:
@@ -195,6 +199,45 @@ def test_encoders_are_in_memory_only_while_they_encode(base, hashes, picture_fol
     seen.clear()
     cache_latents(dataset, buckets, keys, cache, base, progress=lambda *told: seen.append(told))
     assert seen == []  # nothing is missing: the VAE is not even loaded
+
+
+def test_images_of_several_shapes_are_decoded_at_the_same_time(base, hashes, picture_folder, tmp_path, monkeypatch):
+    dataset, buckets = prepare(picture_folder(((32, 32), (48, 32), (32, 48))))
+    assert len(buckets.shapes) == 3
+    together, load = threading.Barrier(3), decoding.load_image
+
+    def load_together(path):
+        together.wait(PATIENCE_SECONDS)  # for the two others
+        return load(path)
+
+    monkeypatch.setattr(decoding, "load_image", load_together)
+    cache = TensorCache(tmp_path / "cache", "latents", 0)
+    cache_latents(dataset, buckets, latent_keys(dataset, buckets, base, hashes), cache, base)
+
+
+@pytest.mark.parametrize(("on_gpu", "decoded"), [(True, [8, 8]), (False, [4, 8])])
+def test_images_are_decoded_beside_a_gpu_that_encodes_and_not_beside_a_cpu(
+    on_gpu, decoded, base, hashes, picture_folder, tmp_path, monkeypatch
+):
+    dataset, buckets = prepare(picture_folder(((32, 32),) * 8))
+    started, at_encoding, load, encode = [], [], decoding.load_image, LatentEncoder.encode
+
+    def load_counted(path):
+        started.append(path)
+        return load(path)
+
+    def encode_counted(self, pixels):
+        if on_gpu:
+            wait_until(lambda: len(started) == 8)
+        at_encoding.append(len(started))
+        return encode(self, pixels)
+
+    monkeypatch.setattr(caching, "is_gpu", lambda device: on_gpu)
+    monkeypatch.setattr(decoding, "load_image", load_counted)
+    monkeypatch.setattr(LatentEncoder, "encode", encode_counted)
+    cache = TensorCache(tmp_path / "cache", "latents", 0)
+    cache_latents(dataset, buckets, latent_keys(dataset, buckets, base, hashes), cache, base)
+    assert at_encoding == decoded
 
 
 # --- what can't be used -----------------------------------------------------------------------------------------------
