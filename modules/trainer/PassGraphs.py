@@ -53,13 +53,14 @@ class Capture(Protocol):
 
 @dataclass(frozen=True)
 class _Graph:
-    """replay: of the sums. trains: the parameters that get a gradient. places: their addresses. count, metrics: as in
-    TrainingPass."""
+    """replay: of the sums. trains: the parameters that get a gradient. places: their addresses.
+    num_samples, metrics: as in TrainingPass.
+    """
 
     replay: Replay
     trains: list[nn.Parameter]
     places: list[int]
-    count: int
+    num_samples: int
     metrics: tuple[str, ...]
 
 
@@ -116,7 +117,7 @@ class PassGraphs:
             return self._watched(batch) if is_watched else self._run(batch)
         self._take_gradients(graph.trains)
         self.num_replays += 1
-        return TrainingPass(graph.replay(batch.tensors), graph.count, graph.metrics)
+        return TrainingPass(graph.replay(batch.tensors), graph.num_samples, graph.metrics)
 
     def check_places(self) -> None:
         """Forgets the graphs if weights have moved. Call it after everything that may move them, such as sampling."""
@@ -157,7 +158,7 @@ class PassGraphs:
 
         def run(inputs: Sequence[Tensor]) -> Tensor:
             values = iter(inputs)
-            sums, about["count"], about["metrics"] = self._run(batch.mapped(lambda _: next(values)))
+            sums, about["num_samples"], about["metrics"] = self._run(batch.mapped(lambda _: next(values)))
             return sums
 
         for param in self._module.parameters():
@@ -218,7 +219,7 @@ def _places(tensors: Iterable[Tensor]) -> list[int]:
 def _noted_gradients(params: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     """Yields a list that gets those of the parameters to which a backward pass inside adds a gradient."""
     trained: list[nn.Parameter] = []
-    hooks = [param.register_post_accumulate_grad_hook(trained.append) for param in params]  # type: ignore[arg-type]
+    hooks = [param.register_post_accumulate_grad_hook(trained.append) for param in params]
     try:
         yield trained
     finally:

@@ -311,7 +311,7 @@ class TrainingLoop:
                 else:
                     passes.append(self._pass(batch, backward, counts, waits=index == last))
         names = Names(("stop", *self.actions), passes[-1].metrics)
-        count = sum(each.count for each in passes)
+        count = sum(each.num_samples for each in passes)
         return totals_of([each.sums for each in passes], count, self._requested(), names), names
 
     def run_pass(self, batch: Any) -> TrainingPass:

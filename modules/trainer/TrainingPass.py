@@ -9,9 +9,9 @@ from torch import Tensor
 
 class TrainingPass(NamedTuple):
     """sums: float64[1 + metrics], of the loss and of each metric over the samples, on the device.
-    count: number of samples. metrics: the names of the metrics, in the order of `sums`.
+    num_samples: that count in the mean. metrics: the names of the metrics, in the order of `sums`.
     """
 
     sums: Tensor
-    count: int
+    num_samples: int
     metrics: tuple[str, ...]
