@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from modules.layers.dequantize import BLOCK, FLOAT8, dequantize
+from modules.layers.dequantize import dequantize
+from modules.layers.quantized_formats import BLOCK, FLOAT8
 
 _INT8_MAX = 127
 _MOST_VALUES = 2**22  # that are quantized at a time

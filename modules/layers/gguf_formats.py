@@ -32,16 +32,14 @@ def gguf_constants() -> Tensor:
     return torch.cat([shifts, torch.tensor(_TABLE, dtype=torch.float32).view(torch.int8)])
 
 
-def dequantize_blocks(
-    data: Tensor, name: str, constants: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
-) -> Tensor:
-    """The values [*shape] of the bytes int8[...] of blocks, computed in float32 and rounded once.
+def dequantize_blocks(data: Tensor, name: str, constants: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The values [blocks, ...] of the bytes int8[...] of blocks, computed in float32 and rounded once.
 
     constants: as from `gguf_constants`.
     """
     block_bytes, dequantize = _FORMATS[name]
     octets = data.view(torch.uint8).reshape(-1, block_bytes)
-    return dequantize(octets, _Constants(constants), dtype).reshape(shape)
+    return dequantize(octets, _Constants(constants), dtype)
 
 
 class _Constants:

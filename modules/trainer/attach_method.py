@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,7 +11,9 @@ from modules.config.counted import counted
 from modules.config.errors import ConfigError
 from modules.data.draws import torch_seed
 from modules.families.prediction import check_offset_noise, check_prediction
+from modules.layers.dequantize import unfused_reasons
 from modules.layers.device_memory import free_bytes
+from modules.layers.QuantizedLinear import QuantizedLinear
 from modules.machine.machine_memory import ram_bytes
 from modules.machine.memory_estimate import GIB, blocks_to_swap
 from modules.machine.system_memory import room_in_ram
@@ -19,6 +21,7 @@ from modules.methods.layers import check_layers
 from modules.methods.parts import trained_in
 from modules.methods.registry import METHODS
 from modules.session.out_of_memory import must_fit
+from modules.trainer.autocasting import AUTOCAST
 from modules.trainer.checks import check_trained_parts
 from modules.trainer.optimizers import make_layout_compatible
 from modules.weights.BaseModel import BaseModel
@@ -53,6 +56,8 @@ def attach_method(
     torch.manual_seed(torch_seed(config.seed, "initialisation"))
     method.attach(base, config)
     method.check_output(base, config)
+    for line in _slow_formats(base, present, config):
+        report(line)
     for name in set(denoisers).intersection(present) if base.num_swapped else ():
         report(base.swap_blocks(name))
     make_layout_compatible(config.optimizer, (p for name in parts for p in base.module(name).parameters()))
@@ -130,6 +135,13 @@ def load_training_adapter(
     if not file or not method.facts.uses_denoiser:
         return None
     return TrainingAdapter(base, read_training_adapter(file, base.family), warn)
+
+
+def _slow_formats(base: BaseModel, components: Iterable[str], config: TrainConfig) -> list[str]:
+    """Lines about formats of quantized layers that this GPU needs several kernels for."""
+    layers = (layer for name in components for layer in base.module(name).modules())
+    formats = {layer.quantization for layer in layers if isinstance(layer, QuantizedLinear)}
+    return unfused_reasons(base.device, formats, AUTOCAST.get(config.model.mixed_precision, base.dtype))
 
 
 def _needed_denoisers(config: TrainConfig, method: Method, family: Family) -> tuple[str, ...]:

@@ -197,7 +197,7 @@ def dequantize_gguf(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
     from modules.layers.gguf_formats import dequantize_blocks, gguf_constants
 
-    values = dequantize_blocks(bytes_of(tensor), format_of(tensor), gguf_constants(), shape_of(tensor))
+    values = dequantize_blocks(bytes_of(tensor), format_of(tensor), gguf_constants()).reshape(shape_of(tensor))
     # not `to`, which would wait and keep these values: modules/weights/deferred_casts.py
     return torch.empty_like(values, dtype=dtype).copy_(values)
 
@@ -207,8 +207,8 @@ def put_quantized(component: nn.Module, tensors: dict[str, Any], dtype: torch.dt
     `tensors`; dequantizes what else is quantized there."""
     from torch import nn
 
-    from modules.layers.dequantize import GGUF
     from modules.layers.gguf_formats import gguf_constants
+    from modules.layers.quantized_formats import GGUF
     from modules.layers.QuantizedLinear import QuantizedLinear
 
     for name, value in list(tensors.items()):

@@ -96,7 +96,7 @@ def _layer(layer: nn.Linear, parts: Mapping[str, Tensor], dtype: torch.dtype) ->
     """The layer from its tensors: weight, bias, and what bitsandbytes stores beside the weight."""
     import torch
 
-    from modules.layers.dequantize import BLOCK
+    from modules.layers.quantized_formats import BLOCK
     from modules.layers.QuantizedLinear import QuantizedLinear
 
     shape = layer.out_features, layer.in_features

@@ -91,11 +91,11 @@ def dequantized_alike(name: str, num_bytes: int, device: str) -> dict[str, Any]:
 
     draws, constants = torch.Generator().manual_seed(3), gguf_constants()
     blocks = torch.randint(0, 256, (ROWS, num_bytes), dtype=torch.uint8, generator=draws).view(torch.int8)
-    expected = dequantize_blocks(blocks, name, constants, (ROWS, -1))
+    expected = dequantize_blocks(blocks, name, constants)
     there, constants, waits = blocks.to(device), constants.to(device), Waits(device)
-    dequantize_blocks(there, name, constants, (ROWS, -1))  # loads the kernels
+    dequantize_blocks(there, name, constants)  # loads the kernels
     with waits.seen():
-        found = dequantize_blocks(there, name, constants, (ROWS, -1))
+        found = dequantize_blocks(there, name, constants)
     same = torch.equal(expected.nan_to_num(), found.cpu().nan_to_num())
     return {"ok": same and not waits.lines, "same": same, "waits": waits.lines}
 

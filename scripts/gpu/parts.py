@@ -34,6 +34,7 @@ _ALL = (
     # if these fail, the rest would only repeat it
     Part("facts", RIGHT, ("machine:facts", "machine:pinned_memory"), 90, is_alone=True),
     Part("kernels", RIGHT, ("kernels:rounding", "kernels:checksums", "kernels:quantized", "kernels:skipping"), 120),
+    Part("fused", RIGHT, ("dequantizing:fused",), 240),
     Part("lora", RIGHT, ("lora_layers:lora",), 60, is_alone=True),
     Part("attention", RIGHT, ("attention:gradients", "attention:unmatched_gradients"), 240, gib=8),
     Part("runs", RIGHT, ("runs:runs", "runs:same_results", "runs:curve_of_the_cpu", "runs:out_of_memory"), 300, gib=4),
@@ -47,6 +48,7 @@ _ALL = (
     Part("races", RIGHT, ("streams:races",), 90, is_alone=True),
     Part("overlap", FAST, ("streams:overlap",), 60, is_alone=True),
     Part("ceilings", FAST, ("ceilings:matrix_peak", "ceilings:attention_times"), 90, is_alone=True),
+    Part("dequantizing", FAST, ("dequantizing:times",), 120, is_alone=True),
     Part("speed", FAST, ("step_speed:steps",), 300, gib=20, is_alone=True),
     Part("graph_speed", FAST, ("graphs:graph_speed",), 300, gib=20, is_alone=True),
     Part("benchmark", FAST, ("own_tests:benchmark",), 120, is_alone=True),

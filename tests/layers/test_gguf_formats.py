@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from modules.layers.dequantize import GGUF
 from modules.layers.gguf_formats import GGUF_FORMATS, dequantize_blocks, gguf_constants
+from modules.layers.quantized_formats import GGUF
 from modules.layers.QuantizedLinear import QuantizedLinear
 
 gguf = pytest.importorskip("gguf", reason="an optional package")
@@ -33,7 +33,7 @@ def test_every_block_has_the_values_that_the_makers_of_the_format_read(name):
     blocks = torch.randint(0, 256, (2000, gguf.GGML_QUANT_SIZES[kind][1]), dtype=torch.uint8, generator=generator)
     with np.errstate(all="ignore"):  # some scales are not finite
         expected = torch.from_numpy(gguf.quants.dequantize(blocks.numpy(), kind).copy())
-    values = dequantize_blocks(blocks.view(torch.int8), name, gguf_constants(), (2000, -1))
+    values = dequantize_blocks(blocks.view(torch.int8), name, gguf_constants()).flatten(1)
     torch.testing.assert_close(values, expected, rtol=0, atol=0, equal_nan=True)
 
 

@@ -83,6 +83,7 @@ def test_a_rehearsal_needs_no_driver_for_a_pytorch_that_has_cuda(device, is_righ
         "lora_layers:lora",
         "attention:gradients",
         "ceilings:matrix_peak",
+        "dequantizing:times",
     ],
 )
 def test_a_check_of_kernels_passes_on_the_cpu(check):
