@@ -22,8 +22,9 @@ CARDS = (
     CardSpec("Logging", LOGGERS),
 )
 PRELOADS = (
-    "Training and sampling start sooner. Each waiting process takes\n"
-    "about 0.4 GB of memory and ends after ten minutes without use."
+    "Training and sampling start sooner. Waiting\n"
+    "processes take about 0.4 GB of memory each\n"
+    "and end after ten minutes without use."
 )
 SCALES = ("Match system", "80%", "90%", "100%", "110%", "125%", "150%", "175%", "200%")
 
@@ -34,7 +35,7 @@ class GeneralTab(ctk.CTkFrame):
         page = SettingsPage(self, app, CARDS)
         page.pack(fill="both", expand=True)
         page.add_card(lambda: ResumeCard(page, app, app.resume_run), rows=6)
-        page.add_card(lambda: LookCard(page, app), rows=7)
+        page.add_card(lambda: LookCard(page, app), rows=8)
 
 
 class LookCard(ctk.CTkFrame):
