@@ -1,7 +1,7 @@
 """PEFT's LoRA of a linear layer, with its base in one function: fewer and larger operations, and less to keep.
 
 PEFT casts inputs and weights in each pass, multiplies by the scale and adds. Here, the weights of a block are cast at
-once, and the products themselves scale and add.
+once, their gradients, too, and the products themselves scale and add.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class LoraLinear(peft_layers.Linear):
             return super().forward(x, *args, **kwargs)
         down, up, factor = adapter
         base = cast("nn.Linear", self._modules["base_layer"])
-        plan = _Plan(self.copies, *self.copies.of((down, up), self.block, dtype), factor, base, dtype)
-        return _Product.apply(x if x.dtype == dtype else x.to(dtype), down, up, plan)
+        low_down, low_up = self.copies.of((down, up), self.block, dtype)
+        plan = _Plan(self.copies, factor, base, dtype)
+        return _Product.apply(x if x.dtype == dtype else x.to(dtype), low_down, low_up, plan)
 
     def factors(self) -> tuple[Tensor, Tensor] | None:
         """[rank, in] and [out, rank] of the adapter; None where PEFT has to compute it."""
@@ -113,15 +114,12 @@ def _blocks_around(path: str) -> Iterator[str]:
 
 
 class _Plan:
-    """What a product takes beside what gets gradients. low_down, low_up: the factors in the precision of x."""
+    """What a product takes beside what gets gradients."""
 
-    __slots__ = ("bias", "copies", "factor", "held", "low_down", "low_up", "restore")
+    __slots__ = ("bias", "copies", "factor", "held", "restore")
 
-    def __init__(
-        self, copies: LowCopies, low_down: Tensor, low_up: Tensor, factor: float, base: nn.Linear, dtype: torch.dtype
-    ):
-        self.copies = copies
-        self.low_down, self.low_up, self.factor = low_down, low_up, factor
+    def __init__(self, copies: LowCopies, factor: float, base: nn.Linear, dtype: torch.dtype):
+        self.copies, self.factor = copies, factor
         weight, bias = cast("Tensor", base._parameters["weight"]), base._parameters["bias"]
         self.bias = bias if bias is None or bias.dtype == dtype else bias.to(dtype)
         self.restore: Callable[..., Tensor] | None = None  # makes the weight [out, in] of what is held of it
@@ -137,8 +135,8 @@ class _Plan:
 class _Product(torch.autograd.Function):
     """x W^T + bias + factor * (x A^T) B^T, for a frozen W.
 
-    x: [..., in]. down, up: A [rank, in] and B [out, rank], which get gradients in their own precision. Keeps x A^T
-    beside x and what holds W, so that the backward pass computes nothing again but a quantized weight.
+    x: [..., in]. down, up: A [rank, in] and B [out, rank], in the dtype of x. Keeps x A^T beside x and what holds W, so
+    that the backward pass computes nothing again but a quantized weight.
     """
 
     @staticmethod
@@ -146,29 +144,29 @@ class _Product(torch.autograd.Function):
         rows = x.reshape(-1, x.shape[-1])
         weight = plan.restore(*plan.held) if plan.restore else plan.held[0]
         result = torch.mm(rows, weight.t()) if plan.bias is None else torch.addmm(plan.bias, rows, weight.t())
-        inner = torch.mm(rows, plan.low_down.t())
-        result.addmm_(inner, plan.low_up.t(), alpha=plan.factor)
-        ctx.save_for_backward(rows, inner, plan.low_down, plan.low_up, *plan.held)
-        ctx.factor, ctx.restore, ctx.shape, ctx.dtypes = plan.factor, plan.restore, x.shape, (down.dtype, up.dtype)
+        inner = torch.mm(rows, down.t())
+        result.addmm_(inner, up.t(), alpha=plan.factor)
+        ctx.save_for_backward(rows, inner, down, up, *plan.held)
+        ctx.factor, ctx.restore, ctx.shape = plan.factor, plan.restore, x.shape
         ctx.copies = plan.copies
         return result.view(*x.shape[:-1], result.shape[-1])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        rows, inner, low_down, low_up, *held = ctx.saved_tensors
+        rows, inner, down, up, *held = ctx.saved_tensors
         ctx.copies.forget()  # what this block still needs is saved, now that a checkpoint has computed it again
         needs_x, needs_down, needs_up, _ = ctx.needs_input_grad
         of_result = gradient.reshape(-1, gradient.shape[-1])
-        of_inner = torch.mm(of_result, low_up) if needs_x or needs_down else None
+        of_inner = torch.mm(of_result, up) if needs_x or needs_down else None
         of_x = of_down = of_up = None
         if needs_up:
-            of_up = _times(of_result.t(), inner, ctx.factor, low_up).to(ctx.dtypes[1])
+            of_up = _times(of_result.t(), inner, ctx.factor, up)
         if of_inner is not None and needs_down:
-            of_down = _times(of_inner.t(), rows, ctx.factor, low_down).to(ctx.dtypes[0])
+            of_down = _times(of_inner.t(), rows, ctx.factor, down)
         if of_inner is not None and needs_x:
             of_x = torch.mm(of_result, ctx.restore(*held) if ctx.restore else held[0])
-            of_x = of_x.addmm_(of_inner, low_down, alpha=ctx.factor).view(ctx.shape)
+            of_x = of_x.addmm_(of_inner, down, alpha=ctx.factor).view(ctx.shape)
         return of_x, of_down, of_up, None
 
 

@@ -1,17 +1,20 @@
 """Adapters' float32 weights in the precision that a pass computes in: those of a block are cast at once.
 
 Autocast casts them one by one, all of a model before any is freed, and again where checkpointed blocks are computed
-again. Copies of all layers would take as much as gradients in that precision, so only those of the block that was
-computed last are kept, and none once a backward pass has begun to use what autograd holds of them.
+again; then their gradients one by one. Copies of all layers would take as much as gradients in that precision, so only
+those of the block that was computed last are kept, and none once a backward pass has begun to use what autograd holds
+of them.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from modules.distributed.shards import is_sharded
 
@@ -43,9 +46,9 @@ class LowCopies:
         self._blocks.setdefault(block, []).append(weakref.ref(layer))
 
     def of(self, factors: Pair, block: str, dtype: torch.dtype) -> Pair:
-        """The factors of a layer in that block in this precision, without gradients."""
+        """The factors of a layer in that block in this precision."""
         if factors[0].dtype == factors[1].dtype == dtype:
-            return factors[0].detach(), factors[1].detach()
+            return factors
         copy = self._copies.get(id(factors[0]))
         if copy is None or not _is_current(copy, factors, dtype):
             copy = self._cast(factors, block, dtype)
@@ -54,7 +57,6 @@ class LowCopies:
     def forget(self) -> None:
         self._copies = {}
 
-    @torch.no_grad()
     def _cast(self, factors: Pair, block: str, dtype: torch.dtype) -> _Copy:
         """Casts those of the whole block, into tensors of their own: a pass may still need former copies."""
         layers = [ref() for ref in self._blocks.get(block, ())]
@@ -62,13 +64,38 @@ class LowCopies:
         others = (pair for pair in pairs if pair and pair[0] is not factors[0] and not any(map(is_sharded, pair)))
         changed = [factors, *others]
         whole = [factor for pair in changed for factor in pair]
-        low = [torch.empty_like(factor, dtype=dtype) for factor in whole]
-        torch._foreach_copy_(low, whole)
+        low = _AtOnce.apply(dtype, *whole)
         copies: dict[int, _Copy] = {}
         for number, pair in enumerate(changed):
             copies[id(pair[0])] = pair, (low[2 * number], low[2 * number + 1]), (pair[0]._version, pair[1]._version)
         self._copies = copies
         return copies[id(factors[0])]
+
+
+class _AtOnce(torch.autograd.Function):
+    """Casts several tensors to a dtype, and their gradients back, in one operation each."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.dtypes = [tensor.dtype for tensor in tensors]
+        return tuple(_cast_at_once(tensors, [dtype] * len(tensors)))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        there = [number for number, gradient in enumerate(gradients) if gradient is not None]
+        cast = _cast_at_once([gradients[number] for number in there], [ctx.dtypes[number] for number in there])
+        result: list[Tensor | None] = [None] * len(gradients)
+        for number, gradient in zip(there, cast, strict=True):
+            result[number] = gradient
+        return None, *result
+
+
+def _cast_at_once(tensors: Sequence[Tensor], dtypes: list[torch.dtype]) -> list[Tensor]:
+    results = [torch.empty_like(tensor, dtype=dtype) for tensor, dtype in zip(tensors, dtypes, strict=True)]
+    torch._foreach_copy_(results, list(tensors))
+    return results
 
 
 def _is_current(copy: _Copy, factors: Pair, dtype: torch.dtype) -> bool:
