@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -69,7 +69,7 @@ def simulate(config: TrainConfig) -> Simulation:
     gc.collect()
     gc.freeze()  # libraries and what they hold, so that the collections below are quick
     MEMORY.forget()
-    with with_stand_ins(), _with_layers_of_peft():
+    with with_stand_ins(), _with_plain_layers():
         caching = _caching(config)
         result = _training(config)
     gc.collect()
@@ -77,9 +77,17 @@ def simulate(config: TrainConfig) -> Simulation:
     return Simulation(**result, caching=round(caching))
 
 
-def _with_layers_of_peft() -> Any:
-    """LoRA as PEFT computes it: the layers of Chorus keep less, and leave some cases to PEFT, which are to fit, too."""
-    return mock.patch("modules.methods.lora.fuse_lora")
+@contextlib.contextmanager
+def _with_plain_layers() -> Iterator[None]:
+    """LoRA as PEFT computes it, casts as autocast makes them.
+
+    The layers of Chorus keep about as much or less, and leave some cases to these, which are to fit, too.
+    """
+    methods = ("lora.fuse_lora", "full.cast_by_block", "vae.cast_by_block")
+    with contextlib.ExitStack() as stack:
+        for method in methods:
+            stack.enter_context(mock.patch(f"modules.methods.{method}"))
+        yield
 
 
 def _training(config: TrainConfig) -> dict[str, int]:

@@ -6,8 +6,7 @@ once, their gradients, too, and the products themselves scale and add.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from modules.layers.LowCopies import LowCopies
+from modules.layers.LowCopies import LowCopies, share_copies
 from modules.layers.QuantizedLinear import QuantizedLinear, dequantize
 from modules.layers.quiet_imports import import_peft
 
@@ -45,10 +44,10 @@ class LoraLinear(peft_layers.Linear):
         down, up, factor = adapter
         base = cast("nn.Linear", self._modules["base_layer"])
         low_down, low_up = self.copies.of((down, up), self.block, dtype)
-        plan = _Plan(self.copies, factor, base, dtype)
+        plan = _Plan(factor, base, dtype)
         return _Product.apply(x if x.dtype == dtype else x.to(dtype), low_down, low_up, plan)
 
-    def factors(self) -> tuple[Tensor, Tensor] | None:
+    def weights_to_cast(self) -> tuple[Tensor, Tensor] | None:
         """[rank, in] and [out, rank] of the adapter; None where PEFT has to compute it."""
         adapter = self._adapter()
         return adapter and adapter[:2]
@@ -96,30 +95,21 @@ def fuse_lora(module: nn.Module) -> None:
         for path, layer in module.named_modules()
         if type(layer) is peft_layers.Linear and not layer.fan_in_fan_out and type(layer.base_layer) in _BASES
     }
-    copies, sizes = LowCopies(), Counter(block for path in layers for block in _blocks_around(path))
-    for path, layer in layers.items():
+    for layer in layers.values():
         layer.__class__ = LoraLinear
-        layer.copies = copies
-        layer.block = next((block for block in _blocks_around(path) if sizes[block] > 1), "")
-        copies.add(layer, layer.block)
+    share_copies(layers)
 
 
 _BASES = (nn.Linear, QuantizedLinear)
 
 
-def _blocks_around(path: str) -> Iterator[str]:
-    """The elements of lists of modules that a layer is in, innermost first."""
-    names = path.split(".")
-    return (".".join(names[:end]) for end in range(len(names) - 1, 0, -1) if names[end - 1].isdigit())
-
-
 class _Plan:
     """What a product takes beside what gets gradients."""
 
-    __slots__ = ("bias", "copies", "factor", "held", "restore")
+    __slots__ = ("bias", "factor", "held", "restore")
 
-    def __init__(self, copies: LowCopies, factor: float, base: nn.Linear, dtype: torch.dtype):
-        self.copies, self.factor = copies, factor
+    def __init__(self, factor: float, base: nn.Linear, dtype: torch.dtype):
+        self.factor = factor
         weight, bias = cast("Tensor", base._parameters["weight"]), base._parameters["bias"]
         self.bias = bias if bias is None or bias.dtype == dtype else bias.to(dtype)
         self.restore: Callable[..., Tensor] | None = None  # makes the weight [out, in] of what is held of it
@@ -148,14 +138,12 @@ class _Product(torch.autograd.Function):
         result.addmm_(inner, up.t(), alpha=plan.factor)
         ctx.save_for_backward(rows, inner, down, up, *plan.held)
         ctx.factor, ctx.restore, ctx.shape = plan.factor, plan.restore, x.shape
-        ctx.copies = plan.copies
         return result.view(*x.shape[:-1], result.shape[-1])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         rows, inner, down, up, *held = ctx.saved_tensors
-        ctx.copies.forget()  # what this block still needs is saved, now that a checkpoint has computed it again
         needs_x, needs_down, needs_up, _ = ctx.needs_input_grad
         of_result = gradient.reshape(-1, gradient.shape[-1])
         of_inner = torch.mm(of_result, up) if needs_x or needs_down else None

@@ -1,16 +1,18 @@
-"""Adapters' float32 weights in the precision that a pass computes in: those of a block are cast at once.
+"""Trained float32 weights in the precision that a pass computes in: those of a block are cast at once.
 
 Autocast casts them one by one, all of a model before any is freed, and again where checkpointed blocks are computed
 again; then their gradients one by one. Copies of all layers would take as much as gradients in that precision, so only
-those of the block that was computed last are kept, and none once a backward pass has begun to use what autograd holds
-of them.
+those of the block that was computed last are kept, and none once the backward pass is through with it.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from operator import is_
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -18,14 +20,39 @@ from torch.autograd.function import once_differentiable
 
 from modules.distributed.shards import is_sharded
 
-Pair = tuple[Tensor, Tensor]
-_Copy = tuple[Pair, Pair, tuple[int, int]]  # the factors, their copies, and the versions that were copied
+Weights = tuple[Tensor, ...]
 
 
-class HasFactors(Protocol):
-    """A layer with an adapter."""
+class _Copy(NamedTuple):
+    """Of the weights of a layer. versions: of these when they were copied."""
 
-    def factors(self) -> Pair | None: ...
+    weights: Weights
+    low: Weights
+    versions: tuple[int, ...]
+
+
+class HasWeights(Protocol):
+    """A layer whose weights are cast. block: the name of that which it is in."""
+
+    copies: LowCopies
+    block: str
+
+    def weights_to_cast(self) -> Weights | None: ...
+
+
+def share_copies(layers: Mapping[str, HasWeights]) -> None:
+    """Lets these layers of a model, by their paths, use copies of the weights of the block that each is in."""
+    copies, sizes = LowCopies(), Counter(block for path in layers for block in _blocks_around(path))
+    for path, layer in layers.items():
+        layer.copies = copies
+        layer.block = next((block for block in _blocks_around(path) if sizes[block] > 1), "")
+        copies.add(layer)
+
+
+def _blocks_around(path: str) -> Iterator[str]:
+    """The elements of lists of modules that a layer is in, innermost first."""
+    names = path.split(".")
+    return (".".join(names[:end]) for end in range(len(names) - 1, 0, -1) if names[end - 1].isdigit())
 
 
 class LowCopies:
@@ -42,54 +69,59 @@ class LowCopies:
     def __reduce__(self) -> tuple[Any, ...]:
         return LowCopies, ()
 
-    def add(self, layer: HasFactors, block: str) -> None:
-        self._blocks.setdefault(block, []).append(weakref.ref(layer))
+    def add(self, layer: HasWeights) -> None:
+        self._blocks.setdefault(layer.block, []).append(weakref.ref(layer))
 
-    def of(self, factors: Pair, block: str, dtype: torch.dtype) -> Pair:
-        """The factors of a layer in that block in this precision."""
-        if factors[0].dtype == factors[1].dtype == dtype:
-            return factors
-        copy = self._copies.get(id(factors[0]))
-        if copy is None or not _is_current(copy, factors, dtype):
-            copy = self._cast(factors, block, dtype)
-        return copy[1]
+    def of(self, weights: Weights, block: str, dtype: torch.dtype) -> Weights:
+        """The weights of a layer in that block in this precision."""
+        if all(weight.dtype == dtype for weight in weights):
+            return weights
+        copy = self._copies.get(id(weights[0]))
+        if copy is None or not _is_current(copy, weights, dtype):
+            copy = self._cast(weights, block, dtype)
+        return copy.low
 
     def forget(self) -> None:
         self._copies = {}
 
-    def _cast(self, factors: Pair, block: str, dtype: torch.dtype) -> _Copy:
+    def _cast(self, weights: Weights, block: str, dtype: torch.dtype) -> _Copy:
         """Casts those of the whole block, into tensors of their own: a pass may still need former copies."""
         layers = [ref() for ref in self._blocks.get(block, ())]
-        pairs = [layer.factors() for layer in layers if layer is not None]
-        others = (pair for pair in pairs if pair and pair[0] is not factors[0] and not any(map(is_sharded, pair)))
-        changed = [factors, *others]
-        whole = [factor for pair in changed for factor in pair]
-        low = _AtOnce.apply(dtype, *whole)
-        copies: dict[int, _Copy] = {}
-        for number, pair in enumerate(changed):
-            copies[id(pair[0])] = pair, (low[2 * number], low[2 * number + 1]), (pair[0]._version, pair[1]._version)
+        found = [layer.weights_to_cast() for layer in layers if layer is not None]
+        others = (each for each in found if each and each[0] is not weights[0] and not any(map(is_sharded, each)))
+        changed = [weights, *others]
+        low = iter(_AtOnce.apply(self, dtype, *(weight for each in changed for weight in each)))
+        copies = {
+            id(each[0]): _Copy(each, tuple(islice(low, len(each))), tuple(weight._version for weight in each))
+            for each in changed
+        }
         self._copies = copies
-        return copies[id(factors[0])]
+        return copies[id(weights[0])]
 
 
 class _AtOnce(torch.autograd.Function):
-    """Casts several tensors to a dtype, and their gradients back, in one operation each."""
+    """Casts weights of a block to a dtype, and their gradients back, in one operation each."""
 
     @staticmethod
-    def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, copies: LowCopies, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
+        ctx.copies = copies
         ctx.dtypes = [tensor.dtype for tensor in tensors]
-        return tuple(_cast_at_once(tensors, [dtype] * len(tensors)))
+        results = _cast_at_once(tensors, [dtype] * len(tensors))
+        needed = ctx.needs_input_grad[2:]
+        ctx.mark_non_differentiable(*(result for result, needs in zip(results, needed, strict=True) if not needs))
+        return tuple(results)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        ctx.copies.forget()  # the block is done, also where a checkpoint computed it again
         there = [number for number, gradient in enumerate(gradients) if gradient is not None]
         cast = _cast_at_once([gradients[number] for number in there], [ctx.dtypes[number] for number in there])
         result: list[Tensor | None] = [None] * len(gradients)
         for number, gradient in zip(there, cast, strict=True):
             result[number] = gradient
-        return None, *result
+        return None, None, *result
 
 
 def _cast_at_once(tensors: Sequence[Tensor], dtypes: list[torch.dtype]) -> list[Tensor]:
@@ -98,15 +130,13 @@ def _cast_at_once(tensors: Sequence[Tensor], dtypes: list[torch.dtype]) -> list[
     return results
 
 
-def _is_current(copy: _Copy, factors: Pair, dtype: torch.dtype) -> bool:
-    own, (low, _), versions = copy
-    first, second = factors
+def _is_current(copy: _Copy, weights: Weights, dtype: torch.dtype) -> bool:
     return (
-        own[0] is first
-        and own[1] is second
-        and versions == (first._version, second._version)
-        and low.dtype == dtype
-        and low.device == first.device
+        len(copy.weights) == len(weights)
+        and all(map(is_, copy.weights, weights))
+        and copy.versions == tuple(weight._version for weight in weights)
+        and copy.low[0].dtype == dtype
+        and copy.low[0].device == weights[0].device
     )
 
 

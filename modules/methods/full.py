@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from modules.config.errors import UserError
+from modules.layers.block_casts import cast_by_block
 from modules.methods.DenoisingLoss import DenoisingLoss
 from modules.methods.layers import check_patterns, matching_layers, preset_layers
 from modules.methods.parts import part_path, prepare_for_training, trained_in, trained_parts
@@ -47,6 +48,8 @@ class Full(WholeModelMethod):
                 # on the CPU, torch 2.13 crashes in a trained channels-last GroupNorm that follows frozen layers
                 # torch declares `to` without this argument
                 cast("Callable[..., nn.Module]", module.to)(memory_format=torch.contiguous_format)
+            if not config.optimizer.fused_backward:  # it frees each gradient before the next one is made
+                cast_by_block(module)
             prepare_for_training(module, config.model.gradient_checkpointing)
 
     def reads_weights(self, config: TrainConfig) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from modules.config.errors import ConfigError
 from modules.config.PartConfig import PartConfig
+from modules.layers.block_casts import cast_by_block
 from modules.methods.Method import Loss
 from modules.methods.parts import prepare_for_training
 from modules.methods.WholeModelMethod import WholeModelMethod
@@ -36,6 +37,8 @@ class Vae(WholeModelMethod):
                 "force_upcast); use bf16 or no.",
             )
         vae.requires_grad_(True)
+        if not config.optimizer.fused_backward:  # it frees each gradient before the next one is made
+            cast_by_block(vae)
         prepare_for_training(vae, config.model.gradient_checkpointing)
 
     def loss(self, base: BaseModel, config: TrainConfig) -> VaeLoss:
