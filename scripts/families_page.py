@@ -13,6 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from modules.config.attentions import ATTENTIONS, AttentionFacts  # noqa: E402
+from modules.config.families import load_families  # noqa: E402
 from modules.families.conditions import FirstFrame, Inpainting, Layers, References  # noqa: E402
 from modules.families.Family import Family  # noqa: E402
 from modules.families.LayerNames import LayerNames  # noqa: E402
@@ -62,6 +64,27 @@ read [for every family](formats.md#loras-of-other-programs).
 """
 
 
+ATTENTION = """\
+## Attention
+
+`model.attention` chooses what computes the attentions of a model on NVIDIA GPUs. `auto` is PyTorch, whose own kernels
+have FlashAttention, too; `cudnn` is [another of its kernels](multi_gpu.md#troubleshooting). The others are kernels of
+[optional packages](install.md#install) and of PyTorch's compiler:
+
+{table}
+They work in every family, whichever class of diffusers computes its attentions. What one of them does not take, PyTorch
+computes, and the run says so. The second table shows how many of the attentions in a pass of the denoiser each of them
+computes, for two images with texts of different lengths: in some models, masks then hide the end of the shorter one.
+Linear attentions, which have no softmax, are not affected by the setting. Before the first step, each GPU tries the
+kernels with lengths of the run, forward and backward; if they fail or give other gradients than PyTorch on one of them,
+no GPU uses them. `flex` is compiled then, which takes a minute or two, and leaves samples and validation to PyTorch.
+
+SageAttention and a FlashAttention 3 that is built from its sources have no backward pass, so they can't train. None of
+these kernels has been measured in Chorus on a GPU: `python scripts/gpu_tests.py` does so where their packages are
+installed.
+"""
+
+
 def main() -> int:
     families = FAMILIES.values()
     readme = with_families(README.read_text(encoding="utf-8"), families)
@@ -88,6 +111,7 @@ def families_page(families: Iterable[Family]) -> str:
                 if guided
                 else []
             ),
+            _attention(families),
             FILES,
             _table("family", *FORMATS, rows=_grouped(families, _formats)),
             "## Remarks\n",
@@ -95,6 +119,49 @@ def families_page(families: Iterable[Family]) -> str:
             "",
         ]
     )
+
+
+def _attention(families: Iterable[Family]) -> str:
+    formats = {"bfloat16": "bf16", "float16": "fp16"}
+    rows = [
+        (
+            f"`{facts.name}`",
+            facts.label,
+            f"`{facts.package}`, {facts.least_version} or newer" if facts.package else "PyTorch, Triton",
+            ", ".join(formats.get(dtype, dtype) for dtype in facts.dtypes),
+            _range(facts),
+            "yes" if facts.masks else "no",
+            ".".join(map(str, facts.least_capability)) + ("" if facts.only_capability else " and newer"),
+        )
+        for facts in ATTENTIONS.values()
+    ]
+    titles = ("value", "kernels", "package", "computes in", "width of heads", "masks", "compute capability")
+    counted = _grouped(families, _attention_row)
+    kernels = (f"`{name}`" for name in ATTENTIONS)
+    return "\n".join(
+        [
+            ATTENTION.format(table=_table(*titles, rows=rows)),
+            _table("family", "width of heads", *kernels, "linear ones", rows=counted),
+        ]
+    )
+
+
+def _range(facts: AttentionFacts) -> str:
+    step = f", multiples of {facts.width_step}" if facts.width_step > 1 else ""
+    return f"{facts.narrowest} to {facts.widest}{step}"
+
+
+def _attention_row(family: Family) -> tuple[str, ...]:
+    counted = load_families()[family.name].attention if family.name in load_families() else None
+    if counted is None:
+        return ()
+    rest = [sum(kind.count for kind in counted.not_taken(facts)) for facts in ATTENTIONS.values()]
+    taken = [
+        "all" if not number else "none" if number == counted.total else f"{counted.total - number} of {counted.total}"
+        for number in rest
+    ]
+    widths = sorted({kind.width for kind in counted.kinds})
+    return ", ".join(map(str, widths)), *taken, str(counted.linear or "")
 
 
 def with_families(readme: str, families: Iterable[Family]) -> str:

@@ -33,8 +33,8 @@ def main() -> int:
 def families_text() -> str:
     """The whole file: a list with one entry for each family."""
     entries = json.loads(FILE.read_bytes()) if FILE.is_file() else []
-    counted = {entry["name"]: entry.get("memory") for entry in entries}
-    return json.dumps([_entry(family, counted.get(family.name)) for family in FAMILIES.values()], indent=2) + "\n"
+    counted = {entry["name"]: entry for entry in entries}
+    return json.dumps([_entry(family, counted.get(family.name, {})) for family in FAMILIES.values()], indent=2) + "\n"
 
 
 # What FamilyInfo has in another form, or under another name, than Family.
@@ -54,10 +54,22 @@ TRANSLATED: dict[str, Callable[[Family], Any]] = {
 }
 
 
-def _entry(family: Family, counted: dict[str, Any] | None) -> dict[str, Any]:
-    names = [field.name for field in fields(FamilyInfo) if field.name != "memory"]
+def _entry(family: Family, counted: dict[str, Any]) -> dict[str, Any]:
+    """counted: the entry of before, for what it takes long to count."""
+    names = [field.name for field in fields(FamilyInfo) if field.name not in ("memory", "attention")]
     entry = {name: TRANSLATED[name](family) if name in TRANSLATED else getattr(family, name) for name in names}
-    return {**entry, "memory": _memory(family, counted)}
+    memory, before = _memory(family, counted.get("memory")), counted.get("memory")
+    is_same = bool(memory and before and memory["counted_from"] == before["counted_from"])
+    return {**entry, "memory": memory, "attention": _attention(family, counted.get("attention") if is_same else None)}
+
+
+def _attention(family: Family, counted: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What is counted of the family's published model; None where there is none."""
+    if family.published is None or counted:
+        return counted
+    from scripts.attention_counts import count_attentions
+
+    return count_attentions(family)
 
 
 def _memory(family: Family, counted: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -58,27 +58,32 @@ def build_vae(family: Family) -> ModelMixin:
     return cast("ModelMixin", build(published_model(family).vae, torch.float32))
 
 
-def denoiser_call(family: Family, side: int) -> Callable[[ModelMixin], object]:
-    """Takes one image of `side` x `side` pixels through a denoiser."""
-    published = published_model(family)
+def denoiser_call(family: Family, side: int, with_padding: bool = False) -> Callable[[ModelMixin], object]:
+    """Takes one image of `side` x `side` pixels through a denoiser, or two of which one has a shorter text."""
+    published, batch = published_model(family), 2 if with_padding else 1
     with torch.device("meta"):
-        latents = torch.empty(1, *family.codec.shape(build_vae(family), side, side, 1))
-        outputs = {name: torch.empty(1, *shape) for name, shape in published.text.items()}
+        latents = torch.empty(batch, *family.codec.shape(build_vae(family), side, side, 1))
+        outputs = {name: torch.empty(batch, *shape) for name, shape in published.text.items()}
         # masks with values, because some denoisers read the lengths of texts from them
         masks = {name: shape for name, shape in published.text.items() if "_mask" in name}
-        outputs |= {name: torch.ones(1, *shape, dtype=torch.long, device="cpu") for name, shape in masks.items()}
-        as_lists = family.text.collate == "list"
-        text: Conditioning = {name: list(value) if as_lists else value for name, value in outputs.items()}
-        timestep, guidance = torch.empty(1), torch.empty(1)
-        given = {"sizes": torch.empty(1, 6)}
+        if with_padding and family.text.mask and family.text.mask not in outputs:  # there only where texts are padded
+            masks[family.text.mask] = outputs[next(filter(None, family.text.outputs))].shape[1:2]
+        outputs |= {name: torch.ones(batch, *shape, dtype=torch.long, device="cpu") for name, shape in masks.items()}
+        for name in masks:
+            outputs[name][1:, -1:] = 0
+        text: Conditioning = {**outputs}
+        if family.text.collate == "list":
+            text = {name: [*value[:1], *(each[:-1] for each in value[1:])] for name, value in outputs.items()}
+        timestep, guidance = torch.empty(batch), torch.empty(batch)
+        given = {"sizes": torch.empty(batch, 6)}
     packed, shape = family.pack(latents), tuple(latents.shape)
     if family.fact(FirstFrame, "needed"):
         given["first_frame"] = latents[:, :, :1] if family.fact(FirstFrame, "encode") else latents
     if published.image_features:
-        given["image_features"] = torch.empty(1, *published.image_features, device="meta")
+        given["image_features"] = torch.empty(batch, *published.image_features, device="meta")
     if family.has(Inpainting):
         channels = num_mask_channels(family.fact(Inpainting, "resolution"), side // shape[-1]) + shape[1]
-        given["inpainting"] = torch.empty(1, channels, *shape[2:], device="meta")
+        given["inpainting"] = torch.empty(batch, channels, *shape[2:], device="meta")
 
     def call(model: ModelMixin) -> object:
         inputs = DenoiserCall(model, packed, timestep, text, shape, given, guidance)

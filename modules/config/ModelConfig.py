@@ -1,9 +1,10 @@
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass
 
+from modules.config.attentions import ATTENTIONS, without_gradients
 from modules.config.families import families_with, load_families
 from modules.config.methods import methods_that
 from modules.config.quantizations import QUANTIZATIONS
@@ -12,6 +13,8 @@ from modules.config.setting import STRICT, Int, Str, setting
 ADDS_WEIGHTS = methods_that(lambda method: not method.trains_weights)
 WITH_DENOISER = methods_that(lambda method: method.uses_denoiser)
 QUANTIZATION_LABELS = {"none": "None", **{name: facts.label for name, facts in QUANTIZATIONS.items()}}
+ATTENTION_LABELS = {"auto": "Auto", "sdpa": "PyTorch", "cudnn": "cuDNN"}
+ATTENTION_LABELS |= {name: facts.label for name, facts in ATTENTIONS.items()}
 DENOISER_SETTINGS = ("model.denoiser", "model.denoiser_2")  # in the order of a family's denoisers
 SEVERAL_CLIPS = [name for name in families_with(skips_layers=True) if len(load_families()[name].text_encoders) > 1]
 DDPM = {"family": families_with(objective="ddpm"), "method": WITH_DENOISER}
@@ -306,16 +309,18 @@ class ModelConfig:
         importance="advanced",
         visible_when={"method": WITH_DENOISER},
     )
-    attention: Literal["auto", "sdpa", "cudnn"] = setting(
+    attention: Literal["auto", "sdpa", "cudnn", "flash", "flash3", "flex", "xformers"] = setting(
         "auto",
         label="Attention",
-        also_called="attn_mode, attention_backend, sdpa, flash attention, xformers, cudnn",
+        also_called="attn_mode, attention_backend, attention_mechanism, sdpa, flash_attn, flash attention 2, flash3, "
+        "flex attention, xformers, cudnn",
         help="Kernels for attention on NVIDIA GPUs. PyTorch: its flash or memory-efficient kernels. cuDNN: half the "
         "time on H100, H200 and B200, in bf16 or fp16; experimental, because it misreads gradients whose layout "
-        "differs from that of its outputs, so Chorus rearranges them. Auto: PyTorch.",
+        "differs from that of its outputs, so Chorus rearranges them. FlashAttention 2 and 3 (for H100 and H200) and "
+        "xFormers need their packages; what they can't compute, PyTorch does. Auto: PyTorch.",
         group="model",
         in_crash_report=True,
-        choice_labels={"auto": "Auto", "sdpa": "PyTorch", "cudnn": "cuDNN"},
+        choice_labels=ATTENTION_LABELS,
         importance="advanced",
     )
     channels_last: bool = setting(
@@ -326,6 +331,13 @@ class ModelConfig:
         group="model",
         importance="advanced",
     )
+
+    @field_validator("attention", mode="before")
+    @classmethod
+    def _refuse_without_gradients(cls, value: Any) -> Any:
+        if isinstance(value, str) and (what := without_gradients(value)):
+            raise ValueError(f"one with a backward pass, which {what} does not have")
+        return value
 
     def denoiser_files(self, denoisers: Sequence[str]) -> dict[str, str]:
         """The setting of each of a model's denoisers -> the file in it; "" for that of the base model."""

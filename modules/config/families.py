@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from modules.config.attentions import Attentions
 from modules.config.installation import ROOT
 from modules.config.methods import methods_for
 from modules.config.ResolutionShift import ShiftLaw
@@ -42,6 +43,7 @@ class FamilyInfo:
     experts: whether several denoisers share the timesteps.
     patch_size, shift_law, training_timesteps, expert_boundary: as in Family.
     memory: the sizes that machine/architectures.py holds; None if they are unknown.
+    attention: what its published denoiser computes in a pass, as `Attentions` in config/attentions.py has it.
     text_trainable: whether the text encoders' own weights can be trained.
     """
 
@@ -76,6 +78,7 @@ class FamilyInfo:
     experts: bool
     text_trainable: bool = True
     memory: Mapping[str, Any] | None = field(hash=False)
+    attention: Attentions | None = field(default=None, hash=False)
 
     @property
     def takes_masks(self) -> bool:
@@ -116,6 +119,7 @@ def load_families() -> dict[str, FamilyInfo]:
                 **entry,
                 **{name: tuple(entry[name]) for name in listed},
                 "training_timesteps": training_timesteps(entry.get("training_timesteps")),
+                "attention": Attentions.read(entry.get("attention")),
             }
         )
         for entry in entries

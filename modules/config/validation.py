@@ -34,6 +34,7 @@ RULES = (
     trained_parts.embedding_problems,
     memory.precision_problems,
     memory.attention_problems,
+    memory.attention_mask_problems,
     memory.quantization_problems,
     memory.gguf_problems,
     adapters.adapter_problems,

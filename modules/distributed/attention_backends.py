@@ -11,9 +11,11 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from modules.config.attentions import ATTENTIONS
 from modules.distributed.attention_trial import AttentionCase, Trial, try_attention
 from modules.distributed.cudnn_attention import switch_cudnn_attention_off
 from modules.distributed.gradient_layouts import match_gradient_layouts
+from modules.distributed.other_attention import exact_attention, stop_other_attention, use_other_attention
 
 if TYPE_CHECKING:
     from modules.distributed.Runtime import Runtime
@@ -36,32 +38,34 @@ def try_backend(backend: SDPBackend, cases: Sequence[AttentionCase], device: tor
         with sdpa_kernel(backend):
             return functional.scaled_dot_product_attention(*args, **kwargs)
 
-    def exact(*args: Any, **kwargs: Any) -> Tensor:
-        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
-            return functional.scaled_dot_product_attention(*args, **kwargs)
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's reasons why a backend can't compute a case
-        return try_attention(attend, exact, cases, device, dtype)
+        return try_attention(attend, exact_attention, cases, device, dtype)
 
 
 def choose_attention(
-    kind: str, runtime: Runtime, make_cases: MakeCases, dtype: torch.dtype, try_one: Try = try_backend
+    kind: str,
+    runtime: Runtime,
+    make_cases: MakeCases,
+    dtype: torch.dtype,
+    tell: Callable[[str], None],
+    try_one: Try = try_backend,
 ) -> tuple[str, list[str]]:
     """Has this process compute attention as `model.attention` says, without what gives wrong results on some rank.
 
     All ranks call it, before anything is compiled: compiled code keeps what held when it was compiled.
     make_cases: gives attentions like those of the run, to try; called where they are tried. dtype: of the run; nothing
-    is tried in float32 and float64.
+    is tried of PyTorch in float32 and float64. tell: gets a warning during training, from one process.
     Returns (what a run says of it, "" for nothing; warnings), the same on all ranks.
     Raises UserError if the environment asks for cuDNN's attention and the setting does not.
     """
     device = runtime.device
-    uses_cudnn = kind == "cudnn" and device.type == "cuda"
+    uses_cudnn, facts = kind == "cudnn" and device.type == "cuda", ATTENTIONS.get(kind)
+    stop_other_attention()
     match_gradient_layouts(uses_cudnn)
     if device.type != "cuda":
-        text = f"model.attention cudnn: there is no cuDNN for {device}; PyTorch's attention is used."
-        return "", [text] if kind == "cudnn" else []
+        missing = "there is no cuDNN" if kind == "cudnn" else f"there is no {facts.label}" if facts else ""
+        return "", [f"model.attention {kind}: {missing} for {device}; PyTorch's attention is used."] if missing else []
     if uses_cudnn:
         torch.backends.cuda.enable_cudnn_sdp(True)
     else:
@@ -72,6 +76,9 @@ def choose_attention(
     told = _switch_faulty_off(runtime.gather(trials, "trying attention"))
     if not _is_on(SDPBackend.CUDNN_ATTENTION):
         match_gradient_layouts(False)
+        if facts:
+            text, more = use_other_attention(facts, runtime, make_cases, dtype, tell)
+            return text, [*told, *more]
         return "Attention by PyTorch; cuDNN's is off, because its gradients can be wrong", told
     if cases and not trials[SDPBackend.CUDNN_ATTENTION.name][0]:
         told.append("model.attention cudnn: cuDNN can't compute this run's attention; PyTorch's is used.")

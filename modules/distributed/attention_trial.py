@@ -66,6 +66,16 @@ def try_attention(
     return Trial(num_tried, "")
 
 
+def largest_differences(
+    attend: Attend, reference: Attend, case: AttentionCase, device: torch.device, dtype: torch.dtype
+) -> dict[str, float]:
+    """Of the NAMES, over all layouts: how far `attend` is from `reference`, relative to the norm."""
+    found: dict[str, float] = {}
+    for name, difference in _differences(attend, reference, case, device, dtype):
+        found[name] = max(found.get(name, 0.0), difference)
+    return found
+
+
 def _differences(
     attend: Attend, reference: Attend, case: AttentionCase, device: torch.device, dtype: torch.dtype
 ) -> Iterator[tuple[str, float]]:

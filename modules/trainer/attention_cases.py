@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from modules.data.records import CachedRecords
 from modules.distributed.attention_trial import AttentionCase
 
 if TYPE_CHECKING:
+    from modules.config.attentions import Attentions
     from modules.data.SampleSource import SampleSource
 
 MOST_LENGTHS = 8
@@ -40,6 +42,16 @@ def attention_cases(source: SampleSource, config: Mapping[str, Any], patch_size:
     width = config.get("attention_head_dim")
     width = width if isinstance(width, int) and USUAL_WIDTH <= width <= 2 * USUAL_WIDTH else USUAL_WIDTH
     return [AttentionCase(*pair, width, masked) for pair in lengths for masked in (False, True)]
+
+
+def in_all_widths(cases: Sequence[AttentionCase], attentions: Attentions | None) -> list[AttentionCase]:
+    """The cases, and the first one for each width of heads that the published model has besides.
+
+    Kernels of other packages may lack one of them on some GPUs; PyTorch's are written for all.
+    """
+    known = {case.width for case in cases}
+    widths = {kind.width for kind in attentions.kinds} - known if attentions and cases else set()
+    return [*cases, *(replace(cases[0], width=width) for width in sorted(widths))]
 
 
 def _pairs(image: int, texts: Iterable[int]) -> Iterator[Lengths]:

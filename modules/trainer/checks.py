@@ -26,7 +26,11 @@ from modules.families.registry import FAMILIES
 from modules.methods.lora_start import read_start
 from modules.methods.parts import trained_parts
 from modules.trainer.compiling import check_compiler
-from modules.trainer.packages import check_optimizer_packages, check_quantization_packages
+from modules.trainer.packages import (
+    check_attention_package,
+    check_optimizer_packages,
+    check_quantization_packages,
+)
 from modules.weights.clip_layers import check_clip_skips
 from modules.weights.errors import WeightsError
 from modules.weights.hub_parts import with_parts_on_disk
@@ -97,6 +101,7 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> Ch
     _check_scheduler(config, family, base)
     check_optimizer_packages(config.optimizer)
     check_quantization_packages(config.model)
+    check_attention_package(config.model)
     _check_trained(config, family, warn)
     return CheckedStart(base, tuple(warnings))
 

@@ -1,4 +1,4 @@
-"""Checks that the packages of the optimizer and of quantized weights are installed."""
+"""Checks that the packages of the optimizer, of quantized weights and of attention are installed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from modules.config.attentions import ATTENTIONS, package_problem
 from modules.config.library_optimizers import SET_ELSEWHERE
 from modules.config.optimizers import facts_of_optimizer
 from modules.config.quantizations import QUANTIZATIONS
@@ -68,3 +69,10 @@ def check_quantization_packages(config: ModelConfig) -> None:
                 f"model.{setting} {facts.name!r} needs the package {facts.package}, which is not installed here: run "
                 f"`pip install {facts.package}`, or choose int8."
             )
+
+
+def check_attention_package(config: ModelConfig) -> None:
+    """Raises TrainingError if the package of the chosen attention is missing or too old. Imports nothing."""
+    facts = ATTENTIONS.get(config.attention)
+    if facts and (problem := package_problem(facts)):
+        raise TrainingError.at("model.attention", f"{config.attention!r} {problem}, or choose auto.")

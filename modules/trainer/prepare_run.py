@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from modules.config.attentions import ATTENTIONS
 from modules.config.batch_size import accumulation_steps, describe_scaling, global_batch, learning_rate_factor
 from modules.config.counted import counted
 from modules.config.errors import ConfigError
+from modules.config.families import load_families
 from modules.config.methods import facts_of
 from modules.data.caption_remarks import caption_remarks
 from modules.data.captions import check_placeholders, trained_words
@@ -31,6 +33,7 @@ from modules.data.sample_images import settings_of_captions
 from modules.data.SampleSource import SampleSource
 from modules.diffusion.timestep_sampling import timestep_distribution
 from modules.distributed.attention_backends import choose_attention
+from modules.distributed.other_attention import check_attention
 from modules.distributed.usable_gpus import describe_device
 from modules.families.conditioning import is_unconditional_zero
 from modules.families.registry import FAMILIES
@@ -49,7 +52,7 @@ from modules.trainer.attach_method import (
     parts_to_train,
     trains_text,
 )
-from modules.trainer.attention_cases import attention_cases
+from modules.trainer.attention_cases import attention_cases, in_all_widths
 from modules.trainer.checks import check_batch_divides, check_precision, check_start
 from modules.trainer.compile_cache import keep_compiled
 from modules.trainer.compiling import check_compiler, compile_blocks
@@ -188,6 +191,7 @@ def _check_settings(start: _Start, resume: bool, checked: CheckedStart | None) -
     if compiles(config):
         check_compiler(config.model, device)
         keep_compiled(prunes=start.runtime.local_rank == 0)
+    check_attention(config.model.attention, device)
     if start.runtime.world_size == 1:  # with several ranks, setup_distributed prints the devices
         start.callbacks.on_status(f"Training on {describe_device(device)}")
     return checked.base
@@ -365,9 +369,11 @@ def _choose_attention(start: _Start, base: BaseModel, source: SampleSource) -> N
 
     def cases() -> list[AttentionCase]:
         loaded = [base.denoiser(name) for name in base.family.denoisers if base.is_loaded(name)]
-        return attention_cases(source, loaded[0].config, base.family.patch_size) if loaded else []
+        found = attention_cases(source, loaded[0].config, base.family.patch_size) if loaded else []
+        is_other = model.attention in ATTENTIONS
+        return in_all_widths(found, load_families()[base.family.name].attention) if is_other else found
 
-    text, warnings = choose_attention(model.attention, start.runtime, cases, dtype)
+    text, warnings = choose_attention(model.attention, start.runtime, cases, dtype, start.progress.warn)
     for warning in warnings:
         start.progress.warn(warning)
     if text and start.runtime.is_main:

@@ -205,6 +205,8 @@ DOUBTS = [
     (["method=full", "model.weight_dtype=bfloat16"], "model.weight_dtype"),
     (["model.attention=cudnn"], "model.mixed_precision"),
     (["model.attention=cudnn", "model.weight_dtype=float64"], "model.weight_dtype"),
+    (["model.attention=flash"], "model.mixed_precision"),
+    (["model.attention=flex", "model.weight_dtype=float64"], "model.weight_dtype"),
     (["method=full", "model.weight_dtype=float16", "optimizer.stochastic_rounding=true"], "model.weight_dtype"),
     (["validation.unit=steps", "validation.every=10"], "validation.unit"),
     (
@@ -261,6 +263,7 @@ def test_a_doubtful_setting_is_a_warning(overrides, path):
         ["optimizer.name=sgd", "optimizer.beta1=0.9999", "optimizer.learning_rate=0.5"],
         ["method=full", "model.weight_dtype=bfloat16", "optimizer.stochastic_rounding=true"],
         ["model.attention=cudnn", "model.weight_dtype=bfloat16"],
+        ["model.attention=xformers"],
         ["validation.unit=epochs", "validation.every=1", "data.validation_share=0.05"],
         ["node_rank=1"],
         ["batch_size_mode=global", "batch_size=7"],

@@ -129,10 +129,12 @@ def choose(monkeypatch):
         trials = {backend.name: Trial(1, (elsewhere or {}).get(backend.name, "")) for backend in LABELS}
         monkeypatch.setattr(runtime, "gather", lambda value, why: [value] if elsewhere is None else [value, trials])
 
+        warnings_later: list[str] = []
+
         def try_one(backend: SDPBackend, cases, device, dtype) -> Trial:
             return Trial(len(cases), here.get(backend.name, "") if cases else "")
 
-        _, warnings = choose_attention(kind, runtime, lambda: CASES, dtype, try_one)
+        _, warnings = choose_attention(kind, runtime, lambda: CASES, dtype, warnings_later.append, try_one)
         cuda = torch.backends.cuda
         on = (cuda.cudnn_sdp_enabled(), cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled())
         assert (functional.scaled_dot_product_attention is attend_with_matched_gradient) is on[0]

@@ -19,6 +19,7 @@ from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from PIL import Image
 from torch.utils._pytree import tree_leaves
 
+from modules.config.families import load_families
 from modules.config.ModelConfig import ModelConfig
 from modules.config.SampleConfig import SampleConfig
 from modules.data.conditions.first_frame import encode_ends, image_features
@@ -48,6 +49,7 @@ from modules.weights.processors import load_processors
 from modules.weights.safe import load_tensors
 from tests.support import alike_families
 from tests.support.alike_families import once_for_each
+from tests.support.counted_attention import count_attentions
 from tests.support.prepared import prepared
 from tests.support.short_training import load_plainly
 from tests.support.small_inputs import real_inputs
@@ -820,6 +822,21 @@ def test_in_bfloat16_the_prediction_is_that_of_float32_but_for_rounding(case):
         rounded = case.predict(noised, timestep, case.text(), base.pipe)
     errors = (rounded.float() - exact).flatten(1).norm(dim=1) / exact.flatten(1).norm(dim=1)
     assert 0 < errors.min() <= errors.max() <= 0.015
+
+
+@once_for_each(alike_families.denoiser)
+def test_model_attention_chooses_what_computes_every_attention_with_a_softmax(case, monkeypatch):
+    """Whichever of diffusers' processors a denoiser has."""
+    pipe = case.copied_pipe()
+    noised, timestep, _ = noised_pair(case)
+    text, given = case.text(), case.conditions(noised)
+    denoisers = torch.nn.ModuleList([getattr(pipe, name) for name in case.family.denoisers])
+    with count_attentions(denoisers, monkeypatch) as counted:
+        prediction = predict(case.family, pipe, noised, timestep, text, given)
+    assert_same(prediction, case.plain_prediction)
+    assert counted.masked
+    assert counted.passed_by == []
+    assert set(counted.masked) == {kind.masked for kind in load_families()[case.family.name].attention.kinds}
 
 
 @once_for_each(alike_families.denoiser)

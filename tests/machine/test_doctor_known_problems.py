@@ -83,6 +83,12 @@ def test_each_is_found(four, name):
     assert name in names(replace(four, **changed))
 
 
+@pytest.mark.parametrize(("asked", "found"), [("sage", True), ("flash", True), ("native", False)])
+def test_a_variable_that_overrules_the_setting_of_attention_is_found(four, asked, found):
+    situation = replace(four, env={**four.env, "DIFFUSERS_ATTN_BACKEND": asked})
+    assert ("attention" in names(situation)) is found
+
+
 def test_every_entry_has_a_case_a_remedy_and_a_source():
     assert {problem.name for problem in KNOWN_PROBLEMS} == {*CASES, "P2P of RTX 40"}
     for problem in KNOWN_PROBLEMS:

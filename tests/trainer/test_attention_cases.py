@@ -6,18 +6,20 @@ import pytest
 import torch
 from torch.nn import functional
 
+from modules.config.attentions import AttentionKind, Attentions
+from modules.config.errors import UserError
 from modules.data.records import CachedRecords
 from modules.distributed.attention_trial import AttentionCase
 from modules.families.registry import FAMILIES
 from modules.trainer import prepare_run
-from modules.trainer.attention_cases import LONGEST, MOST_LENGTHS, TILE, attention_cases
+from modules.trainer.attention_cases import LONGEST, MOST_LENGTHS, TILE, attention_cases, in_all_widths
 
 
 @pytest.mark.parametrize("family", ["flux1", "sd15", "pixart_sigma"])
 def test_the_lengths_of_a_run_are_tried(family, make_config, tiny_model, start, monkeypatch):
     tried, attended = [], set()
 
-    def choose(kind, runtime, cases, dtype):
+    def choose(kind, runtime, cases, dtype, tell):
         tried.extend(cases())
         assert (kind, dtype) == ("auto", torch.bfloat16)
         return "", []
@@ -41,6 +43,15 @@ def test_the_lengths_of_a_run_are_tried(family, make_config, tiny_model, start, 
     assert {case.masked for case in tried} == {False, True}
 
 
+def test_a_run_whose_attention_could_not_train_is_refused_before_its_model_is_opened(
+    make_config, tiny_sd15, start, monkeypatch
+):
+    monkeypatch.setenv("DIFFUSERS_ATTN_BACKEND", "sage")
+    monkeypatch.setattr(prepare_run, "BaseModel", lambda *args, **options: pytest.fail("it was opened"))
+    with pytest.raises(UserError, match="SageAttention has no backward pass"):
+        start(make_config(f"model.base={tiny_sd15}", "max_steps=1"))
+
+
 class Source:
     """The caches of a run with latents of some shapes and texts of some lengths."""
 
@@ -59,6 +70,15 @@ def test_long_attentions_are_tried_with_a_last_tile_as_full():
     tokens = 21 * 30 * 52
     assert AttentionCase(LONGEST + tokens % TILE, 512, 128) in cases
     assert max(max(case.queries, case.keys) for case in cases) < LONGEST + TILE
+
+
+def test_each_width_of_the_heads_of_the_published_model_is_tried():
+    """For Stable Diffusion 1.5, whose blocks have heads of three widths."""
+    cases = [AttentionCase(256, 256, 64), AttentionCase(256, 77, 64)]
+    kinds = tuple(AttentionKind(width, masked=False, count=10) for width in (40, 64, 160))
+    tried = in_all_widths(cases, Attentions(kinds, linear=0))
+    assert tried == [*cases, AttentionCase(256, 256, 40), AttentionCase(256, 256, 160)]
+    assert in_all_widths(cases, None) == cases
 
 
 def test_many_buckets_are_tried_in_part():

@@ -1,10 +1,11 @@
 """Rules of precision, attention and what saves memory: quantization, offloaded activations and swapped blocks."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
+from modules.config.attentions import ATTENTIONS, HALF
 from modules.config.families import load_families
 from modules.config.methods import METHODS, facts_of
-from modules.config.problems import Problem, Remedy, set_to
+from modules.config.problems import Problem, Remedy, either, set_to
 from modules.config.rules.ranks import known_num_ranks
 from modules.config.show_value import show_value
 from modules.config.TrainConfig import TrainConfig
@@ -40,16 +41,49 @@ def precision_problems(config: TrainConfig) -> Iterator[Problem]:
 
 
 def attention_problems(config: TrainConfig) -> Iterator[Problem]:
-    weights, mixed = config.model.weight_dtype, config.model.mixed_precision
-    if config.model.attention == "cudnn" and mixed == "no" and weights in ("float32", "float64"):
-        path, value = "model.mixed_precision", "bf16"
-        if weights == "float64":  # which mixed precision would undo
-            path, value = "model.weight_dtype", "bfloat16"
-        message = (
-            f"model.attention cudnn with weight_dtype {weights} and mixed_precision no: cuDNN's attention computes in "
-            f"bf16 and fp16 only, so PyTorch's is used; set {path} to {value}."
-        )
-        yield Problem(path, message, blocking=False, remedy=set_to(path, value))
+    """Where the kernels that are asked for don't take the precision of the run, so that PyTorch's compute instead."""
+    name, weights = config.model.attention, config.model.weight_dtype
+    facts = ATTENTIONS.get(name)
+    if not facts and name != "cudnn":
+        return
+    label, dtypes = (facts.label, facts.dtypes) if facts else ("cuDNN's attention", HALF)
+    if _computes_in(config, dtypes):
+        return
+    path, value = "model.mixed_precision", "bf16"
+    if weights == "float64":  # which mixed precision would undo
+        path, value = "model.weight_dtype", "bfloat16"
+    formats = "bf16, fp16 and float32" if "float32" in dtypes else "bf16 and fp16"
+    message = (
+        f"model.attention {name} with weight_dtype {weights} and mixed_precision no: {label} computes in {formats} "
+        f"only, so PyTorch's is used; set {path} to {value}."
+    )
+    yield Problem(path, message, blocking=False, remedy=set_to(path, value))
+
+
+def attention_mask_problems(config: TrainConfig) -> Iterator[Problem]:
+    """Where the kernels that are asked for can't compute all attentions of the model."""
+    facts, counted = ATTENTIONS.get(config.model.attention), load_families()[config.family].attention
+    if not facts or not counted or not facts_of(config).uses_denoiser or not _computes_in(config, facts.dtypes):
+        return
+    if not (rest := counted.not_taken(facts)):
+        return
+    masked = [kind for kind in rest if kind.masked and not facts.masks]
+    widths = sorted({kind.width for kind in rest if not facts.takes(kind.width)})
+    reasons = ["masks"] if masked else []
+    reasons += [f"heads of width {' and '.join(map(str, widths))}"] if widths else []
+    others = [name for name, other in ATTENTIONS.items() if not counted.not_taken(other)]
+    number = sum(kind.count for kind in rest)
+    share = "any attention" if number == counted.total else f"{number} of the {counted.total} attentions"
+    remedy = f"use {either([*others, 'auto'])}" if others else "use auto" if number == counted.total else ""
+    message = (
+        f"model.attention {facts.name} with family {config.family}: {facts.label} can't compute {share} of a pass, "
+        f"because of {' and '.join(reasons)}, so PyTorch does{f'; {remedy}' if remedy else ''}."
+    )
+    yield Problem("model.attention", message, blocking=False, remedy=set_to("model.attention", "auto", "Auto"))
+
+
+def _computes_in(config: TrainConfig, dtypes: Collection[str]) -> bool:
+    return config.model.mixed_precision != "no" or config.model.weight_dtype in dtypes
 
 
 def quantization_problems(config: TrainConfig) -> Iterator[Problem]:

@@ -222,9 +222,14 @@ def _blocking(here: Situation) -> str:
     return "CUDA_LAUNCH_BLOCKING is set: the CPU waits for each kernel" if on else ""
 
 
-def _cudnn_attention(here: Situation) -> str:
-    asked = here.hardware.gpus and here.env.get("DIFFUSERS_ATTN_BACKEND") == "_native_cudnn"
-    return "DIFFUSERS_ATTN_BACKEND asks for cuDNN's attention, whose gradients can be wrong" if asked else ""
+def _attention_variable(here: Situation) -> str:
+    asked = here.env.get("DIFFUSERS_ATTN_BACKEND", "").lower()
+    if asked == "_native_cudnn" and here.hardware.gpus:
+        return "DIFFUSERS_ATTN_BACKEND asks for cuDNN's attention, whose gradients can be wrong"
+    is_other = asked not in ("", "native")
+    return (
+        f"DIFFUSERS_ATTN_BACKEND is {asked}: runs refuse it, because it overrules model.attention" if is_other else ""
+    )
 
 
 def _checked_collectives(here: Situation) -> str:
@@ -330,7 +335,7 @@ KNOWN_PROBLEMS = (
     KnownProblem("allocator", "fails", _bad_allocator, "Correct it, or unset it.", TORCH_CUDA),
     KnownProblem("allocator", "warning", _segments, "Take it out: it has no effect here but a warning.", TORCH_CUDA),
     KnownProblem("CUDA_LAUNCH_BLOCKING", "warning", _blocking, "Unset it unless you look for a bug.", TORCH_CUDA),
-    KnownProblem("attention", "fails", _cudnn_attention, "Unset it.", CUDNN_PLANS),
+    KnownProblem("attention", "fails", _attention_variable, "Unset it, and choose by model.attention.", CUDNN_PLANS),
     KnownProblem(
         "TORCH_DISTRIBUTED_DEBUG",
         "warning",

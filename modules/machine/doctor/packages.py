@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from modules.config.attentions import ATTENTIONS
 from modules.config.installation import IS_INSTALLED, PACKAGE, ROOT, SET_UP_AGAIN
 from modules.config.optimizers import OPTIMIZERS
 from modules.machine.doctor.CheckResult import CheckResult, State
@@ -32,7 +33,8 @@ OPTIONAL = {
 }
 
 # Packages that Chorus or its libraries use if they are installed.
-EXTRAS = ("bitsandbytes", "gguf", "triton", "triton-windows", "torchao", "torchvision", "xformers")
+OF_ATTENTION = tuple(facts.package for facts in ATTENTIONS.values() if facts.package)
+EXTRAS = ("bitsandbytes", "gguf", "triton", "triton-windows", "torchao", "torchvision", *OF_ATTENTION)
 
 
 def check_python(version: tuple[int, ...] = sys.version_info[:3], is_64_bit: bool = sys.maxsize > 2**32) -> CheckResult:

@@ -45,7 +45,9 @@ EXPLANATIONS = {
         "cache_dir", "Clear cache: never needed; what changes is encoded again."
     ),
     "xformers, flash attention, sage attention, memory efficient attention, crossattention, attention processor": Row(
-        "model.attention", "xFormers, FlashAttention: PyTorch's own attention is used, which includes FlashAttention."
+        "model.attention",
+        "xFormers, FlashAttention: choose them by this setting; PyTorch's own attention has FlashAttention, too. "
+        "SageAttention computes no gradients, so it can't train.",
     ),
     "lowvram, low vram, medvram, highvram, out of memory, oom": Row(
         "model.gradient_checkpointing", "Low VRAM: turn on gradient checkpointing, then block swapping or quantization."
