@@ -8,6 +8,7 @@ from typing import Any
 
 from modules.config.other_programs import ForeignSetting
 from modules.importers.AiToolkitTranslation import AiToolkitTranslation
+from modules.importers.attention import take_attention
 from modules.importers.intervals import take_interval
 
 MANY_EPOCHS = 100_000  # so that the steps decide
@@ -213,7 +214,15 @@ def _take_device(t: AiToolkitTranslation, setting: ForeignSetting) -> None:
         t.leave("Chorus trains on the GPUs of device_indexes, or on the CPU if there is none", "device")
 
 
+def _take_attention(t: AiToolkitTranslation, setting: ForeignSetting) -> None:
+    if t.is_given("train.attention_backend") and t["train.attention_backend"] != "native":
+        take_attention(t, t["train.attention_backend"], "train.attention_backend")
+    elif t.is_given("train.xformers") and t["train.xformers"]:
+        take_attention(t, "xformers", "train.xformers")
+
+
 OF_TRAINING: dict[str, Any] = {
+    "attention": _take_attention,
     "length": _take_length,
     "seed": _take_seed,
     "timesteps": _take_timesteps,

@@ -190,6 +190,9 @@ class Window:
             names = [name for name in ("multi_gpu", "num_processes", "num_machines") if name in self.given]
             text = ", ".join(shown(name, self.given[name]) for name in names)
             self.left.append(Line(text, why="Chorus starts its processes itself: see enable_multi_gpu"))
+        attention = str(self.given.get("xformers", "")).lower()
+        if attention in ("true", "xformers", "sdpa"):
+            self.say("sdpa" if attention == "sdpa" else "xformers", True, "xformers")
         if _is_on(self.given.get("use_wandb")):
             self.say("log_with", "wandb", "use_wandb")
         template = str(self.given.get("template", ""))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.config.other_programs import ForeignSetting, load_program
+from modules.importers.attention import take_switched_attention
 from modules.importers.command_lines import ScriptCommand, read_commands, words_of
 from modules.importers.foreign_values import shown
 from modules.importers.ImportResult import ImportResult, Line
@@ -209,7 +210,12 @@ def _take_timesteps(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
         take_flow_weights(t)
 
 
+def _take_attention(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
+    take_switched_attention(t, "flash3", "flash_attn", "xformers", "sage_attn", "sdpa")
+
+
 OF_OWN: dict[str, Any] = {
+    "attention": _take_attention,
     "chosen": lambda t, setting: None,  # before all others
     "denoisers": _take_denoisers,
     "musubi_text_encoders": _take_text_encoders,

@@ -8,6 +8,7 @@ from pathlib import PureWindowsPath
 from modules.config.families import FamilyInfo, load_families
 from modules.config.methods import METHODS, MethodFacts
 from modules.config.other_programs import ForeignSetting
+from modules.importers.attention import take_attention
 from modules.importers.Translation import Conversion, Translation
 
 ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3", "text_encoder_4")
@@ -170,8 +171,7 @@ def _take_activation_offloading(t: Translation, setting: ForeignSetting) -> None
 
 def _take_attention(t: Translation, setting: ForeignSetting) -> None:
     if t.is_given("attention_mechanism"):
-        why = "" if "SDP" in t["attention_mechanism"] else "PyTorch's attention, which gives the same results"
-        t.take("model.attention", "auto", "attention_mechanism", why=why)
+        take_attention(t, t["attention_mechanism"], "attention_mechanism")
 
 
 def _take_layer_skip(t: Translation, setting: ForeignSetting) -> None:

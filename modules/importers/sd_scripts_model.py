@@ -8,6 +8,7 @@ from typing import Any
 
 from modules.config.library_optimizers import LIBRARY_OPTIMIZERS
 from modules.config.other_programs import ForeignSetting
+from modules.importers.attention import take_attention, take_switched_attention
 from modules.importers.foreign_values import read_as
 from modules.importers.SdScriptsTranslation import SdScriptsTranslation, pairs
 
@@ -255,7 +256,18 @@ def _note_model_type(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
         t.leave("set family to the model's, if Chorus has it", "model_type")
 
 
+SWITCHES = ("xformers", "diffusers_xformers", "use_flash_attn", "use_sage_attn", "mem_eff_attn", "sdpa")
+
+
+def _take_attention(t: SdScriptsTranslation, setting: ForeignSetting) -> None:
+    if t.is_given("attn_mode") and t["attn_mode"]:
+        take_attention(t, t["attn_mode"], "attn_mode")
+    else:
+        take_switched_attention(t, *SWITCHES)
+
+
 OF_MODEL: dict[str, Any] = {
+    "attention": _take_attention,
     "base": _take_base,
     "text": _take_text,
     "text_encoders": _take_text_encoders,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from modules.config.other_programs import ForeignSetting
+from modules.importers.attention import take_attention
 from modules.importers.foreign_values import read_as, shown
 from modules.importers.ImportResult import Line
 from modules.importers.simpletuner_optimizer import OF_OPTIMIZER
@@ -116,6 +117,14 @@ def _take_offloading(t: SimpleTunerTranslation, setting: ForeignSetting) -> None
 def _take_compile(t: SimpleTunerTranslation, setting: ForeignSetting) -> None:
     is_off = str(t["dynamo_backend"]).lower() in ("no", "false", "none", "")
     t.take("model.compile", "off" if is_off else "blocks", "dynamo_backend")
+
+
+def _take_attention(t: SimpleTunerTranslation, setting: ForeignSetting) -> None:
+    name = "enable_xformers_memory_efficient_attention"
+    if t.is_given("attention_mechanism") and t["attention_mechanism"] != "diffusers":
+        take_attention(t, t["attention_mechanism"], "attention_mechanism")
+    elif t.is_given(name) and t[name]:
+        take_attention(t, name, name)
 
 
 def _take_parts(t: SimpleTunerTranslation, setting: ForeignSetting) -> None:
@@ -268,6 +277,7 @@ OF_MODEL: dict[str, Any] = {
     "precision": _take_precision,
     "quantization": _take_quantization,
     "offloading": _take_offloading,
+    "attention": _take_attention,
     "compile": _take_compile,
     "parts": _take_parts,
     "network": _take_network,
