@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,15 @@ def gradients(device: str) -> Iterator[Case]:
         for width in WIDTHS:
             case = f"{label}, width {width}"
             yield case, partial(tried, backend.name, width, device, backend.name == CUDNN)
+
+
+def other_gradients(device: str) -> Iterator[Case]:
+    """Those of the kernels of other packages, which `model.attention` can choose."""
+    from modules.config.attentions import ATTENTIONS
+
+    for name, facts in ATTENTIONS.items():
+        for width in filter(facts.takes, WIDTHS):
+            yield f"{facts.label}, width {width}", partial(tried_kernel, name, width, device)
 
 
 def unmatched_gradients(device: str) -> Iterator[Case]:
@@ -69,6 +78,50 @@ def tried(name: str, width: int, device: str, is_matched: bool) -> dict[str, Any
     if not num_tried:
         raise NotHere(f"{name} computes none of these attentions here")
     return {"ok": not fault, "fault": fault, "tried": num_tried}
+
+
+def tried_kernel(name: str, width: int, device: str) -> dict[str, Any]:
+    """The number of attentions that a kernel computes, its largest errors in bfloat16, and its first wrong result.
+
+    The errors are relative to memory-efficient attention in float32.
+    """
+    import torch
+
+    from modules.config.attentions import ATTENTIONS
+    from modules.distributed.attention_trial import TOLERANCE, AttentionCase, largest_differences
+    from modules.distributed.other_attention import attend_by, exact_attention
+
+    facts, place = ATTENTIONS[name], torch.device(device)
+    attend = partial(attend_by, kernel_here(name, device))
+    fault, errors, num_tried = "", dict[str, float](), 0
+    cases = [AttentionCase(*lengths, width, is_masked) for lengths in LENGTHS for is_masked in (False, True)]
+    for case in cases:
+        if not facts.takes(case.width, case.masked):
+            continue
+        poison(device)
+        num_tried += 1
+        for what, error in largest_differences(attend, exact_attention, case, place, torch.bfloat16).items():
+            errors[what] = max(errors.get(what, 0.0), error)
+            if not error < TOLERANCE:  # also if it is NaN
+                fault = fault or f"the {what} differs by {error:.0%} ({case})"
+    return {"ok": not fault, "fault": fault, "tried": num_tried, "errors": errors}
+
+
+def kernel_here(name: str, device: str) -> Callable[..., Any]:
+    """The kernel of a value of `model.attention`. Raises NotHere without its package or its GPU."""
+    import torch
+
+    from modules.config.attentions import ATTENTIONS, package_problem
+    from modules.config.errors import UserError
+    from modules.distributed.attention_kernels import load_kernel
+
+    needs_cuda(device)
+    if problem := package_problem(ATTENTIONS[name]):
+        raise NotHere(problem)
+    try:
+        return load_kernel(ATTENTIONS[name], torch.device(device))
+    except UserError as error:
+        raise NotHere(str(error)) from error
 
 
 def poison(device: str) -> None:

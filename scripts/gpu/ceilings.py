@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from modules.config.attentions import ATTENTIONS as OTHER_ATTENTIONS
+from scripts.gpu.attention import kernel_here
 from scripts.gpu.cases import Case, NotHere, is_cuda, needs_cuda
 
 PRODUCTS = ((8192, 8192, 8192), (4608, 3072, 12288), (4608, 3072, 3072), (4096, 1280, 10240))  # rows, inputs, outputs
@@ -42,6 +44,8 @@ def attention_times(device: str) -> Iterator[Case]:
     for name, sizes in ATTENTIONS.items():
         for backend in BACKENDS:
             yield f"{name}, {backend}", partial(attention, sizes, backend, device)
+        for other, facts in OTHER_ATTENTIONS.items():
+            yield f"{name}, {facts.label}", partial(other_attention, sizes, other, device)
 
 
 def attention(sizes: tuple[int, int, int], backend: str, device: str) -> dict[str, Any]:
@@ -50,21 +54,39 @@ def attention(sizes: tuple[int, int, int], backend: str, device: str) -> dict[st
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     needs_cuda(device)
-    heads, tokens, width = sizes
-    shape, options = (1, heads, tokens, width), {"device": device, "dtype": torch.bfloat16}
-    query, key, value = (torch.randn(shape, requires_grad=True, **options) for _ in range(3))  # type: ignore[call-overload]
 
-    def both() -> None:
+    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         with sdpa_kernel(getattr(SDPBackend, backend)):
-            output = torch.nn.functional.scaled_dot_product_attention(query, key, value)
-        output.backward(output.detach())
+            return torch.nn.functional.scaled_dot_product_attention(query, key, value)
 
     try:
-        return {"seconds": median_seconds(both, device, LONG_TIMES if tokens > LONG else TIMES)}
+        return {"seconds": seconds_of(attend, sizes, device)}
     except RuntimeError as error:
         if "No available kernel" in str(error):
             raise NotHere(f"{backend} computes none of these attentions here") from error
         raise
+
+
+def other_attention(sizes: tuple[int, int, int], name: str, device: str) -> dict[str, Any]:
+    """The same of the kernels of another package, which `model.attention` can choose."""
+    from modules.distributed.other_attention import attend_by
+
+    return {"seconds": seconds_of(partial(attend_by, kernel_here(name, device)), sizes, device)}
+
+
+def seconds_of(attend: Callable[..., Any], sizes: tuple[int, int, int], device: str) -> float:
+    """Of a forward and backward pass."""
+    import torch
+
+    heads, tokens, width = sizes
+    shape, options = (1, heads, tokens, width), {"device": device, "dtype": torch.bfloat16}
+    inputs = [torch.randn(shape, requires_grad=True, **options) for _ in range(3)]  # type: ignore[call-overload]
+
+    def both() -> None:
+        output = attend(*inputs)
+        output.backward(output.detach())
+
+    return median_seconds(both, device, LONG_TIMES if tokens > LONG else TIMES)
 
 
 def median_seconds(call: Callable[[], object], device: str, times: int = TIMES) -> float:
