@@ -8,6 +8,8 @@ docs/benchmarks.md describes the method and the results.
     python scripts/benchmark.py ranks --ranks 2
     python scripts/benchmark.py caching
     python scripts/benchmark.py operators
+    python scripts/benchmark.py peers --scripts DIR
+    python scripts/benchmark.py real --device cuda
     python scripts/benchmark.py engine
     python scripts/benchmark.py scaling
     python scripts/benchmark.py ui --parts paint tabs
@@ -32,7 +34,7 @@ if __name__ == "__main__":  # before the imports that take long
 
 from modules.config.errors import UserError
 from scripts.benchmarks.material import make_material
-from scripts.benchmarks.registry import BENCHMARKS, METHODS, Option
+from scripts.benchmarks.registry import BENCHMARKS, DEVICES, METHODS, Option
 from scripts.benchmarks.results import Comparison, Found, table
 from scripts.name_option import name_among
 from scripts.number_options import positive
@@ -63,7 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def measure(args: argparse.Namespace) -> Iterator[tuple[str, Found]]:
     """(name of the benchmark, result) of what was asked for, each made when it is its turn."""
-    names = [name for name, one in BENCHMARKS.items() if one.in_all] if args.what == ALL else [args.what]
+    names = [args.what]
+    if args.what == ALL:
+        names = [name for name, one in BENCHMARKS.items() if one.is_in_all(args)]
     args.folder.mkdir(parents=True, exist_ok=True)
     if any(BENCHMARKS[name].needs_material for name in names):
         make_material(args.folder)
@@ -82,7 +86,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("what", type=name_among((*BENCHMARKS, ALL), "benchmark", "--help"))
     parser.add_argument("--method", choices=METHODS, help="what is trained; both if left out")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--device", choices=DEVICES, default="cpu")
     parser.add_argument("--blocks", type=positive, default=20, help="pairs of turns of a comparison; rounds of scaling")
     parser.add_argument("--steps-per-block", type=positive, default=5, help="steps of a turn, and of a memory run")
     parser.add_argument("--pairs", type=positive, default=8, help="pairs of runs where each is a process of its own")
@@ -96,8 +100,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     args.folder = args.folder.resolve()
     for option, names in owners.items():
         is_given = getattr(args, option.destination) != parser.get_default(option.destination)
-        if is_given and args.what not in names:
+        asks_for_more = any(BENCHMARKS[name].needs for name in names)
+        if is_given and args.what not in names and not (args.what == ALL and asks_for_more):
             parser.error(f"{option.name} with {args.what}: it belongs to {' and '.join(names)}")
+    for option in BENCHMARKS[args.what].options if args.what != ALL else ():
+        if option.destination == BENCHMARKS[args.what].needs and not getattr(args, option.destination):
+            parser.error(f"{args.what} needs {option.name}: {option.values['help']}")
     if args.json and not args.json.parent.is_dir():
         parser.error(f"--json {args.json}: there is no folder {args.json.parent}")  # now, not after an hour
     return args
@@ -116,7 +124,7 @@ def machine(device: str) -> dict[str, Any]:
     return {
         "device": device,
         "cores": os.cpu_count(),
-        "system": platform.platform(),
+        "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         **{package: version(package) for package in ("torch", "diffusers", "transformers", "peft")},
     }

@@ -20,6 +20,7 @@ SCRIPTS = (
     "presets_reference.py",
     "api_reference.py",
     "gpu_report.py",
+    "benchmark_page.py",
 )
 
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 from modules.session.printing import print_line, print_text  # noqa: E402
 from modules.session.redaction import redact  # noqa: E402
 from scripts.generated_file import write_or_check  # noqa: E402
-from scripts.gpu.results import Visit, read_lines  # noqa: E402
+from scripts.gpu.results import Visit, kernels_share, matrix_share, read_lines  # noqa: E402
 
 PAGE = ROOT / "docs" / "gpu.md"
 FOLDER = ROOT / "docs" / "gpu"
@@ -31,8 +31,8 @@ CPU = "cpu"
 WIDTH = 120  # characters of a line
 CHORUS, BY_HAND, AS_SCRIPT = "Chorus", "by hand", "diffusers' script"
 MOST_NAMES = 12  # of cases in a row
-MATRIX_CHECK, SPEED_CHECK, MEMORY_CHECKS = "matrix_peak", "steps", ("presets", "large_presets")
-MEASURING = {MATRIX_CHECK, SPEED_CHECK, "attention_times", "overlap", "benchmark", "benchmark_full"}
+MATRIX_CHECK, SPEED_CHECKS, MEMORY_CHECKS = "matrix_peak", ("steps", "real_steps"), ("presets", "large_presets")
+MEASURING = {MATRIX_CHECK, *SPEED_CHECKS, "attention_times", "overlap", "benchmark", "benchmark_full"}
 
 HEAD = """\
 # Chorus on GPUs
@@ -54,7 +54,8 @@ python scripts/gpu_tests.py --device cpu right         # a rehearsal without a G
 that lacks, with the reason. Each part is a process of its own with a time limit. Results are written to
 `workspace/gpu/DATE` as they are found, so that a run that is cut off keeps what it has. Nothing is downloaded: models
 are tiny where results are compared, and have random weights where speed and memory are measured, at their real size but
-for FLUX.1, which has 18 of its 57 blocks when steps are timed.
+for FLUX.1, which has 18 of its 57 blocks when steps are timed. The part `real` times it whole, and Wan 2.2 5B: so does
+`python scripts/benchmark.py real --device cuda`, which prints the figures as a table.
 
 **On a rented machine** that has PyTorch but no network, prepare it on one that has: `python scripts/gpu_tests.py
 --prepare wheels` downloads the dozen megabytes that such a machine usually lacks and prints the commands for it.
@@ -184,7 +185,7 @@ def _memory(visit: Visit) -> Iterator[str]:
 def _speed(visit: Visit) -> Iterator[str]:
     """A row for each model and setting; columns for the programs."""
     rows: dict[tuple[str, str], dict[str, dict[str, Any]]] = defaultdict(dict)
-    for case, line in visit.of(SPEED_CHECK):
+    for case, line in [pair for check in SPEED_CHECKS for pair in visit.of(check)]:
         if "step_seconds" in (line.get("values") or {}):
             model, label, program = case.split(" | ")
             rows[model, label][program] = line["values"]
@@ -199,7 +200,7 @@ def _speed(visit: Visit) -> Iterator[str]:
         times = [_number(programs.get(name, {}).get("step_seconds"), 3) for name in (CHORUS, BY_HAND, AS_SCRIPT)]
         seconds = own.get("step_seconds")
         speed = _number(own["batch_size"] / seconds, 2) if seconds and own.get("batch_size") else ""
-        shares = [_share(own.get("kernel_seconds"), seconds), _share(own.get("flops"), seconds, visit.peak_flops)]
+        shares = [_percent(kernels_share(own)), _percent(matrix_share(own, visit.peak_flops))]
         sizes = [_number(programs.get(name, {}).get("peak_gib"), 2) for name in (CHORUS, BY_HAND)]
         yield f"| {model}, {label} | {times[0]} | {speed} | {' | '.join([*times[1:], *shares, *sizes])} |"
     yield ""
@@ -232,8 +233,8 @@ def _card(visit: Visit) -> Iterator[str]:
 # --- text -------------------------------------------------------------------------------------------------------------
 
 
-def _share(part: float | None, whole: float | None, speed: float = 1.0) -> str:
-    return f"{100 * part / whole / speed:.0f} %" if part and whole and speed else ""
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share else ""
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -72,9 +72,9 @@ ALLOWED = {
     ("scripts/gpu/", '"cuda"'): PICKS_BY_DEVICE,
     ("scripts/gpu_tests.py", '"cuda:0"'): "a choice beside the CPU",
     ("scripts/gpu_tests.py", "torch.cuda"): "asks whether there is a GPU to test",
-    ("scripts/benchmark.py", '"cuda"'): "a choice beside the CPU",
     ("scripts/benchmarks/caching_hand.py", "torch.cuda"): "the plain loop that Chorus is compared with",
     ("scripts/benchmarks/caching_hand.py", '"cuda"'): "the plain loop that Chorus is compared with",
+    ("scripts/benchmarks/registry.py", '"cuda"'): "a choice beside the CPU",
     ("scripts/benchmarks/reference_loop.py", "torch.cuda"): "the plain loop that Chorus is compared with",
     ("scripts/benchmarks/reference_loop.py", '"cuda"'): "the plain loop that Chorus is compared with",
 }

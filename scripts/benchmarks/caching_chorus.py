@@ -43,7 +43,7 @@ def main(arguments: WorkerArguments) -> None:
         if runtime.device.type == "cpu":
             keep_freed_memory()
         progress = StartProgress(runtime, callbacks, TrainCommands())
-        turns = Turns(arguments, runtime.device.type, runtime.world_size)
+        turns = Turns(arguments.steps, arguments.total_steps, runtime.device.type, runtime.world_size)
         turns.wait()
         for number in range(1, arguments.total_steps + 1):
             cache_all(config, arguments.run_folder / f"cache-{number}", runtime, progress)

@@ -32,7 +32,7 @@ def main(arguments: WorkerArguments) -> None:
 
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
-    turns = Turns(arguments, device.type, num_ranks())
+    turns = Turns(arguments.steps, arguments.total_steps, device.type, num_ranks())
     turns.wait()
     for number in range(1, arguments.total_steps + 1):
         cache_all(arguments.run_folder / f"cache-{number}", device, arguments)

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 from scripts.benchmarks.material import model_folder, picture_size, pictures_folder
 from scripts.benchmarks.worker import (
     BATCH_SIZE,
+    BF16,
+    COMPILED,
     LEARNING_RATE,
     LORA_RANK,
     MAX_GRAD_NORM,
+    SHARDED,
     Turns,
     WorkerArguments,
     num_ranks,
@@ -37,14 +40,15 @@ def train(arguments: WorkerArguments) -> None:
     from modules.trainer.heap import keep_freed_memory
     from modules.trainer.Trigger import Trigger
 
-    config = config_from_values(apply_overrides(run_values(arguments), arguments.settings))
+    switched = [setting for switch in arguments.switches for setting in settings_of(switch, arguments.method)]
+    config = config_from_values(apply_overrides(run_values(arguments), (*switched, *arguments.settings)))
     folder = RunFolder(config.workspace_dir)
     folder.create()
     with ExitStack() as stack:
         trainer = make_trainer(config, make_callbacks(folder, stack))
         if trainer.runtime.device.type == "cpu":
             keep_freed_memory()
-        turns = Turns(arguments, trainer.runtime.device.type, trainer.runtime.world_size)
+        turns = Turns(arguments.steps, arguments.total_steps, trainer.runtime.device.type, trainer.runtime.world_size)
         trainer.start()
         # the loop has read the step's figures from the device before it runs an action
         trainer.loop.actions["turn"] = Action(Trigger(arguments.steps, "steps"), lambda: turns.after_step(trainer.step))
@@ -52,6 +56,13 @@ def train(arguments: WorkerArguments) -> None:
         trainer.train()
         if isinstance(trainer, DistributedTrainer):
             trainer.leave()
+
+
+def settings_of(switch: str, method: str) -> tuple[str, ...]:
+    if switch == BF16:
+        frozen = ("model.weight_dtype=bfloat16",) if method == "lora" else ()
+        return ("model.mixed_precision=bf16", *frozen)
+    return {COMPILED: ("model.compile=blocks",), SHARDED: ("distributed_strategy=fsdp",)}[switch]
 
 
 def make_trainer(config: TrainConfig, callbacks: TrainCallbacks) -> GenericTrainer:

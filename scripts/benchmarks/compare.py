@@ -21,7 +21,7 @@ from modules.session.StepInfo import StepInfo
 from scripts.benchmarks.chorus_run import run_values
 from scripts.benchmarks.options import OPTIONS
 from scripts.benchmarks.results import Comparison, Target
-from scripts.benchmarks.worker import Answer, WorkerArguments
+from scripts.benchmarks.worker import SHARDED, Answer, WorkerArguments
 from scripts.benchmarks.workers import (
     ROOT,
     alternated,
@@ -42,21 +42,29 @@ ENGINES = {
 }
 TINY_STEPS = 20  # for each of the usual ones
 
-STEP, RANKS, ENGINE_STEP = Target(1.00, most_high=1.02), Target(0.98), Target(1.02)
+STEP, RANKS, SHARDED_STEP, ENGINE_STEP = Target(1.00, most_high=1.02), Target(0.98), Target(1.00), Target(1.02)
 MEMORY, START = Target(1.00), Target(1.00)
 
 
 def compare_steps(
-    folder: Path, method: str, device: str, blocks: int, steps_per_block: int, num_ranks: int = 1
+    folder: Path,
+    method: str,
+    device: str,
+    blocks: int,
+    steps_per_block: int,
+    num_ranks: int = 1,
+    switches: tuple[str, ...] = (),
 ) -> list[Comparison]:
     """Seconds (of the slowest rank) and processor seconds (of all threads and ranks) of a step.
 
-    The two take turns of `steps_per_block` steps; a first turn does not count.
+    The two take turns of `steps_per_block` steps; a first turn does not count. switches: of worker.SWITCHES, on on both
+    sides.
     """
-    arguments = WorkerArguments(folder, method, steps_per_block, blocks + 1)
+    arguments = WorkerArguments(folder, method, steps_per_block, blocks + 1, switches=switches)
     answers = take_turns([(CHORUS, arguments), (REFERENCE, arguments)], blocks, device, num_ranks)
-    what = f"step, {method}, {device}" + (f", {num_ranks} ranks" if num_ranks > 1 else "")
-    return _of_turns(what, answers, steps_per_block, target=RANKS if num_ranks > 1 else STEP)
+    what = ", ".join(("step", method, *switches, device, *((f"{num_ranks} ranks",) if num_ranks > 1 else ())))
+    target = SHARDED_STEP if SHARDED in switches else RANKS if num_ranks > 1 else STEP
+    return of_turns(what, answers, steps_per_block, target)
 
 
 def compare_option(
@@ -67,7 +75,7 @@ def compare_option(
     with_option = replace(plain, settings=OPTIONS[name])
     answers = take_turns([(CHORUS, with_option), (CHORUS, plain)], blocks, device, 1)
     what = f"step with {name}, {method}, {device}"
-    return _of_turns(what, answers, steps_per_block, sides=("with it", "without"))
+    return of_turns(what, answers, steps_per_block, sides=("with it", "without"))
 
 
 def compare_engine(folder: Path, device: str, blocks: int, steps_per_block: int, num_ranks: int) -> list[Comparison]:
@@ -88,7 +96,7 @@ def compare_engine(folder: Path, device: str, blocks: int, steps_per_block: int,
             answers = take_turns(sides, blocks, device, num_ranks, one_thread=True)
             what = f"engine, {task} steps, {device}, {num_ranks} {'ranks' if num_ranks > 1 else 'rank'}"
             labels = (f"TrainingEngine ({lines_of(ENGINE)} lines)", f"{label} ({lines_of(name)} lines)")
-            found += _of_turns(what, answers, steps, target, labels, in_ms=task == "tiny")
+            found += of_turns(what, answers, steps, target, labels, in_ms=task == "tiny")
     return found
 
 
@@ -126,7 +134,7 @@ def compare_start(folder: Path, method: str, device: str, count: int) -> Compari
     return Comparison(f"start to first step, {method}, {device}", "s", START, pairs[1:])
 
 
-def _of_turns(
+def of_turns(
     what: str, answers: list[tuple[Answer, Answer]], steps_per_block: int,
     target: Target | None = None, sides: tuple[str, str] = ("Chorus", "by hand"), in_ms: bool = False,
 ) -> list[Comparison]:  # fmt: skip

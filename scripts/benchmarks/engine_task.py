@@ -57,7 +57,7 @@ def batch_size(arguments: WorkerArguments) -> int:
 def run(train: Callable[[WorkerArguments, Turns], None]) -> None:
     """Runs `train` as a program under comparison, which begins with its first turn."""
     arguments = WorkerArguments.parse()
-    turns = Turns(arguments, device_type(), num_ranks())
+    turns = Turns(arguments.steps, arguments.total_steps, device_type(), num_ranks())
     turns.wait()
     train(arguments, turns)
 

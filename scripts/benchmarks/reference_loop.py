@@ -2,9 +2,9 @@
 
     python -m scripts.benchmarks.reference_loop --folder DIR --run-folder DIR --method lora --steps 5 --turns 20
 
-Under torchrun it is one of several ranks, with DistributedDataParallel around the U-Net. It has everything in memory,
-no settings, no backup and no report of a step; imports stand where they are needed, so that a start from its cache does
-not pay for the encoders.
+Under torchrun it is one of several ranks, with the U-Net in DistributedDataParallel, or its blocks in FSDP2. It has
+everything in memory, no settings, no backup and no report of a step; imports stand where they are needed, so that a
+start from its cache does not pay for the encoders.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scripts.benchmarks.material import model_folder, pictures_folder
 from scripts.benchmarks.worker import (
     BATCH_SIZE,
+    BF16,
+    COMPILED,
     LEARNING_RATE,
     LORA_RANK,
     MAX_GRAD_NORM,
+    SHARDED,
     Turns,
     WorkerArguments,
     num_ranks,
@@ -37,7 +40,7 @@ def train(arguments: WorkerArguments) -> None:
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     rank, world_size = join_ranks(device)
-    turns = Turns(arguments, device.type, world_size)
+    turns = Turns(arguments.steps, arguments.total_steps, device.type, world_size)
     torch.backends.cuda.matmul.allow_tf32 = True  # as Chorus has it by default: the loops are to do the same
     torch.backends.cuda.enable_cudnn_sdp(False)  # likewise
     torch.manual_seed(0)
@@ -45,7 +48,10 @@ def train(arguments: WorkerArguments) -> None:
         latents, embeddings = cached(arguments, device)
     unet = trainable_unet(arguments, device)
     params = [param for param in unet.parameters() if param.requires_grad]
-    if world_size > 1:
+    if SHARDED in arguments.switches:
+        shard(unet)
+        params = [param for param in unet.parameters() if param.requires_grad]
+    elif world_size > 1:
         unet = torch.nn.parallel.DistributedDataParallel(unet, gradient_as_bucket_view=True)
     shuffle = torch.Generator().manual_seed(0)  # of its own: each rank takes its share of the same order
     torch.manual_seed(rank)
@@ -53,6 +59,7 @@ def train(arguments: WorkerArguments) -> None:
     betas = torch.linspace(0.00085**0.5, 0.012**0.5, 1000, device=device) ** 2
     alphas_cumprod = torch.cumprod(1 - betas, 0)
     order: list[int] = []
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=BF16 in arguments.switches)
     turns.wait()
     for number in range(1, arguments.total_steps + 1):
         if len(order) < BATCH_SIZE:
@@ -62,8 +69,9 @@ def train(arguments: WorkerArguments) -> None:
         noise, timestep = torch.randn_like(clean), torch.randint(1000, (len(clean),), device=device)
         alpha = alphas_cumprod[timestep][:, None, None, None]
         noised = (alpha.sqrt() * clean + (1 - alpha).sqrt() * noise).to(memory_format=torch.channels_last)
-        prediction = unet(noised, timestep, text, return_dict=False)[0]
-        torch.nn.functional.mse_loss(prediction, noise).backward()
+        with autocast:
+            prediction = unet(noised, timestep, text, return_dict=False)[0]
+        torch.nn.functional.mse_loss(prediction.float(), noise).backward()
         torch.nn.utils.clip_grad_norm_(params, MAX_GRAD_NORM, foreach=True)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -107,6 +115,8 @@ def trainable_unet(arguments: WorkerArguments, device: torch.device) -> nn.Modul
 
     unet = UNet2DConditionModel.from_pretrained(model_folder(arguments.folder), subfolder="unet")
     unet.to(device, memory_format=torch.channels_last)
+    if BF16 in arguments.switches and arguments.method == "lora":
+        unet.to(torch.bfloat16)
     unet.requires_grad_(arguments.method == "full")
     if arguments.method == "lora":
         from peft import LoraConfig
@@ -115,7 +125,22 @@ def trainable_unet(arguments: WorkerArguments, device: torch.device) -> nn.Modul
         unet.add_adapter(
             LoraConfig(r=LORA_RANK, lora_alpha=LORA_RANK, init_lora_weights="gaussian", target_modules=targets)
         )
+        for param in unet.parameters():
+            if param.requires_grad:
+                param.data = param.data.float()
+    if COMPILED in arguments.switches:
+        unet.compile_repeated_blocks()
     return unet.train()
+
+
+def shard(unet: Any) -> None:
+    """Each rank holds its rows of every weight; a block is gathered for its passes."""
+    from torch.distributed.fsdp import fully_shard
+
+    for param in unet.parameters():
+        param.data = param.data.contiguous()  # of channels-last weights, rows are not
+    for block in (*unet.down_blocks, unet.mid_block, *unet.up_blocks, unet):
+        fully_shard(block).set_force_sum_reduction_for_comms(True)  # gloo has no mean
 
 
 def cached(arguments: WorkerArguments, device: torch.device) -> tuple[Tensor, Tensor]:

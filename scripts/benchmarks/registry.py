@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from modules.machine.devices import list_gpus, num_cores
+from scripts.benchmarks.backup import compare_backup
 from scripts.benchmarks.caching import compare_caching
 from scripts.benchmarks.compare import compare_engine, compare_memory, compare_option, compare_start, compare_steps
+from scripts.benchmarks.loading import measure_loading
 from scripts.benchmarks.operators import compare_operators
 from scripts.benchmarks.options import OPTIONS
+from scripts.benchmarks.peers import PEERS, compare_peers
 from scripts.benchmarks.planning import measure_planning
+from scripts.benchmarks.real_sizes import measure_real_sizes
 from scripts.benchmarks.results import Comparison, Found
 from scripts.benchmarks.scaling import RANK_COUNTS, measure_scaling
 from scripts.benchmarks.standby import compare_images, compare_standby
 from scripts.benchmarks.ui import PARTS, measure_ui
+from scripts.benchmarks.worker import BF16, COMPILED, SHARDED
+from scripts.gpu.cases import is_cuda
+from scripts.gpu.models import MODELS
 from scripts.name_option import name_among
 
-METHODS = ("lora", "full")
+METHODS, DEVICES = ("lora", "full"), ("cpu", "cuda")
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,14 +46,22 @@ class Option:
 class Benchmark:
     """what: it measures. measure: gives one result after another, for the arguments of the command, whose `folder`
     exists. in_all: whether it is a part of `all`. needs_material: the model and the images of material.py, in that
-    folder. options: those that only some benchmarks take.
+    folder. options: those that only some benchmarks take. needs: the destination of an option that must be given; `all`
+    leaves the benchmark out without it. all_on: the devices on which `all` measures it.
     """
 
     what: str
     measure: Callable[[argparse.Namespace], Iterable[Found]]
     in_all: bool = False
     needs_material: bool = True
-    options: tuple[Option, ...] = field(default=())
+    options: tuple[Option, ...] = ()
+    needs: str = ""
+    all_on: tuple[str, ...] = DEVICES
+
+    def is_in_all(self, args: argparse.Namespace) -> bool:
+        """Whether `all` measures it with these arguments."""
+        has_what_it_needs = not self.needs or getattr(args, self.needs) is not None
+        return self.in_all and args.device in self.all_on and has_what_it_needs
 
 
 def methods(args: argparse.Namespace) -> Iterable[str]:
@@ -56,13 +72,22 @@ def step(args: argparse.Namespace) -> Iterator[Found]:
     for method in methods(args):
         for option in args.options:
             yield from compare_option(args.folder, method, args.device, args.blocks, args.steps_per_block, option)
-        if not args.options:
-            yield from compare_steps(args.folder, method, args.device, args.blocks, args.steps_per_block)
+        ways = ((), (BF16,), (COMPILED,)) if args.what != "step" else (tuple(args.switches),)
+        for switches in () if args.options else ways:
+            yield from compare_steps(
+                args.folder, method, args.device, args.blocks, args.steps_per_block, switches=switches
+            )
 
 
 def ranks(args: argparse.Namespace) -> Iterator[Found]:
+    ways: tuple[tuple[str, ...], ...] = ((), (SHARDED,))
+    if args.what == "ranks":
+        ways = ((SHARDED,),) if args.sharding else ((),)
     for method in methods(args):
-        yield from compare_steps(args.folder, method, args.device, args.blocks, args.steps_per_block, args.ranks)
+        for switches in ways:
+            yield from compare_steps(
+                args.folder, method, args.device, args.blocks, args.steps_per_block, args.ranks, switches
+            )
 
 
 def memory(args: argparse.Namespace) -> Iterator[Found]:
@@ -85,6 +110,31 @@ def caching(args: argparse.Namespace) -> Iterator[Comparison]:
 
 def plan(args: argparse.Namespace) -> Iterator[Found]:
     yield from measure_planning(args.folder, args.blocks)
+
+
+def backup(args: argparse.Namespace) -> Iterator[Found]:
+    for method in methods(args):
+        yield compare_backup(args.folder, method, args.device, args.pairs, args.steps_per_block)
+
+
+def loading(args: argparse.Namespace) -> Iterator[Found]:
+    yield from measure_loading(args.folder)
+
+
+def peers(args: argparse.Namespace) -> Iterator[Found]:
+    def material(family: str, device: str) -> Path:
+        if family == "sd15":
+            return args.folder
+        from scripts.gpu import real_models
+
+        return real_models.material(family, f"{device}:0" if is_cuda(device) else device)
+
+    names = args.peers or list(PEERS)
+    yield from compare_peers(args.folder, args.scripts, args.device, args.blocks, args.steps_per_block, material, names)
+
+
+def real(args: argparse.Namespace) -> Iterator[Found]:
+    yield from measure_real_sizes(args.folder, args.device, args.models or MODELS)
 
 
 def engine(args: argparse.Namespace) -> Iterator[Comparison]:
@@ -116,17 +166,40 @@ _OPTIONS = Option(
         "help": "instead, Chorus with each against without",
     },
 )
+_SWITCHES = Option(
+    "--switches",
+    {"nargs": "+", "choices": (BF16, COMPILED), "default": [], "help": "what is on on both sides"},
+)
+_SHARDING = Option("--sharding", {"action": "store_true", "help": "FSDP2 on both sides, in place of DDP"})
+_SCRIPTS = Option("--scripts", {"type": Path, "metavar": "DIR", "help": "a checkout of diffusers"})
+_PEERS = Option("--peers", {"nargs": "+", "choices": PEERS, "help": "which of its scripts; all if left out"})
+_MODELS = Option("--models", {"nargs": "+", "choices": MODELS, "help": "which of them; all if left out"})
 _PARTS = Option("--parts", {"nargs": "+", "choices": PARTS, "help": "what of the window; all if left out"})
 
 BENCHMARKS: dict[str, Benchmark] = {
-    "step": Benchmark("the time of a step beside the loop by hand", step, in_all=True, options=(_OPTIONS,)),
-    "ranks": Benchmark("the same of several ranks", ranks, in_all=True),
+    "step": Benchmark("the time of a step beside the loop by hand", step, in_all=True, options=(_OPTIONS, _SWITCHES)),
+    "ranks": Benchmark("the same of several ranks", ranks, in_all=True, options=(_SHARDING,)),
     "memory": Benchmark("the most memory of a process", memory, in_all=True),
     "start": Benchmark("from the start to the first step", start, in_all=True),
     "caching": Benchmark("encoding images and captions beside a loop by hand", caching, in_all=True),
+    "backup": Benchmark("how long a backup holds up the training", backup, in_all=True),
+    "loading": Benchmark("RAM while a quantized base is loaded", loading, in_all=True, needs_material=False),
     "plan": Benchmark("what many images cost", plan, in_all=True),
+    "peers": Benchmark(
+        "diffusers' own training scripts", peers, in_all=True, options=(_SCRIPTS, _PEERS), needs="scripts"
+    ),
+    "real": Benchmark(
+        "models of real size with random weights on a GPU",
+        real,
+        in_all=True,
+        needs_material=False,
+        options=(_MODELS,),
+        all_on=DEVICES[1:],
+    ),
     "engine": Benchmark("TrainingEngine beside other loops", engine, needs_material=False),
     "scaling": Benchmark("TrainingEngine on 1, 2 and 4 ranks", scaling, needs_material=False),
-    "operators": Benchmark("operators of a step of LoRA, counted without a GPU", operators, needs_material=False),
+    "operators": Benchmark(
+        "operators of a step of LoRA, counted without a GPU", operators, in_all=True, needs_material=False
+    ),
     "ui": Benchmark("the speed of the window", ui, needs_material=False, options=(_PARTS,)),
 }

@@ -88,30 +88,39 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Figure:
-    """target: what `value` may be at most, None where there is no such; details: what else was seen."""
+    """target: what `value` may be at most, or at least; None where there is no such. details: what else was seen.
+    values: for the file alone.
+    """
 
     what: str
     value: float
     unit: str
     target: float | None = None
     details: str = ""
-    values: dict[str, Any] = field(default_factory=dict)  # for the file alone
+    values: dict[str, Any] = field(default_factory=dict)
+    at_least: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """MET or MISSED; "" without a target."""
+        if self.target is None:
+            return ""
+        return MET if self.value == self.target or (self.value > self.target) == self.at_least else MISSED
 
     def __str__(self) -> str:
         if self.target is None:
             target = ""
         else:
-            target = f", {'target' if self.value <= self.target else 'over the target'} {self.target:g}"
+            missed = "under the target" if self.at_least else "over the target"
+            target = f", {'target' if self.verdict == MET else missed} {self.target:g}"
         return f"{self.what}: {self.value:.3g} {self.unit}{target}{'; ' if self.details else ''}{self.details}"
 
     def as_values(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "verdict": self.verdict}
 
     def row(self) -> tuple[str, ...]:
-        shown = f"{self.value:.3g} {self.unit}".rstrip()
-        if self.target is None:
-            return (self.what, shown, "", "", "")
-        return (self.what, shown, "", f"<= {self.target:g}", MET if self.value <= self.target else MISSED)
+        target = "" if self.target is None else f"{'>=' if self.at_least else '<='} {self.target:g}"
+        return (self.what, f"{self.value:.3g} {self.unit}".rstrip(), "", target, self.verdict)
 
 
 def table(found: Sequence[Found]) -> str:

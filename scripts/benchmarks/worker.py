@@ -19,6 +19,10 @@ BATCH_SIZE = 4
 LEARNING_RATE = 1e-4
 LORA_RANK = 8
 MAX_GRAD_NORM = 1.0
+# What both sides can do otherwise than by default. bf16: autocast, and with LoRA also the frozen weights. compiled: the
+# transformer blocks of the U-Net, by torch.compile. sharded: each rank holds a part of every weight (FSDP2).
+BF16, COMPILED, SHARDED = "bf16", "compiled", "sharded"
+SWITCHES = (BF16, COMPILED, SHARDED)
 
 
 @dataclass(frozen=True)
@@ -26,9 +30,9 @@ class WorkerArguments:
     """folder: with the material and the caches. steps: optimizer steps of a turn.
 
     cold: pictures and captions are encoded in the run instead of read from a cache. run_folder: for what one run
-    writes, shared by its ranks. settings: further ones of Chorus, as "path=value". task: of TrainingEngine, in
-    engine_task. batch_size: of a rank of it; None: that of the task. decoder_seconds: that decoding an image waits, of
-    the caching.
+    writes, shared by its ranks. settings: further ones of Chorus, as "path=value". switches: of SWITCHES, those that
+    are on. task: of TrainingEngine, in engine_task. batch_size: of a rank of it; None: that of the task.
+    decoder_seconds: that decoding an image waits, of the caching.
     """
 
     folder: Path
@@ -38,6 +42,7 @@ class WorkerArguments:
     cold: bool = False
     run_folder: Path = Path()
     settings: tuple[str, ...] = ()
+    switches: tuple[str, ...] = ()
     batch_size: int | None = None
     task: str = "usual"
     decoder_seconds: float = 0.0
@@ -51,6 +56,7 @@ class WorkerArguments:
         options += ["--steps", str(self.steps), "--turns", str(self.turns)]
         options += [f"--set={setting}" for setting in self.settings]
         options += ["--task", self.task, "--decoder-seconds", str(self.decoder_seconds)]
+        options += [f"--switch={switch}" for switch in self.switches]
         options += [] if self.batch_size is None else ["--batch-size", str(self.batch_size)]
         return [*options, "--cold"] if self.cold else options
 
@@ -63,12 +69,13 @@ class WorkerArguments:
         parser.add_argument("--steps", type=int, required=True)
         parser.add_argument("--turns", type=int, required=True)
         parser.add_argument("--set", action="append", default=[], dest="settings")
+        parser.add_argument("--switch", action="append", default=[], dest="switches", choices=SWITCHES)
         parser.add_argument("--cold", action="store_true")
         parser.add_argument("--batch-size", type=int)
         parser.add_argument("--task", choices=("usual", "tiny"), default="usual")
         parser.add_argument("--decoder-seconds", type=float, default=0.0)
         args = parser.parse_args()
-        args.settings = tuple(args.settings)
+        args.settings, args.switches = tuple(args.settings), tuple(args.switches)
         return cls(**vars(args))
 
 
@@ -94,10 +101,10 @@ def num_ranks() -> int:
 
 
 class Turns:
-    """The worker's side."""
+    """The worker's side. steps: of a turn. total_steps: of all turns."""
 
-    def __init__(self, arguments: WorkerArguments, device: str, world_size: int):
-        self._arguments = arguments
+    def __init__(self, steps: int, total_steps: int, device: str, world_size: int):
+        self._steps, self._total_steps = steps, total_steps
         self._device, self._world_size = device, world_size
         self._answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print must not look like an answer
@@ -111,7 +118,7 @@ class Turns:
 
     def after_step(self, number: int) -> None:
         """After optimizer step `number` (from 1), which the device has finished where a turn ends."""
-        if number % self._arguments.steps:
+        if number % self._steps:
             return
         answer = Answer(
             seconds=time.perf_counter() - self._started,
@@ -122,7 +129,7 @@ class Turns:
             world_size=self._world_size,
         )
         print(json.dumps(asdict(answer)), file=self._answers, flush=True)
-        if number < self._arguments.total_steps:
+        if number < self._total_steps:
             self.wait()
 
 

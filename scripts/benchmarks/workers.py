@@ -8,9 +8,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, TypeVar
 
 from modules.config.errors import UserError
@@ -89,17 +90,34 @@ def start_worker(
     program: str, arguments: WorkerArguments, device: str, num_ranks: int = 1, one_thread: bool = False
 ) -> Iterator[Worker]:
     """one_thread: of a single rank; several have one each anyway."""
-    with new_run_folder(arguments.folder) as run_folder, open_log() as log:
+    with new_run_folder(arguments.folder) as run_folder:
         options = replace(arguments, run_folder=run_folder).as_options()
         command = [*_start(num_ranks), f"scripts.benchmarks.{program}", *options]
-        env = environment_of(device, num_ranks, one_thread)
-        with subprocess.Popen(
+        with start_program(program, command, device, num_ranks, one_thread) as worker:
+            yield worker
+
+
+@contextlib.contextmanager
+def start_program(
+    name: str,
+    command: Sequence[str],
+    device: str,
+    num_ranks: int = 1,
+    one_thread: bool = False,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Worker]:
+    """Any program that takes turns as worker.py says. environment: further variables of it."""
+    env = {**environment_of(device, num_ranks, one_thread), **environment}
+    with (
+        open_log() as log,
+        subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=env, bufsize=0
-        ) as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            yield Worker(program, process.stdin, process.stdout, log, device, num_ranks)
-            # leaving closes its stdin, which ends it if it still waits, and waits for its end
+        ) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        yield Worker(name, process.stdin, process.stdout, log, device, num_ranks)
+        # leaving closes its stdin, which ends it if it still waits, and waits for its end
 
 
 def _start(num_ranks: int) -> list[str]:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from scripts.gpu.cases import is_cuda
-from scripts.gpu.real_models import FLUX1, NUM_PICTURES, SDXL, caption, model_folder, side_of
+from scripts.gpu.models import FLUX1, SDXL
+from scripts.gpu.real_models import NUM_PICTURES, caption, model_folder, side_of
 
 TARGETS = ["to_k", "to_q", "to_v", "to_out.0"]
 PIPELINES = {SDXL: "StableDiffusionXLPipeline", FLUX1: "FluxPipeline"}

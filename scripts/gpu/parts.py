@@ -60,6 +60,7 @@ _ALL = (
     Part("benchmark", FAST, ("own_tests:benchmark",), 120, is_alone=True),
     Part("full", LATER, ("own_tests:benchmark_full",), 300, is_alone=True),
     Part("large_memory", LATER, ("preset_memory:large_presets",), 600, is_alone=True, is_open=True),
+    Part("real", LATER, ("step_speed:real_steps",), 1200, gib=40, is_alone=True, is_open=True),
     Part("options", LATER, ("own_tests:benchmark_options",), 600, is_alone=True),
     Part("bitsandbytes", LATER, ("runs:bitsandbytes",), 300),
     Part("several_gpus", LATER, ("own_tests:several_gpus",), 300, gib=4),

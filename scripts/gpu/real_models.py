@@ -9,25 +9,41 @@ import functools
 import gc
 import shutil
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from scripts.gpu.cases import is_cuda
+from scripts.gpu.cases import NotHere, is_cuda
+from scripts.gpu.models import FLUX1, WAN, WHOLE_FLUX1
 from scripts.gpu.tiny_runs import tiny_model, work_folder
 
-SDXL, FLUX1 = "sdxl", "flux1"
-# FLUX.1 has a third of its blocks, and its text encoder a tenth: all else is as published, and it is there in seconds.
+# FLUX.1 has a third of its blocks, and text encoders a tenth, as they only run before the first step: all else is as
+# published, and it is there in seconds.
+SHORT_TEXT_ENCODER = {"num_layers": 2, "num_decoder_layers": 2}
 FEWER_BLOCKS = {
     (FLUX1, "transformer"): {"num_layers": 6, "num_single_layers": 12},
-    (FLUX1, "text_encoder_2"): {"num_layers": 2, "num_decoder_layers": 2},
+    (FLUX1, "text_encoder_2"): SHORT_TEXT_ENCODER,
+    (WHOLE_FLUX1, "text_encoder_2"): SHORT_TEXT_ENCODER,
+    (WAN, "text_encoder"): SHORT_TEXT_ENCODER,
 }
-NUM_BLOCKS = {FLUX1: 18}
-NUM_PICTURES = 8
+NUM_BLOCKS = {FLUX1: 18, WHOLE_FLUX1: 57}
+VIDEO_FRAMES, VIDEO_SIZE = 49, (1280, 704)  # of Wan
+TINY_FRAMES, TINY_SIZE = 5, (64, 64)
+NUM_PICTURES, NUM_VIDEOS = 8, 2
+
+
+def family_of(name: str) -> str:
+    """Of a model's name, which may say more than the family."""
+    return name.partition(" ")[0]
 
 
 def side_of(device: str) -> int:
     """Of the pictures, in pixels."""
     return 1024 if is_cuda(device) else 64
+
+
+def frames_of(device: str) -> int:
+    return VIDEO_FRAMES if is_cuda(device) else TINY_FRAMES
 
 
 @functools.cache
@@ -38,11 +54,12 @@ def model_folder(name: str, device: str) -> Path:
     from modules.families.registry import FAMILIES
     from scripts.published_models import build
 
+    tiny = tiny_model(family_of(name))
     if not is_cuda(device):
-        return tiny_model(name)
+        return tiny
     folder = work_folder() / "real models" / name
-    shutil.copytree(tiny_model(name), folder)
-    family: Any = FAMILIES[name]
+    shutil.copytree(tiny, folder)
+    family: Any = FAMILIES[family_of(name)]
     published = family.published
     parts = {family.denoisers[0]: published.denoiser, family.vae: published.vae}
     encoders = zip(family.text.encoders, published.text_encoders, strict=True)
@@ -81,6 +98,34 @@ def noise_pictures(device: str) -> Path:
         noise = np.random.default_rng(number).integers(0, 256, (side // 16, side // 16, 3), dtype=np.uint8)
         Image.fromarray(noise).resize((side, side)).save(folder / f"{number}.png")
         (folder / f"{number}.txt").write_text(caption(number), encoding="utf-8")
+    return folder
+
+
+@functools.cache
+def noise_videos(device: str) -> Path:
+    """Captioned videos. Raises NotHere without the package that writes them."""
+    from tests.support.videos import write_video
+
+    if not find_spec("av"):
+        raise NotHere("needs the package av")
+    size = VIDEO_SIZE if is_cuda(device) else TINY_SIZE
+    folder = work_folder() / f"videos of {size[0]}"
+    for number in range(NUM_VIDEOS):
+        video = write_video(folder / f"{number}.mp4", frames_of(device), fps=24, size=size)
+        video.with_suffix(".txt").write_text(caption(number), encoding="utf-8")
+    return folder
+
+
+@functools.cache
+def material(name: str, device: str) -> Path:
+    """Model and pictures in one folder, as scripts/benchmarks/material.py lays them out."""
+    folder = work_folder() / "material" / name
+    folder.mkdir(parents=True)
+    for part, place in (("model", model_folder(name, device)), ("pictures", noise_pictures(device))):
+        try:
+            (folder / part).symlink_to(place, target_is_directory=True)
+        except OSError:  # Windows lets not everyone make links
+            shutil.copytree(place, folder / part)
     return folder
 
 

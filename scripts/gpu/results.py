@@ -73,3 +73,15 @@ class Visit:
     def peak_flops(self) -> float:
         """Of the fastest matrix product, per second; 0 if none was measured."""
         return max((line["values"]["tflops"] * 1e12 for _, line in self.of("matrix_peak") if line["ok"]), default=0.0)
+
+
+def kernels_share(values: dict[str, Any]) -> float:
+    """Of the time of a step, what its kernels take alone; 0 where they were not summed up."""
+    kernels, step = values.get("kernel_seconds"), values.get("step_seconds")
+    return kernels / step if kernels and step else 0.0
+
+
+def matrix_share(values: dict[str, Any], peak_flops: float) -> float:
+    """The operations of a step, recomputation included, by its time and by the fastest product's; 0 if unknown."""
+    flops, step = values.get("flops"), values.get("step_seconds")
+    return flops / step / peak_flops if flops and step and peak_flops else 0.0

@@ -10,13 +10,26 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from statistics import median
 from typing import Any
 
 from modules.config.files import apply_overrides, config_from_values
-from scripts.gpu.cases import Case, is_cuda
+from scripts.gpu.cases import Case, NotHere, is_cuda
 from scripts.gpu.hand_loops import HandLoop
-from scripts.gpu.real_models import FLUX1, NUM_BLOCKS, SDXL, model_folder, noise_pictures, side_of
+from scripts.gpu.models import FLUX1, SDXL, WAN, WHOLE_FLUX1
+from scripts.gpu.real_models import (
+    NUM_BLOCKS,
+    TINY_SIZE,
+    VIDEO_FRAMES,
+    VIDEO_SIZE,
+    family_of,
+    frames_of,
+    model_folder,
+    noise_pictures,
+    noise_videos,
+    side_of,
+)
 from scripts.gpu.tiny_runs import work_folder
 
 RANK = 16
@@ -56,19 +69,48 @@ CASES: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
 PROFILED = {(SDXL, "batch 4, checkpointing"), (SDXL, "batch 1"), (FLUX1, "checkpointing"), (FLUX1, "int8")}
 
 
+# What people train on rented cards, whole, each with its kernels and operators. One model after another: the files of
+# the largest take tens of gigabytes.
+NF4, INT8, FLOAT8 = (f"model.denoiser_quantization={kind}" for kind in ("nf4", "int8", "float8"))
+REAL_CASES: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
+    (SDXL, "batch 1, checkpointing", (CHECKPOINTS,), (BY_HAND, AS_SCRIPT)),
+    (SDXL, "batch 4, checkpointing", ("batch_size=4", CHECKPOINTS), (BY_HAND,)),
+    (SDXL, "batch 4, checkpointing, compiled", ("batch_size=4", CHECKPOINTS, COMPILED), ()),
+    (FLUX1, "checkpointing", (CHECKPOINTS,), (BY_HAND, AS_SCRIPT)),
+    (FLUX1, "int8", (CHECKPOINTS, INT8), ()),
+    (FLUX1, "nf4", (CHECKPOINTS, NF4), ()),
+    (FLUX1, "float8, half of the blocks swapped", (CHECKPOINTS, FLOAT8, "model.blocks_to_swap=half"), ()),
+    (FLUX1, "int8, compiled", (CHECKPOINTS, COMPILED, INT8), ()),
+    (WAN, f"{VIDEO_FRAMES} frames, checkpointing", (CHECKPOINTS,), ()),
+    (WHOLE_FLUX1, "int8", (CHECKPOINTS, INT8), ()),
+    (WHOLE_FLUX1, "nf4", (CHECKPOINTS, NF4), ()),
+    (WHOLE_FLUX1, "float8, half of the blocks swapped", (CHECKPOINTS, FLOAT8, "model.blocks_to_swap=half"), ()),
+)
+
+
 def steps(device: str) -> Iterator[Case]:
     for model, label, settings, others in CASES:
+        is_profiled = (model, label) in PROFILED and is_cuda(device)
         for program in (CHORUS, *others):
-            yield (
-                f"{model} | {label} | {program}",
-                partial(one_case, model, label, settings, program, device),
-            )
+            yield _name(model, label, program), partial(one_case, model, label, settings, program, device, is_profiled)
 
 
-def one_case(model: str, label: str, settings: tuple[str, ...], program: str, device: str) -> dict[str, Any]:
-    """The measurements of a program."""
+def real_steps(device: str) -> Iterator[Case]:
+    for model, label, settings, others in REAL_CASES:
+        for program in (CHORUS, *others):
+            yield _name(model, label, program), partial(one_case, model, label, settings, program, device, True)
+
+
+def _name(model: str, label: str, program: str) -> str:
+    return f"{model} | {label} | {program}"
+
+
+def one_case(
+    model: str, label: str, settings: tuple[str, ...], program: str, device: str, is_profiled: bool = False
+) -> dict[str, Any]:
+    """The measurements of a program. is_profiled: with its kernels and operators, of Chorus."""
     if program == CHORUS:
-        return chorus(model, label, settings, device)
+        return chorus(model, label, settings, device, is_profiled)
     batch_size = int(dict(each.split("=") for each in settings).get("batch_size", "1"))
     loop = HandLoop(model, device, RANK, batch_size, CHECKPOINTS in settings, program == AS_SCRIPT)
     watch = StepWatch(device)
@@ -78,20 +120,22 @@ def one_case(model: str, label: str, settings: tuple[str, ...], program: str, de
     return {"batch_size": batch_size, **watch.values()}
 
 
-def chorus(model: str, label: str, settings: tuple[str, ...], device: str) -> dict[str, Any]:
+def chorus(model: str, label: str, settings: tuple[str, ...], device: str, is_profiled: bool) -> dict[str, Any]:
     """A run of Chorus; after the steps that are timed, those that are profiled."""
     import torch
 
     from modules.distributed.Runtime import Runtime
+    from modules.machine.memory_estimate import estimate_memory
     from modules.session.TrainCommands import TrainCommands
     from modules.trainer.Action import Action
     from modules.trainer.GenericTrainer import GenericTrainer
     from modules.trainer.Trigger import Trigger
     from tests.support.Recorder import Recorder
 
+    if NF4 in settings and not find_spec("bitsandbytes"):
+        raise NotHere("needs the package bitsandbytes")
     watch, told = StepWatch(device), Recorder()
-    is_profiled = (model, label) in PROFILED and is_cuda(device)
-    profile = StepProfile(watch.last_step) if is_profiled else None
+    profile = StepProfile(watch.last_step, device, COMPILED not in settings) if is_profiled else None
     config = _config(model, label, settings, device, profile.last_step if profile else watch.last_step)
     begun = time.perf_counter()
     trainer = GenericTrainer(config, told, TrainCommands(), Runtime(torch.device(device)))
@@ -104,6 +148,8 @@ def chorus(model: str, label: str, settings: tuple[str, ...], device: str) -> di
     trainer.train()
     first = told.steps[0].seconds
     found = {"batch_size": config.batch_size, **watch.values(), **(profile.values() if profile else {})}
+    if is_profiled and (estimate := estimate_memory(config)) is not None:
+        found["estimated_gib"] = round(estimate.peak / 2**30, 2)
     is_right = all(loss is not None for loss in told.losses) and not any("finite" in text for text in told.warnings)
     return {"ok": is_right, **found, "start_seconds": round(started, 1), "first_step_seconds": round(first, 2)}
 
@@ -111,13 +157,15 @@ def chorus(model: str, label: str, settings: tuple[str, ...], device: str) -> di
 def _config(model: str, label: str, settings: tuple[str, ...], device: str, num_steps: int) -> Any:
     folder = work_folder()
     settings = tuple(_number_of_blocks(each, model, device) for each in settings)
+    is_video = model == WAN
+    side = min(VIDEO_SIZE if is_cuda(device) else TINY_SIZE) if is_video else side_of(device)
     values = {
-        "family": model,
+        "family": family_of(model),
         "workspace_dir": str(folder / "speed" / f"{model} {label}"),
         "cache_dir": str(folder / f"cache of {model}"),
         "model": {"base": str(model_folder(model, device))},
-        "concepts": [{"path": str(noise_pictures(device))}],
-        "data": {"resolution": side_of(device)},
+        "concepts": [{"path": str((noise_videos if is_video else noise_pictures)(device))}],
+        "data": {"resolution": side, **({"frames": frames_of(device)} if is_video else {})},
         "output": {"format": "diffusers"},
         "max_steps": num_steps,
         "tensorboard": False,
@@ -126,8 +174,10 @@ def _config(model: str, label: str, settings: tuple[str, ...], device: str, num_
 
 
 def _number_of_blocks(setting: str, model: str, device: str) -> str:
-    count = NUM_BLOCKS.get(model, 1) - 1 if is_cuda(device) else 1
-    return setting.replace("=all", f"={count}") if setting.startswith("model.blocks_to_swap") else setting
+    count = NUM_BLOCKS.get(model, 1) if is_cuda(device) else 2
+    if not setting.startswith("model.blocks_to_swap"):
+        return setting
+    return setting.replace("=all", f"={count - 1}").replace("=half", f"={count // 2}")
 
 
 class StepWatch:
@@ -161,52 +211,76 @@ class StepWatch:
 
 
 class StepProfile:
-    """Sums up the kernels of some steps, and counts the operations of one more."""
+    """Sums up the kernels of some steps, and counts the operations and operators of one more.
 
-    def __init__(self, begins_after: int):
+    On the CPU the operators take the place of kernels, as a rehearsal. counts: not where steps are compiled, whose
+    operators PyTorch does not show one by one.
+    """
+
+    def __init__(self, begins_after: int, device: str, counts: bool):
         import torch
 
-        self._begins_after = begins_after
+        self._begins_after, self._is_cuda, self._counts = begins_after, is_cuda(device), counts
         self.last_step = begins_after + PROFILED_STEPS + 1
-        self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
-        self._count, self._flops = 0, 0
+        kinds = torch.profiler.ProfilerActivity
+        self._profiler = torch.profiler.profile(activities=[kinds.CUDA if self._is_cuda else kinds.CPU])
+        self._number, self._flops, self._operators = 0, 0, 0
 
     def around(self, train_step: Callable[[Any], None]) -> Callable[[Any], None]:
         """The step of a run, profiled when it is its turn."""
 
         def profiled_step(step: Any) -> None:
-            import torch
-            from torch.utils.flop_counter import FlopCounterMode
-
-            self._count += 1
-            if self._count == self._begins_after + 1:
-                torch.cuda.synchronize()
+            self._number += 1
+            if self._number == self._begins_after + 1:
+                self._drain()
                 self._profiler.start()
-            if self._count < self.last_step:
+            if self._number == self.last_step and self._counts:
+                self._count(train_step, step)
+            else:
                 train_step(step)
-            if self._count == self.last_step - 1:
-                torch.cuda.synchronize()
+            if self._number == self.last_step - 1:
+                self._drain()
                 self._profiler.stop()
-            if self._count == self.last_step:
-                with FlopCounterMode(display=False) as counter:
-                    train_step(step)
-                self._flops = counter.get_total_flops()
 
         return profiled_step
 
+    def _drain(self) -> None:
+        import torch
+
+        if self._is_cuda:
+            torch.cuda.synchronize()
+
+    def _count(self, train_step: Callable[[Any], None], step: Any) -> None:
+        from torch.utils._python_dispatch import TorchDispatchMode
+        from torch.utils.flop_counter import FlopCounterMode
+
+        profile = self
+
+        class Operators(TorchDispatchMode):
+            """Counts what is no view, since most of it launches a kernel."""
+
+            def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                profile._operators += not function.is_view
+                return function(*args, **(kwargs or {}))
+
+        with FlopCounterMode(display=False) as counter, Operators():
+            train_step(step)
+        self._flops = counter.get_total_flops()
+
     def values(self) -> dict[str, Any]:
-        kernels = {each.key[:60]: each.self_device_time_total / 1e6 / PROFILED_STEPS for each in self._events()}
+        events = self._profiler.key_averages()
+        kernels = {each.key[:60]: self._microseconds(each) / 1e6 / PROFILED_STEPS for each in events}
         top = dict(sorted(kernels.items(), key=lambda pair: -pair[1])[:12])
-        count = sum(each.count for each in self._events()) // PROFILED_STEPS
+        counted = {"flops": self._flops, "operators": self._operators} if self._counts else {}
         return {
             "kernel_seconds": round(sum(kernels.values()), 4),
-            "kernel_count": count,
+            "kernel_count": sum(each.count for each in events) // PROFILED_STEPS,
             "top_kernels": {name: round(value, 4) for name, value in top.items()},
-            "flops": self._flops,
+            **counted,
         }
 
-    def _events(self) -> Any:
-        return self._profiler.key_averages()
+    def _microseconds(self, event: Any) -> float:
+        return event.self_device_time_total if self._is_cuda else event.self_cpu_time_total
 
 
 def drained(device: str) -> float:

@@ -14,11 +14,11 @@ import pytest
 
 from modules.config.errors import UserError
 from scripts import benchmark
-from scripts.benchmarks import compare, operators, planning, registry, scaling, workers
+from scripts.benchmarks import compare, loading, operators, planning, registry, scaling, workers
 from scripts.benchmarks.medians import median_with_interval
 from scripts.benchmarks.options import OPTIONS
 from scripts.benchmarks.results import MET, MISSED, OPEN, Comparison, Figure, Target
-from scripts.benchmarks.worker import Answer, WorkerArguments
+from scripts.benchmarks.worker import SHARDED, SWITCHES, Answer, WorkerArguments
 from tests.support.fork_server import ForkedScript
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -183,10 +183,11 @@ def test_usual_and_tiny_steps_are_compared_with_what_is_installed(tmp_path, monk
 def test_every_option_is_a_setting_that_a_run_takes(material):
     from modules.config.files import apply_overrides, config_from_values
     from modules.config.validation import find_problems
-    from scripts.benchmarks.chorus_run import run_values
+    from scripts.benchmarks.chorus_run import run_values, settings_of
 
     values = run_values(WorkerArguments(material, "lora", steps=1, turns=1))
-    for name, settings in OPTIONS.items():
+    switched = {switch: settings_of(switch, "lora") for switch in SWITCHES}
+    for name, settings in {**OPTIONS, **switched}.items():
         config = config_from_values(apply_overrides(values, settings))
         assert [problem for problem in find_problems(config) if problem.blocking] == [], name
 
@@ -201,6 +202,65 @@ def test_two_ranks_of_each_side_take_turns(material, tmp_path, run):
         "step, lora, cpu, 2 ranks, processor time",
     ]
     assert all(len(comparison["pairs"]) == BLOCKS for comparison in comparisons)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    "options", [("ranks", "--sharding"), ("step", "--switches", "bf16"), ("step", "--switches", "compiled")]
+)
+@pytest.mark.parametrize("method", registry.METHODS)
+def test_both_sides_know_every_switch(material, run, options, method):
+    printed = run(*options, "--method", method, "--blocks", "1", "--steps-per-block", "1", "--folder", str(material))
+    switch = SHARDED if "--sharding" in options else options[-1]
+    assert printed[0].startswith(f"step, {method}, {switch}, cpu")
+
+
+def test_what_all_measures_with_switches_is_the_same_on_both_sides(material, monkeypatch):
+    """By programs that answer without training."""
+    seen = []
+
+    @contextlib.contextmanager
+    def program(name, arguments, device, num_ranks, one_thread):
+        monkeypatch.setattr("sys.argv", [name, *arguments.as_options()])
+        seen.append((name, num_ranks, WorkerArguments.parse().switches))  # what the program itself would read
+        yield SimpleNamespace(turn=lambda: Answer(1.0, 2.0, 0.0, None, "cpu", num_ranks))
+
+    monkeypatch.setattr(workers, "start_worker", program)
+    args = benchmark.parse(["all", "--method", "full", "--blocks", "1", "--folder", str(material)])
+    found = [*registry.step(args), *registry.ranks(args)]
+    ways = [(1, ()), (1, ("bf16",)), (1, ("compiled",)), (2, ()), (2, ("sharded",))]
+    assert seen == [(name, *way) for way in ways for name in (compare.CHORUS, compare.REFERENCE)]
+    assert [one.what for one in found[::2]] == [
+        "step, full, cpu",
+        "step, full, bf16, cpu",
+        "step, full, compiled, cpu",
+        "step, full, cpu, 2 ranks",
+        "step, full, sharded, cpu, 2 ranks",
+    ]
+
+
+def test_a_backup_is_measured_by_how_long_the_loop_waits_for_it(material, run, tmp_path):
+    figures = tmp_path / "figures.json"
+    options = ["--method", "lora", "--pairs", "2", "--steps-per-block", "1", "--folder", str(material)]
+    (printed,) = run("backup", *options, "--json", str(figures))
+    assert printed.startswith("backup, lora, cpu: ratio ")
+    (comparison,) = json.loads(figures.read_text())["comparisons"]
+    assert len(comparison["pairs"]) == 2
+    assert all(waits > 0 and step > 0 for waits, step in comparison["pairs"])
+
+
+def test_loading_is_measured_against_the_size_of_what_is_held_in_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(loading, "WIDTH", 64)
+    monkeypatch.setattr(loading, "SHARD_BYTES", "200KB")
+    loading._make_wide(tmp_path / "model")
+    files = list((tmp_path / "model" / "transformer").glob("*.safetensors"))
+    assert len(files) > 1
+    found = loading.load(tmp_path / "model", "int8")
+    assert 0 < found["final_bytes"] < sum(file.stat().st_size for file in files)
+    with loading._MemoryWatch() as watch:
+        held = bytearray(2**26)
+    del held
+    assert watch.peak - watch.before >= 2**26
 
 
 def test_a_program_that_fails_is_told_with_its_last_lines(material, capsys):
