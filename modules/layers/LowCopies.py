@@ -116,11 +116,11 @@ class _AtOnce(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         ctx.copies.forget()  # the block is done, also where a checkpoint computed it again
-        there = [number for number, gradient in enumerate(gradients) if gradient is not None]
-        cast = _cast_at_once([gradients[number] for number in there], [ctx.dtypes[number] for number in there])
+        there = [(number, gradient) for number, gradient in enumerate(gradients) if gradient is not None]
+        cast = _cast_at_once([gradient for _, gradient in there], [ctx.dtypes[number] for number, _ in there])
         result: list[Tensor | None] = [None] * len(gradients)
-        for number, gradient in zip(there, cast, strict=True):
-            result[number] = gradient
+        for (number, _), full in zip(there, cast, strict=True):
+            result[number] = full
         return None, None, *result
 
 
