@@ -21,19 +21,19 @@ STEPS_LOOKED_AT = 1000  # of an epoch
 class CompiledSizes(NamedTuple):
     """all_sizes: whether one graph is for all sizes, in place of one for each.
 
-    count: how many sizes there are; None if texts differ in length, too.
+    num_sizes: how many sizes there are; None if texts differ in length, too.
     first: the batches to compile with before the first step if one graph is for all sizes, so that its kernels are
         chosen for them, and not for the size with which a run begins or resumes.
     """
 
     all_sizes: bool
-    count: int | None
+    num_sizes: int | None
     first: tuple[MicroBatch, ...]
 
     @property
     def num_graphs(self) -> int | None:
         """How often each kind of block is compiled; None if unknown."""
-        return len(self.first) if self.all_sizes else self.count
+        return len(self.first) if self.all_sizes else self.num_sizes
 
 
 def compiled_sizes(

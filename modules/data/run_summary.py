@@ -185,8 +185,8 @@ def _compile_lines(
     plan = RunPlan(dataset, buckets, (), config.seed, shape.batch)
     sizes = compiled_sizes(config.model, family, plan, buckets, shape.num_ranks, shape.accumulation)
     what = "one graph for all sizes" if sizes.all_sizes else "a graph for each"
-    if sizes.count is not None:
-        what = f"{counted(sizes.count, 'size')}, {what}" if sizes.count > 1 else "one size"
+    if sizes.num_sizes is not None:
+        what = f"{counted(sizes.num_sizes, 'size')}, {what}" if sizes.num_sizes > 1 else "one size"
     count, each = sizes.num_graphs or 1, " for each length of the texts" if sizes.num_graphs is None else ""
     seconds, steps = count * SECONDS_PER_GRAPH, count * STEPS_PER_GRAPH
     cost = f"about {seconds} s{each} on an H200 if nothing is in the cache, which pays from about {steps:,} steps on"

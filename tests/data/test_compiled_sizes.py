@@ -34,7 +34,7 @@ def test_few_sizes_get_a_graph_each(sizes_of):
 def test_many_sizes_share_a_graph_that_is_made_for_the_largest(sizes_of):
     sizes, buckets = sizes_of(MANY)
     assert sizes.all_sizes
-    assert sizes.count > 4  # three shapes, and what is left of each at the end of an epoch
+    assert sizes.num_sizes > 4  # three shapes, and what is left of each at the end of an epoch
     several, *one = sizes.first
     assert len(several.samples) * buckets.costs[several.bucket] == 4 * max(buckets.costs)
     assert [len(batch.samples) for batch in one] in ([], [1])
@@ -43,7 +43,7 @@ def test_many_sizes_share_a_graph_that_is_made_for_the_largest(sizes_of):
 def test_texts_of_any_length_share_a_graph(sizes_of):
     family = replace(FIXED, text=replace(FIXED.text, collate="group"))
     sizes, _ = sizes_of(FEW, family=family)
-    assert (sizes.all_sizes, sizes.count) == (True, None)
+    assert (sizes.all_sizes, sizes.num_sizes) == (True, None)
 
 
 @pytest.mark.parametrize(("choice", "all_sizes"), [("each", False), ("all", True)])
