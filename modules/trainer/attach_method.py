@@ -139,7 +139,8 @@ def load_training_adapter(
 
 def _slow_formats(base: BaseModel, components: Iterable[str], config: TrainConfig) -> list[str]:
     """Lines about formats of quantized layers that this GPU needs several kernels for."""
-    layers = (layer for name in components for layer in base.module(name).modules())
+    modules = (base.module(name) for name in components)
+    layers = (layer for module in modules if isinstance(module, torch.nn.Module) for layer in module.modules())
     formats = {layer.quantization for layer in layers if isinstance(layer, QuantizedLinear)}
     return unfused_reasons(base.device, formats, AUTOCAST.get(config.model.mixed_precision, base.dtype))
 

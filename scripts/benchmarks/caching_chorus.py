@@ -84,9 +84,9 @@ def slow_down_decoding(seconds: float) -> None:
 
     load_image = decoding.load_image
 
-    def slow_load(path: str) -> Image:
+    def slow_load(path: str, at_least: tuple[int, int] | None = None) -> Image:
         time.sleep(seconds)
-        return load_image(path)
+        return load_image(path, at_least)
 
     decoding.load_image = slow_load
 

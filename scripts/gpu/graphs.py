@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from scripts.gpu.cases import Case, needs_cuda
-from scripts.gpu.real_models import FLUX1, SDXL
+from scripts.gpu.models import FLUX1, SDXL
 from scripts.gpu.step_speed import CHECKPOINTS, chorus
 from scripts.gpu.tiny_runs import MIXED, SAMPLED, VALIDATED, config_of, furthest, largest_difference, train, weights_of
 from tests.support.small_runs import family_settings

@@ -120,7 +120,7 @@ def one_case(
     return {"batch_size": batch_size, **watch.values()}
 
 
-def chorus(model: str, label: str, settings: tuple[str, ...], device: str, is_profiled: bool) -> dict[str, Any]:
+def chorus(model: str, label: str, settings: tuple[str, ...], device: str, is_profiled: bool = False) -> dict[str, Any]:
     """A run of Chorus; after the steps that are timed, those that are profiled."""
     import torch
 
