@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 from scripts.generated_file import write_or_check  # noqa: E402
 
 PAGE, FOLDER = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks"
-PLOT = FOLDER / "ratios.svg"
+PLOT = ROOT / "docs" / "images" / "ratios.svg"
 BEGIN, END = "<!-- made by scripts/benchmark_page.py -->", "<!-- end of what it makes -->"
 
 LINE = 120  # characters of the page
@@ -49,7 +49,8 @@ def section(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
     comparisons = comparisons_of(runs)
     machines = {_machine(run["machine"]): None for run in runs}
     yield "\n" + "\n".join(textwrap.wrap(f"Measured with {'; '.join(machines)}.", LINE)) + "\n"
-    yield f"![The ratios of the table, with their intervals and targets]({FOLDER.name}/{PLOT.name})\n"
+    alternative = "The ratios of the table, a dot for each, with their intervals and targets"
+    yield f"![{alternative}](images/{PLOT.name})\n"
     yield "| comparison | ratio | interval | target | | medians | pairs |\n|---|---|---|---|---|---|---|"
     for one in comparisons:
         ratio, sides = one["ratio"], one["sides"]

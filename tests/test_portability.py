@@ -64,6 +64,8 @@ ALLOWED = {
     ("modules/trainer/checks.py", "torch.cuda"): PICKS_BY_DEVICE,
     ("modules/trainer/compiling.py", '"cuda"'): PICKS_BY_DEVICE,
     ("modules/layers/checkpoints.py", "torch.cuda"): "asks whether it is used, and has another way where it isn't",
+    ("modules/layers/dequantize.py", '"cuda"'): PICKS_BY_DEVICE,
+    ("modules/layers/triton_dequantize.py", "torch.cuda"): "called for weights on such a device alone",
     ("modules/layers/device_memory.py", "torch.cuda"): PICKS_BY_DEVICE,
     ("modules/layers/transfers.py", "torch.cuda"): PICKS_BY_DEVICE,
     ("modules/weights/load_pipeline.py", '"cuda"'): PICKS_BY_DEVICE,

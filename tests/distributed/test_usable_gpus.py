@@ -127,8 +127,8 @@ def test_the_attention_of_cudnn_is_on_with_matched_gradients_or_off(kind):
     """Also where an earlier run of this process has left the other."""
     runtime = Runtime(torch.device("cuda", 0))
     for earlier in ("auto", "cudnn"):
-        choose_attention(earlier, runtime, list, torch.bfloat16)
-        text, warnings = choose_attention(kind, runtime, list, torch.bfloat16)
+        choose_attention(earlier, runtime, list, torch.bfloat16, print)
+        text, warnings = choose_attention(kind, runtime, list, torch.bfloat16, print)
         matches = functional.scaled_dot_product_attention is attend_with_matched_gradient
         assert torch.backends.cuda.cudnn_sdp_enabled() is matches is (kind == "cudnn")
         assert ("off" in text) is (kind != "cudnn")
@@ -136,10 +136,10 @@ def test_the_attention_of_cudnn_is_on_with_matched_gradients_or_off(kind):
 
 
 def test_the_attention_of_cudnn_without_a_gpu_is_a_warning():
-    text, warnings = choose_attention("cudnn", Runtime(torch.device("cpu")), list, torch.bfloat16)
+    text, warnings = choose_attention("cudnn", Runtime(torch.device("cpu")), list, torch.bfloat16, print)
     assert (text, warnings) == ("", ["model.attention cudnn: there is no cuDNN for cpu; PyTorch's attention is used."])
     assert functional.scaled_dot_product_attention is not attend_with_matched_gradient
-    assert choose_attention("auto", Runtime(torch.device("cpu")), list, torch.bfloat16) == ("", [])
+    assert choose_attention("auto", Runtime(torch.device("cpu")), list, torch.bfloat16, print) == ("", [])
 
 
 @pytest.mark.usefixtures("hopper")

@@ -161,7 +161,7 @@ def test_of_the_ranks_that_a_launcher_has_started_the_first_one_refuses_it_for_a
 @pytest.mark.usefixtures("unchecked")
 def test_torchrun_is_left_alone_on_windows_whatever_the_setting(platform, by_torchrun, config, monkeypatch):
     ways = []
-    monkeypatch.setattr(start, "supervise_training", lambda plan: ways.append(plan.launcher == "torchrun"))
+    monkeypatch.setattr(start, "supervise_training", lambda plan, waiting: ways.append(plan.launcher == "torchrun"))
     monkeypatch.setattr(start, "read_machine", lambda: Machine(cores=2, system=platform))
     config.enable_multi_gpu, config.world_size = True, 2
     start_training(config)

@@ -165,7 +165,7 @@ def test_two_runs_that_are_started_at_the_same_time_meet_at_two_ports(config, tm
             return 0
 
     monkeypatch.setattr(supervise, "Supervisor", Supervisor)
-    monkeypatch.setattr(supervise, "SpawnLauncher", lambda function, arguments, num_ranks: arguments[0].port)
+    monkeypatch.setattr(supervise, "SpawnLauncher", lambda function, arguments, *others: arguments[0].port)
     supervise_training(planned(alone, 2))
     first, other, other_again, first_again = ports
     assert first == first_again == int(alone.initial_port)
@@ -228,7 +228,7 @@ def test_a_run_begins_when_its_starter_says(config, monkeypatch):
 
     monkeypatch.setenv(STARTED_VARIABLE, "1700000000.5")
     monkeypatch.setattr(supervise, "Supervisor", Supervisor)
-    monkeypatch.setattr(supervise, "SpawnLauncher", lambda function, arguments, num_ranks: starts.append(arguments[1]))
+    monkeypatch.setattr(supervise, "SpawnLauncher", lambda function, arguments, *others: starts.append(arguments[1]))
     supervise_training(planned(replace(config, num_nodes=1), 2))
     assert starts == [1700000000.5]
 

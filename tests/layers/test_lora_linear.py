@@ -66,6 +66,21 @@ def given(dtype=torch.float32):
     return torch.randn(3, 7, IN, generator=torch.Generator().manual_seed(1)).to(dtype)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_an_adapter_of_zeros_changes_no_bit(dtype, transposed):
+    """A loss that compares predictions with and without it, as prior preservation, would train on the difference."""
+    model = Model().base_to(dtype)
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.data = parameter.data.to(dtype) * ("lora_A" in name)
+    values = given(dtype)
+    values = values.transpose(1, 2).contiguous().transpose(1, 2) if transposed else values
+    with torch.no_grad():
+        base = model.second.base_layer(nn.functional.silu(model.first.base_layer(values)))
+    assert torch.equal(fused(model)(values.requires_grad_()), base)
+
+
 def results(model, values, autocast=False):
     """Name -> the output, the gradient of the input and those of the adapters."""
     values = values.clone().requires_grad_()

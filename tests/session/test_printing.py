@@ -29,7 +29,8 @@ FOR_DEVELOPERS = {
     "scripts/generated_file.py",
     "scripts/window_pictures.py",
 }
-PASSES_ON = {"modules/launch/launchers.py"}  # forwards the output of torchrun's ranks
+# forward the output of torchrun's ranks, and what libraries said on import
+PASSES_ON = {"modules/launch/launchers.py", "scripts/starting/standby.py"}
 PRINTS = (
     "print", "input", "tqdm.write", "sys.stdout.write", "sys.stderr.write", "traceback.print_exc",
     "traceback.print_exception",

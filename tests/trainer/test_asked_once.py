@@ -61,6 +61,6 @@ def test_a_start_on_one_device_asks_once(arguments, asked, monkeypatch):
 
 
 def test_the_supervisor_of_a_start_asks_once(arguments, asked, monkeypatch):
-    monkeypatch.setattr(start, "supervise_training", lambda plan: 0)
+    monkeypatch.setattr(start, "supervise_training", lambda plan, waiting: 0)
     assert train.main([*arguments, "--multi_gpu", "--world_size=2"]) == 0
     assert asked == ONCE

@@ -95,7 +95,7 @@ def test_the_benchmark_of_the_window_gives_every_figure(display, tmp_path, monke
     monkeypatch.setattr(ui, "_environment", lambda folder: None)  # skips compilation
     figures = tmp_path / "figures.json"
     assert benchmark.main(["ui", "--folder", str(tmp_path / "benchmark"), "--json", str(figures)]) == 0
-    found = {figure["what"]: figure for figure in json.loads(figures.read_text())["window"]}
+    found = {figure["what"]: figure for figure in json.loads(figures.read_text())["ui"]}
     assert len(found) == len(capsys.readouterr().out.splitlines())
     assert {"first paint", "opening tools, demo preset", "opening tools, concept of 3 images"} <= found.keys()
     assert {"pulse of 10 ms, 99th percentile", "thumbnails, a step of scrolling", "drawing them"} <= found.keys()
