@@ -95,6 +95,12 @@ class Recording(TorchDispatchMode):
 
 
 @torch.no_grad()
+def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Without gradients: some are views of what a layer changes in place."""
+    return [tensor.clone() for tensor in tensors]
+
+
+@torch.no_grad()
 def assign(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     for tensor, value in zip(tensors, values, strict=True):
         tensor.copy_(value)
@@ -153,14 +159,14 @@ class RecordedCapture:
 
         def replay(values: Sequence[Tensor]) -> Tensor:
             self.num_replays += 1
-            before = [tensor.clone() for tensor in recording.changed]
+            before = copies(recording.changed)
             random_state = torch.get_rng_state()
             assign(own, values)
-            replayed = [repeat(), *(tensor.clone() for tensor in recording.changed)]
+            replayed = [repeat(), *copies(recording.changed)]
             assign(recording.changed, before)
             torch.set_rng_state(random_state)
             sums = function(values)
-            for one, expected in zip(replayed, [sums, *recording.changed], strict=True):
+            for one, expected in zip(replayed, [sums, *copies(recording.changed)], strict=True):
                 if not torch.allclose(
                     one, expected, rtol=1e-4, atol=1e-6 * float(expected.abs().max()), equal_nan=True
                 ):
