@@ -289,8 +289,7 @@ class ModelConfig:
         label="Compiled image sizes",
         also_called="dynamic shapes, recompilation",
         help="Each: a graph for each size of a batch, with the fastest kernels, which takes about half a minute for "
-        "each on a GPU. All: one graph for all sizes. Auto: each, if the run has four at most. The result doesn't "
-        "depend on the order of the sizes.",
+        "each on a GPU. All: one graph for all sizes. Auto: each, if the run has four at most.",
         group="model",
         choice_labels={"auto": "Auto", "each": "Each", "all": "All at once"},
         importance="advanced",

@@ -13,9 +13,9 @@ from modules.engine.batches import num_samples
 from modules.engine.EngineOptimizer import EngineOptimizer
 from modules.engine.NamedOptimizers import NamedOptimizers
 from modules.layers.LowCopies import forget_casts
-from modules.trainer.LateReport import LOSS, Names, sums_of
+from modules.trainer.LateReport import LOSS, Names, is_not_finite, sums_of
 from modules.trainer.Step import Step
-from modules.trainer.TrainingLoop import TrainingLoop, is_not_finite
+from modules.trainer.TrainingLoop import TrainingLoop
 
 NAMED = 3  # parameters in a message
 

@@ -31,6 +31,7 @@ from modules.machine.system_memory import (
     needed_in_ram,
     passing_in_ram,
     room_in_ram,
+    without_open_swaps,
 )
 from modules.session.byte_sizes import spoken_bytes
 
@@ -261,8 +262,7 @@ def _system_memory_problems(
     is chosen so that they fit."""
     if machine.ram_bytes is None or not shape.gpus:
         return
-    if config.model.blocks_to_swap is None:
-        config = replace(config, model=replace(config.model, blocks_to_swap=0))
+    config = without_open_swaps(config)
     num_ranks, ranks, has = shape.num_ranks, shape.ranks_per_node, machine.ram_bytes / GIB
     kept = kept_in_ram(config, num_ranks, facts.base_bytes)
     total = sum(kept.values())
@@ -284,7 +284,8 @@ def _full_memory_problem(config: TrainConfig, shape: RunShape, facts: StartFacts
     passing = passing_in_ram(config, num_ranks, facts.base_bytes)
     path, most = max({**passing, **kept}.items(), key=itemgetter(1))
     room = room_in_ram(config, ram_bytes, num_ranks, ranks, facts.base_bytes)
-    remedy = ram_remedy(config, num_ranks, room or 0.0, facts.base_bytes) if kept else None
+    # without room, nothing that stays there helps
+    remedy = ram_remedy(config, num_ranks, room, facts.base_bytes) if kept and room else None
     if path in kept:
         text = _keeps(kept, ranks)
         advice = "use fewer ranks" if ranks > 1 else "choose a smaller model"

@@ -73,15 +73,20 @@ def needed_in_ram(
     """The system memory that the ranks on a machine with GPUs, one of them the first, need together at their peak; None
     for a family of unknown size.
 
-    An open number of swapped blocks, which is chosen when the run starts, counts as none. For the other arguments see
-    `kept_in_ram`.
+    `without_open_swaps`. For the other arguments see `kept_in_ram`.
     """
     if config.family not in load_architectures():
         return None
-    if config.model.blocks_to_swap is None:
-        config = replace(config, model=replace(config.model, blocks_to_swap=0))
+    config = without_open_swaps(config)
     kept = LIBRARY_BYTES + _CUDA_BYTES + kept_bytes(config, num_ranks, base_bytes)
     return ranks_here * kept + _passing_bytes(config, num_ranks, ranks_here, base_bytes)
+
+
+def without_open_swaps(config: TrainConfig) -> TrainConfig:
+    """The settings with no swapped blocks if their number is open: it is chosen when the run starts, to fit."""
+    if config.model.blocks_to_swap is not None:
+        return config
+    return replace(config, model=replace(config.model, blocks_to_swap=0))
 
 
 def room_in_ram(

@@ -40,7 +40,7 @@ from modules.trainer.Action import Action
 from modules.trainer.autocasting import autocast
 from modules.trainer.Ema import Ema, swap_weights
 from modules.trainer.FusedBackward import FusedBackward
-from modules.trainer.LateReport import COUNT, LOSS, LateReport, Names, sums_of, totals_of
+from modules.trainer.LateReport import COUNT, LOSS, LateReport, Names, is_not_finite, sums_of, totals_of
 from modules.trainer.LoopOptimizer import LoopOptimizer
 from modules.trainer.LoopSettings import LoopSettings
 from modules.trainer.LossScaler import LossScaler
@@ -495,9 +495,3 @@ class TrainingLoop:
                 f"{MAX_SKIPPED_STEPS} steps in a row had a loss or gradient that was not finite: "
                 f"{self.settings.remedy_for_nan}."
             )
-
-
-def is_not_finite(*values: Tensor) -> Tensor:
-    """Whether one of these scalars of type float64 is not (scalar, bool)."""
-    outcome = sum(values[1:], values[0])
-    return torch.isnan(outcome - outcome)  # a quarter of the kernels of isfinite

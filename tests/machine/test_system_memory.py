@@ -129,6 +129,14 @@ def test_what_is_taken_for_a_time_and_does_not_fit_is_a_problem(preset, values, 
     assert found_by(config, machine_of(needed + 2.01, num_gpus)) == []
 
 
+def test_what_stays_there_is_no_remedy_where_a_backup_alone_takes_more():
+    model, optimizer = {"weight_dtype": "float32"}, {"name": "adamw", "state_in_ram": True}
+    (problem,) = found_by(config_of("sd15-full", model=model, optimizer=optimizer), machine_of(12))
+    assert problem.path == "backup.every"
+    assert problem.message.endswith(": choose an optimizer with a smaller state, or a smaller precision.")
+    assert problem.remedy is None
+
+
 def test_a_small_base_keeps_little_in_system_memory():
     config = config_of(model=SWAPPED)
     assert kept_bytes(config, base_bytes=10**6) < 10**7
