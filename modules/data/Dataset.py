@@ -54,7 +54,7 @@ class Dataset:
     concepts: all configured concepts, including disabled ones, so that concept_index is the N of `concepts.N`.
     paths: the paths of the images, starting with the path of their concept.
     concept_index: int32[N].
-    widths, heights: int32[N], in pixels, of the upright image.
+    widths, heights: int32[N], in pixels, of the upright image; of its crop, if it has one (crops.py).
     unreadable: (path, reason) of skipped images and subfolders.
     stills: (path, reason) of readable images that are skipped because the model learns from videos only.
     views: None if each image is one sample.
@@ -68,6 +68,7 @@ class Dataset:
     num_masks: number of files skipped because their names mark them as masks.
     run_images: run folder inside a concept's folder -> number of its images, which are skipped.
     unread: the paths of what looks like images but is not read, by kind, and of hidden and system folders.
+    set_aside: the paths of the images that are left out because a person has said so (ImageSettings.py).
     """
 
     concepts: Sequence[ConceptConfig]
@@ -86,6 +87,7 @@ class Dataset:
     run_images: Mapping[str, int] = field(default_factory=dict)
     stills: Sequence[tuple[str, str]] = ()
     unread: Mapping[Unread, Sequence[str]] = field(default_factory=dict)
+    set_aside: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.paths)

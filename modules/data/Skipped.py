@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.counted import counted
 from modules.data.image_formats import EXTENSIONS
+from modules.data.ImageSettings import FILE_NAME
 from modules.data.unread_files import FOLDERS, VIDEOS, Unread, described, merged
 
 if TYPE_CHECKING:
@@ -18,19 +19,22 @@ if TYPE_CHECKING:
 class Skipped:
     """What was found in a concept's folder but is not part of the dataset.
 
-    folders: (path, reason) of subfolders that can't be listed. num_masks, run_images, unread: as in Dataset.
+    folders: (path, reason) of subfolders that can't be listed. num_masks, run_images, unread, set_aside: as in Dataset.
     """
 
     folders: list[tuple[str, str]] = field(default_factory=list)
     num_masks: int = 0
     run_images: Counter[str] = field(default_factory=Counter)
     unread: dict[Unread, list[str]] = field(default_factory=dict)
+    set_aside: list[str] = field(default_factory=list)
 
     def why_no_images(self, concept: ConceptConfig, setting: str) -> str:
         """Why a concept's folder has no images, and what to do."""
         if self.folders:
             path, reason = self.folders[0]
             return f"{path} can't be listed ({reason}); change its permissions."
+        if self.set_aside:
+            return f"{FILE_NAME} leaves all of its images out; take some back, or disable the concept."
         if self.run_images:
             run, count = next(iter(self.run_images.items()))
             return (

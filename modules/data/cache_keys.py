@@ -16,6 +16,7 @@ import numpy as np
 
 from modules.data.clips import clip_of
 from modules.data.conditions import conditions_of
+from modules.data.crops import crop_of_sample
 from modules.data.FileHashes import FileHashes
 from modules.data.image_views import augmentation_of
 from modules.data.masks import mask_files, mask_of
@@ -41,8 +42,10 @@ def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: Fil
     keys: list[str | None] = []
     for sample, (content, bucket) in enumerate(zip(contents, buckets.index.tolist(), strict=True)):
         augmentation = augmentation_of(dataset, sample).cache_key_part
-        # Without augmentation, mask or conditions nothing is added, so the keys of plain images never change.
+        # Without augmentation, crop, mask or conditions nothing is added, so the keys of plain images never change.
         parts = [content, buckets.shapes[bucket], encoder, *([augmentation] if augmentation else [])]
+        if crop := crop_of_sample(dataset, sample):
+            parts.append({"crop": crop.crop})
         mask = mask_of(dataset, sample)
         if mask:
             parts.append({"mask": others[mask]})

@@ -132,7 +132,7 @@ def _captions_without_image(dataset: Dataset, outputs: Outputs) -> Iterator[str]
         extensions = EXTENSIONS | VIDEO_EXTENSIONS if dataset.column(CLIP) else EXTENSIONS
         images = {name for name in names if os.path.splitext(name)[1].lower() in extensions}
         folders = (path for path, info in dataset.videos.items() if info.folder_fps is not None)
-        images.update(path_in_concept(path, concept) for path in folders)
+        images.update(path_in_concept(path, concept) for path in (*folders, *dataset.set_aside))
         if concept.captions == "table":
             yield from (name for name in read_table(concept, f"concepts.{number}") if name not in images)
             continue

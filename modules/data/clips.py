@@ -20,6 +20,7 @@ from modules.data.videos import VideoInfo, read_frames
 if TYPE_CHECKING:
     from modules.config.clips import ClipRule
     from modules.data.Augmentation import Augmentation
+    from modules.data.crops import SampleCrop
     from modules.data.Dataset import Dataset
 
 CLIP = "clip"  # of the column of a dataset: the Clip of each sample, None for an image
@@ -68,18 +69,24 @@ def clip_of(dataset: Dataset, sample: int) -> Clip | None:
     return dataset.value(CLIP, sample)
 
 
-def clip_frames(path: str, clip: Clip, shape: tuple[int, int], augmentation: Augmentation) -> Iterator[np.ndarray]:
-    """The frames as float32[3, H, W] in [-1, 1], each fitted and augmented alike, before the next one is decoded.
+def clip_frames(
+    path: str, clip: Clip, shape: tuple[int, int], augmentation: Augmentation, crop: SampleCrop | None = None
+) -> Iterator[np.ndarray]:
+    """The frames as float32[3, H, W] in [-1, 1], each cropped, fitted and augmented alike, before the next one is
+    decoded.
 
     shape: (width, height). Raises ImageError.
     """
     for frame in read_frames(path, clip.times, clip.folder_fps):
-        yield to_array(adjust_colors(fit_image(frame, *shape, augmentation), augmentation))
+        part = frame if crop is None else crop.of(frame)
+        yield to_array(adjust_colors(fit_image(part, *shape, augmentation), augmentation))
 
 
-def load_clip(path: str, clip: Clip, shape: tuple[int, int], augmentation: Augmentation) -> np.ndarray:
+def load_clip(
+    path: str, clip: Clip, shape: tuple[int, int], augmentation: Augmentation, crop: SampleCrop | None = None
+) -> np.ndarray:
     """float32[3, F, H, W] of `clip_frames`, or [3, H, W] of a single frame."""
-    frames = list(clip_frames(path, clip, shape, augmentation))
+    frames = list(clip_frames(path, clip, shape, augmentation, crop))
     return frames[0] if len(frames) == 1 else np.stack(frames, axis=1)
 
 

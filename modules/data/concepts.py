@@ -32,11 +32,13 @@ from modules.data.captions import (
     own_captions,
 )
 from modules.data.clips import clip_of
+from modules.data.crops import SampleCrop, checked_crop, with_crops
 from modules.data.Dataset import Dataset
 from modules.data.errors import CaptionError, DataError
 from modules.data.folder_walk import NO_OUTPUTS, Outputs, walk
 from modules.data.image_formats import EXTENSIONS
 from modules.data.images import size_or_reason
+from modules.data.ImageSettings import Crop, ImageSettings
 from modules.data.mask_names import is_mask
 from modules.data.Skipped import Skipped
 from modules.data.unread_files import FOLDERS, Unread, merged, unread_kind
@@ -51,11 +53,15 @@ NUM_READERS = 8
 
 @dataclass(frozen=True)
 class _ImageFile:
-    """An image file of a concept that was not opened yet. unread_caption: as from `captions_beside`."""
+    """An image file of a concept that was not opened yet.
+
+    unread_caption: as from `captions_beside`. crop: of its settings.
+    """
 
     path: str
     has_caption: bool
     unread_caption: str
+    crop: Crop | None
 
 
 def scan(
@@ -71,7 +77,7 @@ def scan(
     outputs: the output folders of the run, which hold no training data.
     videos: whether to take videos, too; animated GIFs then are videos instead of images.
     Raises DataError if no concept is enabled, if an enabled concept has no folder, readable image or caption table that
-    it needs, and if the scan is canceled.
+    it needs, if the settings of its images can't be used, and if the scan is canceled.
     """
 
     def read_size(image: _ImageFile, folder_fps: float | None) -> tuple[int, int] | VideoInfo | str:
@@ -85,6 +91,8 @@ def scan(
     paths: list[str] = []
     concept_index: list[int] = []
     sizes: list[tuple[int, int]] = []
+    crops: list[SampleCrop | None] = []
+    set_aside: list[str] = []
     unreadable: list[tuple[str, str]] = []
     run_images: Counter[str] = Counter()
     video_infos: dict[str, VideoInfo] = {}
@@ -101,6 +109,7 @@ def scan(
             unread += skipped.unread, _unread_beside(concept, outputs)
             num_masks += skipped.num_masks
             run_images |= skipped.run_images  # the maximum, if several concepts use the same folder
+            set_aside += skipped.set_aside
             num_before = len(paths)
             sizes_read = readers.map(partial(read_size, folder_fps=concept.frame_folders_fps), found)
             for image, size in zip(found, sizes_read, strict=True):
@@ -109,7 +118,8 @@ def scan(
                     continue
                 paths.append(image.path)
                 concept_index.append(number)
-                sizes.append(size[:2])
+                crops.append(checked_crop(image.crop, image.path, size[:2], f"concepts.{number}.path"))
+                sizes.append(size[:2] if image.crop is None else (image.crop.width, image.crop.height))
                 if isinstance(size, VideoInfo):
                     video_infos[image.path] = size
                 if not image.has_caption:
@@ -125,7 +135,7 @@ def scan(
                 )
     widths, heights = np.array(sizes, np.int32).T.copy()
     index = np.array(concept_index, np.int32)
-    return Dataset(
+    dataset = Dataset(
         concepts,
         paths,
         index,
@@ -138,7 +148,9 @@ def scan(
         num_masks=num_masks,
         run_images=dict(sorted(run_images.items())),
         unread=merged(unread),
+        set_aside=list(dict.fromkeys(set_aside)),
     )
+    return with_crops(dataset, crops)
 
 
 def caption_prompts(texts: Sequence[tuple[str, ...]], concepts: Sequence[ConceptConfig], count: int) -> tuple[str, ...]:
@@ -250,13 +262,19 @@ def _find_images(
                 skipped.num_masks += not holds_frames  # which is then not used
             else:
                 found.add(path)
-    if not found:
+    settings = ImageSettings.read(root, f"{setting}.path")
+    set_aside = {path for path in found if settings.of(path).left_out}
+    skipped.set_aside += sorted(os.path.join(root, path) for path in set_aside)
+    if not found - set_aside:
         raise DataError.at(f"{setting}.path", f"{concept.path}: {skipped.why_no_images(concept, setting)}")
     table = read_table(concept, setting) if concept.captions == "table" else None
-    return [_image_file(root, path, concept, table, known) for path in sorted(found)], skipped
+    kept = sorted(found - set_aside)
+    return [_image_file(root, path, concept, table, known, settings.of(path).crop) for path in kept], skipped
 
 
-def _image_file(root: str, path: str, concept: ConceptConfig, table: Table | None, known: Set[str]) -> _ImageFile:
+def _image_file(
+    root: str, path: str, concept: ConceptConfig, table: Table | None, known: Set[str], crop: Crop | None
+) -> _ImageFile:
     """path: of the image below `root`. known: those of all files there."""
     has_caption, unread = True, ""
     if table is not None:
@@ -264,7 +282,7 @@ def _image_file(root: str, path: str, concept: ConceptConfig, table: Table | Non
     elif concept.captions == "txt":
         has_caption, unread = captions_beside(path, concept, known)
     return _ImageFile(
-        os.path.join(root, path), has_caption or has_fallback(concept), unread and os.path.join(root, unread)
+        os.path.join(root, path), has_caption or has_fallback(concept), unread and os.path.join(root, unread), crop
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from modules.config.counted import counted
 from modules.data.clips import clip_frames, clip_of, load_clip
 from modules.data.conditions.ConditionData import Decoded
+from modules.data.crops import crop_of_sample, cropped, whole_size
 from modules.data.errors import DataError, ImageError
 from modules.data.image_views import augmentation_of
 from modules.data.images import adjust_colors, fit_image, load_image, to_array
@@ -42,8 +43,10 @@ def load_pixels(
             return condition.load_pixels(dataset, buckets, sample)
     augmentation = augmentation_of(dataset, sample)
     if clip := clip_of(dataset, sample):
-        return load_clip(dataset.paths[sample], clip, buckets.shape_of(sample), augmentation)
-    image = fit_image(load_image(dataset.paths[sample]), *buckets.shape_of(sample), augmentation)
+        crop = crop_of_sample(dataset, sample)
+        return load_clip(dataset.paths[sample], clip, buckets.shape_of(sample), augmentation, crop)
+    whole = load_image(dataset.paths[sample])
+    image = fit_image(cropped(dataset, sample, whole), *buckets.shape_of(sample), augmentation)
     return to_array(adjust_colors(image, augmentation))
 
 
@@ -53,14 +56,15 @@ def decoded_or_reason(
     """A sample with what belongs to it, or the reason why it can't be read; of a clip, the frames are not read yet."""
     mask, path, shape = None, mask_of(dataset, sample), buckets.shape_of(sample)
     augmentation, clip = augmentation_of(dataset, sample), clip_of(dataset, sample)
+    crop = crop_of_sample(dataset, sample)
     is_streamed = clip is not None and clip.num_frames > 1
     pixels = None if is_streamed else _pixels_or_reason(dataset, buckets, sample, conditions)
     if isinstance(pixels, str):
         return pixels
     if path:
-        size = int(dataset.widths[sample]), int(dataset.heights[sample])
+        size, is_alpha = whole_size(dataset, sample), path == dataset.paths[sample]
         try:
-            mask = load_mask(path, size, *shape, augmentation, is_alpha=path == dataset.paths[sample])
+            mask = load_mask(path, size, *shape, augmentation, is_alpha, crop)
         except ImageError as error:
             return f"its mask can't be read: {error.reason}"
     try:
@@ -69,7 +73,7 @@ def decoded_or_reason(
         return error.reason
     if clip is None or not is_streamed:
         return Decoded(pixels, mask, loaded)
-    frames = partial(clip_frames, dataset.paths[sample], clip, shape, augmentation)
+    frames = partial(clip_frames, dataset.paths[sample], clip, shape, augmentation, crop)
     return Decoded(None, mask, loaded, frames, clip.num_frames)
 
 

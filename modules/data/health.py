@@ -30,6 +30,7 @@ from modules.data.FileHashes import hash_of
 from modules.data.Finding import NUM_LISTED, Finding, Level, finding_of
 from modules.data.folder_walk import Outputs
 from modules.data.images import color_conversion
+from modules.data.ImageSettings import FILE_NAME
 from modules.data.prepare import prepare_data
 from modules.data.unread_files import FOLDERS, LEFT_OUT, VIDEOS, described
 from modules.data.videos import VideoTraits, files_of, read_traits
@@ -99,6 +100,9 @@ def _findings(
     conditions = conditions_of(FAMILIES[config.family]) if facts_of(config).uses_denoiser else []
     unusable = find_undecodable(dataset, buckets, conditions=conditions) if decode else {}
     yield from _unreadable(dataset, unusable, config.data.max_unreadable_share)
+    if dataset.set_aside:
+        one, several = f"image is left out by {FILE_NAME}", f"images are left out by {FILE_NAME}"
+        yield finding_of("set_aside", "note", one, several, dataset.set_aside)
     for run, count in dataset.run_images.items():
         message = f"{counted(count, 'image')} of the run folder {run} will be left out."
         yield Finding("run_images", "note", message, count)

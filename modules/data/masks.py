@@ -19,6 +19,7 @@ from modules.config.families import load_families
 from modules.config.methods import facts_of
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.captions import file_stem, path_in_concept
+from modules.data.crops import whole_size
 from modules.data.Dataset import Column
 from modules.data.errors import DataError, ImageError
 from modules.data.image_formats import EXTENSIONS
@@ -29,6 +30,7 @@ from modules.data.videos import is_video
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
     from modules.config.TrainConfig import TrainConfig
+    from modules.data.crops import SampleCrop
     from modules.data.Dataset import Dataset
 
 NUM_READERS = 8
@@ -58,7 +60,7 @@ def with_masks(dataset: Dataset) -> Dataset:
             if isinstance(size, str):
                 reasons[mask] = f"its mask {os.path.basename(mask)} can't be read: {size}"
             else:
-                _check_aspect(mask, size, dataset.paths[sample], (dataset.widths[sample], dataset.heights[sample]))
+                _check_aspect(mask, size, dataset.paths[sample], whole_size(dataset, sample))
     kept = [sample for sample, mask in enumerate(masks) if mask not in reasons]
     if not kept:
         raise DataError(f"none of the masks can be read, such as {next(iter(reasons))}: repair or remove them.")
@@ -136,16 +138,19 @@ def load_mask(
     bucket_h: int,
     augmentation: Augmentation = NO_AUGMENTATION,
     is_alpha: bool = False,
+    crop: SampleCrop | None = None,
 ) -> np.ndarray:
-    """The mask as float32[1, H, W] in 0..1, fitted to the bucket like its image.
+    """The mask as float32[1, H, W] in 0..1, cropped and fitted to the bucket like its image.
 
-    size: of the upright image; a mask of another size is scaled to it first.
+    size: of the upright image before it is cropped; a mask of another size is scaled to it first.
     is_alpha: whether the mask is the alpha channel of the image at `path`.
+    crop: of the image.
     Raises ImageError.
     """
     mask = load_alpha(path) if is_alpha else load_gray_on_black(path)
     if mask.size != size:
         mask = mask.resize(size, Image.Resampling.BILINEAR)
+    mask = mask if crop is None else crop.of(mask)
     fitted = np.asarray(fit_image(mask, bucket_w, bucket_h, augmentation), np.float32)
     return fitted[None] / 255
 

@@ -21,8 +21,10 @@ from modules.data.clips import describe_clips, num_clips
 from modules.data.compiled_sizes import compiled_sizes
 from modules.data.concepts import captions
 from modules.data.conditions import conditions_of
+from modules.data.crops import CROP
 from modules.data.epoch_plan import count_samples, few_samples_warning
 from modules.data.holdout import no_validation_warning
+from modules.data.ImageSettings import FILE_NAME
 from modules.data.masks import MASK, needs_masks, unused_masks_warning
 from modules.data.prepare import prepare_data
 from modules.data.RunPlan import RunPlan
@@ -121,11 +123,16 @@ def _image_lines(dataset: Dataset, buckets: Buckets, conditions: Sequence[Condit
     yield from filter(None, (condition.describe(dataset) for condition in conditions))
     if text := describe_clips(dataset):
         yield "Clips", text
+    if crops := dataset.column(CROP):
+        num_cropped = sum(crops[image] is not None for image in dataset.images_of(range(len(dataset))))
+        yield "Cropped", f"{counted(num_cropped, 'image')} by {FILE_NAME}"
     counts = np.bincount(buckets.index, minlength=len(buckets.shapes))
     shapes = (f"{name}: {count}" for name, count in zip(buckets.names, counts, strict=True))
     yield "Buckets", ", ".join(shapes)
     for path, reason in dataset.left_out:
         yield "Left out", f"{path} ({reason})"
+    if dataset.set_aside:
+        yield "Left out", f"{counted(len(dataset.set_aside), 'image')} by {FILE_NAME}"
     for run, count in dataset.run_images.items():
         yield "Left out", f"{counted(count, 'image')} of the run folder {run}"
     for kind, paths in dataset.unread.items():
@@ -221,6 +228,8 @@ def image_warnings(config: TrainConfig, dataset: Dataset) -> Iterator[str]:
     """Warnings about skipped images and missing masks."""
     for path, reason in dataset.left_out:
         yield f"{path} is left out: {reason}."
+    if dataset.set_aside:
+        yield f"{counted(len(dataset.set_aside), 'image is', 'images are')} left out, as {FILE_NAME} says."
     for run, count in dataset.run_images.items():
         yield f"{counted(count, 'image')} of the run folder {run} will be left out."
     for kind, paths in dataset.unread.items():

@@ -21,8 +21,10 @@ from modules.config.TrainConfig import TrainConfig
 from modules.data.buckets import assign_buckets
 from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import captions, scan
+from modules.data.crops import cropped
 from modules.data.image_views import augmentation_of, with_views
 from modules.data.images import adjust_colors, fit_image, load_image
+from modules.data.ImageSettings import Crop, ImageSetting, ImageSettings, settings_file
 from modules.machine.Machine import read_machine
 from modules.ui.cards.ConceptCards import BAR_HEIGHT, ConceptCards
 from modules.ui.models.concept_preview import (
@@ -124,10 +126,13 @@ def test_the_balance_is_that_of_the_training(folder):
     assert samples_per_epoch([], []) == []
 
 
-def test_the_previewed_looks_are_those_of_the_training(folder):
+@pytest.mark.parametrize("crop", [None, Crop(3, 5, 24, 16)])
+def test_the_previewed_looks_are_those_of_the_training(folder, crop):
     augmentation = {"flip": True, "rotation": 10.0, "hue": 0.1, "crop_jitter": True}
     config = config_of(folder, augmentation=augmentation)
     path = str(folder / "3.png")
+    settings = ImageSettings({"3.png": ImageSetting(crop=crop)})
+    Path(settings_file(str(folder))).write_bytes(settings.to_bytes())
     shown = preview_looks(config, 0, path, 64)
     assert len(shown) == 1 + config.data.augmentation_variants
 
@@ -139,7 +144,7 @@ def test_the_previewed_looks_are_those_of_the_training(folder):
     trained = []
     for sample in [sample for sample, name in enumerate(dataset.paths) if name == path]:
         look, shape = augmentation_of(dataset, sample), buckets.shapes[buckets.index[sample]]
-        trained.append(adjust_colors(fit_image(load_image(path), *shape, look), look))
+        trained.append(adjust_colors(fit_image(cropped(dataset, sample, load_image(path)), *shape, look), look))
     assert f"{trained[0].width} x {trained[0].height}" in shown[1].title
     for look, image in zip(shown[1:], trained, strict=True):
         image.thumbnail((64, 64), Image.Resampling.LANCZOS, reducing_gap=2.0)

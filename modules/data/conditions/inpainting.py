@@ -18,6 +18,7 @@ from PIL import Image, ImageDraw
 
 from modules.config.counted import counted
 from modules.data.conditions.ConditionData import ConditionData
+from modules.data.crops import read_crop, with_crops
 from modules.data.Dataset import Column, Dataset, Views
 from modules.data.draws import hash64, uniform
 from modules.data.errors import DataError
@@ -84,14 +85,17 @@ class _Inpainting(ConditionData[Inpainting]):
     ) -> Iterator[tuple[str, Image.Image]]:
         """The image without augmentation, with gray in place of each of its masks."""
         rule, concept = mask_rule(config), config.concepts[number]
-        one, (width, height) = np.ones(1, np.int32), read_size(path)
+        one, whole = np.ones(1, np.int32), read_size(path)
+        crop = read_crop(concept, path, whole)
+        width, height = whole if crop is None else crop.size
         is_varied = concept.augmentation.is_on
         views = Views(np.zeros(1, np.int64), np.zeros(1, np.int32), rule.seed) if is_varied else None
-        dataset = with_masks(Dataset([concept], [path], np.zeros(1, np.int32), one * width, one * height, []))
+        dataset = Dataset([concept], [path], np.zeros(1, np.int32), one * width, one * height, [])
+        dataset = with_masks(with_crops(dataset, [crop]))
         dataset = with_rule(replace(dataset, views=views), rule)
         file, mask = mask_of(dataset, 0), None
         if file:
-            mask = load_mask(file, (width, height), *shape, is_alpha=file == path)
+            mask = load_mask(file, whole, *shape, is_alpha=file == path, crop=crop)
         names = ["mask file"] if file else ["whole image", *(f"mask {number + 1}" for number in range(rule.variants))]
         image, gray = fit_image(picture, *shape), Image.new("RGB", shape, "gray")
         for name, painted in zip(names, inpainting_masks(dataset, 0, shape, mask), strict=False):

@@ -21,6 +21,7 @@ from modules.config.counted import counted
 from modules.data.conditions.ConditionData import ConditionData
 from modules.data.conditions.references import RECORD, is_alike
 from modules.data.conditions.SampleLayers import SampleLayers, composed
+from modules.data.crops import cropped, whole_size
 from modules.data.Dataset import Column
 from modules.data.errors import DataError, ImageError
 from modules.data.Finding import finding_of
@@ -143,7 +144,7 @@ def with_layers(dataset: Dataset, family: str) -> Dataset:
         if reasons:
             lost.append((dataset.paths[sample], reasons[0]))
             continue
-        own = int(dataset.widths[sample]), int(dataset.heights[sample])
+        own = whole_size(dataset, sample)
         for path in layers:
             _check_aspect(path, sizes[path], dataset.paths[sample], own)
         kept.append(sample)
@@ -164,12 +165,13 @@ def load_layers(dataset: Dataset, buckets: Buckets, sample: int) -> np.ndarray:
     Raises ImageError.
     """
     augmentation = augmentation_of(dataset, sample)
-    size = int(dataset.widths[sample]), int(dataset.heights[sample])
+    size = whole_size(dataset, sample)
 
     def load(path: str) -> np.ndarray:
         image = load_rgba(path)
         if image.size != size:
             image = image.resize(size, Resampling.LANCZOS)
+        image = cropped(dataset, sample, image)
         fitted = to_array(adjust_colors(fit_image(image, *buckets.shape_of(sample), augmentation), augmentation))
         fitted[:, fitted[3] == -1] = -1  # as resizing leaves it: what a program keeps there can't be seen
         return fitted

@@ -18,6 +18,7 @@ from PIL.Image import Resampling
 from modules.config.counted import counted
 from modules.data.Augmentation import NO_AUGMENTATION, Augmentation
 from modules.data.conditions.ConditionData import ConditionData
+from modules.data.crops import SampleCrop, crop_of_sample, whole_size
 from modules.data.Dataset import Column
 from modules.data.errors import DataError, ImageError
 from modules.data.image_views import augmentation_of
@@ -60,7 +61,7 @@ class ReferenceView:
 
     Those with the aspect ratio of the image are cropped and augmented like it, so that their pixels stay aligned.
     size: for the denoiser, width and height in pixels. text_size: for the text encoders; None if they don't see it.
-    is_stretched: whether it is resized without cropping.
+    is_stretched: whether it is resized without cropping. crop: of the image, if it holds for the reference, too.
     """
 
     path: str
@@ -68,10 +69,12 @@ class ReferenceView:
     text_size: tuple[int, int] | None
     augmentation: Augmentation
     is_stretched: bool
+    crop: SampleCrop | None = None
 
     def key_part(self, content: str | None) -> list[object]:
         """What determines the pixels that the text encoders see. content: hash of the file."""
-        return [content, *self.size, *(self.text_size or ()), self.augmentation.cache_key_part, self.is_stretched]
+        look = [self.augmentation.cache_key_part, self.is_stretched, *([self.crop.crop] if self.crop else [])]
+        return [content, *self.size, *(self.text_size or ()), *look]
 
 
 class _References(ConditionData[References]):
@@ -222,7 +225,7 @@ def load_references_of_text(dataset: Dataset, buckets: Buckets, sample: int, fam
 
 def reference_views(dataset: Dataset, buckets: Buckets, sample: int, family: Family) -> list[ReferenceView]:
     """How the model sees each reference of a sample."""
-    size, shape = (int(dataset.widths[sample]), int(dataset.heights[sample])), buckets.shape_of(sample)
+    size, shape = whole_size(dataset, sample), buckets.shape_of(sample)
     spec = family.condition(References)
     size_for = spec.size if spec else None
     views = []
@@ -242,6 +245,7 @@ def reference_views(dataset: Dataset, buckets: Buckets, sample: int, family: Fam
                 augmentation_of(dataset, sample) if is_aligned else NO_AUGMENTATION,
                 # to a size that is nearly of its own shape, as pipelines do it
                 is_stretched=of_denoiser is not None and not is_aligned,
+                crop=crop_of_sample(dataset, sample) if is_aligned else None,
             )
         )
     return views
@@ -264,7 +268,8 @@ def reference_size(
 
 
 def _load(view: ReferenceView) -> Image:
-    image = load_image(view.path)
+    whole = load_image(view.path)
+    image = whole if view.crop is None else view.crop.of(whole)
     fitted = _resized(image, view.size) if view.is_stretched else fit_image(image, *view.size, view.augmentation)
     return adjust_colors(fitted, view.augmentation)
 

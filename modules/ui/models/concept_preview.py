@@ -27,6 +27,7 @@ from modules.data.CaptionSource import CaptionSource
 from modules.data.clips import clips_of, with_clips
 from modules.data.concepts import scan
 from modules.data.conditions import condition_class
+from modules.data.crops import read_crop
 from modules.data.Dataset import Dataset
 from modules.data.folder_walk import NO_OUTPUTS, Outputs
 from modules.data.image_views import resolutions_of
@@ -149,15 +150,19 @@ def preview_looks(config: TrainConfig, number: int, path: str, side: int) -> lis
     make of it, such as its masks.
 
     Of a video it is the first frame. side: maximum side of a preview, in pixels.
-    Raises ImageError if the image can't be read.
+    Raises ImageError if the image can't be read, and DataError like `read_crop`.
     """
     concept = config.concepts[number]
     if is_video(path) and clip_rule(config):
         picture = next(read_frames(path, [0.0]))
-        width, height = _trained_size(config.data, concept, picture.size)
+        crop = read_crop(concept, path, picture.size)
+        width, height = _trained_size(config.data, concept, picture.size if crop is None else crop.size)
     else:
-        width, height = _trained_size(config.data, concept, read_size(path))
-        picture = load_image(path, at_least=(width, height))
+        whole = read_size(path)
+        crop = read_crop(concept, path, whole)
+        width, height = _trained_size(config.data, concept, whole if crop is None else crop.size)
+        picture = load_image(path, at_least=(width, height) if crop is None else None)
+    picture = picture if crop is None else crop.of(picture)
     augmentation = concept.augmentation
     looks = [("as it is", NO_AUGMENTATION)]
     fixed = fixed_augmentation(augmentation)
