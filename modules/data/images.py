@@ -90,6 +90,12 @@ def read_size(path: str) -> tuple[int, int]:
         return (height, width) if _orientation(image) in SIDEWAYS else (width, height)
 
 
+def read_orientation(path: str) -> int:
+    """The EXIF orientation of the image at `path`, from its metadata; 1 if it is stored upright. Raises ImageError."""
+    with _opened(path) as image:
+        return _orientation(image)
+
+
 def size_or_reason(path: str) -> tuple[int, int] | str:
     """The result of `read_size`, or the reason why the size can't be read."""
     try:

@@ -6,11 +6,12 @@ import contextlib
 import os
 import secrets
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from modules.session.user_cache import user_cache
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # Triton's kernels are kept below it, unless TRITON_CACHE_DIR is set
 MOST_BYTES = 4 << 30
@@ -23,13 +24,7 @@ _LOCKS = "locks"  # of processes that compile the same
 
 def compile_cache_folder() -> Path:
     """In the folder for caches that the system has for each user."""
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or os.path.expanduser("~/AppData/Local")
-    elif sys.platform == "darwin":
-        base = os.path.expanduser("~/Library/Caches")
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "chorus" / "compiled"
+    return user_cache() / "compiled"
 
 
 def keep_compiled(prunes: bool) -> None:
