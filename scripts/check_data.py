@@ -22,6 +22,7 @@ from modules.config.presets import load_preset, merge_values
 from modules.config.TrainConfig import TrainConfig
 from modules.config.visible_text import visible_line
 from modules.data.convert_captions import WESTERN, convert_to_utf8, misencoded_captions
+from modules.data.decode_check import MOST_DECODED
 from modules.data.errors import DataError
 from modules.data.health import Health, check_health
 from modules.session.printing import print_line, print_text
@@ -46,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
         config = config_from_values(apply_overrides(values, args.set), source=source)
         if args.convert_captions:
             convert_captions(config, args.convert_captions, sys.stderr if args.json else None)
-        health = check_health(config, args.ranks, args.decode)
+        health = check_health(config, args.ranks, None if args.decode else MOST_DECODED)
     except UserError as error:
         print_text(error, sys.stderr)
         return 2
@@ -63,7 +64,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--preset", metavar="NAME", help=f"start from a preset ({docs_page('presets')} lists them)")
     parser.add_argument("--set", metavar="PATH=VALUE", action="append", default=[], help="change one setting")
     parser.add_argument("--ranks", metavar="N", type=positive, default=1, help="GPUs that will train together")
-    parser.add_argument("--decode", action="store_true", help="decode every image, which finds all damaged ones")
+    parser.add_argument(
+        "--decode", action="store_true", help=f"fully decode every image, not only {MOST_DECODED:,} of them"
+    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument(
         "--convert-captions",

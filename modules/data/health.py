@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -23,7 +23,8 @@ from modules.data.buckets import crop_box
 from modules.data.caption_health import caption_findings
 from modules.data.concepts import captions, scan
 from modules.data.conditions import conditions_of
-from modules.data.decoding import check_unusable, find_undecodable
+from modules.data.decode_check import MOST_DECODED, Decode, decoded_samples, find_unusable, undecodable
+from modules.data.decoding import check_unusable
 from modules.data.epoch_plan import count_samples, few_samples_warning
 from modules.data.errors import DataError, ImageError
 from modules.data.FileHashes import hash_of
@@ -50,7 +51,8 @@ NUM_READERS = 8
 
 @dataclass(frozen=True)
 class Health:
-    """num_pictures: readable images, 0 if the check failed before counting them. findings: errors first."""
+    """num_pictures: images that would be trained, 0 if the check ended before they were counted. findings: errors
+    first."""
 
     num_pictures: int
     findings: list[Finding]
@@ -60,10 +62,13 @@ class Health:
         return not any(finding.level == "error" for finding in self.findings)
 
 
-def check_health(config: TrainConfig, num_ranks: int = 1, decode: bool = False) -> Health:
+def check_health(
+    config: TrainConfig, num_ranks: int = 1, most_decoded: int | None = MOST_DECODED, decode: Decode = undecodable
+) -> Health:
     """Checks everything that `config` would train on.
 
-    decode: also decode every image, which finds damage after the header but takes as long as reading all files.
+    most_decoded: how many images are decoded, which finds damage after the header but takes as long as reading their
+    files; None for all. decode: how, for a caller that looks at their pixels, too.
     """
     paths = ("concepts", "data")
     problems = [problem for problem in find_problems(config) if problem.path.partition(".")[0] in paths]
@@ -72,8 +77,12 @@ def check_health(config: TrainConfig, num_ranks: int = 1, decode: bool = False) 
     if not any(problem.blocking for problem in problems):
         try:
             dataset, buckets = prepare_data(config, FAMILIES[config.family])
-            num_pictures = dataset.num_images
-            findings += _findings(config, dataset, buckets, num_ranks, decode)
+            samples = decoded_samples(dataset, most_decoded)
+            unusable = find_unusable(dataset, samples, decode)
+            num_pictures = dataset.num_images - len(dataset.images_of(unusable))
+            findings += _findings(config, dataset, buckets, num_ranks, unusable)
+            if len(samples) < dataset.num_images:
+                findings.append(_partly_decoded(len(samples), dataset.num_images))
         except DataError as error:
             errors = _errors_of_concepts(config) or [str(error)]
             findings += [Finding("data", "error", text) for text in errors]
@@ -95,10 +104,10 @@ def _errors_of_concepts(config: TrainConfig) -> list[str]:
 
 
 def _findings(
-    config: TrainConfig, dataset: Dataset, buckets: Buckets, num_ranks: int, decode: bool
+    config: TrainConfig, dataset: Dataset, buckets: Buckets, num_ranks: int, unusable: dict[int, str]
 ) -> Iterator[Finding]:
+    """unusable: sample id -> why it is left out; the rest is what would be trained."""
     conditions = conditions_of(FAMILIES[config.family]) if facts_of(config).uses_denoiser else []
-    unusable = find_undecodable(dataset, buckets, conditions=conditions) if decode else {}
     yield from _unreadable(dataset, unusable, config.data.max_unreadable_share)
     if dataset.set_aside:
         one, several = f"image is left out by {FILE_NAME}", f"images are left out by {FILE_NAME}"
@@ -112,6 +121,10 @@ def _findings(
     yield from _videos(dataset, unusable)
     for condition in conditions:
         yield from condition.findings(dataset, unusable)
+    if unusable:
+        dataset, buckets = _usable(dataset, buckets, unusable)
+    if not len(dataset):
+        return  # of which there is an error already
     yield from _color_profiles(dataset)
     yield from _duplicates(dataset)
     yield from _shapes(dataset, buckets, config.data)
@@ -123,6 +136,25 @@ def _findings(
         yield Finding("few_samples", "warning", text)
     if facts_of(config).uses_captions:
         yield from caption_findings(dataset, config)
+
+
+def _usable(dataset: Dataset, buckets: Buckets, unusable: Collection[int]) -> tuple[Dataset, Buckets]:
+    """Without the images that samples in `unusable` are views of."""
+    first = dataset.first_views
+    rows = np.flatnonzero(~np.isin(first, dataset.images_of(unusable)))
+    kept = replace(dataset, views=None).take(rows)
+    if views := dataset.views:
+        new_first = np.searchsorted(rows, first[rows])
+        kept = replace(kept, views=replace(views, first=new_first, variant=views.variant[rows]))
+    return kept, replace(buckets, index=buckets.index[rows])
+
+
+def _partly_decoded(num_decoded: int, num_images: int) -> Finding:
+    message = (
+        f"{num_decoded:,} of {counted(num_images, 'image')} were decoded, from all over the dataset; damage and what "
+        "only pixels show is looked for in the others if every image is fully decoded."
+    )
+    return Finding("partly_decoded", "note", message)
 
 
 def _unreadable(dataset: Dataset, unusable: dict[int, str], max_share: float) -> Iterator[Finding]:

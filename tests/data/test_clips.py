@@ -184,7 +184,7 @@ def test_a_folder_of_frames_is_checked_and_cached_as_a_whole(frames, tmp_path):
     assert "lonely_caption" not in kinds
     (frames / "walk.v2/frame7.png").write_bytes(b"no image")
     assert hashes.of([folder]) != [before]
-    unreadable = check_health(config, decode=True).findings
+    unreadable = check_health(config).findings
     assert any(finding.kind == "unreadable" and folder in finding.paths for finding in unreadable)
 
 
@@ -193,7 +193,7 @@ def test_single_frames_that_a_model_for_images_leaves_out_are_not_unreadable(tmp
     for number in range(9):
         Image.new("RGB", (64, 64), (20 * number, 0, 0)).save(tmp_path / f"{number}.png")
     config = config_of(tmp_path, "wan22_i2v_a14b", clips="chunks", max_unreadable_share=0)
-    findings = {finding.kind: finding for finding in check_health(config, decode=True).findings}
+    findings = {finding.kind: finding for finding in check_health(config).findings}
     assert not findings.keys() & {"unreadable", "unreadable_share"}
     assert (findings["still"].level, findings["still"].count) == ("note", 9)
     assert "images are left out, such as " in findings["still"].message
@@ -209,7 +209,7 @@ def test_a_broken_video_is_left_out_and_each_clip_has_the_caption_of_its_video(v
     dataset, _ = prepared(config_of(videos, clips="chunks"))
     assert [path.rpartition("/")[2] for path, _ in dataset.unreadable] == ["broken.mp4"]
     assert [options[0] for options in captions(dataset)] == ["a long one"] * 4 + ["a short one", "a still one"]
-    findings = {finding.kind: finding.message for finding in check_health(config_of(videos), decode=True).findings}
+    findings = {finding.kind: finding.message for finding in check_health(config_of(videos)).findings}
     assert "broken.mp4" in findings["unreadable"]
     assert "lonely_caption" not in findings
     assert "1x" not in findings.get("small_bucket", "")

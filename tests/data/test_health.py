@@ -19,7 +19,7 @@ def folder(picture_folder):
 
 @pytest.fixture
 def check(folder):
-    def check(*concepts, decode=False, **settings):
+    def check(*concepts, most_decoded=None, **settings):
         values = {
             "model": {"base": "/nowhere"},  # the check is of the data alone
             "batch_size": 1,
@@ -27,7 +27,7 @@ def check(folder):
             "concepts": [{"path": str(folder), **concept} for concept in concepts or ({},)],
             **settings,
         }
-        return check_health(config_from_values(values), decode=decode)
+        return check_health(config_from_values(values), most_decoded=most_decoded)
 
     return check
 
@@ -209,8 +209,44 @@ def test_unreadable_pictures_are_a_warning_until_they_are_too_many(check, folder
 def test_damage_behind_the_header_is_found_by_decoding(check, folder):
     path = folder / "000.png"
     path.write_bytes(path.read_bytes()[:-60])
-    assert check().can_train
-    assert not check(decode=True).can_train
+    assert check(most_decoded=0).can_train
+    assert not check().can_train
+
+
+def test_of_many_images_some_from_everywhere_are_decoded(check, folder):
+    broken = [folder / "001.png", folder / "003.png"]
+    for path in broken:
+        path.write_bytes(path.read_bytes()[:-60])
+    health = found(check(most_decoded=2, data={"max_unreadable_share": 0.9}))
+    assert health["unreadable"].paths == [str(folder / "003.png")]
+    assert health["partly_decoded"].message.startswith("2 of 5 images were decoded")
+    assert found(check(data={"max_unreadable_share": 0.9}))["unreadable"].paths == list(map(str, broken))
+
+
+@pytest.mark.parametrize("resolutions", [[], [48, 64]])
+def test_counts_are_those_of_the_run_which_leaves_damaged_images_out(resolutions, check, folder):
+    (folder / "001.txt").unlink()
+    (folder / "002.txt").unlink()
+    data = {"max_unreadable_share": 0.9, "resolutions": resolutions}
+    assert check(batch_size=3, data=data).num_pictures == 5
+    assert found(check(batch_size=3, data=data))["missing_caption"].count == 2
+    for name in ("001.png", "003.png", "004.png"):
+        path = folder / name
+        path.write_bytes(path.read_bytes()[:-60])
+    health = check(batch_size=3, data=data)
+    assert health.num_pictures == 2
+    assert found(health)["missing_caption"].count == 1
+    assert "2 samples < 3 per step" in found(health)["few_samples"].message
+    assert "small_bucket" not in found(health) or resolutions
+
+
+def test_damage_of_what_belongs_to_an_image_is_found_by_decoding(check, folder):
+    mask = folder / "001-mask.png"
+    Image.radial_gradient("L").resize((64, 64)).save(mask)
+    mask.write_bytes(mask.read_bytes()[:-200])
+    health = check(loss={"masked_training": True}, data={"max_unreadable_share": 0.5})
+    assert found(health)["unreadable"].paths == [str(folder / "001.png")]
+    assert "its mask 001-mask.png can't be read: " in found(health)["unreadable"].message
 
 
 @pytest.mark.parametrize(
