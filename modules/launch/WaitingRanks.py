@@ -121,7 +121,7 @@ def import_for_run(family: str) -> None:
     from modules.weights.libraries import gc_paused, import_pipeline
 
     quiet_libraries()
-    with gc_paused(), gpus_left_alone():
+    with gc_paused(for_good=True), gpus_left_alone():
         # ruff: noqa: F401 - for those who import them later
         from modules.launch.supervise import run_spawned_rank
         from modules.trainer.DistributedTrainer import DistributedTrainer

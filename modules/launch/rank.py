@@ -13,6 +13,7 @@ from tqdm import tqdm
 from modules.launch.run import FINISHED, STOPPED, Outcome, train_rank
 from modules.launch.stacks import dump_stacks_on_request
 from modules.session.RunFolder import RunFolder
+from modules.weights.libraries import import_pipeline
 
 if TYPE_CHECKING:
     from modules.launch.lifeline import Lifeline
@@ -34,10 +35,12 @@ def train_as_rank(plan: JoinPlan, lifeline: Lifeline, started: float, checked: C
     trainers: list[DistributedTrainer] = []
 
     def make_trainer(callbacks: TrainCallbacks, commands: TrainCommands) -> DistributedTrainer:
+        from modules.families.registry import FAMILIES
         from modules.trainer.DistributedTrainer import DistributedTrainer
 
         arguments = (plan.config, callbacks, commands, environment.local_rank)
         trainers.append(DistributedTrainer(*arguments, resume=plan.resume, heartbeat=lifeline, checked=checked))
+        import_pipeline(FAMILIES[plan.config.family].pipeline)  # as run_training does
         return trainers[0]
 
     outcome = train_rank(

@@ -42,7 +42,7 @@ from modules.session.TrainCallbacks import CallbackList, TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.heap import keep_freed_memory
 from modules.trainer.TrainingError import StopRequested
-from modules.weights.libraries import gc_paused
+from modules.weights.libraries import gc_paused, import_pipeline
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -95,9 +95,12 @@ def run_training(plan: HerePlan, checked: CheckedStart | None = None) -> int:
     def make_trainer(callbacks: TrainCallbacks, commands: TrainCommands) -> GenericTrainer:
         if commands.stopping:  # the imports below take long
             raise StopRequested
+        from modules.families.registry import FAMILIES
         from modules.trainer.GenericTrainer import GenericTrainer
 
-        return GenericTrainer(config, callbacks, commands, resume=plan.resume, checked=checked)
+        trainer = GenericTrainer(config, callbacks, commands, resume=plan.resume, checked=checked)
+        import_pipeline(FAMILIES[config.family].pipeline)  # with the other libraries, while nothing looks for garbage
+        return trainer
 
     with signals_remembered(signals):  # a signal before or after the training must not prevent its end being recorded
         if not plan.resume:
@@ -192,7 +195,7 @@ def _tell_failure(outcome: Outcome, streams: Sequence[TextIO], callbacks: TrainC
 def _train(make_trainer: MakeTrainer, callbacks: TrainCallbacks, commands: TrainCommands) -> Outcome:
     callbacks.on_status("Loading libraries")
     quiet_libraries()
-    with gc_paused():
+    with gc_paused(for_good=True):
         trainer = make_trainer(callbacks, commands)
     if trainer.runtime.device.type == "cpu":
         keep_freed_memory()

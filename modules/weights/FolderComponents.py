@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from modules.config.errors import ModelFileError
 from modules.config.model_index import names_component, read_json, read_model_index
 from modules.families.long_prompts import extend_prompts
+from modules.layers.quiet_imports import imported_when_used
 from modules.weights.component_classes import component_class, component_names, no_code
 from modules.weights.component_faults import reason_with_file
 from modules.weights.errors import WeightsError, loading_reason, refusing
@@ -120,7 +121,8 @@ class FolderComponents:
 
     def _load(self, name: str) -> Any:
         component_class = self._component_class(name)
-        with refusing(partial(self._unreadable, name)):
+        # a scheduler imports those that it can be exchanged for
+        with refusing(partial(self._unreadable, name)), imported_when_used():
             if not hasattr(component_class, "forward"):
                 self._check_vocabulary(name, component_class)
                 component = component_class.from_pretrained(self.path, subfolder=name, **no_code(component_class))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.config.model_index import names_component
+from modules.layers.quiet_imports import imported_when_used
 
 if TYPE_CHECKING:
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
@@ -152,7 +153,8 @@ def _is_of_pipelines(library: str) -> bool:
 def _find(library: str, class_name: str) -> type[Any] | None:
     package = importlib.import_module(library if library in LIBRARIES else f"diffusers.pipelines.{library}")
     former = class_name.replace("FeatureExtractor", "ImageProcessor")  # as transformers 5 has renamed them
-    found = getattr(package, class_name, None) or getattr(package, former, None)
+    with imported_when_used():
+        found = getattr(package, class_name, None) or getattr(package, former, None)
     return found if isinstance(found, type) else None
 
 

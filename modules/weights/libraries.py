@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, TypeAlias
 
 from modules.families import pipelines
-from modules.layers.quiet_imports import hidden, quiet_libraries
+from modules.layers.quiet_imports import hidden, imported_when_used, quiet_libraries
 
 if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
@@ -28,7 +28,7 @@ def import_pipeline(name: str) -> type[DiffusionPipeline]:
 
     Importing it imports most of what its models need.
     """
-    with gc_paused():
+    with gc_paused(), imported_when_used():
         diffusers = import_diffusers()
         own = f"{pipelines.__name__}.{name}"
         return getattr(import_module(own) if find_spec(own) else diffusers, name)
@@ -37,7 +37,7 @@ def import_pipeline(name: str) -> type[DiffusionPipeline]:
 def import_diffusers() -> ModuleType:
     """Imports diffusers, without warnings that users can't act on, progress bars, and questions on the terminal."""
     quiet_libraries()
-    with hidden("bitsandbytes"):
+    with hidden("bitsandbytes"), imported_when_used():
         import diffusers
     import transformers
 
@@ -54,14 +54,19 @@ def import_diffusers() -> ModuleType:
 
 
 @contextlib.contextmanager
-def gc_paused() -> Iterator[None]:
+def gc_paused(for_good: bool = False) -> Iterator[None]:
     """Context without garbage collection, for imports: it finds nothing to free there, but takes a quarter of the time
     of importing torch, diffusers and transformers.
+
+    for_good: in a process of Chorus alone, which keeps what it has by then until it ends. Later collections leave that
+    out: the first three would look at all of it, for two thirds of a second.
     """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
+        if for_good:
+            gc.freeze()
     finally:
         if was_enabled:
             gc.enable()

@@ -15,6 +15,7 @@ from modules.config.ModelConfig import ModelConfig
 from modules.distributed.usable_gpus import supports_bf16
 from modules.families.long_prompts import extend_prompts
 from modules.families.registry import adapt_denoisers, family_of, family_of_pipeline
+from modules.layers.quiet_imports import imported_when_used
 from modules.machine.hub import folder_on_disk, is_complete, known_index, read_index
 from modules.machine.weight_files import loaded_variant
 from modules.weights.BaseModel import BaseModel
@@ -160,7 +161,7 @@ def _folder(info: BaseInfo, model: ModelConfig, with_unused: bool) -> DiffusionP
     pipeline_class = import_pipeline(family.pipeline) if family else _other_pipeline(base, index["_class_name"])
     _check_classes(base, pipeline_class, index, family)
     _check_own_parts(model, family)
-    with refusing(partial(_error, base)):
+    with refusing(partial(_error, base)), imported_when_used():  # a scheduler imports those it can be exchanged for
         # diffusers must be told which components the model lacks, such as the T5 of an SD 3
         absent = {name: None for name, value in index.items() if isinstance(value, list) and value == [None, None]}
         absent |= dict.fromkeys(_lacking(path, index))

@@ -71,7 +71,7 @@ def wait_for_images(family: str) -> int:
     from scripts.sample_run import main as sample_run
 
     quiet_libraries()
-    with gc_paused(), gpus_left_alone():
+    with gc_paused(for_good=True), gpus_left_alone():
         # ruff: noqa: F401 - for those who import them later
         from modules.data.conditions import inpainting
         from modules.sampling.LoadedPipeline import LoadedPipeline

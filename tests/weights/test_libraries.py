@@ -79,6 +79,54 @@ def test_what_is_hidden_from_other_libraries_can_be_imported_later(tmp_path, mon
     del sys.modules["heavy_package"]
 
 
+@pytest.fixture
+def seldom_used(tmp_path, monkeypatch):
+    """A package with a module of which `solve` is imported by name."""
+    package = tmp_path / "heavy_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "part.py").touch()
+    lines = ("class Result(int): ...", "def solve(x, *, y=0):", "    return Result(x + y)")
+    (package / "seldom.py").write_text("\n".join(lines), encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(quiet_imports, "SELDOM_USED", {"heavy_package.seldom": ("solve",)})
+    yield "heavy_package.seldom"
+    for name in [name for name in sys.modules if name.partition(".")[0] == "heavy_package"]:
+        del sys.modules[name]
+
+
+def test_a_module_that_is_seldom_used_is_imported_when_its_function_is_called(seldom_used):
+    names = {}
+    with quiet_imports.imported_when_used():
+        exec(f"import {seldom_used}\nfrom {seldom_used} import solve", names)
+    assert seldom_used not in sys.modules
+    result = names["solve"](1, y=2)
+    assert result == 3
+    assert isinstance(result, import_module(seldom_used).Result)
+
+
+def test_whoever_uses_more_of_it_meanwhile_gets_the_module_itself(seldom_used):
+    names = {}
+    with quiet_imports.imported_when_used():
+        exec(f"from heavy_package import seldom\nfrom {seldom_used} import Result", names)
+    module = sys.modules[seldom_used]
+    assert names["Result"] is module.Result
+    assert names["seldom"].solve(1) == 1
+    with quiet_imports.imported_when_used():  # what is there already stays
+        assert import_module(seldom_used) is module
+
+
+def test_what_a_process_of_chorus_has_imported_is_no_more_looked_at_for_garbage(searches, monkeypatch):
+    frozen = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(gc.isenabled()))
+    with libraries.gc_paused():
+        pass
+    assert not frozen, "another program may yet free what it had"
+    with libraries.gc_paused(for_good=True):
+        pass
+    assert frozen == [False], "a collection before would look at it"
+
+
 def test_no_module_imports_a_library_that_prints_notes_before_it_is_quiet():
     """At their top, they import peft by peft_layers.py or after `import_peft`. `import_pipeline` has imported diffusers
     before our pipelines and FlowHeunScheduler.py, which nothing else imports at its top."""
