@@ -54,13 +54,13 @@ def main(argv: list[str] | None = None, waiting: WaitingRanks | None = None) -> 
             from modules.launch.check_plan import check_plan
             from modules.launch.plan import JoinPlan, plan_launch
             from modules.machine.Machine import read_machine
-            from modules.trainer.checks import check_compiles
+            from modules.trainer.checks import check_device
 
             plan = plan_launch(config, {}, read_machine(), resume=args.resume, supervise=args.supervise)
             checked, warnings = check_plan(plan)
             assert not isinstance(plan, JoinPlan)  # without the variables of a launcher
             assert checked is not None
-            check_compiles(config)
+            check_device(config)
             summary = summarize(config, plan.shape, checked.base, warnings, plan.resume)
             summary = replace(summary, lines=(("Start", plan.describe()), *summary.lines))
             show(summary.to_json() if args.json else summary.text())

@@ -65,6 +65,8 @@ ALLOWED = {
     ("modules/trainer/compiling.py", '"cuda"'): PICKS_BY_DEVICE,
     ("modules/layers/checkpoints.py", "torch.cuda"): "asks whether it is used, and has another way where it isn't",
     ("modules/layers/dequantize.py", '"cuda"'): PICKS_BY_DEVICE,
+    ("modules/layers/quantized_matmul.py", '"cuda"'): PICKS_BY_DEVICE,
+    ("modules/layers/quantized_matmul.py", "torch.cuda"): "asks such a device for its capability",
     ("modules/layers/triton_dequantize.py", "torch.cuda"): "called for weights on such a device alone",
     ("modules/layers/device_memory.py", "torch.cuda"): PICKS_BY_DEVICE,
     ("modules/layers/transfers.py", "torch.cuda"): PICKS_BY_DEVICE,

@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 from modules.config.attentions import ATTENTIONS, without_gradients
 from modules.config.families import families_with, load_families
 from modules.config.methods import methods_that
-from modules.config.quantizations import QUANTIZATIONS
+from modules.config.quantizations import EIGHT_BITS, QUANTIZATIONS
 from modules.config.setting import STRICT, Int, Str, setting
 
 ADDS_WEIGHTS = methods_that(lambda method: not method.trains_weights)
@@ -221,6 +221,32 @@ class ModelConfig:
         group="model",
         in_crash_report=True,
         choice_labels=QUANTIZATION_LABELS,
+    )
+    quantized_matmul: Literal["auto", "on", "off"] = setting(
+        "auto",
+        label="Quantized matmul (8-bit)",
+        also_called="w8a8, int8 matmul, fp8 matmul, fp8_fast, fp8 fast, scaled_mm, int_mm, 8-bit products",
+        help="Multiply with the weights of large int8 and float8 layers in 8 bits, without dequantizing: faster on "
+        "GPUs whose 8-bit kernels are, and less exact, because inputs and gradients are rounded to 8 bits, too. int8 "
+        "needs compute capability 8.0 (RTX 30), float8 8.9 (RTX 40). Experimental. Auto: off.",
+        group="model",
+        in_crash_report=True,
+        choice_labels={"auto": "Auto", "on": "On", "off": "Off"},
+        importance="advanced",
+        visible_when={"method": WITH_DENOISER, ".denoiser_quantization": EIGHT_BITS},
+    )
+    quantized_matmul_size: Int = setting(
+        10,
+        label="Quantized matmul: least layer size",
+        help="Layers with fewer weights are dequantized as usual, because what a product gains is then less than "
+        "rounding the inputs takes. On an H200, a float8 layer of 9 million weights gained nothing and one of 13 "
+        "million a quarter; older GPUs gain from smaller layers.",
+        group="model",
+        unit="million weights",
+        ge=0,
+        le=1000,
+        importance="advanced",
+        visible_when={"method": WITH_DENOISER, ".denoiser_quantization": EIGHT_BITS, ".quantized_matmul": ["on"]},
     )
     mixed_precision: Literal["no", "bf16", "fp16"] = setting(
         "no",

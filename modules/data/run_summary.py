@@ -90,6 +90,7 @@ def summarize(
         *_image_lines(dataset, buckets, conditions_of(family) if facts_of(config).uses_denoiser else []),
         *_caption_lines(num_texts),
         *_step_lines(config, shape, state),
+        *_matmul_lines(config),
         *_compile_lines(config, family, dataset, buckets, shape),
         *_memory_lines(config, shape, base),
         *_disk_lines(disk_needs(config, family, base, dataset, buckets, num_texts)),
@@ -181,6 +182,14 @@ def _step_lines(config: TrainConfig, shape: RunShape, state: dict[str, Any] | No
         yield "Strategy", f"{text}; the ranks decide by the memory of their devices"
     for text in step_warnings(config, samples, shape.batch, total):
         yield WARNING, text
+
+
+def _matmul_lines(config: TrainConfig) -> Iterator[tuple[str, str]]:
+    model = config.model
+    if model.quantized_matmul == "on" and facts_of(config).uses_denoiser:
+        size = model.quantized_matmul_size
+        which = f"layers of at least {size:,} million weights" if size else "all quantized layers"
+        yield "8-bit matmul", f"{model.denoiser_quantization}, in {which}"
 
 
 def _compile_lines(

@@ -25,7 +25,7 @@ def check_plan(plan: LaunchPlan) -> tuple[CheckedStart | None, list[Problem]]:
 
     None, if the ranks of other machines check for themselves.
 
-    The compiler is not checked, as `check_compiles` takes GPU memory. Raises UserError if the run can't start.
+    What `check_device` asks is left out, as it takes GPU memory. Raises UserError if the run can't start.
     """
     read_limits()
     if isinstance(plan, JoinPlan) and (plan.is_supervised or plan.environment.num_nodes > 1):

@@ -6,8 +6,6 @@ once, their gradients, too, and the products themselves scale and add.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -15,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from modules.layers.LowCopies import LowCopies, share_copies
-from modules.layers.QuantizedLinear import QuantizedLinear, dequantize
+from modules.layers.QuantizedLinear import Form, QuantizedLinear, gradient_of_inputs, multiply
 from modules.layers.quiet_imports import import_peft
 
 import_peft()  # before anything else imports it
@@ -106,17 +104,16 @@ _BASES = (nn.Linear, QuantizedLinear)
 class _Plan:
     """What a product takes beside what gets gradients."""
 
-    __slots__ = ("bias", "factor", "held", "restore")
+    __slots__ = ("bias", "factor", "form", "held")
 
     def __init__(self, factor: float, base: nn.Linear, dtype: torch.dtype):
         self.factor = factor
         weight, bias = cast("Tensor", base._parameters["weight"]), base._parameters["bias"]
         self.bias = bias if bias is None or bias.dtype == dtype else bias.to(dtype)
-        self.restore: Callable[..., Tensor] | None = None  # makes the weight [out, in] of what is held of it
+        self.form: Form | None = None  # of a quantized weight
         self.held: tuple[Tensor, ...]
         if isinstance(base, QuantizedLinear):
-            shape = base.out_features, base.in_features
-            self.restore = partial(dequantize, quantization=base.quantization, shape=shape, dtype=dtype)
+            self.form = base.form
             self.held = weight, base.scale
         else:
             self.held = (weight if weight.dtype == dtype else weight.to(dtype),)
@@ -132,14 +129,17 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, down: Tensor, up: Tensor, plan: _Plan) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
-        weight = plan.restore(*plan.held) if plan.restore else plan.held[0]
         # as the layer without its adapter: an adapter of zeros then changes no bit, and a loss that compares the two
         # predictions, as of prior preservation, has no gradient from rounding alone
-        result = nn.functional.linear(x, weight, plan.bias)
+        if plan.form:
+            weight, scale = plan.held
+            result = multiply(x, weight, scale, plan.bias, plan.form)
+        else:
+            result = nn.functional.linear(x, plan.held[0], plan.bias)
         inner = torch.mm(rows, down.t())
         result.view(-1, result.shape[-1]).addmm_(inner, up.t(), alpha=plan.factor)
         ctx.save_for_backward(rows, inner, down, up, *plan.held)
-        ctx.factor, ctx.restore, ctx.shape = plan.factor, plan.restore, x.shape
+        ctx.factor, ctx.form, ctx.shape = plan.factor, plan.form, x.shape
         return result
 
     @staticmethod
@@ -155,7 +155,11 @@ class _Product(torch.autograd.Function):
         if of_inner is not None and needs_down:
             of_down = _times(of_inner.t(), rows, ctx.factor, down)
         if of_inner is not None and needs_x:
-            of_x = torch.mm(of_result, ctx.restore(*held) if ctx.restore else held[0])
+            if ctx.form:
+                weight, scale = held
+                of_x = gradient_of_inputs(of_result, weight, scale, ctx.form)
+            else:
+                of_x = torch.mm(of_result, held[0])
             of_x = of_x.addmm_(of_inner, down, alpha=ctx.factor).view(ctx.shape)
         return of_x, of_down, of_up, None
 

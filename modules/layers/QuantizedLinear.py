@@ -7,7 +7,7 @@ quantization. bitsandbytes supplies the kernels of nf4.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +15,28 @@ from torch.nn import functional as F
 
 from modules.layers.dequantize import dequantize
 from modules.layers.quantized_formats import BLOCK, FLOAT8
+from modules.layers.quantized_matmul import multiply_back, multiply_rows
 
 _INT8_MAX = 127
 _MOST_VALUES = 2**22  # that are quantized at a time
 
 
+class Form(NamedTuple):
+    """How a quantized weight is held and used.
+
+    quantization, shape: as of QuantizedLinear. in_8_bits: whether the products of an int8 or a float8 weight are
+        computed in 8 bits, with quantized inputs and gradients, or with the dequantized weight.
+    """
+
+    quantization: str
+    shape: tuple[int, int]
+    in_8_bits: bool = False
+
+
 class QuantizedLinear(nn.Linear):
     """A frozen linear layer that dequantizes its weight in each pass and computes in the precision of its input.
+
+    With `in_8_bits`, products are computed in 8 bits instead: see `quantized_matmul`.
 
     quantization: "int8" (symmetric) or "float8" (e4m3), with a scale per output, or "nf4" (Dettmers et al. 2023, arXiv
         2305.14314, section 3), with a scale per 64 weights; or a format of GGUF files, as "GGUF Q4_0".
@@ -46,6 +61,7 @@ class QuantizedLinear(nn.Linear):
         nn.Module.__init__(self)  # the one of Linear would allocate a weight
         self.out_features, self.in_features = shape
         self.quantization = quantization
+        self.in_8_bits = False
         self.compute_dtype = compute_dtype
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.scale = nn.Parameter(scale, requires_grad=False)
@@ -66,45 +82,52 @@ class QuantizedLinear(nn.Linear):
 
     def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:
         """[out, in], in the precision of the original weight by default."""
-        return dequantize(self.weight, self.scale, self.quantization, self._shape, dtype or self.compute_dtype)
+        return dequantize(self.weight, self.scale, self.quantization, self.form.shape, dtype or self.compute_dtype)
 
     def forward(self, values: Tensor) -> Tensor:
         device = values.device.type
         if torch.is_autocast_enabled(device):
             values = values.to(torch.get_autocast_dtype(device))
         bias = None if self.bias is None else self.bias.to(values.dtype)
-        return _Multiply.apply(values, self.weight, self.scale, bias, self.quantization, self._shape)
+        return _Multiply.apply(values, self.weight, self.scale, bias, self.form)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, quantization={self.quantization}"
 
     @property
-    def _shape(self) -> tuple[int, int]:
-        return self.out_features, self.in_features
+    def form(self) -> Form:
+        return Form(self.quantization, (self.out_features, self.in_features), self.in_8_bits)
 
 
 class _Multiply(torch.autograd.Function):
     """values @ weight.T + bias. Keeps the quantized weight for the backward pass, not the dequantized one."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        values: Tensor,
-        weight: Tensor,
-        scale: Tensor,
-        bias: Tensor | None,
-        quantization: str,
-        shape: tuple[int, int],
-    ) -> Tensor:
+    def forward(ctx: Any, values: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, form: Form) -> Tensor:
         ctx.save_for_backward(weight, scale)
-        ctx.quantization, ctx.shape = quantization, shape
-        return F.linear(values, dequantize(weight, scale, quantization, shape, values.dtype), bias)
+        ctx.form = form
+        return multiply(values, weight, scale, bias, form)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         weight, scale = ctx.saved_tensors
-        dequantized = dequantize(weight, scale, ctx.quantization, ctx.shape, gradient.dtype)
-        return gradient @ dequantized, None, None, None, None, None
+        return gradient_of_inputs(gradient, weight, scale, ctx.form), None, None, None, None
+
+
+def multiply(values: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, form: Form) -> Tensor:
+    """values [..., in] @ weight.T + bias, without gradients."""
+    if not form.in_8_bits:
+        return F.linear(values, dequantize(weight, scale, form.quantization, form.shape, values.dtype), bias)
+    rows = values.reshape(-1, values.shape[-1])
+    return multiply_rows(rows, weight, scale, bias, form.quantization).view(*values.shape[:-1], -1)
+
+
+def gradient_of_inputs(gradient: Tensor, weight: Tensor, scale: Tensor, form: Form) -> Tensor:
+    """gradient [..., out] @ weight, without gradients of its own."""
+    if not form.in_8_bits:
+        return gradient @ dequantize(weight, scale, form.quantization, form.shape, gradient.dtype)
+    rows = gradient.reshape(-1, gradient.shape[-1])
+    return multiply_back(rows, weight, scale, form.quantization).view(*gradient.shape[:-1], -1)
 
 
 def quantize(weight: Tensor, quantization: str) -> tuple[Tensor, Tensor]:

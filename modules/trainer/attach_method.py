@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +13,7 @@ from modules.data.draws import torch_seed
 from modules.families.prediction import check_offset_noise, check_prediction
 from modules.layers.dequantize import unfused_reasons
 from modules.layers.device_memory import free_bytes
+from modules.layers.quantized_matmul import SIDE_STEP
 from modules.layers.QuantizedLinear import QuantizedLinear
 from modules.machine.machine_memory import ram_bytes
 from modules.machine.memory_estimate import GIB, blocks_to_swap
@@ -56,7 +57,7 @@ def attach_method(
     torch.manual_seed(torch_seed(config.seed, "initialisation"))
     method.attach(base, config)
     method.check_output(base, config)
-    for line in _slow_formats(base, present, config):
+    for line in (*_slow_formats(base, present, config), *_matmul_lines(base, denoisers, config)):
         report(line)
     for name in set(denoisers).intersection(present) if base.num_swapped else ():
         report(base.swap_blocks(name))
@@ -139,10 +140,27 @@ def load_training_adapter(
 
 def _slow_formats(base: BaseModel, components: Iterable[str], config: TrainConfig) -> list[str]:
     """Lines about formats of quantized layers that this GPU needs several kernels for."""
+    # layers that multiply in 8 bits are not dequantized
+    formats = {layer.quantization for layer in _quantized_layers(base, components) if not layer.in_8_bits}
+    return unfused_reasons(base.device, formats, AUTOCAST.get(config.model.mixed_precision, base.dtype))
+
+
+def _matmul_lines(base: BaseModel, components: Iterable[str], config: TrainConfig) -> Iterator[str]:
+    """How many layers multiply in 8 bits."""
+    if config.model.quantized_matmul != "on":
+        return
+    layers = _quantized_layers(base, components)
+    count, size = sum(layer.in_8_bits for layer in layers), config.model.quantized_matmul_size
+    of_all = f"{count} of {counted(len(layers), 'quantized layer')}"
+    text = f"Matrix products in {config.model.denoiser_quantization} in {of_all}"
+    lacking = f"none has {size} million weights in multiples of {SIDE_STEP} inputs and outputs"
+    yield text if count else f"{text}: {lacking}; lower model.quantized_matmul_size, or set quantized_matmul to off"
+
+
+def _quantized_layers(base: BaseModel, components: Iterable[str]) -> list[QuantizedLinear]:
     modules = (base.module(name) for name in components)
     layers = (layer for module in modules if isinstance(module, torch.nn.Module) for layer in module.modules())
-    formats = {layer.quantization for layer in layers if isinstance(layer, QuantizedLinear)}
-    return unfused_reasons(base.device, formats, AUTOCAST.get(config.model.mixed_precision, base.dtype))
+    return [layer for layer in layers if isinstance(layer, QuantizedLinear)]
 
 
 def _needed_denoisers(config: TrainConfig, method: Method, family: Family) -> tuple[str, ...]:

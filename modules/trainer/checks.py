@@ -37,6 +37,7 @@ from modules.weights.hub_parts import with_parts_on_disk
 from modules.weights.inspect import BaseInfo, check_base, check_config_folder
 from modules.weights.model_files import check_format
 from modules.weights.own_parts import own_parts, replaced_parts
+from modules.weights.quantization import check_matmul
 from modules.weights.single_file_parts import check_single_file
 from modules.weights.training_adapter import read_training_adapter
 
@@ -48,12 +49,20 @@ if TYPE_CHECKING:
     from modules.families.Family import Family
 
 
-def check_compiles(config: TrainConfig) -> None:
-    """Raises UserError if model.compile finds no compiler. Initializes the device, which takes GPU memory."""
-    if config.model.compile != "off" and facts_of(config).uses_denoiser:
-        from modules.distributed.Runtime import default_device
+def check_device(config: TrainConfig) -> None:
+    """Raises UserError if model.compile finds no compiler, or the device can't do what model.quantized_matmul asks for.
 
-        check_compiler(config.model, default_device(config.device_indexes))
+    Initializes the device for these settings, which takes GPU memory.
+    """
+    model = config.model
+    if not facts_of(config).uses_denoiser or (model.compile == "off" and model.quantized_matmul != "on"):
+        return
+    from modules.distributed.Runtime import default_device
+
+    device = default_device(config.device_indexes)
+    if model.compile != "off":
+        check_compiler(model, device)
+    check_matmul(model, device)
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,7 @@ from modules.trainer.rank_checks import check_same, check_shared_folder, setting
 from modules.trainer.resuming import check_resumed_batch, newest_backup
 from modules.weights.BaseModel import BaseModel
 from modules.weights.clip_layers import check_clip_skips
+from modules.weights.quantization import check_matmul
 from modules.weights.training_adapter import TrainingAdapter
 
 if TYPE_CHECKING:
@@ -191,6 +192,8 @@ def _check_settings(start: _Start, resume: bool, checked: CheckedStart | None) -
     if compiles(config):
         check_compiler(config.model, device)
         keep_compiled(prunes=start.runtime.local_rank == 0)
+    if start.method.facts.uses_denoiser:
+        check_matmul(config.model, device)
     check_attention(config.model.attention, device)
     if start.runtime.world_size == 1:  # with several ranks, setup_distributed prints the devices
         start.callbacks.on_status(f"Training on {describe_device(device)}")

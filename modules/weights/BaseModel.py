@@ -18,7 +18,7 @@ from modules.weights.gguf_files import is_gguf
 from modules.weights.hub_parts import with_downloaded_parts
 from modules.weights.inspect import check_base
 from modules.weights.own_parts import own_parts, replaced_parts
-from modules.weights.quantization import quantization_of, quantize_layers
+from modules.weights.quantization import multiply_in_8_bits, quantization_of, quantize_layers
 from modules.weights.SingleFileComponents import SingleFileComponents
 
 if TYPE_CHECKING:
@@ -121,6 +121,8 @@ class BaseModel:
             compute(module)
             return
         self._quantize(name)
+        if name in (*self.family.denoisers, *self.family.guidance_denoisers):
+            multiply_in_8_bits(module, self.config, self.device)
         for block in self._swapped(name).values():
             compute(block)
             keep_in_place(block)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from modules.config.errors import UserError
+from modules.config.quantizations import EIGHT_BITS
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -12,12 +15,47 @@ if TYPE_CHECKING:
     from modules.config.ModelConfig import ModelConfig
     from modules.families.Family import Family
 
+MILLION = 1_000_000
+
 
 def quantization_of(family: Family, component: str, config: ModelConfig) -> str:
     """The quantization that the settings choose for a component; "none" for those that are never quantized."""
     if component in (*family.denoisers, *family.guidance_denoisers):
         return config.denoiser_quantization
     return config.text_encoder_quantization if component in family.text.encoders else "none"
+
+
+def multiply_in_8_bits(module: nn.Module, config: ModelConfig, device: torch.device) -> None:
+    """Lets the large quantized layers of a denoiser compute their products in 8 bits, if the settings say so.
+
+    Which layers do depends on their size alone: the number of rows differs between ranks, and their losses would, too.
+    Raises UserError if the device can't.
+    """
+    if config.quantized_matmul != "on":
+        return
+    from modules.layers.quantized_matmul import SIDE_STEP
+    from modules.layers.QuantizedLinear import QuantizedLinear
+
+    check_matmul(config, device)
+    for layer in module.modules():
+        if isinstance(layer, QuantizedLinear) and layer.quantization in EIGHT_BITS:
+            sides = layer.in_features, layer.out_features
+            is_large = sides[0] * sides[1] >= config.quantized_matmul_size * MILLION
+            layer.in_8_bits = is_large and not any(side % SIDE_STEP for side in sides)
+
+
+def check_matmul(config: ModelConfig, device: torch.device) -> None:
+    """Raises UserError if the settings ask for products in 8 bits that the device can't compute."""
+    if config.quantized_matmul != "on":
+        return
+    from modules.layers.quantized_matmul import matmul_problem
+
+    if reason := matmul_problem(device, config.denoiser_quantization):
+        raise UserError(
+            f"model.quantized_matmul 'on' with denoiser_quantization {config.denoiser_quantization}: it {reason}; set "
+            "model.quantized_matmul to off.",
+            "model.quantized_matmul",
+        )
 
 
 def quantizable_layers(family: Family, component: str, module: nn.Module) -> list[str]:

@@ -35,6 +35,7 @@ def test_an_untouched_config_lacks_only_model_and_pictures():
 
 
 CHECKPOINTS, GRAPHS = ("model.gradient_checkpointing=true",), ("model.cuda_graphs=on",)
+MATMUL = ("model.quantized_matmul=on",)
 FUSED = ("method=full", "optimizer.fused_backward=true", "optimizer.max_grad_norm=0")
 
 MISTAKES = [
@@ -90,6 +91,10 @@ MISTAKES = [
     ([*GRAPHS, *CHECKPOINTS, "lora.rank_dropout=0.1"], "model.cuda_graphs"),
     ([*GRAPHS, "model.denoiser_quantization=nf4"], "model.cuda_graphs"),
     ([*GRAPHS, *FUSED], "model.cuda_graphs"),
+    ([*MATMUL, "method=lora"], "model.denoiser_quantization"),
+    ([*MATMUL, "method=lora", "model.denoiser_quantization=nf4"], "model.denoiser_quantization"),
+    ([*MATMUL, "method=lora", "family=flux1", "model.denoiser=a.gguf"], "model.quantized_matmul"),
+    ([*MATMUL, "method=full"], "model.quantized_matmul"),
     (["method=full", "optimizer.fused_backward=true"], "optimizer.max_grad_norm"),
     ([*FUSED, "optimizer.name=prodigy", "optimizer.learning_rate=1"], "optimizer.name"),
     ([*FUSED, "gradient_accumulation_steps=2"], "gradient_accumulation_steps"),

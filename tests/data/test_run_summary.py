@@ -63,6 +63,15 @@ def test_what_compiling_costs_is_told_with_the_steps_that_repay_it(values):
     assert re.match(r"\d sizes, one graph for all sizes: about [36]0 s on", line)
 
 
+def test_the_format_of_products_in_8_bits_is_told_with_the_size_of_their_layers(values):
+    assert "8-bit matmul" not in {label for label, _ in lines_of(values)}
+    model = {**values["model"], "denoiser_quantization": "int8", "quantized_matmul": "on"}
+    values |= {"method": "lora", "model": model}
+    assert text_of(values, "8-bit matmul") == "int8, in layers of at least 10 million weights"
+    values["model"]["quantized_matmul_size"] = 0
+    assert text_of(values, "8-bit matmul") == "int8, in all quantized layers"
+
+
 def test_the_method_is_called_as_in_the_window(values):
     assert text_of(values, "Method") == "LoRA"
 

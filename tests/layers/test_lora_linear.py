@@ -67,10 +67,12 @@ def given(dtype=torch.float32):
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_an_adapter_of_zeros_changes_no_bit(dtype, transposed):
+@pytest.mark.parametrize("kind", ["float64", "bfloat16", "int8 matmul"])
+def test_an_adapter_of_zeros_changes_no_bit(kind, transposed):
     """A loss that compares predictions with and without it, as prior preservation, would train on the difference."""
+    dtype = torch.bfloat16 if kind == "int8 matmul" else getattr(torch, kind)
     model = Model().base_to(dtype)
+    model = in_8_bits(model) if kind == "int8 matmul" else model
     for name, parameter in model.named_parameters():
         if "lora_" in name:
             parameter.data = parameter.data.to(dtype) * ("lora_A" in name)
@@ -109,7 +111,13 @@ def quantized(model):
     return model
 
 
-@pytest.mark.parametrize("prepare", [lambda model: model, quantized], ids=["plain", "int8"])
+def in_8_bits(model):
+    for layer in (quantized(model).first, model.second):
+        layer.base_layer.in_8_bits = True
+    return model
+
+
+@pytest.mark.parametrize("prepare", [lambda model: model, quantized, in_8_bits], ids=["plain", "int8", "int8 matmul"])
 @pytest.mark.parametrize("alpha", [RANK, 1.5 * RANK])
 def test_in_float32_it_computes_what_peft_does(prepare, alpha):
     model = prepare(Model(lora_alpha=alpha))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from modules.config.quantizations import QUANTIZATIONS
+from modules.config.quantizations import EIGHT_BITS, QUANTIZATIONS
 from modules.layers import QuantizedLinear as quantized_linear
 from modules.layers.QuantizedLinear import QuantizedLinear
 
@@ -77,8 +77,12 @@ def test_a_cast_of_the_model_leaves_quantized_weights_alone(quantization):
     assert torch.equal(layer.half().weight, before)
 
 
-def test_a_quantized_layer_compiles_into_one_graph_for_both_passes(quantization):
+@pytest.mark.parametrize("in_8_bits", [False, True])
+def test_a_quantized_layer_compiles_into_one_graph_for_both_passes(quantization, in_8_bits):
+    if in_8_bits and quantization not in EIGHT_BITS:
+        pytest.skip("has no products of its own")
     layer = QuantizedLinear.of(linear(), quantization, CPU)
+    layer.in_8_bits = in_8_bits
     torch._dynamo.reset()
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     values = torch.randn(3, 128, requires_grad=True)

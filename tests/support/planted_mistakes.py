@@ -235,8 +235,8 @@ MISTAKES = (
     Mistake(
         "the gradient through a quantized layer is float32",
         "modules/layers/QuantizedLinear.py",
-        "ctx.shape, gradient.dtype)",
-        "ctx.shape, torch.float32)",
+        "form.shape, gradient.dtype)",
+        "form.shape, torch.float32)",
         RUN.format("flux1: packed, guidance, int8"),
         r"same dtype",
     ),

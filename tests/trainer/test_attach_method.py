@@ -1,5 +1,6 @@
 """What attaching a method says of the model."""
 
+import pytest
 import torch
 
 from modules.config.TrainConfig import TrainConfig
@@ -20,3 +21,19 @@ def test_the_log_says_which_formats_of_the_model_take_several_kernels(tiny_sd15,
     lines = []
     attaching.attach_method(config, method, base, trained_in(method, base, config), report=lines.append)
     assert lines == ["cpu ['int8'] torch.bfloat16"]
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "Matrix products in int8 in 10 of 40 quantized layers"),
+        (7, "Matrix products in int8 in 0 of 40 quantized layers: none has 7 million weights in multiples of 16 inp"),
+    ],
+)
+def test_the_log_says_how_many_layers_multiply_in_8_bits(size, text, tiny_sd15):
+    model = {"base": str(tiny_sd15), "denoiser_quantization": "int8", "quantized_matmul": "on"}
+    config = TrainConfig(family="sd15", method="lora", model={**model, "quantized_matmul_size": size})
+    base, method = BaseModel(FAMILIES["sd15"], config.model, torch.device("cpu")), METHODS["lora"]
+    lines = []
+    attaching.attach_method(config, method, base, trained_in(method, base, config), report=lines.append)
+    assert lines[0].startswith(text)

@@ -18,6 +18,7 @@ from modules.config.TrainConfig import TrainConfig
 from modules.distributed.Runtime import Runtime
 from modules.layers.QuantizedLinear import QuantizedLinear
 from modules.sampling.generation import ImageRequest
+from modules.trainer.checks import check_device
 from modules.weights.safe import load_tensors
 from tests.support import rank_scenarios
 from tests.support.RankPool import run_alone
@@ -43,9 +44,12 @@ OPTIONS = (
 
 def quantized(quantization: str) -> tuple[str, ...]:
     """The settings of a run with everything quantized; skips the test if a package is missing."""
+    quantization, _, matmul = quantization.partition(" ")
     if package := QUANTIZATIONS[quantization].package:
         pytest.importorskip(package, reason="an optional package")
-    return (f"model.denoiser_quantization={quantization}", f"model.text_encoder_quantization={quantization}")
+    in_8_bits = ("model.quantized_matmul=on", "model.quantized_matmul_size=0") if matmul else ()
+    formats = f"model.denoiser_quantization={quantization}", f"model.text_encoder_quantization={quantization}"
+    return (*formats, *in_8_bits)
 
 
 @pytest.fixture
@@ -55,13 +59,15 @@ def flux(tiny_model, make_config) -> Callable[..., TrainConfig]:
     return lambda *overrides: make_config(*common, "batch_size=2", *overrides)
 
 
-@pytest.mark.parametrize("quantization", ["int8", "nf4"])  # float8 is kept as int8 is, by the same layer
+# float8 is kept as int8 is, by the same layer
+@pytest.mark.parametrize("quantization", ["int8", "nf4", "int8 matmul"])
 def test_a_lora_trains_resumes_exactly_and_works_in_plain_diffusers(quantization, flux, train, tiny_model, tmp_path):
     settings = (*quantized(quantization), *OPTIONS)
     straight = train(flux(*settings, "max_steps=5", f"workspace_dir={tmp_path / 'straight'}"))
     assert np.isfinite(straight.callbacks.losses).all()
     denoiser = straight.prepared.base.module("transformer")
-    assert any(isinstance(layer, QuantizedLinear) for layer in denoiser.modules())
+    layers = [layer for layer in denoiser.modules() if isinstance(layer, QuantizedLinear)]
+    assert {layer.in_8_bits for layer in layers} == {"matmul" in quantization}
     train(flux(*settings, "max_steps=3"))
     resumed = train(flux(*settings, "max_steps=5"), resume=True)
     assert resumed.callbacks.losses == straight.callbacks.losses[3:]
@@ -79,7 +85,7 @@ def test_a_lora_trains_resumes_exactly_and_works_in_plain_diffusers(quantization
     assert np.abs(plain_picture(pipe, REQUEST) - before).max() > 1e-4
 
 
-@pytest.mark.parametrize("quantization", ["int8", "nf4"])
+@pytest.mark.parametrize("quantization", ["int8", "nf4", "int8 matmul"])
 def test_two_ranks_give_the_curve_of_one(quantization, flux, two_ranks, tmp_path):
     losses, digests = [], []
     for name, run in (("one", run_alone), ("two", two_ranks.run)):
@@ -121,6 +127,18 @@ def test_ranks_do_not_share_a_base_that_is_stored_quantized(stored_quantized, fl
     monkeypatch.setattr(Runtime, "shards", True)
     with pytest.raises(UserError, match=r"distributed_strategy fsdp: the transformer .* is quantized .*; choose"):
         start(flux("method=lora", f"model.base={stored_quantized}", "distributed_strategy=fsdp"))
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))
+
+
+def test_a_device_that_can_not_multiply_in_8_bits_is_refused_by_a_dry_run_and_before_anything_is_encoded(
+    flux, start, tmp_path, monkeypatch
+):
+    config = flux(*quantized("int8 matmul"))
+    check_device(config)
+    monkeypatch.setattr("modules.layers.quantized_matmul.matmul_problem", lambda device, name: f"{name} fails")
+    for refuse in (check_device, start):
+        with pytest.raises(UserError, match=r"model.quantized_matmul 'on' with .*: it int8 fails; set .* to off\."):
+            refuse(config)
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
 

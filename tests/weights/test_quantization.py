@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from modules.config.errors import UserError
 from modules.config.ModelConfig import ModelConfig
 from modules.config.quantizations import QUANTIZATIONS
 from modules.families.conditioning import encode_text
@@ -14,7 +15,7 @@ from modules.families.conditions import References
 from modules.families.registry import FAMILIES
 from modules.layers.QuantizedLinear import QuantizedLinear
 from modules.weights.BaseModel import BaseModel
-from modules.weights.quantization import quantizable_layers, quantize_layers
+from modules.weights.quantization import multiply_in_8_bits, quantizable_layers, quantize_layers
 from scripts.published_models import build
 from tests.support import alike_families
 from tests.support.alike_families import once_for_each
@@ -106,6 +107,31 @@ def test_layers_that_a_library_keeps_in_float32_and_tied_weights_stay_as_they_ar
     tied["head"].weight = tied["embedding"].weight
     tied.dtype = torch.float32
     assert quantizable_layers(FAMILIES["flux1"], "text_encoder_2", tied) == ["own"]
+
+
+def test_large_layers_of_a_denoiser_multiply_in_8_bits_if_their_sides_are_of_the_kernels(monkeypatch):
+    sides = {"large": (64, 48), "small": (32, 48), "odd": (72, 72), "four bits": (64, 64)}
+    layers = {
+        name: QuantizedLinear.of(nn.Linear(*shape), "float8" if name != "four bits" else "int8", CPU)
+        for name, shape in sides.items()
+    }
+    layers["four bits"].quantization = "nf4"
+    module, on = nn.ModuleDict(layers), ModelConfig(quantized_matmul="on", quantized_matmul_size=2)
+    monkeypatch.setattr("modules.weights.quantization.MILLION", 1000)
+    for setting in ("auto", "off"):
+        multiply_in_8_bits(module, ModelConfig(quantized_matmul=setting), CPU)
+        assert not any(layer.in_8_bits for layer in layers.values())
+    on.denoiser_quantization = "float8"
+    multiply_in_8_bits(module, on, CPU)
+    assert [name for name, layer in layers.items() if layer.in_8_bits] == ["large"]
+
+
+def test_a_device_without_products_in_8_bits_is_refused_when_the_model_is_placed(tiny_sd15, monkeypatch):
+    monkeypatch.setattr("modules.layers.quantized_matmul.matmul_problem", lambda device, name: f"fails on {device}")
+    model = ModelConfig(base=str(tiny_sd15), denoiser_quantization="int8", quantized_matmul="on")
+    expected = "model.quantized_matmul 'on' with denoiser_quantization int8: it fails on cpu; set model.quantized_matm"
+    with pytest.raises(UserError, match=expected):
+        BaseModel(FAMILIES["sd15"], model, CPU).require("unet")
 
 
 def test_a_component_is_quantized_whenever_it_is_moved_to_the_device_and_not_before(tiny_sd15):

@@ -6,6 +6,7 @@ from modules.config.attentions import ATTENTIONS, HALF
 from modules.config.families import load_families
 from modules.config.methods import METHODS, facts_of
 from modules.config.problems import Problem, Remedy, either, set_to
+from modules.config.quantizations import EIGHT_BITS
 from modules.config.rules.ranks import known_num_ranks
 from modules.config.show_value import show_value
 from modules.config.TrainConfig import TrainConfig
@@ -102,6 +103,28 @@ def quantization_problems(config: TrainConfig) -> Iterator[Problem]:
         elif config.model.weight_dtype == "float64":
             message = f"{path} {quantization} with model.weight_dtype float64: use bfloat16, or set it to none."
             yield Problem(path, message, remedy=set_to(path, "none"))
+
+
+def matmul_problems(config: TrainConfig) -> Iterator[Problem]:
+    """Products in 8 bits, of weights that are not held in 8 bits."""
+    model, path = config.model, "model.quantized_matmul"
+    if model.quantized_matmul != "on" or not facts_of(config).uses_denoiser:
+        return
+    if facts_of(config).trains_weights:
+        message = f"{path} on with method {config.method}: weights that train can't be quantized; set it to off."
+        yield Problem(path, message, remedy=set_to(path, "off", "Off"))
+        return
+    if model.denoiser_quantization in EIGHT_BITS:
+        return
+    files = model.denoiser_files(load_families()[config.family].denoisers).values()
+    reason = f"products in 8 bits take weights that are held in {' or '.join(EIGHT_BITS)}"
+    if any(file.lower().endswith(".gguf") for file in files):
+        message = f"{path} on with a GGUF file: {reason}; set it to off."
+        yield Problem(path, message, remedy=set_to(path, "off", "Off"))
+        return
+    held = "model.denoiser_quantization"  # where the window leads to, because the other is hidden
+    message = f"{held} {model.denoiser_quantization} with {path} on: {reason}; set it to {EIGHT_BITS[0]}, or {path} to "
+    yield Problem(held, f"{message}off.", remedy=set_to(held, EIGHT_BITS[0]))
 
 
 def gguf_problems(config: TrainConfig) -> Iterator[Problem]:

@@ -50,6 +50,8 @@ CARDS = (
             "model.weight_dtype",
             "model.denoiser_quantization",
             "model.text_encoder_quantization",
+            "model.quantized_matmul",
+            "model.quantized_matmul_size",
             "model.mixed_precision",
             "model.tf32",
             "model.gradient_checkpointing",
