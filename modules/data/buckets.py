@@ -19,6 +19,8 @@ from modules.data.errors import DataError
 if TYPE_CHECKING:
     from modules.config.problems import Problem
 
+ENLARGED = 1.1  # images that are upscaled by more than this are reported
+
 
 @dataclass(frozen=True, eq=False)
 class Buckets:
@@ -118,6 +120,13 @@ def assign_buckets(
     position = np.empty(len(used), np.int32)
     position[order] = np.arange(len(used), dtype=np.int32)
     return Buckets([shapes[used[i]] for i in order], position[index.reshape(-1)])
+
+
+def are_enlarged(buckets: Buckets, widths: np.ndarray, heights: np.ndarray) -> np.ndarray:
+    """bool[N]: which images are upscaled so much that they are trained blurred. widths, heights: as of
+    `assign_buckets`."""
+    shapes = np.array(buckets.shapes)[buckets.index]
+    return np.maximum(shapes[:, 0] / widths, shapes[:, 1] / heights) > ENLARGED
 
 
 def bucket_shapes(resolution: int, step: int, max_aspect: float, max_side: int | None = None) -> list[tuple[int, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence, Set
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from modules.config.installation import command_name
@@ -152,8 +153,13 @@ def caption_paths(image_path: str | os.PathLike[str], concept: ConceptConfig) ->
 
 def _paths_with(extension: str, image_path: str | os.PathLike[str]) -> tuple[str, ...]:
     stem = _without_extension(image_path)
-    cases = (extension, extension.lower(), extension.upper(), f".{extension[1:].capitalize()}")
-    return tuple(dict.fromkeys(stem + case for case in cases))
+    return tuple(stem + case for case in _cases(extension))
+
+
+@lru_cache(maxsize=64)  # asked for by each image
+def _cases(extension: str) -> tuple[str, ...]:
+    spellings = (extension, extension.lower(), extension.upper(), f".{extension[1:].capitalize()}")
+    return tuple(dict.fromkeys(spellings))
 
 
 def captions_beside(image_path: str, concept: ConceptConfig, known: Set[str]) -> tuple[bool, str]:

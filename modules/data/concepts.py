@@ -38,7 +38,7 @@ from modules.data.errors import CaptionError, DataError
 from modules.data.folder_walk import NO_OUTPUTS, Outputs, walk
 from modules.data.image_formats import EXTENSIONS
 from modules.data.images import size_or_reason
-from modules.data.ImageSettings import Crop, ImageSettings
+from modules.data.ImageSettings import Crop, ImageSetting, ImageSettings
 from modules.data.mask_names import is_mask
 from modules.data.Skipped import Skipped
 from modules.data.unread_files import FOLDERS, Unread, merged, unread_kind
@@ -52,16 +52,17 @@ NUM_READERS = 8
 
 
 @dataclass(frozen=True)
-class _ImageFile:
+class ImageFile:
     """An image file of a concept that was not opened yet.
 
-    unread_caption: as from `captions_beside`. crop: of its settings.
+    unread_caption: as from `captions_beside`. crop, left_out: of its settings.
     """
 
     path: str
     has_caption: bool
     unread_caption: str
     crop: Crop | None
+    left_out: bool = False
 
 
 def scan(
@@ -80,7 +81,7 @@ def scan(
     it needs, if the settings of its images can't be used, and if the scan is canceled.
     """
 
-    def read_size(image: _ImageFile, folder_fps: float | None) -> tuple[int, int] | VideoInfo | str:
+    def read_size(image: ImageFile, folder_fps: float | None) -> tuple[int, int] | VideoInfo | str:
         _check(is_wanted)
         if videos and is_video(image.path):
             return info_or_reason(image.path, folder_fps)
@@ -104,7 +105,7 @@ def scan(
         for number, concept in enumerate(concepts):
             if not concept.enabled:
                 continue
-            found, skipped = _find_images(concept, f"concepts.{number}", is_wanted, outputs, videos)
+            found, skipped = find_images(concept, f"concepts.{number}", is_wanted, outputs, videos)
             unreadable += skipped.folders
             unread += skipped.unread, _unread_beside(concept, outputs)
             num_masks += skipped.num_masks
@@ -216,12 +217,19 @@ def read_tables(concepts: Sequence[ConceptConfig]) -> dict[int, Table]:
     }
 
 
-def _find_images(
-    concept: ConceptConfig, setting: str, is_wanted: Callable[[], bool], outputs: Outputs, videos: bool
-) -> tuple[list[_ImageFile], Skipped]:
-    """The image files of a concept, sorted by relative path, and what was skipped.
+def find_images(
+    concept: ConceptConfig,
+    setting: str,
+    is_wanted: Callable[[], bool],
+    outputs: Outputs,
+    videos: bool,
+    with_left_out: bool = False,
+) -> tuple[list[ImageFile], Skipped]:
+    """The image files of a concept, sorted by relative path, and what was skipped. No file is opened.
 
-    setting: "concepts.N", for error messages.
+    setting: "concepts.N", for error messages. is_wanted, outputs, videos: as for `scan`. with_left_out: whether to give
+    the images, too, that their settings leave out.
+    Raises DataError if there is no folder, no image or no caption table that it needs.
     """
     if not concept.path:
         raise DataError.at(f"{setting}.path", "is empty: choose a folder of images.")
@@ -233,7 +241,8 @@ def _find_images(
     found: set[str] = set()
     known: set[str] = set()
     include, exclude = _patterns(concept.include), _patterns(concept.exclude)
-    extensions = EXTENSIONS | VIDEO_EXTENSIONS if videos else EXTENSIONS
+    either = EXTENSIONS | VIDEO_EXTENSIONS
+    extensions = either if videos else EXTENSIONS
     apart = _folders_apart(concept, root)
     takes_folders = concept.frame_folders_fps is not None
     for below, names, folders, run, passed in walk(root, concept.include_subfolders, skipped.folders, outputs):
@@ -241,7 +250,7 @@ def _find_images(
         if apart and _with_slash(os.path.join(root, below)).startswith(apart):
             continue
         parts = map(os.path.splitext, names)
-        stems = {stem.lower() for stem, extension in parts if extension.lower() in EXTENSIONS | VIDEO_EXTENSIONS}
+        stems = {stem.lower() for stem, extension in parts if extension.lower() in either}
         stems |= {folder.lower() for folder in folders if takes_folders}
         known.update(below + name for name in names)
         if passed and concept.include_subfolders and not run:
@@ -265,25 +274,25 @@ def _find_images(
     settings = ImageSettings.read(root, f"{setting}.path")
     set_aside = {path for path in found if settings.of(path).left_out}
     skipped.set_aside += sorted(os.path.join(root, path) for path in set_aside)
-    if not found - set_aside:
+    kept = found if with_left_out else found - set_aside
+    if not kept:
         raise DataError.at(f"{setting}.path", f"{concept.path}: {skipped.why_no_images(concept, setting)}")
     table = read_table(concept, setting) if concept.captions == "table" else None
-    kept = sorted(found - set_aside)
-    return [_image_file(root, path, concept, table, known, settings.of(path).crop) for path in kept], skipped
+    return [_image_file(root, path, concept, table, known, settings.of(path)) for path in sorted(kept)], skipped
 
 
 def _image_file(
-    root: str, path: str, concept: ConceptConfig, table: Table | None, known: Set[str], crop: Crop | None
-) -> _ImageFile:
+    root: str, path: str, concept: ConceptConfig, table: Table | None, known: Set[str], setting: ImageSetting
+) -> ImageFile:
     """path: of the image below `root`. known: those of all files there."""
     has_caption, unread = True, ""
     if table is not None:
         has_caption = path in table
     elif concept.captions == "txt":
         has_caption, unread = captions_beside(path, concept, known)
-    return _ImageFile(
-        os.path.join(root, path), has_caption or has_fallback(concept), unread and os.path.join(root, unread), crop
-    )
+    has_caption = has_caption or has_fallback(concept)
+    unread = unread and os.path.join(root, unread)
+    return ImageFile(os.path.join(root, path), has_caption, unread, setting.crop, setting.left_out)
 
 
 def _own_folders(concept: ConceptConfig) -> list[str]:

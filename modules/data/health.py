@@ -19,7 +19,7 @@ from modules.config.clips import clip_rule
 from modules.config.counted import counted
 from modules.config.methods import facts_of
 from modules.config.validation import find_problems
-from modules.data.buckets import crop_box
+from modules.data.buckets import are_enlarged, crop_box
 from modules.data.caption_health import caption_findings
 from modules.data.concepts import captions, scan
 from modules.data.conditions import conditions_of
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from modules.data.Dataset import Dataset
 
 HUGE_PIXELS = 89_478_485  # where Pillow begins to warn; it refuses twice as many
-ENLARGED = 1.1  # images that are upscaled by more than this are reported
 NUM_READERS = 8
 
 
@@ -260,8 +259,7 @@ def _hash_or_none(path: str) -> str | None:
 
 
 def _shapes(dataset: Dataset, buckets: Buckets, data: DataConfig) -> Iterator[Finding]:
-    shapes = np.array(buckets.shapes)[buckets.index]
-    enlarged = np.maximum(shapes[:, 0] / dataset.widths, shapes[:, 1] / dataset.heights) > ENLARGED
+    enlarged = are_enlarged(buckets, dataset.widths, dataset.heights)
     if enlarged.any():
         paths = dict.fromkeys(dataset.paths[sample] for sample in np.flatnonzero(enlarged))
         one = "image is smaller than the resolution and is upscaled"

@@ -22,6 +22,8 @@ def is_mask(name: str, stems: Collection[str]) -> bool:
 
 def masked_stem(name: str) -> str | None:
     """The stem of the image that a file of this name is a mask of; None if the name is not that of a mask."""
+    if "mask" not in name.lower():  # as most are: it is asked for each file of a folder
+        return None
     stem, extension = os.path.splitext(name)
     if extension.lower() not in EXTENSIONS:
         return None

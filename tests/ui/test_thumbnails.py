@@ -108,9 +108,9 @@ def test_scrolling_to_the_end_shows_the_last_pictures(app, thumbnails, pictures,
 
 
 def test_the_memory_of_five_thousand_pictures_stays_flat(app, thumbnails, pictures, monkeypatch):
-    from modules.ui.widgets import PictureCanvas
+    from modules.ui.widgets.PictureCanvas import PictureCanvas as Canvas
 
-    monkeypatch.setattr(PictureCanvas, "CACHE_BYTES", 30 * 100 * 100 * 4)
+    monkeypatch.setattr(Canvas, "cache_bytes", 30 * 100 * 100 * 4)
     thumbnails.show([f"{number}.png" for number in range(5000)])
     app.update()
     image = Image.new("RGB", (100, 100))

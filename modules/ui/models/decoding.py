@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from PIL import Image
 
 from modules.data.errors import ImageError
-from modules.data.videos import load_still
+from modules.data.videos import is_video, load_still, read_frames, read_info
 
 # path, and the maximum width and height of the image in pixels
 PictureKey = tuple[str, int, int]
@@ -41,3 +43,29 @@ def fit_inside(image: Image.Image, width: int, height: int) -> Image.Image:
         return image
     size = max(1, round(image.width * factor)), max(1, round(image.height * factor))
     return image.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
+
+
+@dataclass(frozen=True)
+class View:
+    """An image fitted into a view, or why it can't be read. seconds: how long a video lasts; 0 of an image."""
+
+    image: Image.Image | None
+    reason: str = ""
+    seconds: float = 0.0
+
+
+def decode_view(path: str, width: int, height: int, at: float = 0.0, folder_fps: float | None = None) -> View:
+    """The image at `path`, or the frame of a video at `at` seconds, fitted into width x height pixels.
+
+    folder_fps: as in VideoInfo.
+    """
+    try:
+        seconds = read_info(path, folder_fps).seconds if is_video(path) else 0.0
+        if os.path.isdir(path):
+            last = max(0.0, seconds - 1 / (folder_fps or 1.0))
+            image = next(read_frames(path, [min(at, last)], folder_fps))
+        else:
+            image = load_still(path, (width, height), at)
+    except ImageError as error:
+        return View(None, error.reason)
+    return View(fit_inside(image, width, height), seconds=seconds)

@@ -28,6 +28,7 @@ from modules.ui.widgets.form import CardSpec, SettingsForm, SettingsPage, usual_
 from modules.ui.widgets.NameFilter import NameFilter
 from modules.ui.widgets.ProblemNote import ProblemNote
 from modules.ui.windows.ConceptWindow import TYPING_MS, ConceptWindow
+from modules.ui.windows.DatasetWindow import open_dataset
 from modules.ui.windows.HealthWindow import HealthWindow
 
 if TYPE_CHECKING:
@@ -130,6 +131,11 @@ class DatasetTab(ctk.CTkFrame):
         if self._is_there(number):
             self.app.settings.duplicate("concepts", number)
             self.cards.choose(number + 1)
+
+    def browse(self, number: int | None) -> None:
+        """Open the dataset window for a concept; None: for all that are enabled."""
+        if number is None or self._is_there(number):
+            open_dataset(self.app, number)
 
     def remove(self, number: int) -> None:
         self.app.settings.remove("concepts", number)
@@ -339,11 +345,13 @@ class DatasetTab(ctk.CTkFrame):
         actions = (
             ("Add folder…", self.add_folder, False),
             ("Edit…", lambda: self.edit(self._chosen()), True),
+            ("Images…", lambda: self.browse(self._chosen()), True),
             ("Duplicate", lambda: self.duplicate(self._chosen()), True),
             ("Remove", lambda: self.remove(self._chosen()), True),
             ("Move up", lambda: self.move(self._chosen(), -1), True),
             ("Move down", lambda: self.move(self._chosen(), 1), True),
             ("Refresh", self.refresh, False),
+            ("All images…", lambda: self.browse(None), False),
             ("Check data…", self.check_data, False),
         )
         made: list[ctk.CTkBaseClass] = []

@@ -1,14 +1,16 @@
 """A scrollable canvas of cells of equal size with images in them, for any number of cells.
 
-Only visible cells are drawn, and only their images are decoded: by Pillow in a thread, a few at a time and always those
-visible at that moment. Tk images are created and freed only on the Tk thread.
+Only visible cells are drawn, and only their images are decoded: by Pillow in threads, a few at a time and always those
+visible at that moment. Scrolling moves what is drawn and draws only the cells that come into sight. Tk images are
+created and freed only on the Tk thread.
 """
 
 from __future__ import annotations
 
+import time
 import tkinter as tk
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from tkinter import font as tkfont
 from typing import TYPE_CHECKING, Literal
 
@@ -17,6 +19,7 @@ from PIL import ImageTk
 
 from modules.config.visible_text import visible_line
 from modules.ui.models.decoding import PictureKey, decode_pictures
+from modules.ui.widgets.BatchCanvas import BatchCanvas
 from modules.ui.widgets.fitting import cut_text
 from modules.ui.window_system import wheel_notches
 
@@ -28,14 +31,19 @@ if TYPE_CHECKING:
 
 CACHE_BYTES = 32 * 2**20
 WHEEL_PIXELS = 60
+HEADERS = "headers"  # the tag of what is drawn over the cells
 
 
 class PictureCanvas(ctk.CTkFrame):
     """Base class of the window's galleries: a subclass defines the size of a cell and draws it.
 
     Keys: arrows, Page Up and Down, Home and End move the selection; Return or a double click opens; Tab moves on.
-    on_choose, on_open: called with the number of a cell.
+    on_choose, on_open: called with the number of a cell. num_loaders: threads that decode at the same time.
+    cache_bytes: of decoded images that are kept, though always those in sight.
     """
+
+    num_loaders = 1  # scrolling never builds up a queue, however many there are
+    cache_bytes = CACHE_BYTES
 
     def __init__(
         self,
@@ -51,13 +59,18 @@ class PictureCanvas(ctk.CTkFrame):
         self.chosen: int | None = None
         self._offset = [0, 0]  # pixels scrolled to the right and down
         self._photos: OrderedDict[PictureKey, ImageTk.PhotoImage | str] = OrderedDict()  # str: why it can't be shown
-        self._in_sight: dict[PictureKey, None] = {}
-        self._is_loading = False
+        self._pictures: dict[int, dict[PictureKey, None]] = {}  # of each drawn cell
+        self._of_cell: dict[PictureKey, None] = {}  # those of the cell that is being drawn
+        self._loading: dict[PictureKey, None] = {}  # being decoded
+        self._num_loading = 0  # threads that decode
         self._draw_job: str | None = None
         self._is_stale = True  # whether everything is to be drawn
         self._stale: set[int] = set()  # else these cells
-        self._items: dict[int, range] = {}  # the items on the canvas of each drawn cell
+        self._items: dict[int, str] = {}  # the tag of the items on the canvas of each drawn cell
+        self._drawn_at = (0, 0)  # the offset at which they are drawn
+        self.moved_at = 0.0  # when it was last scrolled, by time.monotonic
         self._fonts: dict[tuple, tkfont.Font] = {}
+        self._letters: dict[tuple, dict[str, int]] = {}  # the width of each letter in pixels, by font
         self._build()
 
     # --- for subclasses to override ----------------------------------------------------------------------------------
@@ -130,7 +143,7 @@ class PictureCanvas(ctk.CTkFrame):
     def draw_picture(self, path: str, x: int, y: int, width: int, height: int) -> None:
         """Draw the image at `path` centred in a rectangle, or a placeholder until it is decoded."""
         key = (path, width, height)
-        self._in_sight[key] = None
+        self._of_cell[key] = None
         theme = self.app.theme
         photo = self._photos.get(key)
         middle = x + width // 2, y + height // 2
@@ -165,7 +178,7 @@ class PictureCanvas(ctk.CTkFrame):
     def draw_lines(self, x: int, y: int, text: str, width: int, size: int, colour: Pair) -> int:
         """Draw a text in as many lines as it needs, with its upper left corner at x, y. Returns its lower edge."""
         fill, font = self.app.theme.now(colour), self.app.theme.plain_font(size)
-        item = self.canvas.create_text(x, y, text=text, width=width, anchor="nw", fill=fill, font=font)
+        item = self.canvas.create_text_now(x, y, text=text, width=width, anchor="nw", fill=fill, font=font)
         return self.canvas.bbox(item)[3]
 
     def draw_choice(self, number: int, x: int, y: int, width: int, height: int) -> None:
@@ -204,29 +217,54 @@ class PictureCanvas(ctk.CTkFrame):
         if self._is_stale:
             self._is_stale = False
             self._paint()
-        else:
-            for number in sorted(stale & self._items.keys()):
-                self.canvas.delete(*self._items[number])
-                self._paint_cell(number)
-            self._load()
+            return
+        self._shift()
+        again = sorted(stale & self._items.keys())
+        self._delete(again)
+        self._paint_cells(again)
+        self._load()
 
-    def _paint_cell(self, number: int) -> None:
-        first = self.canvas.create_line(0, 0, 0, 0, state="hidden")  # for its id: ids are counted up
-        self.draw_cell(number, *self.corner_of(number))
-        last = self.canvas.create_line(0, 0, 0, 0, state="hidden")
-        self._items[number] = range(first, last + 1)
+    def _paint_cells(self, numbers: Iterable[int]) -> None:
+        """Draw these cells, and the headers over them."""
+        self.canvas.delete(HEADERS)
+        with self.canvas.together():
+            for number in numbers:
+                self._of_cell = self._pictures[number] = {}
+                self.canvas.tag = self._items[number] = f"cell{number}"
+                self.draw_cell(number, *self.corner_of(number))
+            self.canvas.tag = HEADERS
+            if self.count:
+                self.draw_headers()
+
+    def _delete(self, numbers: Sequence[int]) -> None:
+        """Remove what is drawn of these cells."""
+        if numbers:
+            self.canvas.delete(*(self._items.pop(number) for number in numbers))
+        for number in numbers:
+            del self._pictures[number]
+
+    def _shift(self) -> None:
+        """Move what is drawn to where it has been scrolled, and draw only what comes into sight."""
+        self._keep_inside()
+        moved = self._drawn_at[0] - self._offset[0], self._drawn_at[1] - self._offset[1]
+        if moved == (0, 0):
+            return
+        self.moved_at = time.monotonic()
+        in_sight = self._numbers_in_sight()
+        self._delete(sorted(self._items.keys() - set(in_sight)))
+        self.canvas.move("all", *moved)
+        self._drawn_at = self._offset[0], self._offset[1]
+        self._paint_cells(number for number in in_sight if number not in self._items)
+        self._move_scrollbars()
 
     def _paint(self) -> None:
         self.canvas.delete("all")
-        self._items = {}
+        self._items, self._pictures = {}, {}
         self.canvas.configure(bg=self.app.theme.now(self.app.theme.card))
-        self._in_sight = {}
         self._keep_inside()
-        for number in self._numbers_in_sight():
-            self._paint_cell(number)
-        if self.count:
-            self.draw_headers()
-        else:
+        self._drawn_at = self._offset[0], self._offset[1]
+        self._paint_cells(self._numbers_in_sight())
+        if not self.count:
             middle = self.canvas.winfo_width() // 2, self.canvas.winfo_height() // 2
             theme = self.app.theme
             self.canvas.create_text(
@@ -248,39 +286,66 @@ class PictureCanvas(ctk.CTkFrame):
         places = (row * columns + column for row in rows for column in range(first_column, last_column + 1))
         return [self.number_at(place) for place in places if place < self.count]
 
+    @property
+    def _in_sight(self) -> dict[PictureKey, None]:
+        """The images of the drawn cells, in their order."""
+        return {key: None for number in self._pictures for key in self._pictures[number]}
+
+    @property
+    def _is_loading(self) -> bool:
+        return self._num_loading > 0
+
     def _load(self) -> None:
-        """Decode missing visible images in a thread; a single one, so that scrolling never builds up a queue."""
-        wanted = [key for key in self._in_sight if key not in self._photos]
-        if wanted and not self._is_loading:
-            self._is_loading = True
-            photos = self._photos
-            self.app.in_background(
-                lambda: decode_pictures(wanted),
-                lambda decoded: self._take(decoded if photos is self._photos else ()),
-                self._take_failure,
-            )
+        """Decode missing visible images in threads, each image in one."""
+        if self._num_loading >= self.num_loaders:
+            return
+        wanted = [key for key in self._in_sight if key not in self._photos and key not in self._loading]
+        free = self.num_loaders - self._num_loading
+        for share in (wanted[number::free] for number in range(min(free, len(wanted)))):
+            self._load_in_thread(share)
+
+    def _load_in_thread(self, keys: Sequence[PictureKey]) -> None:
+        self._num_loading += 1
+        self._loading.update(dict.fromkeys(keys))
+        photos = self._photos
+
+        def end() -> None:
+            self._num_loading -= 1
+            for key in keys:
+                self._loading.pop(key, None)
+
+        def take(decoded: Sequence[tuple[PictureKey, Image.Image | str]]) -> None:
+            end()
+            self._take(decoded if photos is self._photos else ())
+
+        def fail(error: Exception) -> None:
+            end()
+            self._take_failure(error)
+
+        self.app.in_background(lambda: decode_pictures(keys), take, fail)
 
     def _take(self, decoded: Sequence[tuple[PictureKey, Image.Image | str]]) -> None:
-        self._is_loading = False
         if not self.winfo_exists():
             return
         for key, picture in decoded:
             self._photos[key] = picture if isinstance(picture, str) else ImageTk.PhotoImage(picture, master=self.canvas)
         self._drop_old()
-        self.redraw()
+        came = {key for key, _ in decoded}
+        self._stale.update(number for number, keys in self._pictures.items() if not came.isdisjoint(keys))
+        self._draw_later()
 
     def _take_failure(self, error: Exception) -> None:
-        self._is_loading = False
         self.app.show_message(f"The images can't be shown: {error}", "error")
 
     def _drop_old(self) -> None:
-        """Limit the cache of invisible images to CACHE_BYTES."""
-        for key in self._in_sight:
+        """Limit the cache of invisible images to `cache_bytes`."""
+        in_sight = self._in_sight
+        for key in in_sight:
             if key in self._photos:
                 self._photos.move_to_end(key)
-        spare = CACHE_BYTES - sum(width * height * 4 for _, width, height in self._photos)
+        spare = self.cache_bytes - sum(width * height * 4 for _, width, height in self._photos)
         for key in list(self._photos):
-            if spare >= 0 or key in self._in_sight:
+            if spare >= 0 or key in in_sight:
                 break
             del self._photos[key]
             spare += key[1] * key[2] * 4
@@ -292,7 +357,16 @@ class PictureCanvas(ctk.CTkFrame):
         return self._fonts[font]
 
     def _cut(self, text: str, width: int, font: tuple) -> str:
-        return cut_text(" ".join(text[:300].split()), width, self.font_of(font).measure)
+        """By the widths of single letters, each of which is measured once: measuring a text is a call of Tk."""
+        widths = self._letters.setdefault(font, {})
+
+        def measure(part: str) -> int:
+            for letter in part:
+                if letter not in widths:
+                    widths[letter] = self.font_of(font).measure(letter)
+            return sum(map(widths.__getitem__, part))
+
+        return cut_text(" ".join(text[:300].split()), width, measure)
 
     # --- scrolling ---------------------------------------------------------------------------------------------------
 
@@ -329,7 +403,7 @@ class PictureCanvas(ctk.CTkFrame):
         else:
             step = shown[axis] if how[2].startswith("page") else self.app.theme.scaled(WHEEL_PIXELS)
             self._offset[axis] += int(float(how[1]) * step)
-        self.redraw()
+        self._draw_later()
 
     def _bring_into_sight(self, number: int) -> None:
         row, column = divmod(self.place_of(number) or 0, self.num_columns())
@@ -343,7 +417,7 @@ class PictureCanvas(ctk.CTkFrame):
     def _build(self) -> None:
         self.grid_rowconfigure(0, weight=1)
         self.grid_columnconfigure(0, weight=1)
-        self.canvas = tk.Canvas(self, width=10, height=10, bd=0, highlightthickness=2, takefocus=True)
+        self.canvas = BatchCanvas(self, width=10, height=10, bd=0, highlightthickness=2, takefocus=True)
         self.canvas.grid(row=0, column=0, sticky="nsew")
         # With minimal length, so that showing and hiding them never changes the size of the canvas in their direction,
         # which would toggle them again, for ever.
@@ -372,6 +446,7 @@ class PictureCanvas(ctk.CTkFrame):
         theme = self.app.theme
         self.canvas.configure(highlightcolor=theme.now(theme.focus), highlightbackground=theme.now(theme.card))
         self._fonts.clear()
+        self._letters.clear()
         self.redraw()
 
     def _on_click(self, event: tk.Event) -> None:

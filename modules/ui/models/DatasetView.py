@@ -1,0 +1,173 @@
+"""What the dataset window knows of the images of a run: filters with counts, order, and what is shown. No Tk.
+
+The images are those that training finds (data/concepts.py). Finding them opens no file, so that thousands are there at
+once; sizes, captions and masks are read afterwards, a part at a time (models/dataset_reading.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import TYPE_CHECKING, Literal
+
+from modules.config.counted import counted
+
+if TYPE_CHECKING:
+    from modules.data.ImageSettings import Crop
+
+Where = Literal["caption", "tag", "name"]
+Order = Literal["name", "caption length", "size", "file size", "date"]
+ORDERS: tuple[Order, ...] = ("name", "caption length", "size", "file size", "date")
+
+
+class Trait(IntFlag):
+    """What can be said of an image, of which each has any number."""
+
+    NO_CAPTION = 1
+    BROKEN = 2  # it, or its caption, can't be read
+    SMALL = 4  # it is upscaled by more than a little
+    NO_MASK = 8
+    LEFT_OUT = 16  # by its settings
+    READ = 32  # what of it is read from files is known
+
+
+NONE = Trait(0)
+
+
+@dataclass(slots=True)
+class DatasetItem:
+    """One image or video. concept: its number. path_below: in the concept's folder.
+
+    What is read later: width, height: upright, in pixels; 0 until then, and of what can't be read. num_bytes, changed:
+    of the file, the time in seconds. captions: as they are written; None without. mask: the path of its mask, "" if
+    there is none. crop: of its settings. problem: why it, or its caption, can't be read.
+    """
+
+    path: str
+    concept: int
+    path_below: str
+    traits: Trait = NONE
+    width: int = 0
+    height: int = 0
+    num_bytes: int = 0
+    changed: float = 0.0
+    captions: tuple[str, ...] | None = None
+    mask: str = ""
+    crop: Crop | None = None
+    problem: str = ""
+    words: str = ""  # its captions, for the search
+
+    @property
+    def trained_part(self) -> tuple[int, int]:
+        """Width and height of what is trained of it, in pixels."""
+        return (self.crop.width, self.crop.height) if self.crop else (self.width, self.height)
+
+    def set_trait(self, trait: Trait, holds: bool) -> None:
+        self.traits = self.traits | trait if holds else self.traits & ~trait
+
+
+@dataclass(frozen=True)
+class Filter:
+    """label: of the button. hint: what its images have in common."""
+
+    label: str
+    hint: str
+    trait: Trait = NONE
+
+
+FILTERS = {
+    "all": Filter("All", "All images and videos of the dataset."),
+    "no_caption": Filter("No caption", "Images whose caption is missing or empty.", Trait.NO_CAPTION),
+    "broken": Filter("Unreadable", "Images that can't be opened, or whose caption can't be read.", Trait.BROKEN),
+    "small": Filter("Too small", "Images that are upscaled to the training resolution.", Trait.SMALL),
+    "no_mask": Filter("No mask", "Images without a mask.", Trait.NO_MASK),
+    "left_out": Filter("Left out", "Images that stay in the folder but aren't trained.", Trait.LEFT_OUT),
+}
+
+
+class DatasetView:
+    """The items, by number, and those of them that pass the filter and the search, in order.
+
+    separator: of tags, by the number of the concept.
+    """
+
+    def __init__(self):
+        self.items: list[DatasetItem] = []
+        self.separators: dict[int, str] = {}
+        self.filter_name = "all"
+        self.text = ""
+        self.where: Where = "caption"
+        self.order: Order = "name"
+        self.is_descending = False
+        self.shown: list[int] = []
+
+    def take_items(self, items: Sequence[DatasetItem]) -> None:
+        """Replace all items; filter, search and order stay."""
+        self.items = list(items)
+        self.update()
+
+    def update(self) -> None:
+        """Compute `shown` anew, after a change of the items or of what is wanted."""
+        wanted = FILTERS[self.filter_name].trait
+        numbers: Iterable[int] = range(len(self.items))
+        if wanted:
+            numbers = [number for number in numbers if self.items[number].traits & wanted]
+        if self.text.strip():
+            matches = self._matcher()
+            numbers = [number for number in numbers if matches(self.items[number])]
+        if self.order == "name" and not self.is_descending:
+            self.shown = list(numbers)
+        else:
+            self.shown = sorted(numbers, key=self._key(), reverse=self.is_descending)
+
+    def counts(self) -> dict[str, int]:
+        """Filter -> the number of items that pass it."""
+        kinds = Counter(int(item.traits) for item in self.items)
+        found = {name: sum(kinds[kind] for kind in kinds if kind & one.trait) for name, one in FILTERS.items()}
+        return found | {"all": len(self.items)}
+
+    @property
+    def num_read(self) -> int:
+        """Of how many items size, caption and mask are known."""
+        return sum(1 for item in self.items if item.traits & Trait.READ)
+
+    def tags(self, numbers: Iterable[int] | None = None) -> Counter[str]:
+        """How often each tag occurs in the captions, by default of all items."""
+        chosen = range(len(self.items)) if numbers is None else numbers
+        return Counter(tag for number in chosen for tag in self._tags_of(self.items[number]))
+
+    def summary(self, num_selected: int) -> str:
+        """What is shown, in words."""
+        text = f"{len(self.shown):,} of {counted(len(self.items), 'image')}" if self.is_narrowed else ""
+        text = text or counted(len(self.items), "image")
+        return text + (f", {num_selected:,} selected" if num_selected > 1 else "")
+
+    @property
+    def is_narrowed(self) -> bool:
+        return self.filter_name != "all" or bool(self.text.strip())
+
+    def _matcher(self) -> Callable[[DatasetItem], bool]:
+        text = self.text.strip().casefold()
+        if self.where == "tag":
+            return lambda item: text in map(str.casefold, self._tags_of(item))
+        words = text.split()
+        if self.where == "name":
+            return lambda item: all(word in item.path_below.casefold() for word in words)
+        return lambda item: all(word in item.words for word in words)
+
+    def _tags_of(self, item: DatasetItem) -> list[str]:
+        separator = self.separators.get(item.concept, ",").strip() or ","
+        return [tag for text in item.captions or () for part in text.split(separator) if (tag := part.strip())]
+
+    def _key(self) -> Callable[[int], float]:
+        items = self.items
+        keys: dict[Order, Callable[[int], float]] = {
+            "name": lambda number: number,
+            "caption length": lambda number: len(items[number].words),
+            "size": lambda number: items[number].width * items[number].height,
+            "file size": lambda number: items[number].num_bytes,
+            "date": lambda number: items[number].changed,
+        }
+        return keys[self.order]

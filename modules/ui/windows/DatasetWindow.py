@@ -1,0 +1,382 @@
+"""The dataset window: all images of a concept or of all concepts in a grid, and the current one large beside it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import customtkinter as ctk
+
+from modules.config.counted import counted
+from modules.config.files import config_from_values
+from modules.config.labels import with_labels
+from modules.config.visible_text import visible_line, visible_text
+from modules.data.masks import uses_masks
+from modules.ui.models.dataset_reading import Listing, find_item_masks, list_items, read_details
+from modules.ui.models.DatasetView import DatasetItem, DatasetView, Trait
+from modules.ui.widgets.DatasetBar import DatasetBar
+from modules.ui.widgets.dialogs import set_size, show_over
+from modules.ui.widgets.fitting import wrap_to
+from modules.ui.widgets.LargeView import LargeView
+from modules.ui.widgets.Textbox import Textbox
+from modules.ui.widgets.VirtualGrid import Tile, VirtualGrid
+
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+    from modules.ui.App import App
+    from modules.ui.theme import Pair
+
+WIDTH, HEIGHT = 1240, 800
+PART = 400  # images whose details are asked for at once
+PAUSE_MS, LOADING_PAUSE_MS = 10, 100  # between two parts: scrolling and thumbnails in sight come first
+SCROLLED_SECONDS = 0.3  # after which nobody scrolls any more
+SHOW_EVERY = 0.7  # seconds, after which counts and filters follow what was read meanwhile
+TYPING_MS = 600  # after the last change of a setting, so that no half-typed folder is read
+READ_BY = {"concepts", "data", "family", "method", "workspace_dir", "cache_dir", "loss"}  # settings that matter
+
+
+def open_dataset(app: App, number: int | None) -> DatasetWindow:
+    """Open the window for `concepts.<number>`; None: for all that are enabled. There is only one, which is reused."""
+    there = [child for child in app.root.winfo_children() if type(child) is DatasetWindow]
+    window = there[0] if there else DatasetWindow(app)
+    window.show(number)
+    return window
+
+
+class DatasetWindow(ctk.CTkToplevel):
+    """Closing only hides the window, because CustomTkinter never frees one completely.
+
+    Keys: Tab goes from the search to the filters, the grid and the caption; Ctrl+F leads to the search, F5 reads the
+    folders again, Alt+Up and Alt+Down go to the former and the next image from anywhere.
+    """
+
+    def __init__(self, app: App):
+        super().__init__(app.root, fg_color=app.theme.page)
+        self.app = app
+        self.view = DatasetView()
+        self.number: int | None = None  # of the concept shown; None: all
+        self._is_open = self._was_shown = False
+        self._config: TrainConfig | None = None  # that the images were found with
+        self._listing = Listing()
+        self._numbers: dict[str, int] = {}  # of items, by path
+        self._given_up = threading.Event()  # cancels what is being read
+        self._next_unread = 0
+        self._find_job: str | None = None
+        self._read_job: str | None = None
+        self._has_news = False  # whether something was read that is not shown yet
+        self.title("Dataset")
+        set_size(self, f"{WIDTH}x{HEIGHT}", (640, 420))
+        self.grid_columnconfigure(0, weight=3, uniform="dataset")
+        self.grid_columnconfigure(1, weight=2, uniform="dataset")
+        self.grid_rowconfigure(2, weight=1)
+        self._build_head()
+        self.bar = DatasetBar(self, app, self.view, self._show_items, self._resize)
+        self.bar.grid(row=1, column=0, columnspan=2, sticky="ew", padx=12, pady=(0, 8))
+        self.cells = VirtualGrid(self, app, self._tile_of, self._show_current, self._show_summary, self._edit)
+        self.cells.grid(row=2, column=0, sticky="nsew", padx=(12, 4), pady=(0, 12))
+        self._build_side()
+        self._bind_keys()
+        self._ends = [
+            app.settings.subscribe(self._on_settings),
+            app.checks.places.subscribe(self._on_places),
+            app.every(SHOW_EVERY, self._show_news),
+        ]
+        self.protocol("WM_DELETE_WINDOW", self.hide)
+        self.withdraw()
+
+    # --- public methods ----------------------------------------------------------------------------------------------
+
+    def show(self, number: int | None) -> None:
+        """Show the images of `concepts.<number>`; None: of all that are enabled."""
+        is_other = number != self.number or not self._is_open
+        self.number, self._is_open = number, True
+        if is_other:
+            self._find()
+        if self._was_shown:
+            self.deiconify()
+        else:
+            show_over(self.app, self)
+            self._was_shown = True
+        self.lift()
+        self.cells.canvas.focus_set()
+
+    def hide(self) -> None:
+        self.withdraw()
+        self._is_open = False
+        self._give_up()
+        self._set_items(Listing())
+
+    def refresh(self) -> None:
+        """Read the folders again."""
+        self.cells.forget_pictures()
+        self.large.refresh()
+        self._find()
+
+    # --- finding and reading -----------------------------------------------------------------------------------------
+
+    def _find(self) -> None:
+        """Find the images in a thread."""
+        self._give_up()
+        config = self._config = config_from_values(self.app.settings.values)
+        if self.number is not None and self.number >= len(config.concepts):
+            self.hide()
+            return
+        self._name_concepts(config)
+        every = [number for number, concept in enumerate(config.concepts) if concept.enabled]
+        numbers = every if self.number is None else [self.number]
+        given_up = self._given_up = threading.Event()
+        self._tell("Looking for images…")
+        self.cells.empty = "Looking for images…"
+        self.app.in_background(
+            lambda: list_items(config, numbers, lambda: not given_up.is_set()),
+            lambda listing: None if given_up.is_set() else self._take_listing(listing),
+        )
+
+    def _take_listing(self, listing: Listing) -> None:
+        self.cells.empty = "No image passes the filter and the search." if listing.items else "No images"
+        self._set_items(listing)
+        config, given_up, items = self._config, self._given_up, list(self.view.items)
+        assert config is not None  # the images were found with it
+
+        def take(masks: list[str]) -> None:
+            if not given_up.is_set():
+                self._take_masks(config, masks)
+
+        self.app.in_background(lambda: find_item_masks(config, items), take)
+
+    def _set_items(self, listing: Listing) -> None:
+        current = self.cells.selection.current
+        path = self.view.items[current].path if current is not None and current < len(self.view.items) else ""
+        concepts = self._config.concepts if self._config else []
+        self._listing, self._next_unread = listing, 0
+        self.view.separators = {number: concept.tag_separator for number, concept in enumerate(concepts)}
+        self.cells.selection.choose(None)
+        self.view.take_items(listing.items)
+        self._numbers = {item.path: number for number, item in enumerate(self.view.items)}
+        self._show_items()
+        if self.view.shown:
+            self.cells.choose(self._numbers.get(path, self.view.shown[0]))
+        self._show_news(is_due=True)
+
+    def _take_masks(self, config: TrainConfig, masks: Sequence[str]) -> None:
+        matter = any(masks) or uses_masks(config)
+        for item, mask in zip(self.view.items, masks, strict=True):
+            item.mask = mask
+            item.set_trait(Trait.NO_MASK, matter and not mask)
+        self.cells.redraw()
+        self._has_news = True
+        self._read_next()
+
+    def _read_next(self) -> None:
+        """Read sizes and captions of the next images in a thread."""
+        self._read_job = None
+        if time.monotonic() - self.cells.moved_at < SCROLLED_SECONDS:
+            self._read_job = self.after(LOADING_PAUSE_MS, self._read_next)
+            return
+        first, config, given_up = self._next_unread, self._config, self._given_up
+        part, tables = self.view.items[first : first + PART], self._listing.tables
+        if not part or config is None:
+            self._show_news(is_due=True)
+            return
+
+        def take(read: list[DatasetItem]) -> None:
+            if given_up.is_set():
+                return
+            self.view.items[first : first + len(read)] = read
+            self._next_unread = first + len(read)
+            self._has_news = True
+            self.cells.redraw_items(range(first, self._next_unread))
+            current = self.cells.selection.current
+            if current is not None and first <= current < self._next_unread:
+                self._show_details(current)
+            pause = LOADING_PAUSE_MS if self.cells.is_loading else PAUSE_MS
+            self._read_job = self.after(pause, self._read_next)
+
+        self.app.in_background(lambda: read_details(config, tables, part), take)
+
+    def _give_up(self) -> None:
+        self._given_up.set()
+        for job in filter(None, (self._find_job, self._read_job)):
+            self.after_cancel(job)
+        self._find_job = self._read_job = None
+
+    def _on_settings(self, paths: set[str]) -> None:
+        if self._is_open and any(path.partition(".")[0] in READ_BY for path in paths):
+            if self._find_job is not None:
+                self.after_cancel(self._find_job)
+            self._find_job = self.after(TYPING_MS, self._find)
+
+    def _on_places(self, settings: set[str]) -> None:
+        """Read the folders again that have gone or come back outside the window."""
+        if self._is_open and any(name.startswith("concepts.") for name in settings):
+            self._find()
+
+    # --- display -----------------------------------------------------------------------------------------------------
+
+    def _show_items(self) -> None:
+        self.cells.show(self.view.shown)
+        self._show_summary()
+
+    def _show_news(self, is_due: bool = False) -> None:
+        """Let counts and filters follow what was read."""
+        if not self._has_news and not is_due:
+            return
+        self._has_news = False
+        self.bar.show_counts(self.view.counts())
+        if self.view.is_narrowed or self.view.order != "name":
+            self.view.update()
+            self._show_items()
+        self._show_summary()
+
+    def _show_summary(self) -> None:
+        text = self.view.summary(len(self.cells.selection.numbers))
+        total = len(self.view.items)
+        if self._next_unread < total:
+            text += f"; reading sizes and captions, {self._next_unread / total:.0%}"
+        self._tell(" ".join([f"{text}.", *map(with_labels, self._listing.problems)]))
+
+    def _tell(self, text: str) -> None:
+        text = visible_text(text)[:400]
+        if self._state.cget("text") != text:
+            theme = self.app.theme
+            self._state.configure(text=text, text_color=theme.error if self._listing.problems else theme.muted)
+
+    def _name_concepts(self, config: TrainConfig) -> None:
+        names = [
+            visible_line(concept.name or os.path.basename(os.path.normpath(concept.path)) or "new")[:60]
+            for concept in config.concepts
+        ]
+        twice = {name for name in names if names.count(name) > 1}
+        names = [f"{name} ({number + 1})" if name in twice else name for number, name in enumerate(names)]
+        self._concepts = {"All concepts": None, **{name: number for number, name in enumerate(names)}}
+        shown = next(name for name, number in self._concepts.items() if number == self.number)
+        self._concept.configure(values=list(self._concepts))
+        self._concept.set(shown)
+        self.title(f"Dataset: {shown}")
+
+    def _show_concept(self, name: str) -> None:
+        self.show(self._concepts[name])
+
+    def _resize(self, by: int) -> None:
+        self.cells.resize_by(by)
+
+    def _tile_of(self, number: int) -> Tile:
+        item = self.view.items[number]
+        return Tile(item.path, tuple(self._marks_of(item)), bool(item.traits & Trait.LEFT_OUT))
+
+    def _marks_of(self, item: DatasetItem) -> Iterable[tuple[str, Pair]]:
+        theme = self.app.theme
+        if item.traits & Trait.LEFT_OUT:
+            yield "left out", theme.muted
+        if item.traits & Trait.BROKEN:
+            yield "unreadable", theme.error
+        if item.traits & Trait.NO_CAPTION:
+            yield "no caption", theme.warning
+        if item.traits & Trait.SMALL:
+            yield "too small", theme.warning
+        if item.mask:
+            yield "mask", theme.success
+
+    def _show_current(self, number: int | None) -> None:
+        if number is None:
+            self.large.show("")
+            self._show_details(None)
+            return
+        item = self.view.items[number]
+        assert self._config is not None  # the images were found with it
+        self.large.show(item.path, self._config.concepts[item.concept].frame_folders_fps)
+        self._show_details(number)
+
+    def _show_details(self, number: int | None) -> None:
+        item = None if number is None else self.view.items[number]
+        self._details.configure(text=visible_text(describe(item)) if item else "")
+        captions = item.captions if item else None
+        self.caption.configure(state="normal")
+        self.caption.delete("1.0", "end")
+        self.caption.insert("1.0", "\n".join(map(visible_line, captions or ())))
+        self.caption.configure(state="disabled")
+
+    def _edit(self, number: int) -> None:
+        self.caption.focus_set()
+
+    def _go_by(self, step: int, event: object) -> str:
+        self.cells.go_by(step)
+        return "break"
+
+    # --- widgets -----------------------------------------------------------------------------------------------------
+
+    def _build_head(self) -> None:
+        theme, font = self.app.theme, self.app.theme.font()
+        head = ctk.CTkFrame(self, fg_color="transparent")
+        head.grid(row=0, column=0, columnspan=2, sticky="ew", padx=12, pady=(12, 8))
+        head.grid_columnconfigure(2, weight=1)
+        self._concept = ctk.CTkOptionMenu(head, values=[""], width=160, font=font, command=self._show_concept)
+        self._concept.grid(row=0, column=0)
+        ctk.CTkButton(head, text="Refresh", width=70, font=font, command=self.refresh).grid(
+            row=0, column=1, padx=(6, 12)
+        )
+        self._state = ctk.CTkLabel(head, text="", font=font, anchor="w", justify="left", text_color=theme.muted)
+        self._state.grid(row=0, column=2, sticky="ew")
+        wrap_to(head, self._state, theme, taken=270)
+
+    def _build_side(self) -> None:
+        theme = self.app.theme
+        side = ctk.CTkFrame(self)
+        side.grid(row=2, column=1, sticky="nsew", padx=(4, 12), pady=(0, 12))
+        side.grid_columnconfigure(0, weight=1)
+        side.grid_rowconfigure(0, weight=1)
+        self.large = LargeView(side, self.app)
+        self.large.grid(row=0, column=0, sticky="nsew", padx=8, pady=(8, 4))
+        self._details = ctk.CTkLabel(
+            side, text="", font=theme.font(12), anchor="w", justify="left", text_color=theme.muted
+        )
+        self._details.grid(row=1, column=0, sticky="ew", padx=12)
+        wrap_to(side, self._details, theme)
+        label = ctk.CTkLabel(side, text="Caption", font=theme.font(13, "bold"), anchor="w")
+        label.grid(row=2, column=0, sticky="ew", padx=12, pady=(4, 2))
+        self.caption = Textbox(side, height=110, wrap="word", font=theme.font(), state="disabled")
+        self.caption.grid(row=3, column=0, sticky="ew", padx=8, pady=(0, 8))
+
+    def _bind_keys(self) -> None:
+        self.bind("<Escape>", lambda event: self._on_escape())
+        self.bind("<F5>", lambda event: self.refresh())
+        for key, by in (("<Alt-Up>", -1), ("<Alt-Down>", 1)):
+            self.bind(key, partial(self._go_by, by))
+        for key in ("<Control-f>", "<Control-F>"):
+            self.bind(key, lambda event: self.bar.focus_search())
+        self.bar.search.bind("<Return>", lambda event: self.cells.canvas.focus_set())
+        self.bar.search.bind("<Down>", lambda event: self.cells.canvas.focus_set())
+
+    def _on_escape(self) -> None:
+        current = self.cells.selection.current
+        if self.focus_get() is not self.cells.canvas and self.view.shown:
+            self.cells.canvas.focus_set()
+        elif current is not None and len(self.cells.selection.numbers) > 1:
+            self.cells.choose(current)
+        else:
+            self.hide()
+
+    def destroy(self) -> None:
+        self._give_up()
+        for end in self._ends:
+            end()
+        super().destroy()
+
+
+def describe(item: DatasetItem) -> str:
+    """What is known of an image, in a line or two."""
+    parts = [item.path_below]
+    if item.width:
+        parts.append(f"{item.width} x {item.height}")
+    if item.num_bytes:
+        kib = item.num_bytes / 1024
+        parts.append(f"{kib:,.0f} KB" if kib < 1024 else f"{kib / 1024:,.1f} MB")
+    if item.mask:
+        parts.append(f"mask {os.path.basename(item.mask)}")
+    if item.captions and len(item.captions) > 1:
+        parts.append(counted(len(item.captions), "caption"))
+    return "   ".join(parts) + (f"\n{item.problem}" if item.problem else "")

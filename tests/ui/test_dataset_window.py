@@ -1,0 +1,135 @@
+"""The dataset window: its grid, filters, large view and captions."""
+
+import tkinter
+
+import pytest
+from PIL import Image
+
+from modules.ui.widgets.VirtualGrid import Tile, VirtualGrid
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Eight images, the first one without a caption."""
+    path = tmp_path / "foxes"
+    path.mkdir()
+    for number in range(8):
+        Image.new("RGB", (64 + 8 * number, 64), (30 * number, 100, 50)).save(path / f"{number}.png")
+        if number:
+            (path / f"{number}.txt").write_text(f"fox, number {number}", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def window(app, folder, wait_for):
+    from modules.ui.windows.DatasetWindow import open_dataset
+
+    app.settings.remove("concepts", 1)
+    app.settings.set_many({"concepts.0.path": str(folder), "concepts.0.name": "foxes", "data.resolution": 64})
+    made = open_dataset(app, 0)
+    wait_for(app, lambda: made.view.items and made.view.num_read == 8 and not made.cells.is_loading)
+    return made
+
+
+def press(window, *keys: str) -> None:
+    window.cells.canvas.focus_force()
+    for key in keys:
+        window.cells.canvas.event_generate(key)
+        window.update()
+
+
+def test_the_images_of_a_concept_are_shown_and_the_first_is_large(app, window, wait_for):
+    assert window.title() == "Dataset: foxes"
+    assert len(window.view.shown) == 8
+    wait_for(app, lambda: window.large._photo is not None)
+    assert window.large.path.endswith("0.png")
+    assert "64 x 64" in window._details.cget("text")
+
+
+def test_keys_select_several_and_the_summary_says_how_many(window):
+    press(window, "<Right>", "<Shift-Right>", "<Shift-Right>")
+    assert window.cells.selection.in_order == [1, 2, 3]
+    assert "3 selected" in window._state.cget("text")
+    press(window, "<Control-Right>", "<space>")
+    assert window.cells.selection.in_order == [1, 2, 3, 4]
+    press(window, "<Control-a>")
+    assert len(window.cells.selection.numbers) == 8
+
+
+def test_clicks_with_shift_and_ctrl_select_as_in_a_file_manager(window):
+    def click(number: int, state: int = 0) -> None:
+        x, y = window.cells.corner_of(number)
+        width, height = window.cells.cell_size()
+        window.cells.canvas.event_generate("<Button-1>", x=x + width // 2, y=y + height // 2, state=state)
+        window.cells.canvas.event_generate("<ButtonRelease-1>", x=x + width // 2, y=y + height // 2)
+        window.update()
+
+    click(1)
+    click(3, 0x1)
+    click(5, 0x4)
+    assert window.cells.selection.in_order == [1, 2, 3, 5]
+    click(2)
+    assert window.cells.selection.in_order == [2]
+
+
+def test_a_filter_shows_its_images_and_the_others_come_back(window):
+    chip = window.bar.chips["no_caption"]
+    assert chip.cget("text") == "No caption  1"
+    chip.invoke()
+    window.update()
+    assert window.view.shown == [0]
+    assert window.bar.chips["broken"].cget("state") == "disabled"
+    window.bar.choose("all")
+    assert len(window.view.shown) == 8
+
+
+def test_a_typed_search_leaves_the_captions_with_these_words(app, window, wait_for):
+    window.bar.search.insert(0, "number 5")
+    window.bar.search._entry.focus_force()
+    window.bar.search._entry.event_generate("<KeyRelease>")
+    wait_for(app, lambda: window.view.shown == [5])
+    assert window.cells.selection.current == 5
+
+
+def test_a_changed_folder_is_read_again_and_a_hidden_window_reads_nothing(app, window, folder, wait_for):
+    app.settings.set("concepts.0.exclude", "7.png")
+    wait_for(app, lambda: len(window.view.items) == 7)
+    window.hide()
+    app.settings.set("concepts.0.exclude", "")
+    app.update()
+    assert window._find_job is None
+    assert not window.view.items
+
+
+def test_a_frame_drawn_with_the_mouse_selects_what_it_touches(app, folder, settle):
+    top = tkinter.Toplevel(app)
+    top.geometry("420x420")
+    paths = sorted(map(str, folder.glob("*.png")))
+    grid = VirtualGrid(top, app, lambda number: Tile(paths[number]), lambda number: None, lambda: None)
+    grid.pack(fill="both", expand=True)
+    settle(app)
+    grid.show(range(8))
+    settle(app)
+    columns, (width, height) = grid.num_columns(), grid.cell_size()
+    for event, x, y in (("<Button-1>", 1, 1), ("<B1-Motion>", 2 * width - 8, height + 8), ("<ButtonRelease-1>", 0, 0)):
+        grid.canvas.event_generate(event, x=x, y=y)
+        app.update()
+    assert grid.selection.in_order == [0, 1, columns, columns + 1]
+
+
+def test_thumbnails_of_another_size_keep_the_place(app, folder, settle):
+    top = tkinter.Toplevel(app)
+    top.geometry("500x400")
+    path = str(folder / "0.png")
+    grid = VirtualGrid(top, app, lambda number: Tile(path), lambda number: None, lambda: None)
+    grid.pack(fill="both", expand=True)
+    settle(app)
+    grid.show(range(20_000))
+    grid.choose(12_345)
+    settle(app)
+    before = grid.num_columns()
+    grid.resize_by(-1)
+    settle(app)
+    assert grid.num_columns() > before
+    assert 12_345 in grid._items
+    assert len(grid.canvas.find_all()) < 8 * len(grid._items)  # nothing is left of those out of sight
