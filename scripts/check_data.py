@@ -4,6 +4,9 @@ import argparse
 import dataclasses
 import json
 import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -14,13 +17,22 @@ if __name__ == "__main__":  # before the imports that take long
 
     prepare_terminal()
 
+from modules.config.batch_size import global_batch
 from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.config.files import apply_overrides, config_from_values, load_values
 from modules.config.installation import command_name, docs_page
+from modules.config.methods import facts_of
 from modules.config.presets import load_preset, merge_values
 from modules.config.TrainConfig import TrainConfig
 from modules.config.visible_text import visible_line
+from modules.curation.duplicates import Duplicates
+from modules.curation.measure_findings import duplicates_in, measure_findings
+from modules.curation.MeasureIndex import measure_images
+from modules.curation.measures import ImageMeasures
+from modules.curation.report import report_lines
+from modules.curation.statistics import DatasetStatistics, dataset_statistics
+from modules.data.concepts import captions
 from modules.data.convert_captions import WESTERN, convert_to_utf8, misencoded_captions
 from modules.data.decode_check import MOST_DECODED
 from modules.data.errors import DataError
@@ -30,6 +42,7 @@ from scripts.number_options import positive
 from scripts.terminal import escape_unprintable, show
 
 LISTED = 5
+PROGRESS_SECONDS = 5.0
 EXCERPT = 60  # characters of a converted caption, in which a wrong encoding shows
 
 
@@ -47,12 +60,12 @@ def main(argv: list[str] | None = None) -> int:
         config = config_from_values(apply_overrides(values, args.set), source=source)
         if args.convert_captions:
             convert_captions(config, args.convert_captions, sys.stderr if args.json else None)
-        health = check_health(config, args.ranks, None if args.decode else MOST_DECODED)
+        report = check(config, args.ranks, None if args.decode else MOST_DECODED)
     except UserError as error:
         print_text(error, sys.stderr)
         return 2
-    show(as_json(health) if args.json else as_text(health))
-    return 0 if health.can_train else 1
+    show(as_json(report) if args.json else as_text(report))
+    return 0 if report.health.can_train else 1
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -103,18 +116,75 @@ def convert_captions(config: TrainConfig, unmarked: str, file: TextIO | None) ->
         print_line(f"{done.path}: {done.encoding} -> UTF-8, kept as {done.kept_as}: {text}", file)
 
 
-def as_text(health: Health) -> str:
+@dataclass(frozen=True)
+class Report:
+    """health: with what the pixels show among its findings. statistics: None if nothing can be trained."""
+
+    health: Health
+    duplicates: Sequence[Duplicates] = ()
+    statistics: DatasetStatistics | None = None
+
+
+def check(config: TrainConfig, num_ranks: int, most_decoded: int | None) -> Report:
+    """Decodes each image once, for its damage and for what its pixels show; what was measured before is known."""
+    measures: dict[str, ImageMeasures] = {}
+
+    def decode(paths: Sequence[str]) -> dict[str, str]:
+        found = measure_images(config.concepts, paths, Progress(len(paths)))
+        measures.update((path, one) for path, one in found.items() if not isinstance(one, str))
+        return {path: one for path, one in found.items() if isinstance(one, str)}
+
+    health = check_health(config, num_ranks, most_decoded, decode)
+    dataset, buckets = health.dataset, health.buckets
+    if dataset is None or buckets is None:
+        return Report(health)
+    duplicates = duplicates_in(dataset, measures)
+    # notes, which come last
+    health = dataclasses.replace(health, findings=[*health.findings, *measure_findings(dataset, measures, duplicates)])
+    texts = captions(dataset, unreadable={}) if facts_of(config).uses_captions else ()
+    return Report(health, duplicates, dataset_statistics(dataset, buckets, texts, global_batch(config, num_ranks)))
+
+
+class Progress:
+    """Says on a terminal now and then how many images are done."""
+
+    def __init__(self, total: int):
+        self._total = total
+        self._next = time.monotonic() + PROGRESS_SECONDS
+
+    def __call__(self, done: int) -> None:
+        if time.monotonic() >= self._next and sys.stderr.isatty():
+            self._next = time.monotonic() + PROGRESS_SECONDS
+            print_line(f"Decoding images: {done} of {self._total}", sys.stderr)
+
+
+def as_text(report: Report) -> str:
+    health = report.health
     lines = [counted(health.num_pictures, "image")]
     for finding in health.findings:
         lines.append(f"{finding.level + ':':<9}{finding.message}")
         lines += [f"{'':9}{path}" for path in finding.paths[:LISTED]]
         if finding.count > LISTED and finding.paths:
             lines.append(f"{'':9}... and {finding.count - LISTED} more")
-    return "\n".join(map(visible_line, lines if health.findings else [*lines, "nothing unusual"]))
+    if not health.findings:
+        lines.append("nothing unusual")
+    if report.statistics:
+        lines += ["", *report_lines(report.statistics, report.duplicates)]
+    return "\n".join(map(visible_line, lines))
 
 
-def as_json(health: Health) -> str:
-    return json.dumps({"can_train": health.can_train, **dataclasses.asdict(health)}, indent=2)
+def as_json(report: Report) -> str:
+    health = report.health
+    return json.dumps(
+        {
+            "can_train": health.can_train,
+            "num_pictures": health.num_pictures,
+            "findings": [dataclasses.asdict(finding) for finding in health.findings],
+            "duplicates": [dataclasses.asdict(group) for group in report.duplicates],
+            "statistics": report.statistics and dataclasses.asdict(report.statistics),
+        },
+        indent=2,
+    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import os
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,10 +51,12 @@ NUM_READERS = 8
 @dataclass(frozen=True)
 class Health:
     """num_pictures: images that would be trained, 0 if the check ended before they were counted. findings: errors
-    first."""
+    first. dataset, buckets: what would be trained, without the images that can't be used; None without any."""
 
     num_pictures: int
     findings: list[Finding]
+    dataset: Dataset | None = field(default=None, repr=False)
+    buckets: Buckets | None = field(default=None, repr=False)
 
     @property
     def can_train(self) -> bool:
@@ -72,21 +74,23 @@ def check_health(
     paths = ("concepts", "data")
     problems = [problem for problem in find_problems(config) if problem.path.partition(".")[0] in paths]
     findings = [Finding("setting", "error" if p.blocking else "warning", p.message) for p in problems]
-    num_pictures = 0
+    num_pictures, usable = 0, None
     if not any(problem.blocking for problem in problems):
         try:
             dataset, buckets = prepare_data(config, FAMILIES[config.family])
             samples = decoded_samples(dataset, most_decoded)
             unusable = find_unusable(dataset, samples, decode)
             num_pictures = dataset.num_images - len(dataset.images_of(unusable))
-            findings += _findings(config, dataset, buckets, num_ranks, unusable)
+            usable = _usable(dataset, buckets, unusable) if unusable else (dataset, buckets)
+            findings += _findings(config, dataset, num_ranks, unusable, *usable)
             if len(samples) < dataset.num_images:
                 findings.append(_partly_decoded(len(samples), dataset.num_images))
         except DataError as error:
             errors = _errors_of_concepts(config) or [str(error)]
             findings += [Finding("data", "error", text) for text in errors]
     order: list[Level] = ["error", "warning", "note"]
-    return Health(num_pictures, sorted(findings, key=lambda finding: order.index(finding.level)))
+    findings = sorted(findings, key=lambda finding: order.index(finding.level))
+    return Health(num_pictures, findings, *(usable if usable and num_pictures else ()))
 
 
 def _errors_of_concepts(config: TrainConfig) -> list[str]:
@@ -103,25 +107,23 @@ def _errors_of_concepts(config: TrainConfig) -> list[str]:
 
 
 def _findings(
-    config: TrainConfig, dataset: Dataset, buckets: Buckets, num_ranks: int, unusable: dict[int, str]
+    config: TrainConfig, found: Dataset, num_ranks: int, unusable: dict[int, str], dataset: Dataset, buckets: Buckets
 ) -> Iterator[Finding]:
-    """unusable: sample id -> why it is left out; the rest is what would be trained."""
+    """unusable: those of the samples of `found` that are left out, with the reason. dataset, buckets: the rest."""
     conditions = conditions_of(FAMILIES[config.family]) if facts_of(config).uses_denoiser else []
-    yield from _unreadable(dataset, unusable, config.data.max_unreadable_share)
-    if dataset.set_aside:
+    yield from _unreadable(found, unusable, config.data.max_unreadable_share)
+    if found.set_aside:
         one, several = f"image is left out by {FILE_NAME}", f"images are left out by {FILE_NAME}"
-        yield finding_of("set_aside", "note", one, several, dataset.set_aside)
-    for run, count in dataset.run_images.items():
+        yield finding_of("set_aside", "note", one, several, found.set_aside)
+    for run, count in found.run_images.items():
         message = f"{counted(count, 'image')} of the run folder {run} will be left out."
         yield Finding("run_images", "note", message, count)
-    for kind, paths in dataset.unread.items():
+    for kind, paths in found.unread.items():
         level: Level = "note" if kind in (VIDEOS, FOLDERS) else "warning"
         yield Finding("unread", level, described(kind, paths, LEFT_OUT) + ".", len(paths), list(paths[:NUM_LISTED]))
-    yield from _videos(dataset, unusable)
+    yield from _videos(found, unusable)
     for condition in conditions:
-        yield from condition.findings(dataset, unusable)
-    if unusable:
-        dataset, buckets = _usable(dataset, buckets, unusable)
+        yield from condition.findings(found, unusable)
     if not len(dataset):
         return  # of which there is an error already
     yield from _color_profiles(dataset)

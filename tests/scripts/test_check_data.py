@@ -7,8 +7,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from modules.config.presets import ROOT
+from modules.curation import MeasureIndex
 from scripts.check_data import main
+
+
+@pytest.fixture(autouse=True)
+def user_cache(tmp_path, monkeypatch):
+    """Where measures are kept, in place of the cache of who runs the tests."""
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.setenv(name, str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -149,3 +159,22 @@ def test_folders_can_be_checked_without_settings(config, tmp_path, capsys):
     assert capsys.readouterr().out.startswith("4 images\n")
     assert main([folder, str(tmp_path / "nowhere")]) == 1
     assert "does not exist" in capsys.readouterr().out
+
+
+def test_the_report_has_duplicates_and_figures_and_decodes_an_image_once_ever(config, capsys, monkeypatch):
+    folder = Path(json.loads(Path(config).read_text())["concepts"][0]["path"])
+    with Image.open(ROOT / "scripts" / "pictures" / "chelsea.jpg") as image:
+        image.resize((64, 64)).save(folder / "000.png")
+        image.resize((48, 48)).save(folder / "copy.png")
+    (folder / "copy.txt").write_text("a, b, c")
+    main(["--config", config])
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index("Near-duplicates: 1 image has others like it")
+    assert lines[at + 1 : at + 3] == [f"  {folder / '000.png'}", f"    like it: {folder / 'copy.png'}"]
+    assert f"  64x64  5 = 5 x 1 + 0  {'#' * 30}" in lines
+    monkeypatch.setattr(MeasureIndex, "measure", lambda path: pytest.fail(f"{path} is decoded again"))
+    main(["--config", config, "--json"])
+    values = json.loads(capsys.readouterr().out)
+    assert values["duplicates"] == [{"best": str(folder / "000.png"), "others": [str(folder / "copy.png")]}]
+    assert values["statistics"]["tags"] == {"a": 1, "b": 1, "c": 1}
+    assert {"near_duplicate", "blurred", "small"} <= {finding["kind"] for finding in values["findings"]}

@@ -16,7 +16,7 @@ from modules.machine.devices import Gpu
 from modules.machine.Machine import Machine
 from modules.machine.memory_estimate import GIB
 from modules.trainer.checks import check_start
-from scripts.check_data import as_text
+from scripts.check_data import Report, as_text
 from tests.support.drawn_settings import drawn_values
 from tests.support.mutations import bounded, check_text
 from tests.support.videos import write_video
@@ -72,7 +72,7 @@ def planned(config, num_gpus):
     gpus = tuple(Gpu(number, "NVIDIA A100", f"GPU-{number}", 40 * GIB, number) for number in range(num_gpus))
     machine = Machine(gpus, cores=2, memory_bytes=64 * GIB)
     plan = plan_launch(config, {}, machine)
-    check_text(as_text(check_health(config, plan.world_size)))
+    check_text(as_text(Report(check_health(config, plan.world_size))))
     checked = check_start(config, plan.world_size)
     problems = shape_problems(config, plan.shape, StartFacts(machine))
     check_text("".join(problem.message for problem in problems))

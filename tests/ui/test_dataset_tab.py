@@ -182,7 +182,8 @@ def test_the_preview_of_a_damaged_picture_says_so(folder):
         preview_looks(config_of(folder), 0, str(folder / "broken.jpg"), 64)
 
 
-def test_the_check_of_the_data_finds_what_the_script_finds(folder):
+def test_the_check_of_the_data_finds_what_the_script_finds(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     config = config_of(folder)
     report = DataCheck(config).run()
     assert report.num_pictures == 6
