@@ -28,10 +28,17 @@ PACKAGE = "chorus"
 SCRIPTS = (
     "__init__.py",
     "commands.py",
-    *("family_option.py", "name_option.py", "number_options.py", "terminal.py", "elastic_agent.py"),
+    *(
+        "concept_option.py",
+        "family_option.py",
+        "name_option.py",
+        "number_options.py",
+        "terminal.py",
+        "elastic_agent.py",
+    ),
     "starting/*.py",
     *("train.py", "train_ui.py", "doctor.py", "sample.py", "sample_run.py"),
-    *("check_data.py", "convert.py", "hub.py", "import_settings.py", "export_settings.py"),
+    *("caption.py", "check_data.py", "convert.py", "hub.py", "import_settings.py", "export_settings.py"),
     *("lora.py", "lora_and_strength.py", "multi_node.py", "slurm_job.py"),
     *(
         "start_multi_gpu.py",
@@ -46,7 +53,7 @@ RESOURCES = (
     *("window_labels.yaml", "other_programs/*", "presets/*", "demo/**/*", "video_demo/**/*", "digits/*"),
 )
 DOCS = (
-    *("families.md", "first_lora.md", "methods.md", "multi_gpu.md", "presets.md"),
+    *("dataset.md", "families.md", "first_lora.md", "methods.md", "multi_gpu.md", "presets.md"),
     *("run_folder.md", "settings.md", "troubleshooting.md"),
 )
 """The pages that messages name and *Help* opens, by `docs_page`."""

@@ -22,6 +22,10 @@ def sample() -> None:
     _run("sample")
 
 
+def caption() -> None:
+    _run("caption")
+
+
 def check_data() -> None:
     _run("check_data")
 

@@ -26,3 +26,14 @@ def positive_real(text: str) -> float:
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a finite number above 0")
     return number
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 to 1")
+    return number

@@ -146,10 +146,13 @@ def find_models(text: str) -> list[FoundModel]:
         raise UserError(f"The Hub can't be searched: {hub_problem(expected_error(error), of_model=False)}.") from error
 
 
-def read_model(name: str, replaced: Collection[str] = ()) -> HubModel:
+def read_model(
+    name: str, replaced: Collection[str] = (), needed: Callable[[Iterable[str]], list[str]] | None = None
+) -> HubModel:
     """What the Hub says of a model, or what is known of one that is on this machine completely if it can't be asked.
 
-    replaced: as in `needed_files`. Raises UserError if neither is known.
+    replaced: as in `needed_files`. needed: chooses among the paths of a model that is not in diffusers' format those
+    that loading it needs. Raises UserError if neither is known.
     """
     from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 
@@ -170,9 +173,10 @@ def read_model(name: str, replaced: Collection[str] = ()) -> HubModel:
         if (folder := folder_on_disk(name, replaced)) is not None:
             return _model_in(folder, name, replaced)
         raise UserError(problem) from error
-    needed = {path: sizes[path] for path in needed_files(sizes, index, replaced)}
-    missing = (path for path in needed if not isinstance(try_to_load_from_cache(repo, path, revision=commit), str))
-    return HubModel(name, commit, _license(info.tags), bool(info.gated), index, needed, tuple(missing))
+    chosen = needed_files(sizes, index, replaced) if needed is None else needed(sizes)
+    own = {path: sizes[path] for path in chosen}
+    missing = (path for path in own if not isinstance(try_to_load_from_cache(repo, path, revision=commit), str))
+    return HubModel(name, commit, _license(info.tags), bool(info.gated), index, own, tuple(missing))
 
 
 def needed_files(paths: Iterable[str], index: Mapping[str, Any], replaced: Collection[str] = ()) -> list[str]:

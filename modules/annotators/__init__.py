@@ -1,0 +1,1 @@
+"""Models that write captions, tags and masks for a dataset, in a process of their own."""
