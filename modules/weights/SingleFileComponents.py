@@ -92,7 +92,7 @@ class SingleFileComponents:
             pipe = cast("type[SingleFilePipeline]", import_pipeline(self.family.pipeline)).from_single_file(
                 str(self.path), torch_dtype=self.dtype, local_files_only=bool(folder), **options
             )
-        put_own_parts(pipe, self.family, own, self.config.base)
+        put_own_parts(pipe, self.family, own, self.config)
         for name, component in pipe.components.items():
             if hasattr(component, "parameters") and any(param.is_meta for param in component.parameters()):
                 raise self._error(f"tensors of its {name} are missing", CHOOSE_COMPLETE)

@@ -7,9 +7,10 @@ import tempfile
 from collections.abc import Collection, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modules.config.ModelConfig import DENOISER_SETTINGS
+from modules.config.quantizations import EIGHT_BITS
 from modules.weights.errors import WeightsError, loading_reason, refusing
 from modules.weights.file_kinds import kind_of
 from modules.weights.gguf_files import check_gguf, is_gguf, put_quantized, shape_of
@@ -18,6 +19,7 @@ from modules.weights.hub_parts import with_parts_on_disk
 from modules.weights.load_component import is_of_transformers, load_component
 from modules.weights.part_files import denoiser_tensors, inner_tensors, vae_tensors
 from modules.weights.part_names import INSIDE, found_inside, in_diffusers_names, surplus
+from modules.weights.quantization import put_scaled_rows, quantizable_layers, quantization_of
 from modules.weights.safe import read_header, tensor_shapes
 from modules.weights.single_file_parts import has_part
 from modules.weights.text_encoder_files import SETTING as ENCODERS_SETTING
@@ -156,14 +158,15 @@ def check_places(family: Family, parts: Mapping[str, Path], components: Collecti
             )
 
 
-def put_own_parts(pipe: DiffusionPipeline, family: Family, parts: Mapping[str, Path], base: str) -> None:
+def put_own_parts(pipe: DiffusionPipeline, family: Family, parts: Mapping[str, Path], config: ModelConfig) -> None:
     """Puts parts, as from `own_parts`, in place of those of the loaded pipeline of model.base. Raises WeightsError."""
-    check_places(family, parts, [name for name, one in pipe.components.items() if one is not None], base)
+    check_places(family, parts, [name for name, one in pipe.components.items() if one is not None], config.base)
     for name, path in parts.items():
         own = getattr(pipe, name)
         with tempfile.TemporaryDirectory() as folder:
             (own.config.save_pretrained if is_of_transformers(type(own)) else own.save_config)(folder)
-            setattr(pipe, name, load_own_part(family, name, type(own), path, Path(folder), own.dtype))
+            kind = own.dtype, quantization_of(family, name, config)
+            setattr(pipe, name, load_own_part(family, name, type(own), path, Path(folder), *kind))
 
 
 def take_missing(
@@ -190,12 +193,19 @@ def take_missing(
 
 
 def load_own_part(
-    family: Family, name: str, component_class: type[Any], path: Path, config_folder: Path, dtype: torch.dtype
+    family: Family,
+    name: str,
+    component_class: type[Any],
+    path: Path,
+    config_folder: Path,
+    dtype: torch.dtype,
+    quantization: str = "none",
 ) -> Model:
     """A component from its own file or folder.
 
     name: of the component. config_folder: of the base model's component, whose architecture a file must have, in the
-    tensor names of diffusers or transformers, or in those of the original, as far as they are known.
+    tensor names of diffusers or transformers, or in those of the original, as far as they are known. quantization: in
+    which a denoiser is to be held; layers that are in this format in the file are QuantizedLinear at once.
     Raises WeightsError, starting with the setting, if it can't be read or is of another kind.
     """
     setting = setting_of(family, name)
@@ -205,7 +215,8 @@ def load_own_part(
         elif path.is_dir():
             component, missing = _from_folder(component_class, path, dtype)
         else:
-            component, missing = _from_file(component_class, path, config_folder, dtype, setting == "model.vae")
+            wanted = _Wanted(family, name, quantization if name in family.denoisers else "none")
+            component, missing = _from_file(component_class, path, config_folder, dtype, wanted)
     if missing:
         raise _error(setting, path, component_class, f"its weights lack {missing}")
     return component
@@ -218,12 +229,29 @@ def _from_folder(component_class: type[Any], path: Path, dtype: torch.dtype) -> 
     return load_component(component_class, path, "", dtype)
 
 
+class _Wanted(NamedTuple):
+    """Of a component: its family and name, and the format in which it is to be held."""
+
+    family: Family
+    name: str
+    quantization: str
+
+    def layers(self, component: Any, dtype: torch.dtype) -> list[str]:
+        """Those that are to be held in this format; not those that diffusers keeps in float32."""
+        import torch
+
+        exact = set() if dtype == torch.float32 else set(component._keep_in_fp32_modules or ())
+        names = quantizable_layers(self.family, self.name, component)
+        return [name for name in names if exact.isdisjoint(name.split("."))]
+
+
 def _from_file(
-    component_class: type[Any], path: Path, config_folder: Path, dtype: torch.dtype, is_vae: bool
+    component_class: type[Any], path: Path, config_folder: Path, dtype: torch.dtype, wanted: _Wanted
 ) -> tuple[Any, str]:
     import torch
     from accelerate import init_empty_weights
 
+    is_vae = setting_of(wanted.family, wanted.name) == "model.vae"
     config = component_class.load_config(config_folder)
     with init_empty_weights():  # buffers have values: some are in no file
         component = component_class.from_config(config)
@@ -234,7 +262,7 @@ def _from_file(
             own, _ = load_component(component_class, config_folder, "", dtype)
             tensors = {**own.state_dict(), **tensors}
     else:
-        tensors = vae_tensors(path) if is_vae else denoiser_tensors(path, dtype, expected)
+        tensors = vae_tensors(path) if is_vae else denoiser_tensors(path, dtype, expected, wanted.quantization)
         if not expected <= tensors.keys():
             tensors = in_diffusers_names(component_class, tensors, config, expected)
     if not is_vae and (name := surplus(tensors.keys(), expected)):
@@ -247,6 +275,8 @@ def _from_file(
             raise ValueError(f"its {name} has the shape {shapes}")
     if is_gguf(path):
         put_quantized(component, tensors, dtype)
+    if wanted.quantization in EIGHT_BITS:
+        put_scaled_rows(component, tensors, wanted.layers(component, dtype), wanted.quantization)
     missing = next((name for name in expected if name.endswith(_STATISTICS) and name not in tensors), "")
     exact = set(component_class._keep_in_fp32_modules or ())  # as diffusers loads it from a folder
     weights = component.state_dict()

@@ -21,6 +21,7 @@ _QUANT = ".comfy_quant"  # how ComfyUI has quantized a layer, as JSON in bytes
 _QUANT_METADATA = "_quantization_metadata"  # the same for all layers, in the metadata of a file
 _NOT_WEIGHTS = (*_SCALES, ".scale_input", ".input_scale", _QUANT, "scaled_fp8")
 _FORMATS = ("float8_e4m3fn", "float8_e5m2", "int8_tensorwise")
+_HELD = {"float8": "float8_e4m3fn", "int8": "int8_tensorwise"}  # format of QuantizedLinear -> ComfyUI's
 CHOOSE_FLOAT = "which can't be read; choose the file in bfloat16, float16, float8 or int8_tensorwise"
 
 
@@ -32,16 +33,19 @@ def vae_tensors(path: Path) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
-def denoiser_tensors(path: Path, dtype: torch.dtype, expected: Collection[str]) -> dict[str, Tensor]:
+def denoiser_tensors(
+    path: Path, dtype: torch.dtype, expected: Collection[str], quantization: str = "none"
+) -> dict[str, Tensor]:
     """The tensors of the denoiser in a file, without prefix.
 
-    dtype: as in `float_tensors`, for a file that is not GGUF. expected: the names of its weights in diffusers.
+    dtype, quantization: as in `float_tensors`, for a file that is not GGUF. expected: the names of its weights in
+    diffusers.
     Raises ValueError for weights that are quantized in a way that can't be read.
     """
     if is_gguf(path):
         found = gguf_tensors(path)
         return _behind(prefix_of(found, expected), found)
-    return float_tensors(path, dtype, prefix_of(tensor_shapes(read_header(path)), expected))
+    return float_tensors(path, dtype, prefix_of(tensor_shapes(read_header(path)), expected), quantization)
 
 
 def inner_tensors(path: Path, dtype: torch.dtype, component: str) -> dict[str, Tensor]:
@@ -62,11 +66,12 @@ def _behind(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def float_tensors(path: Path, dtype: torch.dtype, prefix: str = "") -> dict[str, Tensor]:
+def float_tensors(path: Path, dtype: torch.dtype, prefix: str = "", quantization: str = "none") -> dict[str, Tensor]:
     """The tensors of a file whose names have a prefix, without it; float8 and int8 weights times their scales.
 
-    dtype: of these products; other tensors are as in the file. Raises ValueError for weights that are quantized in
-    another way.
+    dtype: of these products; other tensors are as in the file. quantization: a format of QuantizedLinear in which
+    matrices are to be held; those that are in it already are `ScaledRows`. Raises ValueError for weights that are
+    quantized in another way.
     """
     header = read_header(path)
     names = tensor_shapes(header).keys()
@@ -78,12 +83,33 @@ def float_tensors(path: Path, dtype: torch.dtype, prefix: str = "") -> dict[str,
         layer = name.removesuffix(".weight")
         scale = next((tensors[layer + ending] for ending in _SCALES if layer + ending in tensors), None)
         how = _json(bytes(tensors[layer + _QUANT].tolist())) if layer + _QUANT in tensors else stored.get(layer, {})
-        if layer != name and (scale is not None or how):
+        if layer != name and (rows := _as_held(weights[name], scale, how, dtype, quantization)) is not None:
+            weights[name] = rows
+        elif layer != name and (scale is not None or how):
             weights[name] = _dequantized(name, weights[name], scale, how).to(dtype)
     for name, tensor in weights.items():
         if name.endswith(".weight") and not tensor.is_floating_point():
             raise ValueError(f"its {name} is quantized to {_called(tensor)}, {CHOOSE_FLOAT}")
     return weights
+
+
+def _as_held(
+    weight: Tensor, scale: Tensor | None, how: Mapping[str, Any], dtype: torch.dtype, quantization: str
+) -> Tensor | None:
+    """A matrix as it is in the file, if it is to be held in its format; else None."""
+    import torch
+
+    from modules.weights.ScaledRows import ScaledRows
+
+    own = {torch.int8: "int8", torch.float8_e4m3fn: "float8"}.get(weight.dtype)
+    if own is None or own != quantization or weight.dim() != 2 or how.get("convrot"):
+        return None
+    if how.get("format", _HELD[own]) != _HELD[own] or (own == "int8" and scale is None):
+        return None
+    scale = torch.ones(1) if scale is None else scale.float()  # float8 without scales
+    if scale.numel() not in (1, len(weight)):
+        return None
+    return ScaledRows(weight, scale.reshape(-1, 1).expand(len(weight), 1).contiguous(), dtype)
 
 
 def _quantized_layers(metadata: Mapping[str, str], prefix: str) -> dict[str, dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
@@ -10,7 +11,7 @@ from modules.config.quantizations import EIGHT_BITS
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import Tensor, nn
 
     from modules.config.ModelConfig import ModelConfig
     from modules.families.Family import Family
@@ -79,6 +80,33 @@ def quantizable_layers(family: Family, component: str, module: nn.Module) -> lis
         and owners[id(layer.weight)] == 1
         and layer.weight.dtype == own_dtype
     ]
+
+
+def put_scaled_rows(module: nn.Module, tensors: dict[str, Tensor], names: Collection[str], quantization: str) -> None:
+    """Puts a QuantizedLinear in place of each of these layers whose weight is `ScaledRows`, and takes its tensors out
+    of `tensors`; what else is ScaledRows there gets values.
+
+    names: of layers. quantization: the format of the rows, whose dtype is that of the module.
+    """
+    import torch
+
+    from modules.layers.QuantizedLinear import QuantizedLinear
+    from modules.weights.ScaledRows import ScaledRows
+
+    for name, rows in list(tensors.items()):
+        if not isinstance(rows, ScaledRows):
+            continue
+        layer_name = name.removesuffix(".weight")
+        if layer_name not in names:
+            tensors[name] = rows.values()
+            continue
+        layer = module.get_submodule(layer_name)
+        bias = tensors.pop(f"{layer_name}.bias").to(rows.dtype) if layer.bias is not None else None
+        del tensors[name]
+        codes = rows.codes.contiguous().view(torch.int8)
+        shape = len(codes), codes.shape[1]
+        quantized = QuantizedLinear(shape, quantization, codes, rows.scale, bias, rows.dtype)
+        module.set_submodule(layer_name, quantized)
 
 
 def quantize_layers(

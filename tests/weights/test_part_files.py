@@ -8,10 +8,14 @@ import pytest
 import torch
 
 from modules.config.ModelConfig import ModelConfig
+from modules.config.quantizations import QUANTIZATIONS
 from modules.families.registry import FAMILIES
+from modules.layers.QuantizedLinear import QuantizedLinear
 from modules.weights.BaseModel import BaseModel
 from modules.weights.errors import WeightsError
+from modules.weights.quantization import quantizable_layers
 from modules.weights.safe import load_tensors, save_tensors
+from modules.weights.ScaledRows import ScaledRows
 
 PREFIX = "model.diffusion_model."
 # diffusers' name -> that of the makers, in this order; read by `diffusers.loaders.single_file_utils`
@@ -154,6 +158,90 @@ def test_int8_weights_of_comfyui_are_scaled_and_turned_back(place, turned, rows,
     save_tensors(tmp_path / "file.safetensors", tensors, metadata)
     for name, value in open_base(folder, "qwen_image", tmp_path / "file.safetensors").state_dict().items():
         assert (value - exact[name]).norm() <= 0.02 * exact[name].norm(), name
+
+
+CODES = {"float8": ("float8_e4m3fn", torch.float8_e4m3fn, 400), "int8": ("int8_tensorwise", torch.int8, 127)}
+
+
+def quantized_file(path, tensors, kind, rows, scaled=True):
+    """Writes a file of ComfyUI with all matrices in a format; returns the codes and scales of each, by its name."""
+    called, dtype, largest = CODES[kind]
+    written, held = {}, {}
+    for name, tensor in tensors.items():
+        written[name] = tensor
+        if tensor.dim() == 2 and name.endswith(".weight"):
+            scale = (tensor.abs().amax(1, keepdim=True) if rows else tensor.abs().max()) / largest
+            codes = tensor / scale if scaled else tensor
+            codes = (codes.round() if dtype == torch.int8 else codes).to(dtype)
+            written[name] = codes
+            held[name] = codes.view(torch.int8), scale.expand(len(codes), 1) if scaled else torch.ones(len(codes), 1)
+            if scaled:
+                layer = name.removesuffix(".weight")
+                written[f"{layer}.weight_scale"] = scale
+                written[f"{layer}.comfy_quant"] = torch.tensor(list(json.dumps({"format": called}).encode()))
+    save_tensors(path, written)
+    return held
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "rows", "scaled"),
+    [
+        ("zimage", "int8", True, True),  # whose queries, keys and values are one matrix in the file
+        ("zimage", "float8", False, True),
+        ("qwen_image", "float8", False, False),
+    ],
+)
+def test_layers_that_are_to_be_quantized_as_the_file_is_take_its_codes_and_scales(
+    family, kind, rows, scaled, tiny_model, tmp_path
+):
+    folder, file = tiny_model(family), tmp_path / "file.safetensors"
+    held = quantized_file(file, original(family, weights_of(folder)), kind, rows, scaled)
+    options = {"weight_dtype": "bfloat16"}
+    module = open_base(folder, family, file, denoiser_quantization=kind, **options)
+    plain = open_base(folder, family, file, **options)
+    found = {name: layer for name, layer in module.named_modules() if isinstance(layer, QuantizedLinear)}
+    assert found.keys() == set(quantizable_layers(FAMILIES[family], "transformer", plain))
+    for place in ("weight", "scale"):  # in the names of the file, which may have joined several
+        for name, tensor in original(
+            family, {f"{name}.weight": getattr(layer, place) for name, layer in found.items()}
+        ).items():
+            assert torch.equal(tensor, held[name][place == "scale"]), name
+    exact = plain.state_dict()
+    for name, value in module.state_dict().items():
+        if name.rpartition(".")[0] not in found:
+            assert torch.equal(value, exact[name]), name
+
+
+@pytest.mark.parametrize("quantization", ["float8", "nf4"])
+def test_a_file_in_another_format_than_the_layers_is_quantized_anew(quantization, tiny_model, tmp_path):
+    if package := QUANTIZATIONS[quantization].package:
+        pytest.importorskip(package, reason="an optional package")
+    folder, file = tiny_model("qwen_image"), tmp_path / "file.safetensors"
+    quantized_file(file, weights_of(folder), "int8", True)
+    module = open_base(folder, "qwen_image", file, denoiser_quantization=quantization)
+    layers = [layer for layer in module.modules() if isinstance(layer, QuantizedLinear)]
+    assert {layer.quantization for layer in layers} == {quantization}
+
+
+def test_rows_stay_quantized_when_they_are_divided_and_joined_and_give_values_for_all_else():
+    codes, scale = torch.randint(-127, 128, (6, 4), dtype=torch.int8), torch.rand(6, 1)
+    rows = ScaledRows(codes, scale, torch.bfloat16)
+    values = rows.values()
+    assert torch.equal(values, (codes.float() * scale).bfloat16())
+    first, second, third = rows.chunk(3)
+    swapped = torch.cat([second, first, third[1:]])
+    assert isinstance(swapped, ScaledRows)
+    assert torch.equal(swapped.codes, codes[[2, 3, 0, 1, 5]])
+    assert torch.equal(swapped.scale, scale[[2, 3, 0, 1, 5]])
+    for operation in (
+        lambda one: one[:, 1:3],
+        lambda one: torch.cat([one, one], dim=1),
+        lambda one: one.split(2, dim=-1)[1],
+        lambda one: one.t().contiguous(),
+        lambda one: one.reshape(3, 8) + 1,
+    ):
+        assert type(operation(rows)) is torch.Tensor
+        assert torch.equal(operation(rows), operation(values))
 
 
 @pytest.mark.parametrize(
