@@ -79,14 +79,15 @@ def simulate(config: TrainConfig) -> Simulation:
 
 @contextlib.contextmanager
 def _with_plain_layers() -> Iterator[None]:
-    """LoRA as PEFT computes it, casts as autocast makes them.
+    """LoRA as PEFT computes it, norms and rotary embeddings as diffusers does, casts as autocast makes them.
 
     The layers of Chorus keep about as much or less, and leave some cases to these, which are to fit, too.
     """
-    methods = ("lora.fuse_lora", "full.cast_by_block", "vae.cast_by_block")
+    methods = (f"methods.{each}" for each in ("lora.fuse_lora", "full.cast_by_block", "vae.cast_by_block"))
+    trainer = (f"trainer.attach_method.{each}" for each in ("fuse_norms", "fuse_rotary"))
     with contextlib.ExitStack() as stack:
-        for method in methods:
-            stack.enter_context(mock.patch(f"modules.methods.{method}"))
+        for replaced in (*methods, *trainer):
+            stack.enter_context(mock.patch(f"modules.{replaced}"))
         yield
 
 

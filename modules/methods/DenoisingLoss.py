@@ -18,6 +18,7 @@ from modules.families.conditioning import encode_text, zeroed
 from modules.families.prediction import objective_of, predict
 from modules.layers.ActivationOffload import ActivationOffload
 from modules.layers.checkpoints import checkpoint
+from modules.layers.training_passes import compared_prediction
 from modules.layers.transfers import transfers_to
 from modules.methods.frozen import adapted_layers, without_adapters
 from modules.methods.Method import Loss
@@ -100,7 +101,7 @@ class DenoisingLoss(Loss):
         )
         if batch.prior is None and not outside_masks and not for_others:
             return None
-        with torch.no_grad(), without_adapters(self._adapted_layers):
+        with compared_prediction(), without_adapters(self._adapted_layers):
             return self._predict(batch, noised, timestep)
 
     def _preservation(self, batch: Batch, noised: Tensor, timestep: Tensor) -> Tensor | None:
@@ -113,7 +114,7 @@ class DenoisingLoss(Loss):
             return None
         if batch.class_prompts is not None:
             batch = replace(batch, text=batch.class_text, prompts=batch.class_prompts)
-        with torch.no_grad(), without_adapters(self._adapted_layers):
+        with compared_prediction(), without_adapters(self._adapted_layers):
             before = self._predict(batch, noised, timestep)
         error = (self._predict(batch, noised, timestep) - before).square().flatten(1).mean(1)
         weight = self._config.output_preservation_weight

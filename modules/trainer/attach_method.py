@@ -13,8 +13,10 @@ from modules.data.draws import torch_seed
 from modules.families.prediction import check_offset_noise, check_prediction
 from modules.layers.dequantize import unfused_reasons
 from modules.layers.device_memory import free_bytes
+from modules.layers.frozen_norms import fuse_norms
 from modules.layers.quantized_matmul import SIDE_STEP
 from modules.layers.QuantizedLinear import QuantizedLinear
+from modules.layers.rotary import fuse_rotary
 from modules.machine.machine_memory import ram_bytes
 from modules.machine.memory_estimate import GIB, blocks_to_swap
 from modules.machine.system_memory import room_in_ram
@@ -56,6 +58,9 @@ def attach_method(
         base.require(*parts, *present, on_device=not shards, lazily=lazily)
     torch.manual_seed(torch_seed(config.seed, "initialisation"))
     method.attach(base, config)
+    for name in set(denoisers).intersection(present):
+        fuse_rotary(base.module(name))
+        fuse_norms(base.module(name))
     method.check_output(base, config)
     for line in (*_slow_formats(base, present, config), *_matmul_lines(base, denoisers, config)):
         report(line)

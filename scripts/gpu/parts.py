@@ -36,6 +36,7 @@ _ALL = (
     Part("kernels", RIGHT, ("kernels:rounding", "kernels:checksums", "kernels:quantized", "kernels:skipping"), 120),
     Part("fused", RIGHT, ("dequantizing:fused",), 240),
     Part("lora", RIGHT, ("lora_layers:lora",), 60, is_alone=True),
+    Part("fewer_operations", RIGHT, ("fewer_operations:fewer_operations",), 60, is_alone=True),
     Part(
         "attention",
         RIGHT,

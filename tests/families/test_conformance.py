@@ -35,7 +35,10 @@ from modules.families.latents import decode_latents, encode_pieces, encode_pixel
 from modules.families.prediction import objective_of, predict
 from modules.families.registry import FAMILIES, adapt_denoisers, family_of_pipeline
 from modules.families.TextEncoding import collate_text
-from modules.layers import ActivationOffload
+from modules.layers import ActivationOffload, rotary
+from modules.layers.frozen_norms import fuse_norms
+from modules.layers.rotary import fuse_rotary
+from modules.layers.training_passes import is_training_pass
 from modules.layers.transfers import DirectTransfers
 from modules.methods.parts import prepare_for_training, trained_in
 from modules.methods.registry import METHODS
@@ -729,7 +732,8 @@ def test_a_batch_of_two_equals_two_singles(case):
 
 
 @once_for_each(alike_families.blocks)
-def test_training_mode_and_gradient_checkpointing_change_no_prediction(case):
+def test_training_mode_and_gradient_checkpointing_change_no_prediction(case, monkeypatch):
+    monkeypatch.setattr(rotary, "is_training_pass", lambda: False)  # a run in this process may have replaced functions
     pipe = case.fresh_pipe()
     for name in case.family.denoisers:
         prepare_for_training(getattr(pipe, name), gradient_checkpointing=True)
@@ -737,6 +741,28 @@ def test_training_mode_and_gradient_checkpointing_change_no_prediction(case):
     # with gradients, or nothing would be checkpointed
     trained = predict(case.family, pipe, noised, timestep, case.text(), case.conditions(noised))
     assert largest_difference(trained, case.plain_prediction) == 0.0
+
+
+@once_for_each(alike_families.blocks)
+def test_norms_and_rotary_embeddings_of_a_step_compute_what_diffusers_does(case, monkeypatch):
+    monkeypatch.setattr(rotary, "is_training_pass", lambda: False)
+    pipe = case.fresh_pipe()
+    denoisers = [getattr(pipe, name).requires_grad_(False).train() for name in case.family.denoisers]
+    noised, timestep, _ = noised_pair(case)
+
+    def results():
+        latents = noised.clone().requires_grad_()
+        prediction = predict(case.family, pipe, latents, timestep, case.text(), case.conditions(noised))
+        prediction.sin().sum().backward()  # unlike gradients
+        return prediction.detach(), latents.grad
+
+    of_diffusers = results()
+    monkeypatch.setattr(rotary, "is_training_pass", is_training_pass)
+    for denoiser in denoisers:
+        fuse_rotary(denoiser)
+        fuse_norms(denoiser)
+    for found, expected in zip(results(), of_diffusers, strict=True):
+        assert largest_difference(found, expected) <= 3 * ROUNDING * expected.abs().max()
 
 
 @pytest.mark.parametrize("case", once_for_each_denoiser(), indirect=True, scope="module")

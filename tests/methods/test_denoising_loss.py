@@ -18,6 +18,7 @@ from modules.data.Batch import Batch
 from modules.diffusion.objectives import Ddpm
 from modules.families.conditioning import encode_text, is_unconditional_zero
 from modules.families.sd3 import SD3
+from modules.layers.frozen_norms import fuse_norms
 from modules.methods.DenoisingLoss import DenoisingLoss
 from modules.methods.frozen import without_adapters
 from modules.methods.registry import METHODS
@@ -514,6 +515,15 @@ def test_a_look_at_the_frozen_model_leaves_the_adapters_as_they_were(tiny_sd15):
 def test_before_the_first_step_prior_samples_have_no_loss(tiny_sd15):
     base, config = prepared(tiny_sd15, "lora", loss={"prior_by_frozen_model": True})
     loss_sum, _, _ = METHODS["lora"].loss(base, config)(replace(a_batch(base), prior=torch.tensor([True] * 3)))
+    assert loss_sum.item() == 0
+
+
+def test_the_frozen_model_is_asked_with_the_operations_of_the_step(tiny_sd3):
+    """Otherwise the first steps would train on the difference of two ways to round."""
+    base, config = prepared(tiny_sd3, "lora", "sd3", loss={"prior_by_frozen_model": True})
+    fuse_norms(base.module("transformer"))
+    batch = a_batch(base, weight=(1.0,), rows=slice(1))
+    loss_sum, _, _ = METHODS["lora"].loss(base, config)(replace(batch, prior=torch.tensor([True])))
     assert loss_sum.item() == 0
 
 

@@ -81,6 +81,7 @@ def test_a_rehearsal_needs_no_driver_for_a_pytorch_that_has_cuda(device, is_righ
         "kernels:checksums",
         "kernels:skipping",
         "lora_layers:lora",
+        "fewer_operations:fewer_operations",
         "attention:gradients",
         "ceilings:matrix_peak",
         "dequantizing:times",
