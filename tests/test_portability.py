@@ -36,7 +36,7 @@ ALLOWED = {
     ("modules/launch/supervise.py", "shutil.rmtree"): "of a temporary, which the next start sweeps otherwise",
     ("modules/machine/interfaces.py", "import fcntl"): "called on Linux alone, as its docstring says",
     ("modules/machine/doctor/known_problems.py", "os.statvfs"): "below a question for /dev/shm",
-    ("modules/session/RunLock.py", "import msvcrt"): "called where os.name is nt",
+    ("modules/session/file_lock.py", "import msvcrt"): "called where os.name is nt",
     ("modules/session/atomic.py", "ctypes.WinDLL"): "called where os.name is nt",
     ("modules/machine/keep_awake.py", "ctypes.WinDLL"): "called where sys.platform is win32",
     ("modules/data/TensorCache.py", "Path.unlink"): "of a temporary that nobody else knows",

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import socket
-import time
 from typing import IO
 
 from modules.config.errors import UserError
 from modules.config.own_file import IS_LINK, no_follow, open_own
+from modules.session import file_lock
+from modules.session.file_lock import HAS_NO_LOCKS, IS_HELD, lock_patiently, unlock
 
-_HAS_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
-_IS_HELD = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK}
 _PATIENCE_SECONDS = 0.3  # `is_held` takes the lock for a moment
-_LOCKED_BYTE = 1 << 30  # Windows makes locked bytes unreadable, so one far behind the process id is locked
 
 
 class RunLock:
@@ -32,13 +29,13 @@ class RunLock:
         """Raises UserError, naming workspace_dir, if another run holds the lock."""
         self._file: IO[bytes] = open_own(self.path, "r+b", creates=True, buffering=0)
         try:
-            _lock_patiently(self._file)
+            lock_patiently(self._file, _PATIENCE_SECONDS)
         except OSError as error:
-            if error.errno in _IS_HELD:
+            if error.errno in IS_HELD:
                 holder = _read_holder(self._file)
                 self._file.close()
                 raise UserError(self._in_use(*holder), "workspace_dir") from error
-            if error.errno not in _HAS_NO_LOCKS:
+            if error.errno not in HAS_NO_LOCKS:
                 self._file.close()
                 raise
         self._file.truncate(0)
@@ -48,7 +45,7 @@ class RunLock:
     def __exit__(self, *exc_info: object) -> None:
         with contextlib.suppress(OSError):  # the disk is gone, or has no locks
             self._file.truncate(0)
-            _unlock(self._file)  # closing would release it too, but not while a starting process has a copy of the file
+            unlock(self._file)  # closing would release it too, but not while a starting process has a copy of the file
         self._file.close()
 
     def _in_use(self, pid: int | None, host: str) -> str:
@@ -63,14 +60,14 @@ def is_held(path: str | os.PathLike) -> bool | None:
     """Whether a run holds the lock at `path`; None if unknown, as on a disk without locks."""
     try:
         with open(path, "rb", buffering=0, opener=no_follow) as file:
-            _lock(file, shared=True)
-            _unlock(file)
+            file_lock.lock(file, shared=True)
+            unlock(file)
     except FileNotFoundError:
         return False
     except OSError as error:
         if error.errno in IS_LINK:  # no lock of ours, and whoever starts a run replaces it
             return False
-        return True if error.errno in _IS_HELD else None
+        return True if error.errno in IS_HELD else None
     return False
 
 
@@ -89,42 +86,3 @@ def holder_here(path: str | os.PathLike) -> int | None:
 def _read_holder(file: IO[bytes]) -> tuple[int | None, str]:
     pid, _, host = file.read(512).decode("utf-8", "replace").strip().partition(" ")
     return (int(pid), host) if pid.isascii() and pid.isdigit() and int(pid) > 0 else (None, "")
-
-
-def _lock_patiently(file: IO[bytes]) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while True:
-        try:
-            return _lock(file)
-        except OSError as error:
-            if error.errno not in _IS_HELD or time.monotonic() > deadline:
-                raise
-        time.sleep(0.02)
-
-
-def _lock(file: IO[bytes], shared: bool = False) -> None:
-    if os.name == "nt":
-        _lock_byte(file, "LK_NBLCK")
-    else:
-        import fcntl
-
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-
-
-def _unlock(file: IO[bytes]) -> None:
-    if os.name == "nt":
-        _lock_byte(file, "LK_UNLCK")
-    else:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_UN)
-
-
-def _lock_byte(file: IO[bytes], mode: str) -> None:
-    import msvcrt
-
-    file.seek(_LOCKED_BYTE)
-    try:
-        msvcrt.locking(file.fileno(), getattr(msvcrt, mode), 1)  # type: ignore[attr-defined] # Windows has it
-    finally:
-        file.seek(0)

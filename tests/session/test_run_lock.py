@@ -9,6 +9,7 @@ import pytest
 
 from modules.config.errors import UserError
 from modules.session import RunLock as module
+from modules.session import file_lock
 from modules.session.RunLock import RunLock, holder_here, is_held
 
 HOLDER = """
@@ -88,7 +89,7 @@ def test_a_disk_without_locks_is_used_without(path, monkeypatch):
     def refuse(file, shared=False):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(module, "_lock", refuse)
+    monkeypatch.setattr(file_lock, "lock", refuse)
     with RunLock(path):
         assert path.read_text() == f"{os.getpid()} {socket.gethostname()}\n"
 
@@ -97,7 +98,7 @@ def test_any_other_error_of_the_disk_is_not_hidden(path, monkeypatch):
     def refuse(file, shared=False):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(module, "_lock", refuse)
+    monkeypatch.setattr(file_lock, "lock", refuse)
     with pytest.raises(OSError, match="Input/output"), RunLock(path):
         pass
 
@@ -129,8 +130,8 @@ def test_who_only_looks_does_not_keep_a_run_from_starting(path, monkeypatch):
     with RunLock(path):
         pass
     with path.open("rb", buffering=0) as looking:
-        module._lock(looking, shared=True)
-        threading.Timer(0.1, module._unlock, [looking]).start()
+        file_lock.lock(looking, shared=True)
+        threading.Timer(0.1, file_lock.unlock, [looking]).start()
         with RunLock(path):
             pass
 
@@ -140,6 +141,6 @@ def test_a_disk_without_locks_can_not_tell(path, monkeypatch):
         raise OSError(errno.ENOLCK, "No locks available")
 
     path.touch()
-    monkeypatch.setattr(module, "_lock", refuse)
+    monkeypatch.setattr(file_lock, "lock", refuse)
     assert is_held(path) is None
     assert holder_here(path) is None
