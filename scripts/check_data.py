@@ -32,8 +32,9 @@ from modules.curation.MeasureIndex import measure_images
 from modules.curation.measures import ImageMeasures
 from modules.curation.report import report_lines
 from modules.curation.statistics import DatasetStatistics, dataset_statistics
+from modules.data.caption_encodings import WESTERN
 from modules.data.concepts import captions
-from modules.data.convert_captions import WESTERN, convert_to_utf8, misencoded_captions
+from modules.data.convert_captions import convert_to_utf8, misencoded_captions
 from modules.data.decode_check import MOST_DECODED
 from modules.data.errors import DataError
 from modules.data.health import Health, check_health

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import codecs
 
+WESTERN = "cp1252"  # the encoding of Western European Windows, a superset of Latin-1
 # UTF-32 first, because its little-endian mark starts with that of UTF-16.
 _MARKS = (
-    (codecs.BOM_UTF32_LE, "UTF-32"),
-    (codecs.BOM_UTF32_BE, "UTF-32"),
-    (codecs.BOM_UTF16_LE, "UTF-16"),
-    (codecs.BOM_UTF16_BE, "UTF-16"),
+    (codecs.BOM_UTF32_LE, "UTF-32", "-LE"),
+    (codecs.BOM_UTF32_BE, "UTF-32", "-BE"),
+    (codecs.BOM_UTF16_LE, "UTF-16", "-LE"),
+    (codecs.BOM_UTF16_BE, "UTF-16", "-BE"),
 )
 
 
@@ -34,9 +35,21 @@ def encoding_of(content: bytes, unmarked: str) -> str:
     return _marked(content) or (unmarked if nul < 0 else "UTF-16-LE" if nul % 2 else "UTF-16-BE")
 
 
+def split_mark(content: bytes, unmarked: str = WESTERN) -> tuple[bytes, str]:
+    """The byte order mark of a text, b"" if it has none, and the encoding of what follows it, "UTF-8" for UTF-8.
+
+    unmarked: as for `encoding_of`.
+    """
+    for mark, encoding, order in _MARKS:
+        if content.startswith(mark):
+            return mark, encoding + order
+    mark = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""
+    return mark, "UTF-8" if why_not_utf8(content) is None else encoding_of(content, unmarked)
+
+
 def byte_at(content: bytes, position: int) -> str:
     return f"byte 0x{content[position]:02x} at {position}"
 
 
 def _marked(content: bytes) -> str | None:
-    return next((encoding for mark, encoding in _MARKS if content.startswith(mark)), None)
+    return next((encoding for mark, encoding, _ in _MARKS if content.startswith(mark)), None)

@@ -38,12 +38,10 @@ def read_table(concept: ConceptConfig, setting: str) -> Table:
     line = 0
     try:
         with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
-            is_json = path.lower().endswith(".jsonl")
-            for line, row in _json_rows(file, path) if is_json else _csv_rows(file, path, _wanted(concept)):
+            for line, row in table_rows(file, path, concept):
                 where = f"{path}, line {line}"
-                name = _plain(_field(row, FILE_COLUMNS, where, "rename the column of the file names"), where)
-                captions = _field(row, _wanted(concept), where, f"name one in {setting}.caption_column")
-                for caption in captions if isinstance(captions, list) else [captions]:
+                name, captions = row_captions(row, concept, setting, where)
+                for caption in captions:
                     if caption is not None:  # as in JSON, for a caption that is missing
                         found.setdefault(name, []).append(_one_line(caption, where))
     except UnicodeDecodeError as error:
@@ -55,6 +53,22 @@ def read_table(concept: ConceptConfig, setting: str) -> Table:
     if not line:
         raise DataError(f"{path} has no rows: add one for each image, or choose another {setting}.captions.")
     return {name: tuple(dict.fromkeys(captions)) for name, captions in found.items()}
+
+
+def table_rows(file: IO[str], path: str, concept: ConceptConfig) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows of a table with the number of their last line. file: opened with newline="". Raises DataError."""
+    is_json = path.lower().endswith(".jsonl")
+    yield from _json_rows(file, path) if is_json else _csv_rows(file, path, wanted_columns(concept))
+
+
+def row_captions(row: dict[str, Any], concept: ConceptConfig, setting: str, where: str) -> tuple[str, list[Any]]:
+    """The image of a row, as a path below the concept's folder, and its captions, which are None if they are missing.
+
+    where: the place of the row, for messages. Raises DataError if it lacks a column or has no file name.
+    """
+    name = _plain(_field(row, FILE_COLUMNS, where, "rename the column of the file names"), where)
+    captions = _field(row, wanted_columns(concept), where, f"name one in {setting}.caption_column")
+    return name, captions if isinstance(captions, list) else [captions]
 
 
 def find_table(concept: ConceptConfig, setting: str) -> str:
@@ -84,7 +98,7 @@ def unread_tables(concept: ConceptConfig) -> list[str]:
     return there[1:] if concept.captions == "table" else there
 
 
-def _wanted(concept: ConceptConfig) -> tuple[str, ...]:
+def wanted_columns(concept: ConceptConfig) -> tuple[str, ...]:
     """The columns that may have the captions."""
     return (concept.caption_column,) if concept.caption_column else CAPTION_COLUMNS
 
@@ -92,7 +106,7 @@ def _wanted(concept: ConceptConfig) -> tuple[str, ...]:
 def _csv_rows(file: IO[str], path: str, wanted: tuple[str, ...]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Raises DataError for a row with more fields than columns, whose caption would lose its end."""
     first = file.readline()
-    delimiter = _delimiter(first, wanted)
+    delimiter = delimiter_of(first, wanted)
     # blanks before a quotation mark would make it a part of the field; strict, for else an open one takes all that
     # follows into its field
     reader = csv.DictReader(
@@ -104,7 +118,8 @@ def _csv_rows(file: IO[str], path: str, wanted: tuple[str, ...]) -> Iterator[tup
         strict=True,
     )
     columns = list(reader.fieldnames or ())
-    if twice := [column for column in _called(tuple(columns), FILE_COLUMNS + wanted) if columns.count(column) > 1]:
+    used = columns_called(tuple(columns), FILE_COLUMNS + wanted)
+    if twice := [column for column in used if columns.count(column) > 1]:
         raise DataError(f"{path}, line 1 has the column {twice[0]!r} twice: rename one.")
     for row in _with_lines(reader):
         where = f"{path}, line {reader.line_num}"
@@ -130,14 +145,14 @@ def _with_lines(reader: csv.DictReader[str]) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _delimiter(header: str, wanted: tuple[str, ...]) -> str:
+def delimiter_of(header: str, wanted: tuple[str, ...]) -> str:
     """What divides the columns of a table: a semicolon or a tab only if its header has the columns that way.
 
     Spreadsheets write semicolons where the decimal point is a comma.
     """
     for delimiter in DELIMITERS:
         columns = tuple(next(csv.reader([header], delimiter=delimiter, skipinitialspace=True), ()))
-        if _called(columns, FILE_COLUMNS) and _called(columns, wanted):
+        if columns_called(columns, FILE_COLUMNS) and columns_called(columns, wanted):
             return delimiter
     return DELIMITERS[0]
 
@@ -159,7 +174,7 @@ def _json_rows(file: IO[str], path: str) -> Iterator[tuple[int, dict[str, Any]]]
 
 def _field(row: dict[str, Any], names: tuple[str, ...], where: str, remedy: str) -> Any:
     """The value of the first of the columns `names` that a row has; None if it is null in all of them."""
-    columns = _called(tuple(row), names)
+    columns = columns_called(tuple(row), names)
     if columns:
         return next((row[column] for column in columns if row[column] is not None), None)
     wanted = " or ".join(map(repr, names if names != FILE_COLUMNS else names[:1]))
@@ -168,7 +183,7 @@ def _field(row: dict[str, Any], names: tuple[str, ...], where: str, remedy: str)
 
 
 @lru_cache(maxsize=64)  # asked for by each row
-def _called(columns: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
+def columns_called(columns: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
     """The columns that are called like one of `names`, in the order of these; the exact spelling comes first."""
     exact = ((name, column) for name in names for column in sorted(columns, key=lambda one: one != name))
     alike = (column for name, column in exact if _spelled_alike(column) == _spelled_alike(name))

@@ -101,12 +101,12 @@ def own_captions(
     if concept.captions == "prompt":
         return (concept.prompt,)
     if concept.captions == "file_name":
-        return (_plain_text(file_stem(image_path)).replace("_", " ").strip(),)
+        return (plain_text(file_stem(image_path)).replace("_", " ").strip(),)
     if concept.captions == "table":
         if table is None:
             raise ValueError("captions from a table need the table")
         found = table.get(path_in_concept(os.fspath(image_path), concept))
-        return found and tuple(map(_plain_text, found))
+        return found and tuple(map(plain_text, found))
     texts = (_read_text(path, concept.caption_per_line) for path in caption_paths(image_path, concept))
     return next((text for text in texts if text is not None), None)
 
@@ -206,7 +206,7 @@ def _is_too_long(caption: str) -> bool:
     return len(caption.encode("utf-8", "surrogatepass")) > MAX_CAPTION_BYTES
 
 
-def _plain_text(text: str) -> str:
+def plain_text(text: str) -> str:
     """`text` without lone surrogates, which tokenizers reject; they come from file names that are not UTF-8."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
@@ -221,6 +221,11 @@ def _read_text(path: str, per_line: bool) -> tuple[str, ...] | None:
         raise CaptionError(path, "access", "is a link to a file that is not there") from error
     except OSError as error:
         raise CaptionError(path, "access", f"can't be read ({error.strerror})") from error
+    return texts_in(content, path, per_line)
+
+
+def texts_in(content: bytes, path: str, per_line: bool) -> tuple[str, ...]:
+    """The captions in the content of a caption file. path: for messages. Raises CaptionError."""
     if len(content) > MAX_LINES_BYTES:
         raise CaptionError(path, "size", f"is larger than {MAX_LINES_BYTES // 1024} KB")
     if reason := why_not_utf8(content):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from modules.config.atomic_file import write_bytes
 from modules.config.clips import clip_rule
 from modules.config.regular_file import read_regular
-from modules.data.caption_encodings import byte_at, encoding_of, why_not_utf8
+from modules.data.caption_encodings import WESTERN, byte_at, encoding_of, why_not_utf8
 from modules.data.caption_tables import find_table
 from modules.data.concepts import captions, scan
 from modules.data.errors import CaptionError, DataError
@@ -20,8 +20,6 @@ from modules.data.folder_walk import Outputs
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
-
-WESTERN = "cp1252"  # the encoding of Western European Windows, a superset of Latin-1
 
 
 @dataclass(frozen=True)
