@@ -17,7 +17,7 @@ from typing import NamedTuple
 LEAST_SHARE = 0.5
 
 _TIME = r"(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)"
-_STAMP = re.compile(rf"\[\s*{_TIME}\s*[-–]\s*{_TIME}\s*\]")
+STAMP = re.compile(rf"\[\s*{_TIME}\s*[-–]\s*{_TIME}\s*\]")
 
 
 class Span(NamedTuple):
@@ -42,7 +42,7 @@ def caption_parts(captions: tuple[str, ...]) -> tuple[CaptionPart, ...]:
     """The captions with those of parts on their own, in order."""
     parts = []
     for caption in captions:
-        text, *others = _STAMP.split(caption)
+        text, *others = STAMP.split(caption)
         if text or not others:
             parts.append(CaptionPart(text.strip(), None))
         for at in range(0, len(others), 7):
