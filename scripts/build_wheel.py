@@ -38,7 +38,15 @@ SCRIPTS = (
     ),
     "starting/*.py",
     *("train.py", "train_ui.py", "doctor.py", "sample.py", "sample_run.py"),
-    *("caption.py", "check_data.py", "convert.py", "hub.py", "import_settings.py", "export_settings.py"),
+    *(
+        "caption.py",
+        "count_tokens.py",
+        "check_data.py",
+        "convert.py",
+        "hub.py",
+        "import_settings.py",
+        "export_settings.py",
+    ),
     *("lora.py", "lora_and_strength.py", "multi_node.py", "slurm_job.py"),
     *(
         "start_multi_gpu.py",

@@ -81,7 +81,7 @@ def folder_on_disk(name: str, replaced: Collection[str] = ()) -> Path | None:
 
     replaced: as in `needed_files`. Raises UserError if the name is none of a model on the Hub.
     """
-    folder = _cached_folder(name)
+    folder = cached_folder(name)
     if folder is None:
         return None
     index = read_index(folder)
@@ -91,7 +91,7 @@ def folder_on_disk(name: str, replaced: Collection[str] = ()) -> Path | None:
 
 def known_index(name: str) -> dict[str, Any]:
     """The index of a model: that in the Hub's cache if there is one, else the Hub's. Raises UserError."""
-    folder = _cached_folder(name)
+    folder = cached_folder(name)
     return read_index(folder) if folder else dict(read_model(name).index)
 
 
@@ -115,7 +115,7 @@ def known_config(name: str, component: str) -> dict[str, Any]:
         raise UserError(_cannot_fetch(name, expected_error(error))) from error
 
 
-def _cached_folder(name: str) -> Path | None:
+def cached_folder(name: str) -> Path | None:
     """The folder in the Hub's cache that has the index of a model."""
     from huggingface_hub import try_to_load_from_cache
 
