@@ -40,6 +40,7 @@ SCRIPTS = (
     *("train.py", "train_ui.py", "doctor.py", "sample.py", "sample_run.py"),
     *(
         "caption.py",
+        "edit_captions.py",
         "count_tokens.py",
         "check_data.py",
         "convert.py",

@@ -30,6 +30,10 @@ def check_data() -> None:
     _run("check_data")
 
 
+def edit_captions() -> None:
+    _run("edit_captions")
+
+
 def convert() -> None:
     _run("convert")
 

@@ -81,6 +81,17 @@ class CaptionFiles:
         self._table: _ReadTable | None = None
         self._lock = threading.Lock()
 
+    @property
+    def why_read_only(self) -> str:
+        """Why no caption of the concept can be edited, as a sentence; "" if its captions are in files."""
+        captions = self.concept.captions
+        if captions not in _SOURCES:
+            return ""
+        return (
+            f"{self._setting}.captions {captions}: its captions are {_SOURCES[captions]}, which can't be edited; set "
+            "it to txt to write caption files."
+        )
+
     def read(self, image: str) -> Caption:
         """The caption of an image or video, by its path. What is wrong with its file is in its `problem`."""
         self._read[image] = caption = self._caption(image)
@@ -104,12 +115,8 @@ class CaptionFiles:
         Raises DataError if the concept takes no captions from files, if a caption is too long or can't be written in
         the encoding of its file, and if images that share a caption file get different captions.
         """
-        if self.concept.captions in _SOURCES:
-            raise DataError.at(
-                f"{self._setting}.captions",
-                f"{self.concept.captions}: its captions are {_SOURCES[self.concept.captions]}, which can't be edited; "
-                "set it to txt to write caption files.",
-            )
+        if reason := self.why_read_only:
+            raise DataError(reason)
         new: dict[str, bytes | None] = {}
         seen: dict[str, str] = {}
         in_table: dict[str, dict[str, list[str]]] = defaultdict(dict)
