@@ -98,16 +98,10 @@ class BaseModel:
             missing = self._components.missing(names)
             with self._loading_turn() if missing else contextlib.nullcontext():
                 if missing:
-                    self._load(missing, lazily)
+                    self._components.load(missing, lazily)
                 for name in names:
                     if hasattr(self.module(name), "parameters"):
                         self._place(name, on_device, lazily)
-
-    def _load(self, names: list[str], lazily: bool) -> None:
-        from modules.weights.deferred_casts import deferred_casts
-
-        with deferred_casts():
-            self._components.load(names, lazily)
 
     def _place(self, name: str, on_device: bool, lazily: bool) -> None:
         """Casts, quantizes and moves the weights of a module one after the other, as far as they are not yet in the

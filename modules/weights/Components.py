@@ -32,7 +32,10 @@ class Components(Protocol):
         """Those of `names` that can be loaded and are not."""
 
     def load(self, names: Iterable[str], lazily: bool = False) -> None:
-        """Loads components to the CPU, frozen and in evaluation mode. lazily: as in `BaseModel.require`."""
+        """Loads components to the CPU, frozen and in evaluation mode, with casts of weights that wait (deferred_casts).
+
+        lazily: as in `BaseModel.require`.
+        """
 
     def unload(self, names: Iterable[str]) -> list[str]:
         """Frees components; returns those that stay, because they could not be loaded again."""

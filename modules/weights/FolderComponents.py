@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
@@ -23,7 +24,7 @@ from modules.weights.frozen import frozen
 from modules.weights.hub_models import download_folder
 from modules.weights.inspect import BaseInfo, check_fits, component_error, inspect_base
 from modules.weights.libraries import import_pipeline
-from modules.weights.load_component import is_of_transformers, load_component
+from modules.weights.load_component import is_cast, is_of_transformers, load_component
 from modules.weights.own_parts import check_places, load_own_part, replaced_parts
 from modules.weights.prequantized import load_prequantized, stored_quantization
 from modules.weights.processors import check_tokenizer, without_videos
@@ -95,8 +96,12 @@ class FolderComponents:
         return [name for name in names if name in self._classes and getattr(self.pipe, name) is None]
 
     def load(self, names: Iterable[str], lazily: bool = False) -> None:
+        from modules.weights.deferred_casts import deferred_casts
+
         for name in names:
-            self._loaded[name] = (lazily and self._lazy_denoiser(name)) or self._load(name)
+            has_casts = name in self.own_parts or is_cast(self.path / name, self.dtype)
+            with deferred_casts() if has_casts else contextlib.nullcontext():  # it looks at every operation
+                self._loaded[name] = (lazily and self._lazy_denoiser(name)) or self._load(name)
         self.pipe = self._new_pipe()
 
     def unload(self, names: Iterable[str]) -> list[str]:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from modules.distributed.placeholders import placeholder
-from modules.machine.hub import shards_in
-from modules.machine.weight_files import loaded_weights
-from modules.weights.safe import load_tensors, read_header, tensor_shapes
+from modules.weights.load_component import weight_files
+from modules.weights.safe import SAFETENSORS, load_tensors, read_header, tensor_shapes
 
 if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
@@ -26,7 +25,7 @@ def load_lazily(component_class: type[Any], folder: Path, dtype: torch.dtype) ->
     None if its files need more than to be read: pickles, old tensor names, or tensors that are used twice.
     Raises WeightsError for files that can't be used.
     """
-    files = _files(folder)
+    files = [path for path in weight_files(folder) if path.suffix == SAFETENSORS]
     sources = {name: (path, shape) for path in files for name, shape in tensor_shapes(read_header(path)).items()}
     component = _without_weights(component_class, folder, dtype)
     params = dict(component.named_parameters(remove_duplicate=False))
@@ -49,14 +48,6 @@ def load_lazily(component_class: type[Any], folder: Path, dtype: torch.dtype) ->
             setattr(part, key, buffer.to(own_dtype) if value.is_floating_point() else buffer)
     component.register_to_config(_name_or_path=str(folder))
     return component.eval()
-
-
-def _files(folder: Path) -> list[Path]:
-    """The safetensors files with the weights of a component; none if it has others."""
-    names = loaded_weights([file.name for file in folder.iterdir()])
-    index = next((name for name in names if name.endswith(".json")), "")
-    files = shards_in(folder / index) if index else names
-    return [folder / name for name in files if name.endswith(".safetensors")]
 
 
 def _without_weights(component_class: type[Any], folder: Path, dtype: torch.dtype) -> Any:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 METADATA = "__metadata__"
+SAFETENSORS = ".safetensors"
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library; the largest models need about 1 MB
 PICKLE_SUFFIXES = (".ckpt", ".pt", ".pth", ".bin")
 BITS = {
@@ -73,6 +74,11 @@ def _header(path: str | Path, file: BinaryIO, size: int) -> dict[str, dict[str, 
 def tensor_shapes(header: Mapping[str, dict[str, Any]]) -> dict[str, tuple[int, ...]]:
     """Name -> shape of every tensor in a header returned by `read_header`."""
     return {name: tuple(entry["shape"]) for name, entry in header.items() if name != METADATA}
+
+
+def tensor_types(header: Mapping[str, dict[str, Any]]) -> set[str]:
+    """The types of the tensors in a header returned by `read_header`, as the format calls them: "F32", "BF16" ..."""
+    return {entry["dtype"] for name, entry in header.items() if name != METADATA}
 
 
 def load_tensors(path: str | Path, names: Iterable[str] | None = None) -> dict[str, Tensor]:

@@ -24,6 +24,7 @@ from modules.weights import deferred_casts
 from modules.weights.BaseModel import BaseModel
 from modules.weights.deferred_casts import compute
 from modules.weights.libraries import import_pipeline
+from modules.weights.load_component import is_cast
 from modules.weights.safe import load_tensors, save_tensors
 from modules.weights.single_file import save_single_file
 from tests.support import alike_families
@@ -271,3 +272,39 @@ def test_parts_of_a_joined_weight_do_not_keep_all_of_it():
     compute(layer)
     assert layer.key is layer.tied
     assert [weight.untyped_storage().nbytes() for weight in layer.parameters()] == [query.nbytes, key.nbytes]
+
+
+@pytest.mark.parametrize(("dtype", "waits"), [("float32", False), ("bfloat16", True)])
+def test_nothing_waits_where_the_files_have_the_type_of_the_weights(dtype, waits, tiny_sd15, monkeypatch):
+    entered = []
+    begin = deferred_casts.deferred_casts
+    monkeypatch.setattr(deferred_casts, "deferred_casts", lambda: (entered.append(True), begin())[1])
+    config = ModelConfig(base=str(tiny_sd15), weight_dtype=dtype)
+    base = BaseModel(FAMILIES["sd15"], config, CPU)
+    base.require("vae", "text_encoder")
+    assert len(entered) == (2 if waits else 0)
+    assert {param.dtype for param in base.module("vae").parameters()} == {getattr(torch, dtype)}
+
+
+@pytest.mark.parametrize(
+    ("name", "stored", "dtype", "is_so"),
+    [
+        ("model.safetensors", torch.float32, torch.float32, False),
+        ("model.safetensors", torch.float16, torch.float32, True),
+        ("model.safetensors", torch.bfloat16, torch.bfloat16, True),  # some may be kept in float32
+        ("pytorch_model.bin", torch.float32, torch.float32, True),  # whose types are not known before it is read
+    ],
+)
+def test_casts_are_known_before_a_component_is_loaded(name, stored, dtype, is_so, tmp_path):
+    tensors = {"weight": torch.zeros(3, dtype=stored), "position_ids": torch.arange(3)}
+    if name.endswith(".bin"):
+        torch.save(tensors, tmp_path / name)
+    else:
+        save_tensors(tmp_path / name, tensors)
+    assert is_cast(tmp_path, dtype) is is_so
+
+
+def test_files_that_can_not_be_read_are_left_to_what_loads_them(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"none")
+    assert is_cast(tmp_path, torch.float32)
+    assert is_cast(tmp_path / "nowhere", torch.float32)
