@@ -2,13 +2,13 @@
 
 docs/benchmarks.md describes the method and the results.
 
-    python scripts/benchmark.py all --json figures.json
+    python scripts/benchmark.py all --json figures.json --resume
     python scripts/benchmark.py step --method lora
     python scripts/benchmark.py step --options ema lion
     python scripts/benchmark.py ranks --ranks 2
     python scripts/benchmark.py caching
     python scripts/benchmark.py operators
-    python scripts/benchmark.py peers --scripts DIR
+    python scripts/benchmark.py peers --scripts DIFFUSERS SD_SCRIPTS ONETRAINER
     python scripts/benchmark.py real --device cuda
     python scripts/benchmark.py engine
     python scripts/benchmark.py scaling
@@ -16,7 +16,6 @@ docs/benchmarks.md describes the method and the results.
 """
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -34,8 +33,9 @@ if __name__ == "__main__":  # before the imports that take long
 
 from modules.config.errors import UserError
 from scripts.benchmarks.material import make_material
-from scripts.benchmarks.registry import BENCHMARKS, DEVICES, METHODS, Option
-from scripts.benchmarks.results import Comparison, Found, table
+from scripts.benchmarks.registry import BENCHMARKS, DEVICES, METHODS, Option, Part
+from scripts.benchmarks.results import table
+from scripts.benchmarks.results_file import ResultsFile
 from scripts.name_option import name_among
 from scripts.number_options import positive
 
@@ -44,27 +44,31 @@ ALL = "all"
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
-    results: dict[str, Any] = {"machine": machine(args.device), "comparisons": []}
-    found: list[Found] = []
     code = 0
     try:
-        for name, one in measure(args):
-            print(one, flush=True)
-            found.append(one)
-            section = "comparisons" if isinstance(one, Comparison) else name
-            results.setdefault(section, []).append({"benchmark": name, **one.as_values()})
+        results = ResultsFile(args.json, machine(args.device), args.resume)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    try:
+        for name, part in parts(args):
+            if results.has(name, part.key):
+                continue
+            for one in part.measure():
+                print(one, flush=True)
+                results.add(name, part.key, one)
+            results.finish(name, part.key)
     except UserError as error:
         print(error, file=sys.stderr)
         code = 2
-    if len(found) > 1:
-        print(f"\n{table(found)}")
-    if args.json and found:  # also what was measured before an error
-        args.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    if len(results.rows) > 1:
+        print(f"\n{table(results.rows)}")
+    results.write()  # also what was measured before an error
     return code
 
 
-def measure(args: argparse.Namespace) -> Iterator[tuple[str, Found]]:
-    """(name of the benchmark, result) of what was asked for, each made when it is its turn."""
+def parts(args: argparse.Namespace) -> Iterator[tuple[str, Part]]:
+    """(name of the benchmark, part of it) of what was asked for, to be measured one after the other."""
     names = [args.what]
     if args.what == ALL:
         names = [name for name, one in BENCHMARKS.items() if one.is_in_all(args)]
@@ -72,8 +76,8 @@ def measure(args: argparse.Namespace) -> Iterator[tuple[str, Found]]:
     if any(BENCHMARKS[name].needs_material for name in names):
         make_material(args.folder)
     for name in names:
-        for one in BENCHMARKS[name].measure(args):
-            yield name, one
+        for part in BENCHMARKS[name].parts(args):
+            yield name, part
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -92,7 +96,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--pairs", type=positive, default=8, help="pairs of runs where each is a process of its own")
     parser.add_argument("--ranks", type=positive, default=2, help="of the ranks, caching and engine comparisons")
     parser.add_argument("--folder", type=Path, default=Path("workspace/benchmark"), help="for model and caches")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every measurement to FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what is measured to FILE after each part")
+    parser.add_argument("--resume", action="store_true", help="measure only the parts that the FILE of --json lacks")
     owners = _owners()
     for option, names in owners.items():
         parser.add_argument(option.name, **{**option.values, "help": f"of {', '.join(names)}: {option.values['help']}"})
@@ -106,6 +111,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     for option in BENCHMARKS[args.what].options if args.what != ALL else ():
         if option.destination == BENCHMARKS[args.what].needs and not getattr(args, option.destination):
             parser.error(f"{args.what} needs {option.name}: {option.values['help']}")
+    if args.resume and not args.json:
+        parser.error("--resume needs --json FILE: the file to go on with")
     if args.json and not args.json.parent.is_dir():
         parser.error(f"--json {args.json}: there is no folder {args.json.parent}")  # now, not after an hour
     return args

@@ -75,7 +75,7 @@ def comparisons_of(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def figures_of(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """All that is a single value: those of every benchmark but comparisons."""
-    lists = [found for run in runs for name, found in run.items() if name not in ("machine", "comparisons")]
+    lists = [found for run in runs for name, found in run.items() if name not in ("machine", "comparisons", "finished")]
     return [one for found in lists for one in found if "value" in one]
 
 

@@ -21,23 +21,25 @@ def photos_folder(folder: Path) -> Path:
     return folder / "photos"
 
 
-def compare_caching(folder: Path, device: str, pairs: int, num_ranks: int = 1) -> Iterator[Comparison]:
+def compare_caching(
+    folder: Path, device: str, pairs: int, num_ranks: int = 1, decoder_seconds: float = 0.0
+) -> Iterator[Comparison]:
     """Seconds and processor seconds (of all threads and ranks) to load the encoders and to cache all photos and their
-    captions; then the images per second with a decoder that makes a thread wait."""
+    captions; with a decoder that makes a thread wait, the images per second."""
     make_photos(folder)
-    plain = WorkerArguments(folder, "lora", 1, pairs + 1)
     ranks = f", {num_ranks} ranks" if num_ranks > 1 else ""
-    answers = take_turns([(CHORUS, plain), (BY_HAND, plain)], pairs, device, num_ranks)
+    arguments = WorkerArguments(folder, "lora", 1, pairs + 1, decoder_seconds=decoder_seconds)
+    answers = take_turns([(CHORUS, arguments), (BY_HAND, arguments)], pairs, device, num_ranks)
+    if decoder_seconds:
+        count = sum(path.suffix != ".txt" for path in photos_folder(folder).iterdir())
+        speeds = [(count / ours.seconds, count / theirs.seconds) for ours, theirs in answers]
+        yield Comparison(f"caching with a slow decoder, {device}{ranks}", "images/s", SLOW_DECODER, speeds)
+        return
     used = [(ours.cpu_seconds, theirs.cpu_seconds) for ours, theirs in answers]
     yield Comparison(
         f"caching, {device}{ranks}", "s", None, [(ours.seconds, theirs.seconds) for ours, theirs in answers]
     )
     yield Comparison(f"caching, {device}{ranks}, processor time", "s", PROCESSOR_TIME, used)
-    slow = WorkerArguments(folder, "lora", 1, pairs + 1, decoder_seconds=SLOW_SECONDS)
-    answers = take_turns([(CHORUS, slow), (BY_HAND, slow)], pairs, device, num_ranks)
-    count = sum(path.suffix != ".txt" for path in photos_folder(folder).iterdir())
-    speeds = [(count / ours.seconds, count / theirs.seconds) for ours, theirs in answers]
-    yield Comparison(f"caching with a slow decoder, {device}{ranks}", "images/s", SLOW_DECODER, speeds)
 
 
 def make_photos(folder: Path) -> None:

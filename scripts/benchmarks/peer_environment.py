@@ -19,8 +19,6 @@ from modules.config.errors import UserError
 
 STAMP = "complete.txt"
 MOST_LINES = 12
-# The import of a package, and its requirement: what diffusers' training scripts need of it
-DIFFUSERS_SCRIPTS = {"accelerate": "accelerate==1.15.0", "datasets": "datasets==5.2.0", "ftfy": "ftfy==6.3.1"}
 
 
 def torchvision_requirement() -> str:
@@ -31,14 +29,16 @@ def torchvision_requirement() -> str:
     return f"torchvision==0.{int(minor) + 15}.0"
 
 
-def peer_python(folder: Path, requirements: Mapping[str, str]) -> Path:
+def peer_python(folder: Path, requirements: Mapping[str, str], listed: Sequence[str] = ()) -> Path:
     """The interpreter of the environment in `folder`, made where it is not there yet.
 
-    requirements: import -> requirement. Raises UserError where the environment can't be made, with the reason of pip.
+    requirements: import -> requirement, of what may be missing beside the packages of this environment. listed: lines
+    of a file of requirements, whose versions are installed even where this environment has others, but for PyTorch.
+    Raises UserError where the environment can't be made, with the reason of pip.
     """
     shared = {one.name: one.version for one in distributions()}
     wanted = [requirement for requirement in requirements.values() if requirement.split("==")[0] not in shared]
-    state = "\n".join([sys.version, *sys.path, *sorted(requirements.values()), version("torch")])
+    state = "\n".join([sys.version, *sys.path, *sorted(requirements.values()), *listed, version("torch")])
     key = hashlib.sha256(state.encode()).hexdigest()
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     stamp = folder / STAMP
@@ -51,6 +51,12 @@ def peer_python(folder: Path, requirements: Mapping[str, str]) -> Path:
     constraints.write_text("".join(f"{name}=={held}\n" for name, held in sorted(shared.items())), encoding="utf-8")
     if wanted:
         _install(python, ["-c", str(constraints), *wanted])
+    if listed:
+        own = folder / "requirements.txt"
+        own.write_text("\n".join(listed), encoding="utf-8")
+        only_torch = folder / "torch.txt"
+        only_torch.write_text(f"torch=={version('torch')}\n", encoding="utf-8")
+        _install(python, ["-c", str(only_torch), "-r", str(own)])
     # not with the others: as a dependency, pip could take another PyTorch along
     _install(python, ["--no-deps", torchvision_requirement()])
     stamp.write_text(key, encoding="ascii")
@@ -75,5 +81,7 @@ def _install(python: Path, arguments: Sequence[str]) -> None:
     )  # fmt: skip
     if done.returncode:
         said = "\n".join(done.stdout.strip().splitlines()[-MOST_LINES:])
-        wanted = ", ".join(argument for argument in arguments if "==" in argument)
+        wanted = ", ".join(
+            argument for argument in arguments if "==" in argument or argument.endswith("requirements.txt")
+        )
         raise UserError(f"peers needs {wanted}, which pip could not install:\n{said}")

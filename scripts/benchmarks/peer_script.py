@@ -1,6 +1,6 @@
 """Runs a training script that is not ours, in turns with another program, and counts its optimizer steps.
 
-    python -m scripts.benchmarks.peer_script --steps 5 --turns 21 --device cpu [--keep-encoded] SCRIPT [ITS ARGUMENTS]
+    python -m scripts.benchmarks.peer_script --steps 5 --turns 21 --device cpu --checkout DIR SCRIPT [ITS ARGUMENTS]
 
 PyTorch itself tells of each step of any optimizer, so nothing is read from what the script prints, and the script stays
 as it is. It runs in its own environment: of Chorus, only worker.py is imported here.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import re
 import runpy
 import sys
@@ -35,6 +36,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, required=True)
     parser.add_argument("--device", required=True)
     parser.add_argument("--keep-encoded", action="store_true", help="each image and caption is encoded once")
+    parser.add_argument("--checkout", type=Path, required=True, help="the folder in which the script runs")
     parser.add_argument("script", type=Path)
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     args = parser.parse_args()
@@ -45,8 +47,18 @@ def main() -> None:
     if args.keep_encoded:
         keep_what_is_encoded()
     sys.argv = [str(args.script), *args.arguments]
+    forget_own_packages()
+    os.chdir(args.checkout)
     sys.path.insert(0, str(args.script.parent))
     runpy.run_path(str(args.script), run_name="__main__")
+
+
+def forget_own_packages() -> None:
+    """`scripts` and `modules` are packages of other programs, too."""
+    own = Path(__file__).resolve().parents[2]
+    sys.path[:] = [place for place in sys.path if Path(place).resolve() != own]
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("scripts", "modules")]:
+        del sys.modules[name]
 
 
 def count_steps(turns: Turns, steps: int, device: str) -> None:

@@ -1,21 +1,23 @@
-"""The benchmarks by name. A new one is a line of BENCHMARKS, and a function that gives its results."""
+"""The benchmarks by name. A new one is a line of BENCHMARKS, and a function that gives its parts."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from modules.machine.devices import list_gpus, num_cores
 from scripts.benchmarks.backup import compare_backup
-from scripts.benchmarks.caching import compare_caching
+from scripts.benchmarks.caching import SLOW_SECONDS, compare_caching
 from scripts.benchmarks.compare import compare_engine, compare_memory, compare_option, compare_start, compare_steps
 from scripts.benchmarks.loading import measure_loading
 from scripts.benchmarks.operators import compare_operators
 from scripts.benchmarks.options import OPTIONS
-from scripts.benchmarks.peers import PEERS, compare_peers
+from scripts.benchmarks.peer_programs import PEERS
+from scripts.benchmarks.peers import chosen_peers, compare_peer
 from scripts.benchmarks.planning import measure_planning
 from scripts.benchmarks.real_sizes import measure_real_sizes
 from scripts.benchmarks.results import Comparison, Found
@@ -43,15 +45,28 @@ class Option:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What is measured at a stretch. key: it among the parts of its benchmark, whatever the number of pairs."""
+
+    key: str
+    run: Callable[[], Iterable[Found] | Comparison]
+
+    def measure(self) -> Iterable[Found]:
+        """One result after another."""
+        found = self.run()
+        return [found] if isinstance(found, Comparison) else found
+
+
+@dataclass(frozen=True)
 class Benchmark:
-    """what: it measures. measure: gives one result after another, for the arguments of the command, whose `folder`
-    exists. in_all: whether it is a part of `all`. needs_material: the model and the images of material.py, in that
-    folder. options: those that only some benchmarks take. needs: the destination of an option that must be given; `all`
-    leaves the benchmark out without it. all_on: the devices on which `all` measures it.
+    """what: it measures. parts: for the arguments of the command, whose `folder` exists. in_all: whether it is in
+    `all`. needs_material: the model and the images of material.py, in that folder. options: those that only some
+    benchmarks take. needs: the destination of an option that must be given; `all` leaves the benchmark out without it.
+    all_on: the devices on which `all` measures it.
     """
 
     what: str
-    measure: Callable[[argparse.Namespace], Iterable[Found]]
+    parts: Callable[[argparse.Namespace], Iterable[Part]]
     in_all: bool = False
     needs_material: bool = True
     options: tuple[Option, ...] = ()
@@ -68,60 +83,63 @@ def methods(args: argparse.Namespace) -> Iterable[str]:
     return [args.method] if args.method else METHODS
 
 
-def step(args: argparse.Namespace) -> Iterator[Found]:
+def step(args: argparse.Namespace) -> Iterator[Part]:
     for method in methods(args):
+        sizes = args.folder, method, args.device, args.blocks, args.steps_per_block
         for option in args.options:
-            yield from compare_option(args.folder, method, args.device, args.blocks, args.steps_per_block, option)
+            yield Part(f"{method} with {option}", partial(compare_option, *sizes, option))
         ways = ((), (BF16,), (COMPILED,)) if args.what != "step" else (tuple(args.switches),)
         for switches in () if args.options else ways:
-            yield from compare_steps(
-                args.folder, method, args.device, args.blocks, args.steps_per_block, switches=switches
-            )
+            yield Part(", ".join((method, *switches)), partial(compare_steps, *sizes, switches=switches))
 
 
-def ranks(args: argparse.Namespace) -> Iterator[Found]:
+def ranks(args: argparse.Namespace) -> Iterator[Part]:
     ways: tuple[tuple[str, ...], ...] = ((), (SHARDED,))
     if args.what == "ranks":
         ways = ((SHARDED,),) if args.sharding else ((),)
     for method in methods(args):
+        sizes = args.folder, method, args.device, args.blocks, args.steps_per_block, args.ranks
         for switches in ways:
-            yield from compare_steps(
-                args.folder, method, args.device, args.blocks, args.steps_per_block, args.ranks, switches
-            )
+            key = ", ".join((method, *switches, f"{args.ranks} ranks"))
+            yield Part(key, partial(compare_steps, *sizes, switches=switches))
 
 
-def memory(args: argparse.Namespace) -> Iterator[Found]:
+def memory(args: argparse.Namespace) -> Iterator[Part]:
     for method in methods(args):
+        sizes = args.folder, method, args.device, args.pairs, args.steps_per_block
         for cold in (False, True):
-            yield compare_memory(args.folder, method, args.device, args.pairs, args.steps_per_block, cold)
+            yield Part(f"{method}, {'encoding' if cold else 'cached'}", partial(compare_memory, *sizes, cold))
 
 
-def start(args: argparse.Namespace) -> Iterator[Found]:
+def start(args: argparse.Namespace) -> Iterator[Part]:
     for method in methods(args):
-        yield compare_start(args.folder, method, args.device, args.pairs)
-        yield compare_standby(args.folder, method, args.device, args.pairs)
-    yield compare_images(args.folder, args.device, args.pairs)
+        sizes = args.folder, method, args.device, args.pairs
+        yield Part(method, partial(compare_start, *sizes))
+        yield Part(f"{method} from the window", partial(compare_standby, *sizes))
+    yield Part("images", partial(compare_images, args.folder, args.device, args.pairs))
 
 
-def caching(args: argparse.Namespace) -> Iterator[Comparison]:
+def caching(args: argparse.Namespace) -> Iterator[Part]:
     for num_ranks in dict.fromkeys((1, args.ranks)):
-        yield from compare_caching(args.folder, args.device, args.pairs, num_ranks)
+        for seconds in (0.0, SLOW_SECONDS):
+            key = f"{num_ranks} ranks{', slow decoder' if seconds else ''}"
+            yield Part(key, partial(compare_caching, args.folder, args.device, args.pairs, num_ranks, seconds))
 
 
-def plan(args: argparse.Namespace) -> Iterator[Found]:
-    yield from measure_planning(args.folder, args.blocks)
+def plan(args: argparse.Namespace) -> Iterator[Part]:
+    yield Part("", partial(measure_planning, args.folder, args.blocks))
 
 
-def backup(args: argparse.Namespace) -> Iterator[Found]:
+def backup(args: argparse.Namespace) -> Iterator[Part]:
     for method in methods(args):
-        yield compare_backup(args.folder, method, args.device, args.pairs, args.steps_per_block)
+        yield Part(method, partial(compare_backup, args.folder, method, args.device, args.pairs, args.steps_per_block))
 
 
-def loading(args: argparse.Namespace) -> Iterator[Found]:
-    yield from measure_loading(args.folder)
+def loading(args: argparse.Namespace) -> Iterator[Part]:
+    yield Part("", partial(measure_loading, args.folder))
 
 
-def peers(args: argparse.Namespace) -> Iterator[Found]:
+def peers(args: argparse.Namespace) -> Iterator[Part]:
     def material(family: str, device: str) -> Path:
         if family == "sd15":
             return args.folder
@@ -129,31 +147,37 @@ def peers(args: argparse.Namespace) -> Iterator[Found]:
 
         return real_models.material(family, f"{device}:0" if is_cuda(device) else device)
 
-    names = args.peers or list(PEERS)
-    yield from compare_peers(args.folder, args.scripts, args.device, args.blocks, args.steps_per_block, material, names)
+    sizes = args.device, args.blocks, args.steps_per_block, material
+    for checkout, name in chosen_peers(args.scripts, args.peers or (), args.device):
+        for how in PEERS[name][1].hows:
+            yield Part(f"{name}, {how}", partial(compare_peer, args.folder, checkout, name, how, *sizes))
 
 
-def real(args: argparse.Namespace) -> Iterator[Found]:
-    yield from measure_real_sizes(args.folder, args.device, args.models or MODELS)
+def real(args: argparse.Namespace) -> Iterator[Part]:
+    for model in args.models or MODELS:
+        yield Part(model, partial(measure_real_sizes, args.folder, args.device, [model]))
 
 
-def engine(args: argparse.Namespace) -> Iterator[Comparison]:
+def engine(args: argparse.Namespace) -> Iterator[Part]:
     for num_ranks in dict.fromkeys((1, args.ranks)):
-        yield from compare_engine(args.folder, args.device, args.blocks, args.steps_per_block, num_ranks)
+        sizes = args.folder, args.device, args.blocks, args.steps_per_block, num_ranks
+        yield Part(f"{num_ranks} ranks", partial(compare_engine, *sizes))
 
 
-def scaling(args: argparse.Namespace) -> Iterator[Found]:
+def scaling(args: argparse.Namespace) -> Iterator[Part]:
     num_devices = num_cores() if args.device == "cpu" else len(list_gpus())
     counts = [count for count in RANK_COUNTS if args.device == "cpu" or count <= num_devices]
-    yield from measure_scaling(args.folder, args.device, args.blocks, args.steps_per_block, num_devices, counts)
+    sizes = args.blocks, args.steps_per_block, num_devices, counts
+    yield Part("", partial(measure_scaling, args.folder, args.device, *sizes))
 
 
-def operators(args: argparse.Namespace) -> Iterator[Found]:
-    yield from compare_operators()
+def operators(args: argparse.Namespace) -> Iterator[Part]:
+    yield Part("", compare_operators)
 
 
-def ui(args: argparse.Namespace) -> Iterator[Found]:
-    yield from measure_ui(args.folder, args.parts or list(PARTS))
+def ui(args: argparse.Namespace) -> Iterator[Part]:
+    for name in args.parts or PARTS:
+        yield Part(name, partial(measure_ui, args.folder, [name]))
 
 
 _OPTIONS = Option(
@@ -171,8 +195,11 @@ _SWITCHES = Option(
     {"nargs": "+", "choices": (BF16, COMPILED), "default": [], "help": "what is on on both sides"},
 )
 _SHARDING = Option("--sharding", {"action": "store_true", "help": "FSDP2 on both sides, in place of DDP"})
-_SCRIPTS = Option("--scripts", {"type": Path, "metavar": "DIR", "help": "a checkout of diffusers"})
-_PEERS = Option("--peers", {"nargs": "+", "choices": PEERS, "help": "which of its scripts; all if left out"})
+_SCRIPTS = Option(
+    "--scripts",
+    {"nargs": "+", "type": Path, "metavar": "DIR", "help": "checkouts of diffusers, sd-scripts and OneTrainer"},
+)
+_PEERS = Option("--peers", {"nargs": "+", "choices": PEERS, "help": "which of their scripts; all if left out"})
 _MODELS = Option("--models", {"nargs": "+", "choices": MODELS, "help": "which of them; all if left out"})
 _PARTS = Option("--parts", {"nargs": "+", "choices": PARTS, "help": "what of the window; all if left out"})
 
@@ -186,7 +213,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "loading": Benchmark("RAM while a quantized base is loaded", loading, in_all=True, needs_material=False),
     "plan": Benchmark("what many images cost", plan, in_all=True),
     "peers": Benchmark(
-        "diffusers' own training scripts", peers, in_all=True, options=(_SCRIPTS, _PEERS), needs="scripts"
+        "the training scripts of others", peers, in_all=True, options=(_SCRIPTS, _PEERS), needs="scripts"
     ),
     "real": Benchmark(
         "models of real size with random weights on a GPU",

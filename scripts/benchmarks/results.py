@@ -123,8 +123,8 @@ class Figure:
         return (self.what, f"{self.value:.3g} {self.unit}".rstrip(), "", target, self.verdict)
 
 
-def table(found: Sequence[Found]) -> str:
-    """A row for each, with its target beside it."""
-    rows = [HEAD, *(one.row() for one in found)]
+def table(found: Sequence[tuple[str, ...]]) -> str:
+    """The rows of what was found, below HEAD."""
+    rows = [HEAD, *found]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

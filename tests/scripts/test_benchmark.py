@@ -94,18 +94,14 @@ def test_a_target_is_met_or_missed_only_where_the_noise_lets_one_tell(target, ra
 def test_all_ends_with_one_table_of_what_its_benchmarks_found(tmp_path, monkeypatch, capsys):
     """Also where one of them fails: hours of measurements are not lost to it."""
 
-    def fails(args):
+    def fails():
         raise UserError("two cores are too few.")
         yield
 
     ratio, figure = Comparison("step", "s", Target(1.0), [(1.0, 2.0)]), Figure("dry run", 0.5, "s", 0.4)
-    of_all = {"one": lambda args: [ratio], "other": lambda args: [figure], "failing": fails}
-    found = {
-        name: registry.Benchmark("", measure, in_all=True, needs_material=False) for name, measure in of_all.items()
-    }
-    monkeypatch.setattr(
-        benchmark, "BENCHMARKS", {**found, "apart": registry.Benchmark("", fails, needs_material=False)}
-    )
+    of_all = {"one": lambda: ratio, "other": lambda: [figure], "failing": fails}
+    found = {name: one_part(run) for name, run in of_all.items()}
+    monkeypatch.setattr(benchmark, "BENCHMARKS", {**found, "apart": replace(one_part(fails), in_all=False)})
     figures = tmp_path / "figures.json"
     assert benchmark.main(["all", "--folder", str(tmp_path), "--json", str(figures)]) == 2
     said = capsys.readouterr()
@@ -117,6 +113,56 @@ def test_all_ends_with_one_table_of_what_its_benchmarks_found(tmp_path, monkeypa
     assert said.err == "two cores are too few.\n"
     results = json.loads(figures.read_text())
     assert [one["benchmark"] for one in (*results["comparisons"], *results["other"])] == ["one", "other"]
+
+
+def one_part(run) -> registry.Benchmark:
+    return registry.Benchmark("", lambda args: [registry.Part("only", run)], in_all=True, needs_material=False)
+
+
+def test_a_run_goes_on_with_the_parts_that_its_file_lacks(tmp_path, monkeypatch, capsys):
+    """Of one that did not end, what it found is found anew."""
+    ratio, measured, ends = Comparison("step", "s", Target(1.0), [(1.0, 2.0)]), [], []
+
+    def part(key):
+        def run():
+            measured.append(key)
+            yield ratio
+            if key == "second" and not ends:
+                raise UserError("the machine is needed.")
+            yield Figure(key, 0.5, "s", 0.4)
+
+        return registry.Part(key, run)
+
+    one = registry.Benchmark("", lambda args: map(part, ("first", "second")), in_all=True, needs_material=False)
+    monkeypatch.setattr(benchmark, "BENCHMARKS", {"one": one})
+    figures = tmp_path / "figures.json"
+    options = ["all", "--folder", str(tmp_path), "--json", str(figures), "--resume"]
+    assert benchmark.main(options) == 2
+    ends.append(True)
+    assert benchmark.main(options) == 0
+    assert benchmark.main(options) == 0
+    assert measured == ["first", "second", "second"]
+    results = json.loads(figures.read_text())
+    assert [entry["part"] for entry in results["comparisons"]] == ["first", "second"]
+    assert [entry["what"] for entry in results["one"]] == ["first", "second"]
+    table = capsys.readouterr().out.splitlines()[-5:]
+    assert table[0].startswith("what"), "of all parts, also those that were there"
+    assert sorted(row.split()[0] for row in table[1:]) == ["first", "second", "step", "step"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"machine": {"cores": 999}, "comparisons": [], "finished": []}', "cores was 999 and is"),
+        ("[]", "is not a file that --json has written"),
+    ],
+)
+def test_a_file_of_another_machine_or_kind_is_not_gone_on_with(text, said, tmp_path, capsys):
+    file = tmp_path / "figures.json"
+    file.write_text(text, encoding="utf-8")
+    assert benchmark.main(["operators", "--folder", str(tmp_path), "--json", str(file), "--resume"]) == 2
+    assert said in capsys.readouterr().err
+    assert file.read_text(encoding="utf-8") == text
 
 
 def test_an_option_of_another_benchmark_is_refused(capsys):
@@ -227,7 +273,8 @@ def test_what_all_measures_with_switches_is_the_same_on_both_sides(material, mon
 
     monkeypatch.setattr(workers, "start_worker", program)
     args = benchmark.parse(["all", "--method", "full", "--blocks", "1", "--folder", str(material)])
-    found = [*registry.step(args), *registry.ranks(args)]
+    parts = [*registry.step(args), *registry.ranks(args)]
+    found = [one for part in parts for one in part.measure()]
     ways = [(1, ()), (1, ("bf16",)), (1, ("compiled",)), (2, ()), (2, ("sharded",))]
     assert seen == [(name, *way) for way in ways for name in (compare.CHORUS, compare.REFERENCE)]
     assert [one.what for one in found[::2]] == [
