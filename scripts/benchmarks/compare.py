@@ -7,6 +7,7 @@ pairs measured one right after the other, in alternating order, because a shared
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import subprocess
 import sys
@@ -14,9 +15,13 @@ import time
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
+
+import psutil
 
 from modules.config.errors import UserError
 from modules.session.events import read_events
+from modules.session.RunFolder import RunFolder
 from modules.session.StepInfo import StepInfo
 from scripts.benchmarks.chorus_run import run_values
 from scripts.benchmarks.options import OPTIONS
@@ -44,6 +49,7 @@ TINY_STEPS = 20  # for each of the usual ones
 
 STEP, RANKS, SHARDED_STEP, ENGINE_STEP = Target(1.00, most_high=1.02), Target(0.98), Target(1.00), Target(1.02)
 MEMORY, START = Target(1.00), Target(1.00)
+_LOOK_SECONDS = 0.02
 
 
 def compare_steps(
@@ -123,15 +129,19 @@ def compare_memory(folder: Path, method: str, device: str, count: int, steps: in
     return Comparison(f"memory, {method}, {device}, {'encoding' if cold else 'cached'}", "GiB", MEMORY, pairs)
 
 
-def compare_start(folder: Path, method: str, device: str, count: int) -> Comparison:
-    """Seconds from the start of the process to the end of the first step, everything cached; ours by scripts/train.py.
+def compare_start(folder: Path, method: str, device: str, count: int) -> list[Comparison]:
+    """Seconds from the start of the process to the end of the first step, everything cached, and processor seconds
+    until then; ours by scripts/train.py.
 
     The first pair fills the caches and does not count.
     """
-    pairs = alternated(
+    _, *pairs = alternated(
         count + 1, lambda: _first_step_of_chorus(folder, method, device), lambda: first_step(folder, method, device)
     )
-    return Comparison(f"start to first step, {method}, {device}", "s", START, pairs[1:])
+    what = f"start to first step, {method}, {device}"
+    taken = [(ours.seconds, theirs.seconds) for ours, theirs in pairs]
+    used = [(ours.cpu_seconds, theirs.cpu_seconds) for ours, theirs in pairs]
+    return [Comparison(what, "s", START, taken), Comparison(f"{what}, processor time", "s", START, used)]
 
 
 def of_turns(
@@ -148,24 +158,42 @@ def of_turns(
     ]
 
 
-def first_step(folder: Path, method: str, device: str) -> float:
-    """Seconds from the start of the loop by hand to the end of its first step."""
+class FirstStep(NamedTuple):
+    """From the start of a process to the end of its first step."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+def first_step(folder: Path, method: str, device: str) -> FirstStep:
+    """Of the loop by hand."""
     started = time.time()
     with start_worker(REFERENCE, WorkerArguments(folder, method, steps=1, turns=1), device) as worker:
-        return worker.turn().time - started
+        answer = worker.turn()
+    return FirstStep(answer.time - started, answer.process_seconds)
 
 
-def _first_step_of_chorus(folder: Path, method: str, device: str) -> float:
+def _first_step_of_chorus(folder: Path, method: str, device: str) -> FirstStep:
     """From the event file, as any other program would see it."""
     with new_run_folder(folder) as run_folder, open_log() as log:
         values = run_values(WorkerArguments(folder, method, steps=1, turns=1, run_folder=run_folder))
         config = run_folder / "config.json"
         config.write_text(json.dumps(values), encoding="utf-8")
         command = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", str(config)]
-        started = time.time()
-        code = subprocess.run(command, stdout=log, stderr=log, env=environment_of(device)).returncode
-        events, _ = read_events(Path(values["workspace_dir"]) / "events" / "rank-0.jsonl")
-        finished = [record.time for record in events if isinstance(record.event, StepInfo)]
-        if code or not finished:
+        started, cpu_seconds = time.time(), 0.0
+        with subprocess.Popen(command, stdout=log, stderr=log, env=environment_of(device)) as process:
+            seen = psutil.Process(process.pid)
+            while not (step := _step_time(RunFolder(values["workspace_dir"]))) and process.poll() is None:
+                time.sleep(_LOOK_SECONDS)
+            if step:
+                with contextlib.suppress(psutil.Error):  # it has ended
+                    cpu_seconds = sum(seen.cpu_times()[:2])
+        if process.returncode or not step or not cpu_seconds:
             raise UserError(f"scripts/train.py failed: {last_lines(log)}")
-        return finished[0] - started
+        return FirstStep(step - started, cpu_seconds)
+
+
+def _step_time(run: RunFolder) -> float | None:
+    """When the first step ended; None before that."""
+    events, _ = read_events(run.event_path(0))
+    return next((record.time for record in events if isinstance(record.event, StepInfo)), None)

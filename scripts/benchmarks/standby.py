@@ -37,7 +37,7 @@ def compare_standby(folder: Path, method: str, device: str, count: int) -> Compa
     The first pair fills the caches and does not count.
     """
     pairs = alternated(
-        count + 1, lambda: _first_step(folder, method, device), lambda: first_step(folder, method, device)
+        count + 1, lambda: _first_step(folder, method, device), lambda: first_step(folder, method, device).seconds
     )
     return Comparison(f"start to first step from the window, {method}, {device}", "s", FIRST_STEP, pairs[1:])
 

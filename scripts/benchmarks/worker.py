@@ -84,7 +84,7 @@ class Answer:
     """What a turn took. time: when it ended. peak_bytes: most memory so far; None where the system does not tell.
 
     device, world_size: what it ran on: nobody may compare a CPU with a GPU, or two ranks that train together with two
-    that each train alone.
+    that each train alone. process_seconds: processor seconds of the process since its start.
     """
 
     seconds: float
@@ -93,6 +93,7 @@ class Answer:
     peak_bytes: int | None
     device: str
     world_size: int
+    process_seconds: float = 0.0
 
 
 def num_ranks() -> int:
@@ -127,6 +128,7 @@ class Turns:
             peak_bytes=peak_bytes(),
             device=self._device,
             world_size=self._world_size,
+            process_seconds=time.process_time(),
         )
         print(json.dumps(asdict(answer)), file=self._answers, flush=True)
         if number < self._total_steps:

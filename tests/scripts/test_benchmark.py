@@ -19,7 +19,7 @@ from scripts.benchmarks.medians import median_with_interval
 from scripts.benchmarks.options import OPTIONS
 from scripts.benchmarks.results import MET, MISSED, OPEN, Comparison, Figure, Target
 from scripts.benchmarks.worker import SHARDED, SWITCHES, Answer, WorkerArguments
-from tests.support.fork_server import ForkedScript
+from tests.support.fork_server import ForkedScript, call_forked
 from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -284,6 +284,18 @@ def test_what_all_measures_with_switches_is_the_same_on_both_sides(material, mon
         "step, full, cpu, 2 ranks",
         "step, full, sharded, cpu, 2 ranks",
     ]
+
+
+def test_a_start_is_measured_by_its_time_and_its_processor_time(material):
+    """The programs are forked, so that both have imported their libraries."""
+    ((seconds, cpu_seconds),) = zip(*call_forked(measured_start, material), strict=True)
+    for side in (0, 1):
+        assert seconds[side] > 0
+        assert 0 < cpu_seconds[side] < 60
+
+
+def measured_start(folder: Path) -> list[list[tuple[float, float]]]:
+    return [one.pairs for one in compare.compare_start(folder, "lora", "cpu", 1)]
 
 
 def test_a_backup_is_measured_by_how_long_the_loop_waits_for_it(material, run, tmp_path):
