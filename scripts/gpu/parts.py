@@ -35,6 +35,7 @@ _ALL = (
     Part("facts", RIGHT, ("machine:facts", "machine:pinned_memory"), 90, is_alone=True),
     Part("kernels", RIGHT, ("kernels:rounding", "kernels:checksums", "kernels:quantized", "kernels:skipping"), 120),
     Part("fused", RIGHT, ("dequantizing:fused",), 240),
+    Part("matmul", RIGHT, ("quantized_matmul:products_in_8_bits",), 120),
     Part("lora", RIGHT, ("lora_layers:lora",), 60, is_alone=True),
     Part("fewer_operations", RIGHT, ("fewer_operations:fewer_operations",), 60, is_alone=True),
     Part(
@@ -56,6 +57,7 @@ _ALL = (
     Part("overlap", FAST, ("streams:overlap",), 60, is_alone=True),
     Part("ceilings", FAST, ("ceilings:matrix_peak", "ceilings:attention_times"), 150, is_alone=True),
     Part("dequantizing", FAST, ("dequantizing:times",), 120, is_alone=True),
+    Part("matmul_speed", FAST, ("quantized_matmul:times_in_8_bits",), 180, is_alone=True),
     Part("speed", FAST, ("step_speed:steps",), 300, gib=20, is_alone=True),
     Part("graph_speed", FAST, ("graphs:graph_speed",), 300, gib=20, is_alone=True),
     Part("benchmark", FAST, ("own_tests:benchmark",), 120, is_alone=True),

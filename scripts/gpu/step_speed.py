@@ -50,6 +50,8 @@ COMMON = (
 )
 CHECKPOINTS = "model.gradient_checkpointing=true"
 COMPILED = "model.compile=blocks"
+IN_8_BITS = "model.quantized_matmul=on"
+NF4, INT8, FLOAT8 = (f"model.denoiser_quantization={kind}" for kind in ("nf4", "int8", "float8"))
 # (model, what is measured, settings, which other programs do the same). What is compiled takes longest, so it is last.
 CASES: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
     (SDXL, "batch 1, checkpointing", (CHECKPOINTS,), (BY_HAND, AS_SCRIPT)),
@@ -58,11 +60,14 @@ CASES: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
     (FLUX1, "checkpointing", (CHECKPOINTS,), (BY_HAND, AS_SCRIPT)),
     (FLUX1, "int8", (CHECKPOINTS, "model.denoiser_quantization=int8"), ()),
     (FLUX1, "float8", (CHECKPOINTS, "model.denoiser_quantization=float8"), ()),
+    (FLUX1, "int8, matmul in 8 bits", (CHECKPOINTS, INT8, IN_8_BITS), ()),
+    (FLUX1, "float8, matmul in 8 bits", (CHECKPOINTS, FLOAT8, IN_8_BITS), ()),
     (FLUX1, "all blocks swapped", (CHECKPOINTS, "model.blocks_to_swap=all"), ()),
     (FLUX1, "activations offloaded", (CHECKPOINTS, "model.activation_offloading=true"), ()),
     (FLUX1, "cuDNN's attention", (CHECKPOINTS, "model.attention=cudnn"), ()),
     (FLUX1, "compiled", (CHECKPOINTS, COMPILED), ()),
     (FLUX1, "int8, compiled", (CHECKPOINTS, COMPILED, "model.denoiser_quantization=int8"), ()),
+    (FLUX1, "float8, matmul in 8 bits, compiled", (CHECKPOINTS, COMPILED, FLOAT8, IN_8_BITS), ()),
     (SDXL, "batch 4, checkpointing, compiled", ("batch_size=4", CHECKPOINTS, COMPILED), ()),
 )
 # whose kernels are summed up, and whose operations are counted
@@ -71,7 +76,6 @@ PROFILED = {(SDXL, "batch 4, checkpointing"), (SDXL, "batch 1"), (FLUX1, "checkp
 
 # What people train on rented cards, whole, each with its kernels and operators. One model after another: the files of
 # the largest take tens of gigabytes.
-NF4, INT8, FLOAT8 = (f"model.denoiser_quantization={kind}" for kind in ("nf4", "int8", "float8"))
 REAL_CASES: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
     (SDXL, "batch 1, checkpointing", (CHECKPOINTS,), (BY_HAND, AS_SCRIPT)),
     (SDXL, "batch 4, checkpointing", ("batch_size=4", CHECKPOINTS), (BY_HAND,)),

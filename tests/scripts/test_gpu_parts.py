@@ -85,6 +85,8 @@ def test_a_rehearsal_needs_no_driver_for_a_pytorch_that_has_cuda(device, is_righ
         "attention:gradients",
         "ceilings:matrix_peak",
         "dequantizing:times",
+        "quantized_matmul:products_in_8_bits",
+        "quantized_matmul:times_in_8_bits",
     ],
 )
 def test_a_check_of_kernels_passes_on_the_cpu(check):
