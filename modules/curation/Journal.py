@@ -23,6 +23,7 @@ from modules.curation.ChangeFile import ChangeFile, FileRecord
 from modules.curation.FileChanges import MISSING, ChangedOutside, FileChanges, fingerprint, read_present
 from modules.curation.JournalFolder import Busy, JournalFolder, RecordLost
 from modules.curation.JournalState import JournalState, Pending, Step
+from modules.curation.LongChange import LongChange, left_over, read_notes, remove_notes
 from modules.curation.replace_files import (
     ChangedMeanwhile,
     new_token,
@@ -67,7 +68,7 @@ class Journal:
         self.finished = ""
         self._max_bytes = max_bytes
         self._kept = JournalFolder(self.folder, state_folder or window_state_folder() / "journals")
-        if self._kept.peek().pending is not None:
+        if self._kept.peek().pending is not None or left_over(self._kept.path):
             try:
                 with self._opened(patience_seconds=0):
                     pass
@@ -115,6 +116,22 @@ class Journal:
             step = self._kept.record(Step(_next_number(state), label, len(files), 0), contents)
             self._carry_out(state, Pending(step, "new", True, new_token()), files, signatures)
         return Applied(label, tuple(files))
+
+    @contextlib.contextmanager
+    def long_change(self, label: str) -> Iterator[LongChange]:
+        """Context for a change that grows, of which each file is written at once; one step when the context is left.
+
+        Other changes may come between. What a killed process has left of one becomes a step when the dataset is opened
+        again. Raises UserError if the journal can't be written.
+        """
+        with self._opened():
+            change = LongChange(self._kept.path, label)
+        try:
+            yield change
+        finally:
+            change.close()
+            with self._opened() as state:
+                self._collect(state, change.path)
 
     def undo(self, outside: Outside = "ask") -> Applied:
         """Take back the newest change.
@@ -266,6 +283,19 @@ class Journal:
             state = replace(rest, undone=(*rest.undone, pending.step))
         self._kept.write_state(state, after_files=True)
 
+    def _collect(self, state: JournalState, notes: Path) -> JournalState:
+        """The state with the step of a long change that is complete, whose notes then go."""
+        try:
+            label, files = read_notes(notes)
+        except (OSError, ValueError, KeyError):  # damaged: its files stay as they are, and can't be undone
+            files = []
+        if files:
+            step = self._kept.record(Step(_next_number(state), label, len(files), 0), files)
+            state = self._within_bounds(replace(state, done=(*state.done, step), undone=()))
+            self._kept.write_state(state, after_files=True)
+        remove_notes(notes)
+        return state
+
     def _within_bounds(self, state: JournalState) -> JournalState:
         done = state.done[-MAX_STEPS:]
         while len(done) > 1 and sum(step.num_bytes for step in (*done, *state.undone)) > self._max_bytes:
@@ -279,6 +309,8 @@ class Journal:
             state, self.finished = self._kept.state()
             if state.pending is not None:
                 state = self._finish_cut_off(state, state.pending)
+            for notes in left_over(self._kept.path):
+                state = self._collect(state, notes)
             yield state
             self._kept.forget_unused()
 

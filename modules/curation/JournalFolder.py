@@ -33,21 +33,21 @@ class RecordLost(UserError):
 class JournalFolder:
     """The folder of the journal of one dataset, in `parent`, which holds those of all.
 
-    dataset_folder: its real path, by which the journal is found again.
+    dataset_folder: its real path, by which the journal is found again. path: its own.
     """
 
     def __init__(self, dataset_folder: str, parent: Path):
         self._dataset_folder = dataset_folder
         digest = hashlib.sha256(os.fsencode(dataset_folder)).hexdigest()[:16]
-        self._path = parent / f"{safe_file_name(os.path.basename(dataset_folder), max_bytes=40)}-{digest}"
+        self.path = parent / f"{safe_file_name(os.path.basename(dataset_folder), max_bytes=40)}-{digest}"
 
     @contextlib.contextmanager
     def locked(self, patience_seconds: float) -> Iterator[None]:
         """Hold the lock. Raises Busy if another one still does after `patience_seconds`; UserError."""
         with contextlib.ExitStack() as stack:
             try:
-                self._path.mkdir(parents=True, exist_ok=True)
-                file = stack.enter_context(open(self._path / _LOCK, "ab"))
+                self.path.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(open(self.path / _LOCK, "ab"))
             except OSError as error:
                 raise self._not_written(error) from error
             try:
@@ -69,14 +69,14 @@ class JournalFolder:
     def peek(self) -> JournalState:
         """The state as it was last written, perhaps by another process that is at work."""
         try:
-            return read_state(self._path / _STATE, self._dataset_folder)
+            return read_state(self.path / _STATE, self._dataset_folder)
         except (OSError, ValueError):  # which `state` tells when something is to be changed
             return JournalState(self._dataset_folder)
 
     def state(self) -> tuple[JournalState, str]:
         """The state, and a sentence for the person if it was damaged and is a new one. Raises UserError."""
         try:
-            return read_state(self._path / _STATE, self._dataset_folder), ""
+            return read_state(self.path / _STATE, self._dataset_folder), ""
         except OSError as error:
             raise self._not_written(error) from error
         except ValueError:
@@ -86,7 +86,7 @@ class JournalFolder:
     def write_state(self, state: JournalState, after_files: bool = False) -> None:
         """after_files: whether files of the dataset have changed already. Raises UserError."""
         try:
-            state.write(self._path / _STATE)
+            state.write(self.path / _STATE)
         except OSError as error:
             raise self._not_written(error, after_files) from error
 
@@ -103,30 +103,30 @@ class JournalFolder:
             return ChangeFile(self._record_path(step))
         except (OSError, ValueError) as error:
             raise RecordLost(
-                f"What {step.label!r} has changed can't be read from {self._path}: delete that folder to start a new "
+                f"What {step.label!r} has changed can't be read from {self.path}: delete that folder to start a new "
                 "undo history."
             ) from error
 
     def forget_unused(self) -> None:
         """Remove records that no step needs any more, and journals that were not used for KEPT_DAYS."""
         kept = {self._record_path(step) for step in self.state()[0].steps}
-        for path in set(self._path.glob("*.change")) - kept:
+        for path in set(self.path.glob("*.change")) - kept:
             remove(path)
-        sweep_temporaries(self._path, recursive=False)
+        sweep_temporaries(self.path, recursive=False)
         oldest = time.time() - KEPT_DAYS * 24 * 3600
-        for path in self._path.parent.glob(f"*/{_STATE}"):
+        for path in self.path.parent.glob(f"*/{_STATE}"):
             with contextlib.suppress(OSError):  # another process removes it, too
                 if path.stat().st_mtime < oldest:
                     remove_folder(path.parent)
 
     def _record_path(self, step: Step) -> Path:
-        return self._path / f"{step.number:08}.change"
+        return self.path / f"{step.number:08}.change"
 
     def _not_written(self, error: OSError, after_files: bool = False) -> UserError:
         """Nothing is changed that could not be undone."""
         follows = "it is completed when the dataset is opened again" if after_files else "so no file was changed"
         reason = error.strerror or error
         return UserError(
-            f"The undo history in {self._path} can't be written ({reason}), {follows}: free some space there, or make "
+            f"The undo history in {self.path} can't be written ({reason}), {follows}: free some space there, or make "
             "it writable."
         )
