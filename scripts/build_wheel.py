@@ -29,6 +29,7 @@ SCRIPTS = (
     "__init__.py",
     "commands.py",
     *(
+        "annotator_options.py",
         "concept_option.py",
         "family_option.py",
         "name_option.py",

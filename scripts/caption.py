@@ -16,7 +16,7 @@ if __name__ == "__main__":  # before the imports that take long
     prepare_terminal()
 
 from modules.annotators.Cancellation import Cancellation
-from modules.annotators.caption_run import DTYPES, MAX_SIDE, NUM_FRAMES, Wanted, caption_concept
+from modules.annotators.caption_run import MAX_SIDE, NUM_FRAMES, Wanted, caption_concept
 from modules.annotators.caption_writing import CaptionWriter, interrupted_work
 from modules.annotators.Captioner import CHARACTER_THRESHOLD, GENERAL_THRESHOLD, MAX_TOKENS, CaptionOptions
 from modules.annotators.captioner_kinds import STYLES
@@ -25,8 +25,8 @@ from modules.annotators.reports import JsonReport, TextReport
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.errors import UserError
 from modules.config.installation import command_name, docs_page
-from modules.session.out_of_memory import is_out_of_memory, is_out_of_system_memory
 from modules.session.printing import print_text
+from scripts.annotator_options import add_device_options, memory_message
 from scripts.concept_option import add_concept_options, chosen_concept, chosen_paths
 from scripts.number_options import positive, positive_real, share
 from scripts.terminal import STOPPED, escape_unprintable, show
@@ -47,20 +47,15 @@ def main(argv: list[str] | None = None) -> int:
         wanted = read_wanted(args, concept, canceled)
         report = (JsonReport if args.json else TextReport)(show)
         record = interrupted_work(concept, wanted) if args.overwrite and not args.preview else None
-        with canceled.by_signals():
-            num_failed = caption_concept(concept, wanted, CaptionWriter(concept), record, report)
+        with canceled.by_signals(), CaptionWriter(concept, f"Captions: {args.model or args.server}") as write:
+            num_failed = caption_concept(concept, wanted, write, record, report)
     except UserError as error:
         print_text(error, sys.stderr)
         return 2
     except (RuntimeError, MemoryError, OSError) as error:
-        if not (is_out_of_memory(error) or is_out_of_system_memory(error)):
+        if not (message := memory_message(error, "--batch-size and --max-side")):
             raise
-        where = "GPU's" if is_out_of_memory(error) else "system's"
-        print_text(
-            f"The {where} memory is too small: lower --batch-size and --max-side, or choose a smaller model or --dtype "
-            "bfloat16.",
-            sys.stderr,
-        )
+        print_text(message, sys.stderr)
         return 2
     if canceled():
         return STOPPED
@@ -135,10 +130,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     source.add_argument(
         "--timeout", type=positive_real, default=120.0, metavar="SECONDS", help="for one answer; default: %(default)s"
     )
-    source.add_argument("--dtype", choices=DTYPES, default="", help="default: bfloat16 on GPUs that have it")
-    device = source.add_mutually_exclusive_group()
-    device.add_argument("--gpu", type=int, metavar="N", help="number of the GPU; default: the first")
-    device.add_argument("--cpu", action="store_true", help="don't use a GPU")
+    add_device_options(source)
     text = parser.add_argument_group("what is written")
     text.add_argument("--style", choices=STYLES, default="", help="default: the model's first; subject needs --name")
     text.add_argument("--name", default="", metavar="NAME", help="what the subject is called in the captions")

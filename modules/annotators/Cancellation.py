@@ -29,9 +29,13 @@ class Cancellation:
     def by_signals(self) -> Iterator[None]:
         """Context in which the signals that end a process ask for it instead."""
 
+        has_come = False  # a line on stdin is no signal: who sends both asks once
+
         def answer(number: int, frame: FrameType | None) -> None:
-            if self():
+            nonlocal has_come
+            if has_come:
                 raise KeyboardInterrupt
+            has_come = True
             self.ask()
 
         with signals_answered(dict.fromkeys(stop_signals(), answer)):

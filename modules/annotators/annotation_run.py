@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from modules.annotators.Captioner import Failure
 from modules.annotators.reports import Report
 from modules.config.errors import UserError
+from modules.curation.FileChanges import ChangedOutside
 from modules.data.errors import ImageError
 
 MAX_FAILURES_IN_A_ROW = 5  # more are no fault of the images
@@ -27,7 +28,7 @@ class Steps(Generic[Loaded, Result]):
     """What is done with each image.
 
     load: what the model sees; raises ImageError. annotate: the results for a batch. write: writes one and returns what
-    is reported of it. event: the name of that report.
+    is reported of it; raises ChangedOutside if its file is not what it was. event: the name of that report.
     """
 
     load: Callable[[str], Loaded]
@@ -62,7 +63,13 @@ def annotate_all(
                     raise UserError(f"{in_a_row} images in a row have failed, the last because {result.reason}.")
                 continue
             in_a_row = 0
-            facts = steps.write(path, result)
+            try:
+                facts = steps.write(path, result)
+            except ChangedOutside:
+                num_failed += 1
+                reason = "its file was changed by another program meanwhile"
+                report("failed", path=path, reason=reason, number=number, of=of)
+                continue
             written += bool(facts.get("written"))
             report(steps.event, path=path, number=number, of=of, **facts)
     report("end", written=written, failed=num_failed, left=of - number, canceled=is_canceled() and number < of)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from modules.annotators.annotation_run import Steps, annotate_all
 from modules.annotators.caption_targets import find_targets, load_frames
@@ -16,6 +16,7 @@ from modules.annotators.DoneRecord import DoneRecord
 from modules.annotators.model_folder import model_folder
 from modules.annotators.onnx_models import check_onnxruntime
 from modules.annotators.reports import Report
+from modules.annotators.safe_loading import device_and_dtype
 from modules.machine.devices import list_gpus
 
 if TYPE_CHECKING:
@@ -25,9 +26,14 @@ if TYPE_CHECKING:
 
 MAX_SIDE = 1024  # pixels; more cost time and tokens, and show captioners little
 NUM_FRAMES = 4
-DTYPES = ("float32", "float16", "bfloat16")
 
-Write = Callable[[str, str], None]
+
+class Writer(Protocol):
+    """Is told of each image before a model is asked for its caption, and called with what that has written."""
+
+    def see(self, image: str) -> None: ...
+
+    def __call__(self, image: str, text: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -58,11 +64,12 @@ class Wanted:
 
 
 def caption_concept(
-    concept: ConceptConfig, wanted: Wanted, write: Write, record: DoneRecord | None, report: Report
+    concept: ConceptConfig, wanted: Wanted, write: Writer, record: DoneRecord | None, report: Report
 ) -> int:
     """Caption what is to be captioned; returns how many images failed.
 
-    write: writes the caption of an image; raises UserError. record: of an interrupted run that overwrites captions.
+    write: raises UserError if a caption can't be written, or has changed meanwhile. record: of an interrupted run that
+    overwrites captions.
     Raises UserError if nothing can be captioned.
     """
     targets = find_targets(concept, wanted.overwrite, wanted.only, wanted.videos)
@@ -81,6 +88,7 @@ def caption_concept(
     report("plan", **facts, resumed=resumed, sent_to=source.sent_to, model=source.label)
 
     def load(path: str) -> Sequence[Image.Image]:
+        write.see(path)
         frames = wanted.num_frames if source.kind.takes_frames else 1
         return load_frames(path, frames, wanted.max_side, concept.frame_folders_fps, targets.crops.get(path))
 
@@ -145,7 +153,7 @@ class _Source:
         if self.kind is TAGGER:
             local = LocalModel(self.kind, self._folder, on_gpu=not wanted.on_cpu and bool(list_gpus()))
         else:
-            device, dtype = _device_and_dtype(wanted)
+            device, dtype = device_and_dtype(wanted.on_cpu, wanted.device_index, wanted.dtype)
             local = LocalModel(self.kind, self._folder, device, dtype, is_canceled=wanted.is_canceled)
         return self.kind.load(local, wanted.options)
 
@@ -155,15 +163,3 @@ class _NoCaptioner(Captioner):
 
     def caption(self, items: Sequence[Any]) -> list[str | Failure]:
         return []
-
-
-def _device_and_dtype(wanted: Wanted) -> tuple[Any, Any]:
-    import torch
-
-    from modules.annotators.safe_loading import import_transformers, usual_dtype
-    from modules.distributed.Runtime import default_device
-
-    import_transformers()
-    indexes = () if wanted.device_index is None else (wanted.device_index,)
-    device = torch.device("cpu") if wanted.on_cpu else default_device(indexes)
-    return device, getattr(torch, wanted.dtype) if wanted.dtype else usual_dtype(device)

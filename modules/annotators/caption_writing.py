@@ -1,15 +1,16 @@
-"""Writes captions beside the images, in the form that training reads."""
+"""Writes captions in the form that a concept has them in: text files, or a table."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from modules.annotators.DoneRecord import DoneRecord
-from modules.config.atomic_file import write_bytes
 from modules.config.errors import UserError
 from modules.config.installation import window_state_folder
-from modules.data.captions import caption_paths
+from modules.curation.CaptionFiles import Caption, CaptionFiles
+from modules.curation.FileChanges import ChangedOutside
+from modules.curation.Journal import Journal
 
 if TYPE_CHECKING:
     from modules.annotators.caption_run import Wanted
@@ -17,33 +18,43 @@ if TYPE_CHECKING:
 
 
 class CaptionWriter:
-    """Writes one caption at a time, each of which is old or new at any moment."""
+    """Writes captions one by one, each of which is old or new at any moment; together they are one step of the journal.
 
-    def __init__(self, concept: ConceptConfig):
-        if concept.captions == "table":
-            raise UserError(f"The captions of {concept.path} are a table, which is not written: use text files.")
-        self._concept = concept
+    A context: the step is complete when it is left. label: of the step. Raises UserError if the journal can't be
+    written.
+    """
+
+    def __init__(self, concept: ConceptConfig, label: str):
+        self._files = CaptionFiles(concept)
+        self._change = Journal(os.path.expanduser(concept.path)).long_change(label)
+        self._before: dict[str, Caption] = {}
+
+    def __enter__(self) -> CaptionWriter:
+        self._write = self._change.__enter__()
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self._change.__exit__(*exc_info)
+
+    def see(self, image: str) -> None:
+        """Note the caption that an image has before a model is asked for another one."""
+        self._before[image] = self._files.read(image)
 
     def __call__(self, image: str, text: str) -> None:
-        """Raises UserError if the file can't be written."""
-        paths = caption_paths(image, self._concept)
-        path = next((one for one in paths if os.path.exists(one)), paths[0])
-        try:
-            write_bytes(path, f"{text}\n".encode())
-        except OSError as error:
-            raise UserError(f"{path} can't be written ({error.strerror}): make its folder writable.") from error
+        """Raises ChangedOutside if the caption has changed since `see`, and UserError if it can't be written."""
+        before, now = self._before.pop(image), self._files.read(image)
+        if (now.text, now.is_missing) != (before.text, before.is_missing):
+            raise ChangedOutside([now.file])
+        self._write.apply(self._files.changes({image: text}))
 
 
 def interrupted_work(concept: ConceptConfig, wanted: Wanted) -> DoneRecord:
     """What an earlier run for the same captions has done. Raises UserError if that can't be kept."""
     folder = window_state_folder() / "captioning"
     options = wanted.options
-    work = (
-        os.path.abspath(os.path.expanduser(concept.path)),
-        wanted.model,
-        wanted.server.address if wanted.server else "",
-    )
+    path = os.path.abspath(os.path.expanduser(concept.path))
+    address = wanted.server.address if wanted.server else ""
     try:
-        return DoneRecord(folder, (*work, options.style, options.name, options.prompt))
+        return DoneRecord(folder, (path, wanted.model, address, options.style, options.name, options.prompt))
     except OSError as error:
         raise UserError(f"{folder} can't be written ({error.strerror}): make it writable.") from error

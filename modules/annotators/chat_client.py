@@ -91,7 +91,7 @@ class ChatServer:
             "again: what is written stays."
         )
 
-    def _request(self, method: str, path: str, body: bytes | None) -> tuple[int, Mapping[str, str], bytes]:
+    def _request(self, method: str, path: str, body: bytes | None) -> tuple[int, http.client.HTTPMessage, bytes]:
         url = urlsplit(self.address)
         if url.scheme == "https":
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(

@@ -20,6 +20,8 @@ from modules.weights.safe import read_header
 if TYPE_CHECKING:
     import torch
 
+DTYPES = ("float32", "float16", "bfloat16")
+
 
 def load_model(class_name: str, folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
     """A model of a class of transformers, on the device and ready for inference.
@@ -71,14 +73,21 @@ def check_weights(folder: Path) -> None:
         read_header(folder / name)
 
 
-def usual_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 on GPUs that compute in it, else float32."""
+def device_and_dtype(on_cpu: bool, index: int | None, dtype: str) -> tuple[torch.device, torch.dtype]:
+    """Where a model computes and in which dtype: the CPU or a GPU, and by default bfloat16 on GPUs that compute in it.
+
+    index: of the GPU; None for the first. dtype: one of DTYPES; "" for the default. Raises UserError for a GPU that
+    can't be used.
+    """
     import torch
 
+    from modules.distributed.Runtime import default_device
     from modules.distributed.usable_gpus import supports_bf16
     from modules.machine.devices import is_gpu
 
-    return torch.bfloat16 if is_gpu(device) and supports_bf16(device) else torch.float32
+    device = torch.device("cpu") if on_cpu else default_device(() if index is None else (index,))
+    usual = "bfloat16" if is_gpu(device) and supports_bf16(device) else "float32"
+    return device, getattr(torch, dtype or usual)
 
 
 def _refusal(folder: Path, error: Exception) -> UserError:

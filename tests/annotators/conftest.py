@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from modules.annotators import caption_writing
+from modules.curation import Journal
 from scripts import caption
 from tests.support.pictures import write_pictures
 from tests.support.tiny_captioners import make_tiny_captioner
@@ -44,7 +45,8 @@ def uncaptioned(tmp_path) -> Callable[[int], Path]:
 @pytest.fixture(autouse=True)
 def state_folder(tmp_path, monkeypatch) -> Path:
     folder = tmp_path / "state"
-    monkeypatch.setattr(caption_writing, "window_state_folder", lambda: folder)
+    for module in (caption_writing, Journal):
+        monkeypatch.setattr(module, "window_state_folder", lambda: folder)
     return folder
 
 

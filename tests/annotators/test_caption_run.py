@@ -10,9 +10,11 @@ from modules.annotators.annotation_run import Steps, annotate_all
 from modules.annotators.answers import as_caption
 from modules.annotators.caption_run import spread
 from modules.annotators.Captioner import Failure
+from modules.annotators.chat_client import ChatServer
 from modules.annotators.DoneRecord import DoneRecord
 from modules.annotators.reports import TextReport
 from modules.config.errors import UserError
+from modules.curation.Journal import Journal
 from modules.data.errors import ImageError
 from tests.annotators.conftest import captioned, texts_in
 from tests.support.chat_server import ChatServerStandIn, sent_images, sent_text
@@ -40,6 +42,45 @@ def test_only_images_without_a_caption_get_one_unless_all_are_asked_for(server, 
         *("000.png", "001.png", "002.png")
     ]
     assert captioned(run_captioner(images, "--server", server.address)[1]) == []
+
+
+def test_captions_of_tables_are_written_into_them_and_undo_takes_all_back(server, uncaptioned, run_captioner, tmp_path):
+    images = uncaptioned(3)
+    table = images / "metadata.csv"
+    table.write_bytes(b"file_name;text;rating\r\n000.png;;3\r\n001.png;mine;4\r\n002.png;;5\r\n")
+    before = table.read_bytes()
+    config = tmp_path / "config.yaml"
+    config.write_text(f"concepts: [{{path: {images}, captions: table}}]\n", encoding="utf-8")
+
+    code, events = run_captioner("--config", config, "--server", server.address, "--batch-size", 2)
+
+    assert code == 0
+    assert captioned(events) == ["000.png", "002.png"]
+    rows = [line.split(";") for line in table.read_bytes().decode().split("\r\n")[1:4]]
+    assert [row[0::2] for row in rows] == [["000.png", "3"], ["001.png", "4"], ["002.png", "5"]]
+    assert rows[1][1] == "mine"
+    assert all("an image of" in row[1] for row in (rows[0], rows[2]))
+    journal = Journal(images)
+    assert journal.next_undo_label == f"Captions: {server.address}"
+    journal.undo()
+    assert table.read_bytes() == before
+
+
+def test_a_caption_that_somebody_writes_meanwhile_stays(server, uncaptioned, run_captioner, monkeypatch):
+    images = uncaptioned(2)
+    complete = ChatServer.complete
+
+    def slow(self, request):
+        (images / "000.txt").write_text("mine", encoding="utf-8")
+        return complete(self, request)
+
+    monkeypatch.setattr(ChatServer, "complete", slow)
+    code, events = run_captioner(images, "--server", server.address)
+    assert code == 1
+    (failed,) = (event for event in events if event["event"] == "failed")
+    assert failed["reason"] == "its file was changed by another program meanwhile"
+    assert texts_in(images)["000.txt"] == "mine"
+    assert len(texts_in(images)) == 2
 
 
 def test_a_preview_is_spread_over_the_images_and_writes_nothing(server, uncaptioned, run_captioner):

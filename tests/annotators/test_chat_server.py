@@ -17,6 +17,7 @@ from modules.annotators import chat_client
 from modules.annotators.chat_client import ChatServer, is_on_this_machine, sent_where, server_address
 from modules.annotators.kinds.chat_server import data_url
 from modules.config.errors import UserError
+from modules.curation.Journal import Journal
 from tests.annotators.conftest import captioned, texts_in
 from tests.support.chat_server import ChatServerStandIn, sent_images, sent_text
 from tests.support.waiting import wait_until
@@ -34,13 +35,25 @@ def server(monkeypatch):
 
 
 def start_script(*arguments: object, **variables: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, str(ROOT / "scripts" / "caption.py"), *map(str, arguments), "--json"]
+    images = Path(str(arguments[0]))
+    code = f"""import sys
+from pathlib import Path
+from modules.config import installation
+installation.window_state_folder = lambda: Path({str(images.parent / "state")!r})
+from scripts.caption import main
+sys.exit(main())"""
+    command = [sys.executable, "-c", code, *map(str, arguments), "--json"]
     return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **variables}
+        command,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **variables},
     )
 
 
-def test_a_script_that_is_killed_at_the_seventh_of_twenty_images_goes_on_at_the_eighth(server, uncaptioned):
+def test_a_script_that_is_killed_at_the_seventh_of_twenty_images_goes_on_at_the_eighth(server, uncaptioned, tmp_path):
     images = uncaptioned(20)
     command = (images, "--server", server.address)
     server.limit = 7
@@ -61,6 +74,12 @@ def test_a_script_that_is_killed_at_the_seventh_of_twenty_images_goes_on_at_the_
     after = texts_in(images)
     assert len(after) == 20
     assert before.items() <= after.items()
+
+    journal = Journal(images, tmp_path / "state" / "journals")
+    journal.undo()
+    assert texts_in(images) == before
+    journal.undo()
+    assert not texts_in(images)
 
 
 @pytest.mark.parametrize("how", ["signal", "line"])

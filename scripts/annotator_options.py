@@ -1,0 +1,22 @@
+"""Options that scripts with captioners and maskers share: the device, and what is said when its memory is full."""
+
+from __future__ import annotations
+
+import argparse
+
+from modules.annotators.safe_loading import DTYPES
+from modules.session.out_of_memory import is_out_of_memory, is_out_of_system_memory
+
+
+def add_device_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--dtype", choices=DTYPES, default="", help="default: bfloat16 on GPUs that have it")
+    device = group.add_mutually_exclusive_group()
+    device.add_argument("--gpu", type=int, metavar="N", help="number of the GPU; default: the first")
+    device.add_argument("--cpu", action="store_true", help="don't use a GPU")
+
+
+def memory_message(error: BaseException, lower: str = "") -> str:
+    """What to do if an error means that memory is full; "" for another one. lower: options that need less."""
+    where = "GPU's" if is_out_of_memory(error) else "system's" if is_out_of_system_memory(error) else ""
+    first = f"lower {lower}, or " if lower else ""
+    return f"The {where} memory is too small: {first}choose a smaller model or --dtype bfloat16." if where else ""
