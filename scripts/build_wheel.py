@@ -41,6 +41,7 @@ SCRIPTS = (
     *("train.py", "train_ui.py", "doctor.py", "sample.py", "sample_run.py"),
     *(
         "caption.py",
+        "mask.py",
         "edit_captions.py",
         "count_tokens.py",
         "check_data.py",

@@ -78,5 +78,9 @@ def examples_multigpu() -> None:
     _run("examples_multigpu")
 
 
+def mask() -> None:
+    _run("mask")
+
+
 def _run(script: str) -> None:
     runpy.run_module(f"{__package__}.{script}", run_name="__main__", alter_sys=True)

@@ -50,6 +50,16 @@ def model_folder(name: str, check: Callable[[Path], object], report: Report) -> 
     return folder
 
 
+def onnx_file(name: str) -> Path | None:
+    """The ONNX file that a person names; None if the name is not that of one. Raises UserError if it is not there."""
+    path = Path(name).expanduser()
+    if path.suffix.lower() != ".onnx":
+        return None
+    if not path.is_file():
+        raise UserError(f"--model {name!r}: there is no such file.")
+    return path
+
+
 def needed_files(paths: Iterable[str]) -> list[str]:
     """The files of a repository that are loaded, by their paths."""
     names = sorted(path for path in paths if "/" not in path)

@@ -60,6 +60,9 @@ class TextReport:
     def _caption(self, path: str, text: str, number: int, of: int, written: bool) -> None:
         self._line(f"{number} of {of}  {path}: {text}")
 
+    def _mask(self, path: str, mask: str, share: float, number: int, of: int, written: bool) -> None:
+        self._line(f"{number} of {of}  {path}: {share:.0%} of it, {mask}")
+
     def _failed(self, path: str, reason: str, number: int, of: int) -> None:
         self._line(f"{number} of {of}  {path}: failed: {reason}")
 

@@ -94,7 +94,7 @@ def find_masks(dataset: Dataset) -> list[str | None]:
         if root:
             folder = os.path.join(root, os.path.dirname(path_in_concept(path, dataset.concepts[number])))
         if folder not in in_folder:
-            in_folder[folder] = _images_in(folder) if root else _masks_in(folder)
+            in_folder[folder] = masks_in_folder(folder) if root else _masks_in(folder)
         stem = file_stem(path)
         masks.append(in_folder[folder].get(stem) or in_folder[folder].get(stem.lower()))
     for number, root in sorted(roots.items()):
@@ -188,8 +188,11 @@ def _mask_root(concept: ConceptConfig, number: int) -> str:
     return root
 
 
-def _images_in(folder: str) -> dict[str, str]:
-    """Stem of each image in a mask folder, also in lower case and without the suffix of masks, -> its path."""
+def masks_in_folder(folder: str) -> dict[str, str]:
+    """Stem of each image in a mask folder, also in lower case and without the suffix of masks, -> its path.
+
+    Raises DataError if the folder can't be listed.
+    """
     try:
         names = sorted(os.listdir(folder))
     except FileNotFoundError:

@@ -32,7 +32,7 @@ def _make_qwen_vl(folder: Path) -> None:
     tokenizer.pad_token = "<|endoftext|>"
     processor = qwen_processor(tokenizer, Qwen3VLProcessor, patch_size=16, max_pixels=64**2)
     processor.chat_template = CHAT
-    _save(Qwen3VLForConditionalGeneration(tiny_qwen3_vl_config(tokenizer)), processor, folder)
+    save_random(Qwen3VLForConditionalGeneration(tiny_qwen3_vl_config(tokenizer)), processor, folder)
 
 
 def _make_llava(folder: Path) -> None:
@@ -57,7 +57,7 @@ def _make_llava(folder: Path) -> None:
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
         vision_feature_select_strategy="full",
     )
-    _save(LlavaForConditionalGeneration(config), processor, folder)
+    save_random(LlavaForConditionalGeneration(config), processor, folder)
 
 
 def _make_florence2(folder: Path) -> None:
@@ -85,7 +85,7 @@ def _make_florence2(folder: Path) -> None:
         "forced_eos_token_id": tokenizer.eos_token_id,
     }
     config = Florence2Config(vision_config=vision, text_config=text, image_token_id=tokenizer.image_token_id)
-    _save(Florence2ForConditionalGeneration(config), Florence2Processor(images, tokenizer), folder)
+    save_random(Florence2ForConditionalGeneration(config), Florence2Processor(images, tokenizer), folder)
 
 
 def _make_blip2(folder: Path) -> None:
@@ -104,7 +104,7 @@ def _make_blip2(folder: Path) -> None:
         num_query_tokens=4,
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
     )
-    _save(Blip2ForConditionalGeneration(config), processor, folder)
+    save_random(Blip2ForConditionalGeneration(config), processor, folder)
 
 
 _WIDTHS = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
@@ -124,7 +124,8 @@ def _bytes_tokenizer(**options: Any) -> Any:
     return BartTokenizer(vocab=vocab, merges=[], **options)
 
 
-def _save(model: Any, processor: Any, folder: Path) -> None:
+def save_random(model: Any, processor: Any, folder: Path) -> None:
+    """Saves a model with weights from a fixed seed, and its processor unless that is None."""
     import torch
 
     generator = torch.Generator().manual_seed(SEED)
@@ -132,7 +133,8 @@ def _save(model: Any, processor: Any, folder: Path) -> None:
         for parameter in model.parameters():  # as large as to give each image a text of its own
             parameter.normal_(0.0, 1.0, generator=generator)
     model.save_pretrained(folder)
-    processor.save_pretrained(folder)
+    if processor is not None:
+        processor.save_pretrained(folder)
     for path in folder.glob("*processor_config.json"):  # as published: by people who have torchvision
         path.write_text(
             path.read_text(encoding="utf-8").replace('ImageProcessorPil"', 'ImageProcessorFast"'), encoding="utf-8"
