@@ -32,7 +32,7 @@ class ClickMasker(Masker):
     def size_in_square(self, width: int, height: int, side: int) -> tuple[int, int]:
         """Width and height of an image in the square of `side` pixels, from its upper left corner."""
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def mask(self, image: Image.Image, hint: MaskHint) -> np.ndarray:
         """The mask that the model is most sure of; of several clicks, the one that they agree on."""
         if not any(click.is_inside for click in hint.clicks):

@@ -24,7 +24,7 @@ class GeneratingCaptioner(Captioner):
         self._local = local
         self._stop = StoppingCriteriaList([_StopWhen(local.is_canceled)])
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def generate(self, inputs: Mapping[str, Any], **arguments: Any) -> list[str | Failure]:
         """The text for each row of inputs, as `as_caption` cleans it. Draws nothing: the same images give the same."""
         moved = {

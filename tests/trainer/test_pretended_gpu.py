@@ -22,7 +22,7 @@ from modules.config.optimizers import OPTIMIZERS
 from modules.families.conditions import FirstFrame, Inpainting, References
 from modules.families.registry import FAMILIES
 from modules.weights.safe import load_tensors
-from tests.support import pretended_gpu_runs
+from tests.support import pretended_annotators, pretended_gpu_runs
 from tests.support.gguf_file import write_gguf
 from tests.support.RankPool import RankPool
 
@@ -189,6 +189,13 @@ def test_an_optimizer_waits_no_more_than_is_known_and_goes_on_exactly(name, gpu)
     assert run["resumed"] == run["straight"]
     assert all(math.isfinite(loss) for loss in run["straight"])
     assert not [file for file in run["waits"] if not file.startswith(("modules/", *OF_OPTIMIZERS.get(name, ())))]
+
+
+def test_captioners_and_maskers_leave_nothing_on_the_cpu_and_mix_no_dtypes(gpu, tmp_path):
+    (found,) = gpu.run(pretended_annotators.annotate, folder=str(tmp_path))
+    masks = {name: tuple(found.pop(name)) for name in ("clipseg", "sam", "sam2")}
+    assert set(masks.values()) == {(96, 64)}
+    assert [len(texts) for texts in found.values()] == [2, 2, 2, 2]
 
 
 def test_it_computes_what_the_cpu_does(settings, gpu, tmp_path):

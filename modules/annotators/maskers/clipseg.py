@@ -18,7 +18,7 @@ class _ClipSeg(Masker):
         self._model = load_model(local.model_class, local.path, local.device, local.dtype)
         self._local = local
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def mask(self, image: Image.Image, hint: MaskHint) -> np.ndarray:
         """The largest of the masks of all prompts."""
         prompts = [text.strip() for text in hint.prompt.split(",") if text.strip()]
