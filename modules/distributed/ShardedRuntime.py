@@ -217,7 +217,7 @@ def blocks(module: nn.Module) -> Iterator[nn.Module]:
     """The parts of a model to gather one at a time: the elements of its lists of modules, inner ones first.
 
     Only the outermost lists count, and those in elements with more than MAX_SHARE of all parameters: half of SDXL's
-    weights are in one of its blocks.
+    weights are in one of its blocks. What is compiled is gathered as a whole, so that no collective is in its graph.
     """
     return _blocks(module, MAX_SHARE * _size(module))
 
@@ -228,7 +228,7 @@ def _blocks(module: nn.Module, most: float) -> Iterator[nn.Module]:
             yield from _blocks(child, most)
             continue
         for block in child:
-            if _size(block) > most:
+            if _size(block) > most and block._compiled_call_impl is None:
                 yield from _blocks(block, most)
             if _size(block):
                 yield block

@@ -25,9 +25,11 @@ class BlockSwap:
     It requires gradient checkpointing of each block, without reentrant autograd: the backward pass then runs the block
     forward again, which copies its weights again, and keeps none of them beyond that block. A pass that did keep one is
     stopped by autograd, because leaving the device counts as a change of the weight.
+
+    compiled: whether torch.compile is to compile the blocks. It then leaves the copies out of what it compiles.
     """
 
-    def __init__(self, blocks: Sequence[nn.Module], device: torch.device, transfers: Transfers):
+    def __init__(self, blocks: Sequence[nn.Module], device: torch.device, transfers: Transfers, compiled: bool = False):
         self._transfers = transfers
         memory = HostMemory(transfers.host_buffer)
         to_come = sum(map(_frozen_bytes, blocks))
@@ -44,7 +46,14 @@ class BlockSwap:
         self._last = self._before = -1
         self._followers: dict[tuple[int, int], int] = {}  # (block, next block) -> the block that came after them
         for number, block in enumerate(blocks):
-            block.register_forward_pre_hook(lambda module, inputs, number=number: self._enter(number), prepend=True)
+            self._enter_before(block, number, compiled)
+
+    def _enter_before(self, block: nn.Module, number: int, compiled: bool) -> None:
+        def hook(module: nn.Module, inputs: Any) -> None:
+            self._enter(number)
+
+        # the compiler, which takes seconds to import, would record the copies of one step and repeat those
+        block.register_forward_pre_hook(torch.compiler.disable(hook) if compiled else hook, prepend=True)
 
     @property
     def on_device(self) -> list[int]:

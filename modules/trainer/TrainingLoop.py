@@ -148,7 +148,7 @@ class TrainingLoop:
         forget_casts()  # of passes outside of steps; the weights may have been written since
         rates = self.optimizer.set_learning_rates(self.step)
         if self._needs_warm_up:
-            self._warm_up(step)
+            self.warm_up(step.micro_batches[0], counts=not step.padding)
         totals, norm, names = self._fused_update(step) if self._fused else self._update(step)
         self.optimizer.clear_gradients()
         self.step += 1
@@ -336,11 +336,11 @@ class TrainingLoop:
     def _beat(self) -> None:
         self.runtime.heartbeat.beat(self._step_limit)
 
-    def _warm_up(self, step: Step) -> None:
-        """Runs a forward and backward pass that leaves gradients and buffers unchanged."""
+    def warm_up(self, batch: Any, counts: bool = True) -> None:
+        """Runs a forward and backward pass, on all ranks, that leaves gradients and buffers unchanged."""
         self._needs_warm_up = False
-        with preserve_buffers(self.model), self.runtime.accumulate(last=True, counts=not step.padding):
-            self._pass(step.micro_batches[0], Tensor.backward)
+        with preserve_buffers(self.model), self.runtime.accumulate(last=True, counts=counts):
+            self._pass(batch, Tensor.backward)
         self.optimizer.clear_gradients()
 
     def _gradients(self) -> list[Tensor]:

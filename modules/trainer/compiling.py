@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, cast
 
 from modules.config.errors import UserError
@@ -26,21 +26,29 @@ MAX_GRAPHS = 256
 MAX_GRAPHS_OF_ALL_BLOCKS = 4096
 
 
-def compile_blocks(denoiser: nn.Module, all_sizes: bool, warn: Callable[[str], None] = lambda text: None) -> None:
+def compile_blocks(
+    denoiser: nn.Module,
+    all_sizes: bool,
+    warn: Callable[[str], None] = lambda text: None,
+    blocks: Collection[nn.Module] = (),
+) -> None:
     """Compiles the repeated blocks of `denoiser`, each kind once; without such blocks, the whole denoiser.
 
-    Call it after adding adapters, which would otherwise not be compiled. `Module.compile` compiles in place, unlike
-    `torch.compile(module)`, which renames the keys of the state dict.
+    Call it after adding adapters, which would otherwise not be compiled, and before sharding, which then gathers what
+    is compiled as a whole. `Module.compile` compiles in place, unlike `torch.compile(module)`, which renames the keys
+    of the state dict.
 
     all_sizes: one graph for all sizes of images, in place of one for each. Left to torch, the first size would get a
     graph of its own and all others the one made for the second, so that results depend on their order.
     warn: told if torch no longer compiles what is new.
+    blocks: those to compile if diffusers does not name any for the compiler.
     """
     _set_up(warn)
     if getattr(denoiser, "_repeated_blocks", None):
         cast("ModelMixin", denoiser).compile_repeated_blocks(dynamic=all_sizes)
-    else:
-        denoiser.compile(dynamic=all_sizes)
+        return
+    for block in blocks or [denoiser]:
+        block.compile(dynamic=all_sizes)
 
 
 def _set_up(warn: Callable[[str], None]) -> None:
@@ -81,7 +89,8 @@ class _LimitHandler(logging.Handler):
 def compile_with(loop: TrainingLoop, batches: Iterable[Batch]) -> None:
     """Compiles by a forward and a backward pass with each batch, which change no weight, gradient or buffer.
 
-    Other than in a step, ranks don't wait for each other, and gradients reach neither DDP nor a fused optimizer.
+    Gradients reach neither DDP nor a fused optimizer, so that, other than in a step, ranks don't wait for each other
+    unless they share weights.
     """
     import torch
 
@@ -89,6 +98,9 @@ def compile_with(loop: TrainingLoop, batches: Iterable[Batch]) -> None:
 
     for batch in batches:
         loop.runtime.heartbeat.beat(COMPILING_SECONDS)
+        if loop.runtime.shards:  # autograd knows no way from the loss to the parts of weights
+            loop.warm_up(batch)
+            continue
         with preserve_buffers(loop.model):
             with loop.autocast():
                 loss, _, _ = loop.step_fn(loop.model, batch)

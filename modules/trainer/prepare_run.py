@@ -61,6 +61,7 @@ from modules.trainer.PreparedRun import PreparedRun
 from modules.trainer.rank_checks import check_same, check_shared_folder, settings_digest, weights_digest
 from modules.trainer.resuming import check_resumed_batch, newest_backup
 from modules.weights.BaseModel import BaseModel
+from modules.weights.blocks import repeated_blocks
 from modules.weights.clip_layers import check_clip_skips
 from modules.weights.quantization import check_matmul
 from modules.weights.training_adapter import TrainingAdapter
@@ -390,7 +391,9 @@ def _compile(
     sizes = compiled_sizes(start.config.model, base.family, plan, buckets, start.runtime.world_size, accumulation)
     for name in base.family.denoisers:
         if base.is_loaded(name):
-            compile_blocks(base.module(name), sizes.all_sizes, start.progress.warn)
+            denoiser = base.module(name)
+            blocks = repeated_blocks(base.family, denoiser).values()
+            compile_blocks(denoiser, sizes.all_sizes, start.progress.warn, blocks)
     return sizes.first
 
 

@@ -151,7 +151,8 @@ class BaseModel:
         from modules.layers.transfers import transfers_to
 
         blocks = self._swapped(name)
-        self.swaps[name] = BlockSwap(list(blocks.values()), self.device, transfers_to(self.device))
+        compiled = self.config.compile != "off"
+        self.swaps[name] = BlockSwap(list(blocks.values()), self.device, transfers_to(self.device), compiled)
         total = len(repeated_blocks(self.family, self.module(name)))
         return f"Swapping {len(blocks)} of the {total} blocks of the {name} between system memory and the device"
 

@@ -81,7 +81,6 @@ MISTAKES = [
     (["model.activation_offloading=true"], "model.gradient_checkpointing"),
     (["model.blocks_to_swap=4"], "model.gradient_checkpointing"),
     (["model.blocks_to_swap="], "model.gradient_checkpointing"),
-    (["model.blocks_to_swap=4", "model.gradient_checkpointing=true", "model.compile=blocks"], "model.compile"),
     ([*GRAPHS, "enable_multi_gpu=true"], "model.cuda_graphs"),
     ([*GRAPHS, "text_encoder.train=true"], "model.cuda_graphs"),
     ([*GRAPHS, "family=wan22_a14b"], "model.cuda_graphs"),
@@ -312,7 +311,6 @@ SHARDED = " or ".join(name for name, method in METHODS.items() if method.can_sha
             "optimizer.state_in_ram ON: each GPU has a part of the state already; turn it off, or use ddp.",
         ),
         (["lora.max_norm=1"], "lora.max_norm 1 ON: it needs whole weights; leave it empty, or use ddp."),
-        (["model.compile=blocks"], "model.compile blocks ON: sharded blocks can't be compiled; set it to off."),
         (
             ["model.denoiser_quantization=nf4"],
             "model.denoiser_quantization nf4 ON: quantized weights can't be sharded; set it to none, or use ddp.",

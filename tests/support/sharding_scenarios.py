@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
+import torch
+import torch._dynamo
 import torch.distributed as dist
 from torch import nn
 
@@ -17,8 +19,13 @@ from modules.distributed.placeholders import reader_of
 from modules.distributed.setup_distributed import create_runtime
 from modules.distributed.ShardedRuntime import ShardedRuntime
 from modules.distributed.shards import local_part
+from modules.layers.checkpoints import checkpoint
+from modules.trainer.compiling import compile_blocks, compile_with
+from modules.trainer.Step import Step
 from modules.weights.lazy_loading import _read_rows
-from tests.support.rank_scenarios import WatchedTrainer
+from tests.support.make_loop import make_loop
+from tests.support.rank_scenarios import WatchedTrainer, squared_error, train
+from tests.support.Recorder import Recorder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -130,3 +137,69 @@ def refusal(runtime: Runtime, module: nn.Module) -> str:
     with pytest.raises(RanksError) as error:
         runtime.prepare(module)
     return str(error.value)
+
+
+class Block(nn.Module):
+    """Has a list of layers, which by themselves are parts to gather, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList((nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4)))
+
+    def forward(self, values: Tensor) -> Tensor:
+        inner = values
+        for layer in self.layers:
+            inner = layer(inner)
+        return values + inner
+
+
+class Blocks(nn.Module):
+    """Checkpointed blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, values: Tensor) -> Tensor:
+        for block in self.blocks:
+            values = checkpoint(block, values)
+        return values
+
+
+def train_blocks(make_runtime: MakeRuntime, all_sizes: bool | None = None) -> dict[str, Any]:
+    """A few steps, with compiled blocks if `all_sizes` is given, as for compile_blocks."""
+    runtime, recorder = make_runtime(strategy="fsdp"), Recorder()
+    torch.manual_seed(0)
+    net = Blocks().double()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    if all_sizes is not None:
+        compile_blocks(net, all_sizes, blocks=[*net.blocks])
+    loop = make_loop(nn.Sequential(net), squared_error, 3, runtime=runtime, callbacks=recorder)
+    with torch.compiler.set_stance(force_backend="aot_eager"):
+        if all_sizes:
+            compile_with(loop, [torch.ones(3, 4, dtype=torch.float64)])
+        loop.fit(Step([torch.randn(2 + step, 4, dtype=torch.float64)]) for step in range(3))
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    graphs, breaks = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
+    return {
+        "losses": recorder.losses,
+        "norms": [info.grad_norm for info in recorder.steps],
+        "graphs": graphs,
+        "breaks": breaks,
+    }
+
+
+def train_compiled(
+    make_runtime: MakeRuntime, config: str, sync: dict[str, Any], backend: str = "aot_eager", **arguments: Any
+) -> dict[str, Any]:
+    """As `rank_scenarios.train`, in a process that has compiled nothing. backend: of torch.compile.
+
+    "graphs": how many were compiled.
+    """
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    with torch.compiler.set_stance(force_backend=backend):
+        found = train(make_runtime, config, sync, **arguments)
+    return {**found, "graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"]}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 
 import pytest
 import torch
 
 from modules.weights.safe import load_tensors
+from tests.support import sharding_scenarios
 from tests.support.fitted_kernels import fitted
+from tests.support.rank_scenarios import train as train_on_ranks
 
 
 @pytest.fixture
@@ -37,3 +40,63 @@ def test_a_resumed_run_with_compiled_blocks_ends_bit_for_bit_as_one_without_a_br
     assert resumed.callbacks.losses == whole.callbacks.losses[1:]
     own = load_tensors(resumed.run_folder.models_dir / "model.safetensors")
     assert all(torch.equal(own[name], expected[name]) for name in expected)
+
+
+COMPILED = ("model.compile=blocks", "model.gradient_checkpointing=true")
+
+
+def test_blocks_that_are_swapped_and_compiled_give_the_results_of_those_that_stay(
+    make_config, train, tiny_model, tmp_path
+):
+    """On a model of which diffusers names no blocks for the compiler."""
+    base = ("family=sana", f"model.base={tiny_model('sana')}", "data.resolution=64", "data.bucketing=false")
+    base += ("model.denoiser_quantization=int8", "batch_size=11", "max_steps=2")
+
+    def run(count: int):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        folder = f"workspace_dir={tmp_path / str(count)}"
+        with torch.compiler.set_stance(force_backend="aot_eager"):
+            trainer = train(make_config(*base, *COMPILED, f"model.blocks_to_swap={count}", folder))
+        torch._dynamo.reset()
+        return trainer, torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+    (plain, num_plain), (swapped, num_graphs) = run(0), run(1000)
+    assert all(swap.on_device for swap in swapped.prepared.base.swaps.values())
+    assert num_graphs == num_plain > 0
+    assert swapped.callbacks.losses == plain.callbacks.losses
+    for name, weight in plain.loop.trainable.items():
+        assert torch.equal(swapped.loop.trainable[name], weight), name
+
+
+@pytest.mark.parametrize(("all_sizes", "num_graphs"), [(False, 6), (True, 3)])
+def test_compiled_blocks_that_ranks_share_give_the_curve_of_plain_ones(all_sizes, num_graphs, two_ranks):
+    """Each in a graph of its own, with nothing in it that waits for ranks."""
+    expected, _ = two_ranks.run(sharding_scenarios.train_blocks)
+    for rank in two_ranks.run(sharding_scenarios.train_blocks, all_sizes=all_sizes):
+        assert rank["losses"] == pytest.approx(expected["losses"], rel=1e-9)
+        assert rank["norms"] == pytest.approx(expected["norms"], rel=1e-9)
+        assert rank["graphs"] == num_graphs
+        assert rank["breaks"] == 0
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_blocks_of_ranks_that_share_a_model_give_its_curve_also_resumed(
+    backend, settings, two_ranks, tmp_path
+):
+    options = ("optimizer.learning_rate=1e-3", "model.weight_dtype=float64", "max_steps=2")
+    options += ("data.bucketing=false", "batch_size=4", "gradient_accumulation_steps=1")  # a single shape
+    sync = {"strategy": "fsdp"}
+    expected, _ = two_ranks.run(train_on_ranks, config=settings("plain", *options, family="flux1"), sync=sync)
+    options = (*options, *COMPILED, "model.compile_sizes=each", "backup.every=1", "backup.unit=steps")
+    config = settings("compiled", *options, family="flux1")
+    run = partial(two_ranks.run, sharding_scenarios.train_compiled, 900, config=config, sync=sync, backend=backend)
+    first, second = run()
+    assert first["losses"] == pytest.approx(expected["losses"], rel=1e-9)
+    assert first["digest"] == second["digest"]
+    assert first["graphs"] > 0
+    shutil.rmtree(tmp_path / "compiled" / "backup" / "step-000000002")
+    resumed, _ = run(resume=True)
+    assert resumed["losses"] == first["losses"][1:]
+    assert resumed["digest"] == first["digest"]

@@ -95,6 +95,14 @@ def test_one_graph_is_for_all_sizes(graphs):
     assert len(graphs) == 1
 
 
+def test_blocks_to_compile_are_those_given_where_the_model_names_none(graphs):
+    layers = nn.Sequential(Block(2), Block(2))
+    compile_blocks(layers, all_sizes=False, blocks=[layers[1]])
+    layers(torch.ones(3, 2))
+    assert [part for part in layers.modules() if part._compiled_call_impl] == [layers[1]]
+    assert len(graphs) == 1
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_compiling_first_leaves_weights_gradients_and_buffers_as_they_are(fused):
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))

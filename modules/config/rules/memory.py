@@ -178,9 +178,6 @@ def swap_problems(config: TrainConfig) -> Iterator[Problem]:
         message = f"{start} without model.gradient_checkpointing: the backward pass needs all blocks; switch it on."
         use = Remedy("Switch on", {"model.gradient_checkpointing": True})
         yield Problem("model.gradient_checkpointing", message, remedy=use)
-    if config.model.compile != "off":
-        message = f"model.compile {config.model.compile} with {start}: swapped blocks can't be compiled; set it to off."
-        yield Problem("model.compile", message, remedy=set_to("model.compile", "off", "Off"))
 
 
 def graph_problems(config: TrainConfig) -> Iterator[Problem]:

@@ -116,9 +116,6 @@ def sharding_problems(config: TrainConfig) -> Iterator[Problem]:
     if facts.chooses_parts and config.text_encoder.train:
         message = f"text_encoder.train {on}: only the denoiser can be sharded; turn it off, or use ddp."
         yield Problem("text_encoder.train", message)
-    if facts.uses_denoiser and config.model.compile != "off":
-        message = f"model.compile {config.model.compile} {on}: sharded blocks can't be compiled; set it to off."
-        yield Problem("model.compile", message, remedy=set_to("model.compile", "off", "Off"))
     if config.model.denoiser_quantization != "none":
         message = (
             f"model.denoiser_quantization {config.model.denoiser_quantization} {on}: quantized weights can't be "
