@@ -54,6 +54,7 @@ def compile_blocks(
 def _set_up(warn: Callable[[str], None]) -> None:
     """Sets what torch has for the whole process only."""
     import torch._dynamo
+    import torch._functorch.config
     import torch.fx.experimental._config
 
     config = torch._dynamo.config
@@ -61,8 +62,14 @@ def _set_up(warn: Callable[[str], None]) -> None:
     config.accumulated_recompile_limit = max(MAX_GRAPHS_OF_ALL_BLOCKS, config.accumulated_recompile_limit)
     # DDP's gradients are sent block by block anyway; cut at its buckets, the graphs would depend on the number of ranks
     config.optimize_ddp = False
+    # Numbers such as the scale of a LoRA never change. Were they taken for inputs, as with `dynamic`, each graph would
+    # be traced a second time.
+    config.specialize_float = True
     # otherwise sides that are equal in the first image must be equal in all others that its graph is for
     torch.fx.experimental._config.use_duck_shape = False
+    # Otherwise no graph with a quantized layer or another autograd function of ours is looked for among those of
+    # earlier runs. What such a function computes is traced and part of the key, so that a change of it is a new graph.
+    torch._functorch.config.autograd_cache_allow_custom_autograd_functions = True
     log = logging.getLogger("torch._dynamo.convert_frame")
     for handler in [known for known in log.handlers if isinstance(known, _LimitHandler)]:
         log.removeHandler(handler)  # of an earlier run in this process

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from torch._inductor.runtime import cache_dir_utils
 
+from modules.layers import QuantizedLinear as quantized_linear
+from modules.layers.QuantizedLinear import QuantizedLinear
 from modules.trainer import compile_cache
 from modules.trainer.compile_cache import VARIABLE, compile_cache_folder, keep_compiled, prune
+from modules.trainer.compiling import compile_blocks
 
 DAY = 86400.0
 
@@ -39,6 +43,33 @@ def test_torch_keeps_what_it_compiles_in_the_users_cache_folder(home):
     torch.compile(lambda values: values + 1)(torch.ones(2))
     assert home.is_dir()
     assert any(home.rglob("*.cpp"))
+
+
+def test_a_quantized_layer_is_found_there_until_the_code_of_its_function_changes(home, monkeypatch):
+    """What is compiled for an autograd function of ours is looked for by what that computes, not by its name."""
+    keep_compiled(prunes=True)
+    layer = QuantizedLinear.of(nn.Linear(8, 4, bias=False), "int8", torch.device("cpu"))
+    compile_blocks(layer, all_sizes=False)
+    counters = torch._dynamo.utils.counters["aot_autograd"]
+
+    def started() -> tuple[int, torch.Tensor]:
+        """(what was found, the gradient of the values) in a process that has nothing compiled in memory."""
+        torch._dynamo.reset()
+        counters.clear()
+        values = torch.ones(2, 8, requires_grad=True)
+        layer(values).sum().backward()
+        return counters["autograd_cache_hit"], values.grad
+
+    (none, gradient), (found, again) = started(), started()
+    assert (none, found) == (0, 1)
+    assert torch.equal(again, gradient)
+    own = quantized_linear._Multiply.backward
+    twice = staticmethod(lambda ctx, gradient: own(ctx, 2 * gradient))
+    monkeypatch.setattr(quantized_linear._Multiply, "backward", twice)
+    (none, changed) = started()
+    assert none == 0
+    assert torch.equal(changed, 2 * gradient)
+    torch._dynamo.reset()
 
 
 def test_a_folder_that_the_environment_names_stays(home, monkeypatch, tmp_path):

@@ -95,6 +95,20 @@ def test_one_graph_is_for_all_sizes(graphs):
     assert len(graphs) == 1
 
 
+def test_in_a_graph_for_all_sizes_numbers_of_the_layers_stay_constants(graphs):
+    class Scaled(Block):
+        def forward(self, values):
+            return super().forward(values) * self.scaling["default"]
+
+    block = Scaled(4)
+    block.scaling = {"default": 0.3}  # as that of PEFT's layers
+    compile_blocks(block, all_sizes=True)
+    block(torch.ones(3, 4))
+    (graph,) = graphs
+    inputs = [node.meta["example_value"] for node in graph.graph.find_nodes(op="placeholder")]
+    assert not any(isinstance(value, Tensor) and value.dim() == 0 for value in inputs)
+
+
 def test_blocks_to_compile_are_those_given_where_the_model_names_none(graphs):
     layers = nn.Sequential(Block(2), Block(2))
     compile_blocks(layers, all_sizes=False, blocks=[layers[1]])
