@@ -327,7 +327,7 @@ class ModelConfig:
         also_called="cudagraphs, cuda graph capture, reduce-overhead",
         help="Record the forward and backward pass of each image size once and replay it, so that the GPU does not "
         "wait for Python to launch its kernels: for GPUs that are faster than that. Needs memory for the activations "
-        "twice. One GPU; experimental. Auto: off.",
+        "twice. Not with sharded models (FSDP); experimental. Auto: off.",
         group="model",
         in_crash_report=True,
         choice_labels={"auto": "Auto", "on": "On", "off": "Off"},

@@ -76,14 +76,17 @@ class RunPlan:
                 yield PlannedStep(epoch, index, index == plan.num_steps - 1, micro_batches)
             epoch, first = epoch + 1, 0
 
-    def expected_passes(self, epoch: int, first: int, num_steps: int, accumulation: int) -> dict[Hashable, float]:
-        """How often each kind of micro-batch comes in the next `num_steps` steps of a run on one rank.
+    def expected_passes(
+        self, epoch: int, first: int, num_steps: int, rank: int, world_size: int, accumulation: int
+    ) -> dict[Hashable, float]:
+        """How often each kind of micro-batch comes in the next `num_steps` steps of `rank`.
 
-        epoch, first, accumulation: as for `steps`. Of a long run, what its next steps have stands for the rest.
+        The others: as for `steps`. Of a long run, what its next steps have stands for the rest.
         """
         looked_at = min(num_steps, STEPS_LOOKED_AT)
-        steps = islice(self.steps(epoch, first, 0, 1, accumulation), looked_at)
-        counts: Counter[Hashable] = Counter(micro_batch.kind for step in steps for micro_batch in step.micro_batches)
+        steps = islice(self.steps(epoch, first, rank, world_size, accumulation), looked_at)
+        batches = (micro_batch for step in steps for micro_batch in step.micro_batches if micro_batch.real)
+        counts: Counter[Hashable] = Counter(micro_batch.kind for micro_batch in batches)
         return {kind: count * num_steps / looked_at for kind, count in counts.items()}
 
     def validation(self, rank: int, world_size: int, batch_size: int, same_passes: bool = False) -> list[MicroBatch]:

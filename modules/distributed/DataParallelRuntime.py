@@ -14,9 +14,10 @@ import torch.distributed as dist
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
+from modules.distributed.AfterPasses import AfterPasses
 from modules.distributed.DividedUpdates import DividedUpdates
 from modules.distributed.errors import RanksError
-from modules.distributed.gradient_sync import compress_gradients
+from modules.distributed.gradient_sync import compress_gradients, in_buckets
 from modules.distributed.Heartbeat import PHASE_LIMITS, Heartbeat
 from modules.distributed.Runtime import GO, REQUEUE, STOP, Runtime, T
 from modules.distributed.SharedBuffers import SharedBuffers
@@ -49,6 +50,9 @@ class DataParallelSettings:
     sharing_ranks: how many consecutive ranks share one copy of the sharded weights; None: all.
     divides_updates: each rank updates some of the weights, and has the optimizer's state of these only. No effect on
     sharded weights, whose state is sharded as well.
+    exchanges_after: gradients are exchanged once the passes of a step are through, so that these communicate with no
+    other rank and can be replayed as CUDA graphs. DDP, which exchanges within the last pass, is not used then, and of
+    its settings only the precision and the size of an all-reduce have an effect. None on sharded weights.
     """
 
     reduce_precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -59,6 +63,7 @@ class DataParallelSettings:
     compute_precision: Literal["no", "bf16", "fp16"] = "no"
     sharing_ranks: int | None = None
     divides_updates: bool = False
+    exchanges_after: bool = False
 
 
 _UNREDUCED = "Expected to have finished reduction"  # how DDP's error for parameters without a gradient begins
@@ -124,6 +129,7 @@ class DataParallelRuntime(Runtime):
         self._store = store
         self._exchange = StoreExchange(store, self.rank, self.world_size, self._beat_and_call_on_wait)
         self._wrapped: list[DistributedDataParallel] = []
+        self._exchanged: dict[nn.Module, AfterPasses] = {}
         self._buffers: list[SharedBuffers] = []
         self._batch_norms: list[_BatchNorm] = []
         self._host_group: dist.ProcessGroup | None = None  # for collectives on CPU tensors
@@ -132,14 +138,28 @@ class DataParallelRuntime(Runtime):
     def prepare(self, module: nn.Module, unused_parameters: bool = False) -> nn.Module:
         """`module` wrapped in DDP. Only parameters that currently require a gradient are broadcast and reduced.
 
-        A module that is wrapped already gets the same wrapper, because two would both reduce its gradients.
+        A module that is wrapped already gets the same wrapper, because two would both reduce its gradients. One whose
+        gradients are exchanged after the passes is returned as it is.
         """
+        if module in self._exchanged:
+            return module
         for wrapped in self._wrapped:
             if wrapped.module is module:
                 return wrapped
         module = module.to(self.device)
         if self._settings.sync_batch_norm:
             self._add_batch_norms(module, unused_parameters)
+        buffers = SharedBuffers(module, self.gather)
+        self._buffers.append(buffers)
+        if self._settings.exchanges_after:
+            self._exchanged[module] = AfterPasses(
+                list(module.parameters()),
+                self._settings.reduce_precision,
+                self._settings.bucket_size_mb << 20,
+                self._on_host if unused_parameters else None,
+            )
+            buffers.start()
+            return module
         frozen = [name for name, param in module.named_parameters() if not param.requires_grad]
         # DDP would broadcast frozen parameters at the start and all buffers in each forward pass; SharedBuffers sends
         # only the buffers that differ
@@ -157,9 +177,7 @@ class DataParallelRuntime(Runtime):
         )
         compress_gradients(wrapped, settings.reduce_precision)
         self._wrapped.append(wrapped)
-        buffers = SharedBuffers(module, self.gather)
         buffers.start()
-        self._buffers.append(buffers)
         return wrapped
 
     def _add_batch_norms(self, module: nn.Module, unused_parameters: bool) -> None:
@@ -198,7 +216,11 @@ class DataParallelRuntime(Runtime):
                 stack.enter_context(module.no_sync())
             stack.enter_context(synchronized_batch_norm(self._batch_norms, counts))
             yield
-        for buffers in self._buffers if last else ():
+        if not last:
+            return
+        for gradients in self._exchanged.values():
+            gradients.exchange()
+        for buffers in self._buffers:
             buffers.after_step()
 
     @property
@@ -206,7 +228,7 @@ class DataParallelRuntime(Runtime):
         # DDP records a static graph in its first backward pass, which must not be inside no_sync. After the first pass
         # it also rebuilds its buckets, which changes the order of summation with more than two ranks: the first step
         # after a resume would differ from the same step of an uninterrupted run.
-        return self._settings.static_graph or self.world_size > 2
+        return not self._settings.exchanges_after and (self._settings.static_graph or self.world_size > 2)
 
     def sum(self, values: Tensor, main_value: Tensor) -> tuple[Tensor, Tensor]:
         own = main_value if self.is_main else torch.zeros_like(main_value)
@@ -216,7 +238,7 @@ class DataParallelRuntime(Runtime):
 
     @torch.no_grad()
     def sum_gradients(self, gradients: list[Tensor]) -> None:
-        for bucket in _buckets(gradients, self._settings.bucket_size_mb << 20):
+        for bucket in in_buckets(gradients, self._settings.bucket_size_mb << 20):
             flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
             dist.all_reduce(flat)
             sums = flat.split([gradient.numel() for gradient in bucket])
@@ -323,20 +345,6 @@ class DataParallelRuntime(Runtime):
         for wrapped in self._wrapped:
             del wrapped.reducer, wrapped.logger
         self._wrapped.clear()
-
-
-def _buckets(tensors: list[Tensor], most_bytes: int) -> Iterator[list[Tensor]]:
-    """`tensors` in order, in lists of one dtype and at most `most_bytes`, or with a single larger tensor."""
-    bucket: list[Tensor] = []
-    num_bytes = 0
-    for tensor in tensors:
-        if bucket and (tensor.dtype != bucket[0].dtype or num_bytes + tensor.nbytes > most_bytes):
-            yield bucket
-            bucket, num_bytes = [], 0
-        bucket.append(tensor)
-        num_bytes += tensor.nbytes
-    if bucket:
-        yield bucket
 
 
 def _longest(lengths: list[int]) -> int:

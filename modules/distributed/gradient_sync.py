@@ -1,6 +1,7 @@
-"""Exchanges gradients in lower precision, for slow links."""
+"""How gradients are exchanged: in lower precision for slow links, and many in one all-reduce."""
 
 # no `from __future__ import annotations`: DDP compares the annotations of a hook with the types themselves
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,3 +32,17 @@ def _reduce_in(dtype: torch.dtype, bucket: dist.GradBucket) -> torch.futures.Fut
         return gradients.copy_(future.value()[0])
 
     return work.get_future().then(decompress)
+
+
+def in_buckets(tensors: Sequence[torch.Tensor], most_bytes: int) -> Iterator[list[torch.Tensor]]:
+    """`tensors` in order, in lists of one dtype and at most `most_bytes`, or with a single larger tensor."""
+    bucket: list[torch.Tensor] = []
+    num_bytes = 0
+    for tensor in tensors:
+        if bucket and (tensor.dtype != bucket[0].dtype or num_bytes + tensor.nbytes > most_bytes):
+            yield bucket
+            bucket, num_bytes = [], 0
+        bucket.append(tensor)
+        num_bytes += tensor.nbytes
+    if bucket:
+        yield bucket

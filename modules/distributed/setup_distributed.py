@@ -20,6 +20,7 @@ import torch.distributed as dist
 from modules.config.counted import counted
 from modules.config.errors import ConfigError, first_line
 from modules.config.installation import command_name
+from modules.config.methods import facts_of
 from modules.distributed.DataParallelRuntime import DataParallelRuntime, DataParallelSettings
 from modules.distributed.environments import RankEnvironment, find_environment
 from modules.distributed.errors import RanksError
@@ -174,6 +175,7 @@ def create_runtime(config: TrainConfig, heartbeat: Heartbeat | None = None, *, s
         config.model.mixed_precision,
         sharing_ranks if strategy == "hsdp" else None,
         config.ddp_shard_optimizer,
+        exchanges_after=config.model.cuda_graphs == "on" and facts_of(config).uses_denoiser,
     )
     # a separate prefix, because every runtime counts its exchanges from 0; all ranks create runtimes in the same order
     store = membership.meeting.store.within(f"runtime-{len(membership.runtimes)}")

@@ -3,7 +3,7 @@
 A graph repeats the kernels of one pass on the same memory, without the host's work of launching them one by one. What
 is a number for Python is the same in every replay, so everything that changes has to be a tensor: what is in the batch,
 weights and gradients at fixed places, and the loss scale. Dropout draws from torch's generator, which is seeded before
-every pass, replayed or not. Reducing, clipping and stepping stay outside.
+every pass, replayed or not. Reducing, clipping and stepping stay outside: ranks exchange gradients after the passes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Graph:
 
 
 class PassGraphs:
-    """The graphs of a run on one rank.
+    """The graphs of a rank.
 
     module: what computes the loss, with all weights that a pass uses. run: makes a pass as usual.
     planned: how often each kind of micro-batch is expected from now on (see `Step.kinds`).

@@ -306,7 +306,7 @@ class TrainingLoop:
             seed = torch_seed(self.settings.seed, self.step, index, self.runtime.rank, "dropout")
             seed_device(seed, self.runtime.device)
             with self.runtime.accumulate(index == last, counts):
-                if self.graphs:
+                if self.graphs and counts:
                     passes.append(self.graphs.run(batch, step.kinds[number]))
                 else:
                     passes.append(self._pass(batch, backward, counts, waits=index == last))

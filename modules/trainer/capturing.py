@@ -37,9 +37,13 @@ def graphs_for(run: PreparedRun, loop: TrainingLoop, callbacks: TrainCallbacks) 
     if capture is None:
         callbacks.on_warning("model.cuda_graphs on: only NVIDIA and AMD GPUs have them, so that steps run without.")
         return None
-    planned = run.plan.expected_passes(loop.epoch, loop.step_in_epoch, loop.total_steps - loop.step, run.accumulation)
+    left, runtime = loop.total_steps - loop.step, loop.runtime
+    planned = run.plan.expected_passes(
+        loop.epoch, loop.step_in_epoch, left, runtime.rank, runtime.world_size, run.accumulation
+    )
     can_draw = not run.config.model.gradient_checkpointing
     graphs = PassGraphs(loop.model, loop.run_pass, capture, planned, can_draw, callbacks.on_warning)
     kinds = f"{len(graphs.worthwhile)} of {counted(len(planned), 'kind')} of micro-batches"
-    callbacks.on_status(f"CUDA graphs: worth capturing for {kinds}")
+    if runtime.is_main:
+        callbacks.on_status(f"CUDA graphs: worth capturing for {kinds}")
     return graphs

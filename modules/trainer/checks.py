@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from modules.config.errors import ConfigError
 from modules.config.methods import facts_of
 from modules.config.problems import Problem, warning
-from modules.config.rules.memory import graphs_on_ranks_problems
 from modules.config.rules.ranks import check_batch, divided_optimizer_problems, sharding_problems
 from modules.config.validation import check_settings
 from modules.data.prepare import check_sizes
@@ -90,7 +89,7 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> Ch
     shards = num_ranks > 1 and config.distributed_strategy in ("fsdp", "hsdp")
     unsupported = list(sharding_problems(config)) if shards else []
     if num_ranks > 1:
-        unsupported += [*divided_optimizer_problems(config), *graphs_on_ranks_problems(config)]
+        unsupported += divided_optimizer_problems(config)
     if unsupported:
         raise ConfigError(unsupported)
     if not resume:

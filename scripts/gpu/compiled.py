@@ -14,6 +14,7 @@ KINDS = {
     "each size": ("model.compile_sizes=each",),
     "all sizes": ("model.compile_sizes=all",),
     "all sizes, int8": ("model.compile_sizes=all", "model.denoiser_quantization=int8"),
+    "each size, swapped": ("model.compile_sizes=each", "model.blocks_to_swap=2"),
     "all sizes, full": ("model.compile_sizes=all", "method=full"),
 }
 

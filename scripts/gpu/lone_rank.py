@@ -1,4 +1,4 @@
-"""One rank beside a run without ranks: `python -m scripts.gpu.lone_rank DEVICE PORT PLAIN DDP DIVIDED FSDP`.
+"""One rank beside a run without ranks: `python -m scripts.gpu.lone_rank DEVICE PORT PLAIN DDP DIVIDED GRAPHS FSDP`.
 
 By NCCL on a GPU, else by gloo. The last arguments are files of settings. The last line of stdout is JSON: what ran ->
 how far its losses are off.
@@ -21,6 +21,7 @@ def main() -> int:
     from modules.distributed.ShardedRuntime import ShardedRuntime
     from modules.distributed.SignedStore import SignedStore
     from scripts.gpu.cases import is_cuda
+    from scripts.gpu.graphs import soon
     from scripts.gpu.tiny_runs import furthest
     from tests.support import rank_scenarios
 
@@ -37,12 +38,16 @@ def main() -> int:
     kinds = {
         "DDP": (DataParallelRuntime, DataParallelSettings()),
         "DDP, divided updates": (DataParallelRuntime, DataParallelSettings("bf16", divides_updates=True)),
+        "CUDA graphs": (DataParallelRuntime, DataParallelSettings(exchanges_after=True)),
         "FSDP": (ShardedRuntime, DataParallelSettings()),
     }
     found = {}
     for (kind, make), file in zip(kinds.items(), files, strict=True):
         own = SignedStore(store, b"", "run").within(kind)
-        losses = rank_scenarios.train(lambda make=make, own=own, **_: make[0](device, environment, own, make[1]), file)
+        with soon():
+            losses = rank_scenarios.train(
+                lambda make=make, own=own, **_: make[0](device, environment, own, make[1]), file
+            )
         found[kind] = furthest(losses["losses"], alone)
     # the group that TrainingEngine counts its passes with
     most = torch.tensor(3)

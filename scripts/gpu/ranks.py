@@ -103,7 +103,7 @@ def settings_file(name: str, *overrides: str) -> str:
 
 
 def lone_rank(device: str) -> Iterator[Case]:
-    yield "DDP, divided updates, FSDP", partial(beside_plain, device)
+    yield "DDP, divided updates, CUDA graphs, FSDP", partial(beside_plain, device)
 
 
 def beside_plain(device: str) -> dict[str, Any]:
@@ -111,7 +111,8 @@ def beside_plain(device: str) -> dict[str, Any]:
     from tests.support.ports import free_port
 
     plain = settings_file("plain")
-    files = [settings_file(f"lone {name}", *own) for name, own in (("DDP", ()), ("divided", ()), ("FSDP", (FSDP,)))]
+    kinds = {"DDP": (), "divided": (), "graphs": ("model.cuda_graphs=on",), "FSDP": (FSDP,)}
+    files = [settings_file(f"lone {name}", *own) for name, own in kinds.items()]
     program = [sys.executable, "-m", "scripts.gpu.lone_rank", device, str(free_port()), plain, *files]
     done = run_program(program, PROGRAM_SECONDS)
     if done.returncode:

@@ -81,7 +81,6 @@ MISTAKES = [
     (["model.activation_offloading=true"], "model.gradient_checkpointing"),
     (["model.blocks_to_swap=4"], "model.gradient_checkpointing"),
     (["model.blocks_to_swap="], "model.gradient_checkpointing"),
-    ([*GRAPHS, "enable_multi_gpu=true"], "model.cuda_graphs"),
     ([*GRAPHS, "text_encoder.train=true"], "model.cuda_graphs"),
     ([*GRAPHS, "family=wan22_a14b"], "model.cuda_graphs"),
     ([*GRAPHS, *CHECKPOINTS, "model.blocks_to_swap=4"], "model.cuda_graphs"),
@@ -274,7 +273,8 @@ def test_a_doubtful_setting_is_a_warning(overrides, path):
         ["batch_size_mode=global", "batch_size=7", "enable_multi_gpu=true"],
         ["concepts.1.enabled=false"],
         [*GRAPHS, "lora.dropout=0.1", "optimizer.state_in_ram=true", "model.compile=blocks"],
-        [*GRAPHS, "method=vae", "enable_multi_gpu=true"],
+        [*GRAPHS, "method=vae", "model.gradient_checkpointing=true", "lora.dropout=0.1"],
+        [*GRAPHS, "enable_multi_gpu=true"],
     ],
 )
 def test_a_setting_that_does_no_harm_is_no_problem(overrides):
@@ -309,6 +309,10 @@ SHARDED = " or ".join(name for name, method in METHODS.items() if method.can_sha
         (
             ["optimizer.state_in_ram=true"],
             "optimizer.state_in_ram ON: each GPU has a part of the state already; turn it off, or use ddp.",
+        ),
+        (
+            ["model.cuda_graphs=on"],
+            "model.cuda_graphs on ON: each pass gathers weights from other GPUs; set it to off, or use ddp.",
         ),
         (["lora.max_norm=1"], "lora.max_norm 1 ON: it needs whole weights; leave it empty, or use ddp."),
         (

@@ -27,12 +27,13 @@ def test_a_wait_beats_and_ends_with_an_exception_from_on_wait(two_ranks):
     assert two_ranks.run(rank_scenarios.interrupt_a_wait) == ["StopRequested: ", ""]
 
 
-def test_ranks_that_train_different_denoisers_equal_one_process(two_ranks):
+@pytest.mark.parametrize("after", [False, True])
+def test_ranks_that_train_different_denoisers_equal_one_process(after, two_ranks):
     # the denoisers of a step's four micro-batches, two per rank: both the same, one each, one unused, one on one rank
     patterns = [list(numbers) for numbers in itertools.product((0, 1), repeat=4)]
     chosen = patterns + patterns[::-1]
     alone = run_alone(rank_scenarios.train_two_denoisers, chosen=chosen)
-    first, second = two_ranks.run(rank_scenarios.train_two_denoisers, chosen=chosen)
+    first, second = two_ranks.run(rank_scenarios.train_two_denoisers, chosen=chosen, exchanges_after=after)
     assert first["digest"] == second["digest"]
     assert first["losses"] == pytest.approx(alone["losses"], rel=1e-9)
     assert first["norms"] == pytest.approx(alone["norms"], rel=1e-9)
@@ -41,8 +42,9 @@ def test_ranks_that_train_different_denoisers_equal_one_process(two_ranks):
             assert row == pytest.approx(expected_row, rel=1e-9)
 
 
-def test_frozen_parameters_are_neither_broadcast_nor_reduced(two_ranks):
-    first, second = two_ranks.run(rank_scenarios.keep_what_is_frozen)
+@pytest.mark.parametrize("after", [False, True])
+def test_frozen_parameters_are_neither_broadcast_nor_reduced(after, two_ranks):
+    first, second = two_ranks.run(rank_scenarios.keep_what_is_frozen, exchanges_after=after)
     assert first["frozen"] != second["frozen"]
     assert first["shift"] == second["shift"] == [0.0, 0.0]  # a buffer: rank 0's
     assert first["trained"] == second["trained"]

@@ -30,6 +30,7 @@ from modules.trainer.TrainingLoop import TrainingLoop
 from modules.weights.safe import save_tensors
 from tests.support.full_disk import full_disk
 from tests.support.make_loop import make_loop
+from tests.support.recorded_capture import RecordedCapture
 from tests.support.Recorder import Recorder
 from tests.support.small_inputs import shrink_inputs
 from tests.support.SyncCounter import SyncCounter
@@ -371,9 +372,9 @@ class TwoDenoisers(nn.Module):
         return self.denoisers[number](inputs)
 
 
-def train_two_denoisers(make_runtime: MakeRuntime, chosen: list[list[int]]) -> dict[str, Any]:
+def train_two_denoisers(make_runtime: MakeRuntime, chosen: list[list[int]], **settings: Any) -> dict[str, Any]:
     """chosen: for each step, the denoiser that each micro-batch of all ranks trains."""
-    runtime = make_runtime()
+    runtime = make_runtime(**settings)
     torch.manual_seed(3)
     model = TwoDenoisers()
     recorder = Recorder()
@@ -414,9 +415,9 @@ class HalfFrozen(nn.Module):
         return self.trained(self.frozen(inputs) + self.shift)
 
 
-def keep_what_is_frozen(make_runtime: MakeRuntime) -> dict[str, Any]:
+def keep_what_is_frozen(make_runtime: MakeRuntime, **settings: Any) -> dict[str, Any]:
     """The tensors of ranks that initially differ in everything, after one step."""
-    runtime = make_runtime()
+    runtime = make_runtime(**settings)
     torch.manual_seed(runtime.rank)
     model = HalfFrozen()
     model.shift.fill_(runtime.rank)
@@ -459,14 +460,23 @@ def counted(module: Any, name: str, counts: dict[str, int]) -> Iterator[None]:
         setattr(module, name, original)
 
 
-def reduce_gradients(make_runtime: MakeRuntime, precision: str, value: float | None = None) -> list[float]:
+def reduce_gradients(make_runtime: MakeRuntime, value: float | None = None, **settings: Any) -> list[float]:
     """The reduced gradient on all ranks of a parameter whose local gradient is `value`, or rank + 1/3."""
-    runtime = make_runtime(reduce_precision=precision)
+    runtime = make_runtime(**settings)
     model = nn.Linear(1, 1, bias=False)
     call = runtime.prepare(model)
     with runtime.accumulate(last=True):
         (call(torch.ones(1, 1)).sum() * (value or runtime.rank + 1 / 3)).backward()
     return (model.weight.grad * runtime.gradient_scale).flatten().tolist()
+
+
+def train_captured(make_runtime: MakeRuntime, config: str) -> dict[str, Any]:
+    """As `train`, with passes that are replayed as soon as they can be; each replay is compared with its pass."""
+    capture = RecordedCapture()
+    capturing = patch("modules.trainer.capturing.capture_on", lambda device: capture)
+    with capturing, patch("modules.trainer.PassGraphs.LEAST_USES", 1):
+        found = train(make_runtime, config, {"exchanges_after": True})
+    return {**found, "captured": capture.num_captured, "replays": capture.num_replays}
 
 
 # --- plain data -------------------------------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
-"""Training options on several ranks: split validation, equal rounding."""
+"""Training options on several ranks: split validation, equal rounding, replayed passes."""
 
 from __future__ import annotations
 
 import pytest
 
 from modules.config.files import save_config
+from tests.support import rank_scenarios
 from tests.support.option_scenarios import train_and_validate, train_rounded
 from tests.support.RankPool import run_alone
 
@@ -53,3 +54,17 @@ def test_ranks_round_alike_by_chance(optimizer, two_ranks):
     first, second = two_ranks.run(train_rounded, optimizer=optimizer)
     assert first == second
     assert first != run_alone(train_rounded, optimizer=optimizer)  # one rank has only half of the data
+
+
+def test_ranks_that_replay_their_passes_train_bit_for_bit_as_with_ddp(settings, two_ranks):
+    """With two micro-batches in a step, steps of mixed shapes, dropout and clipping."""
+    options = ("distributed_strategy=ddp", "max_steps=8", "ema.enabled=true", "lora.dropout=0.1")
+    usual, _ = two_ranks.run(rank_scenarios.train, config=settings("ddp", *options))
+    config = settings("graphs", *options, "model.cuda_graphs=on")
+    first, second = two_ranks.run(rank_scenarios.train_captured, config=config)
+    for rank in (first, second):
+        assert rank["captured"]
+        assert rank["replays"] > rank["captured"]
+        assert not rank["warnings"]
+        assert (rank["digest"], rank["ema"]) == (usual["digest"], usual["ema"])
+    assert first["losses"] == usual["losses"]

@@ -7,7 +7,6 @@ from modules.config.families import load_families
 from modules.config.methods import METHODS, facts_of
 from modules.config.problems import Problem, Remedy, either, set_to
 from modules.config.quantizations import EIGHT_BITS
-from modules.config.rules.ranks import known_num_ranks
 from modules.config.show_value import show_value
 from modules.config.TrainConfig import TrainConfig
 
@@ -185,20 +184,8 @@ def graph_problems(config: TrainConfig) -> Iterator[Problem]:
     if config.model.cuda_graphs != "on" or not facts_of(config).uses_denoiser:
         return
     for text, reason in _why_not_captured(config):
-        yield _not_captured(text, reason)
-    if config.enable_multi_gpu and known_num_ranks(config) != 1:
-        yield from graphs_on_ranks_problems(config)
-
-
-def graphs_on_ranks_problems(config: TrainConfig) -> Iterator[Problem]:
-    """For a run on several GPUs, however it is started."""
-    if config.model.cuda_graphs == "on" and facts_of(config).uses_denoiser:
-        yield _not_captured("several GPUs", "the passes of one alone can be captured")
-
-
-def _not_captured(text: str, reason: str) -> Problem:
-    path = "model.cuda_graphs"
-    return Problem(path, f"{path} on with {text}: {reason}; set it to off.", remedy=set_to(path, "off", "Off"))
+        path = "model.cuda_graphs"
+        yield Problem(path, f"{path} on with {text}: {reason}; set it to off.", remedy=set_to(path, "off", "Off"))
 
 
 def _why_not_captured(config: TrainConfig) -> Iterator[tuple[str, str]]:

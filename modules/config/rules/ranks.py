@@ -116,6 +116,9 @@ def sharding_problems(config: TrainConfig) -> Iterator[Problem]:
     if facts.chooses_parts and config.text_encoder.train:
         message = f"text_encoder.train {on}: only the denoiser can be sharded; turn it off, or use ddp."
         yield Problem("text_encoder.train", message)
+    if facts.uses_denoiser and config.model.cuda_graphs == "on":
+        message = f"model.cuda_graphs on {on}: each pass gathers weights from other GPUs; set it to off, or use ddp."
+        yield Problem("model.cuda_graphs", message, remedy=set_to("model.cuda_graphs", "off", "Off"))
     if config.model.denoiser_quantization != "none":
         message = (
             f"model.denoiser_quantization {config.model.denoiser_quantization} {on}: quantized weights can't be "
