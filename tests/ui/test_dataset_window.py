@@ -5,7 +5,10 @@ import tkinter
 import pytest
 from PIL import Image
 
+from modules.ui.models.decoding import decode_pictures
+from modules.ui.models.PictureDecoder import PictureDecoder
 from modules.ui.widgets.VirtualGrid import Tile, VirtualGrid
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -21,8 +24,10 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def window(app, folder, wait_for):
+def window(app, folder, wait_for, monkeypatch):
     from modules.ui.windows.DatasetWindow import open_dataset
+
+    monkeypatch.setattr("modules.ui.windows.DatasetWindow.NUM_DECODERS", 0)
 
     app.settings.remove("concepts", 1)
     app.settings.set_many({"concepts.0.path": str(folder), "concepts.0.name": "foxes", "data.resolution": 64})
@@ -99,6 +104,24 @@ def test_a_changed_folder_is_read_again_and_a_hidden_window_reads_nothing(app, w
     app.update()
     assert window._find_job is None
     assert not window.view.items
+
+
+def test_a_process_decodes_like_a_thread_and_one_that_dies_is_replaced(folder):
+    keys = [(str(folder / "7.png"), 32, 32), (str(folder / "0.txt"), 32, 32), (str(folder / "1.png"), 20, 20)]
+    expected = [(key, one if isinstance(one, str) else one.tobytes()) for key, one in decode_pictures(keys)]
+    decoder = PictureDecoder(1)
+    try:
+        for _ in range(2):
+            decoder.start()
+            wait_until(lambda: decoder._free.qsize() == 1)
+            (worker,) = decoder._workers
+            decoded = worker.ask(keys)
+            assert [(key, one if isinstance(one, str) else one.tobytes()) for key, one in decoded] == expected
+            worker._process.kill()
+            assert len(decoder.decode(keys)) == len(keys)  # by this thread
+    finally:
+        decoder.close()
+    assert not decoder._workers
 
 
 def test_a_frame_drawn_with_the_mouse_selects_what_it_touches(app, folder, settle):

@@ -113,9 +113,7 @@ class DatasetBar(ctk.CTkFrame):
         for column, (text, by, hint) in enumerate((("−", -1, "Smaller"), ("+", 1, "Larger"))):
             button = ctk.CTkButton(bar, text=text, width=30, font=font, command=partial(on_resize, by))
             button.grid(row=0, column=5 + column, padx=(12 if column == 0 else 4, 0))
-            Tooltip(
-                button, theme, lambda hint=hint: f"{hint} thumbnails (+ and - in the grid, or the wheel with Ctrl)."
-            )
+            Tooltip(button, theme, partial(RESIZE_HINT.format, hint))
 
     def _on_typed(self) -> None:
         if self._typing_job is not None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from modules.ui.App import App
+    from modules.ui.models.PictureDecoder import Decoded
     from modules.ui.theme import Pair
 
 CACHE_BYTES = 32 * 2**20
@@ -38,10 +39,11 @@ class PictureCanvas(ctk.CTkFrame):
     """Base class of the window's galleries: a subclass defines the size of a cell and draws it.
 
     Keys: arrows, Page Up and Down, Home and End move the selection; Return or a double click opens; Tab moves on.
-    on_choose, on_open: called with the number of a cell. num_loaders: threads that decode at the same time.
-    cache_bytes: of decoded images that are kept, though always those in sight.
+    on_choose, on_open: called with the number of a cell. decode: decodes images, in threads. num_loaders: threads that
+    decode at the same time. cache_bytes: of decoded images that are kept, though always those in sight.
     """
 
+    decode: Callable[[Sequence[PictureKey]], Decoded] = staticmethod(lambda keys: decode_pictures(keys))
     num_loaders = 1  # scrolling never builds up a queue, however many there are
     cache_bytes = CACHE_BYTES
 
@@ -322,7 +324,8 @@ class PictureCanvas(ctk.CTkFrame):
             end()
             self._take_failure(error)
 
-        self.app.in_background(lambda: decode_pictures(keys), take, fail)
+        decode = self.decode
+        self.app.in_background(lambda: decode(keys), take, fail)
 
     def _take(self, decoded: Sequence[tuple[PictureKey, Image.Image | str]]) -> None:
         if not self.winfo_exists():

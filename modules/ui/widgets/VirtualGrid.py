@@ -16,6 +16,7 @@ from modules.ui.window_system import wheel_notches
 
 if TYPE_CHECKING:
     from modules.ui.App import App
+    from modules.ui.models.PictureDecoder import PictureDecoder
     from modules.ui.theme import Pair
 
 SIDES = (72, 96, 128, 176, 240, 320)  # of thumbnails, in unscaled pixels
@@ -42,7 +43,8 @@ class VirtualGrid(PictureCanvas):
     """Items by number, of which those in `show` are there, in its order.
 
     tile_of: asked for each cell when it is drawn. on_current: called with the item that is now the current one.
-    on_select: called when the selection has changed. empty: what is written where there are no items.
+    on_select: called when the selection has changed. empty: what is written where there are no items. decoder: decodes
+    the thumbnails; None: threads of the window do.
 
     Keys: arrows, Page Up and Down, Home and End move and select; with Shift they extend the selection, with Ctrl they
     only move. Space selects or deselects the current one, Ctrl+A all; Return opens; + and - change the size, as the
@@ -61,6 +63,7 @@ class VirtualGrid(PictureCanvas):
         on_select: Callable[[], None],
         on_open: Callable[[int], None] | None = None,
         empty: str = "No images",
+        decoder: PictureDecoder | None = None,
     ):
         self.selection = Selection()
         self.side = SIDES[2]
@@ -71,6 +74,8 @@ class VirtualGrid(PictureCanvas):
         self._frame_item: int | None = None
         self._before_frame: set[int] = set()
         self._sizes: dict[tuple[str, tuple], tuple[int, int]] = {}  # of the texts of marks, by font
+        if decoder is not None:
+            self.decode = decoder.decode
         super().__init__(parent, app, None, on_open)
         self._bind_selection()
 

@@ -18,6 +18,7 @@ from modules.config.visible_text import visible_line, visible_text
 from modules.data.masks import uses_masks
 from modules.ui.models.dataset_reading import Listing, find_item_masks, list_items, read_details
 from modules.ui.models.DatasetView import DatasetItem, DatasetView, Trait
+from modules.ui.models.PictureDecoder import PictureDecoder
 from modules.ui.widgets.DatasetBar import DatasetBar
 from modules.ui.widgets.dialogs import set_size, show_over
 from modules.ui.widgets.fitting import wrap_to
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from modules.ui.theme import Pair
 
 WIDTH, HEIGHT = 1240, 800
+NUM_DECODERS = 2  # processes
 PART = 400  # images whose details are asked for at once
 PAUSE_MS, LOADING_PAUSE_MS = 10, 100  # between two parts: scrolling and thumbnails in sight come first
 SCROLLED_SECONDS = 0.3  # after which nobody scrolls any more
@@ -76,7 +78,10 @@ class DatasetWindow(ctk.CTkToplevel):
         self._build_head()
         self.bar = DatasetBar(self, app, self.view, self._show_items, self._resize)
         self.bar.grid(row=1, column=0, columnspan=2, sticky="ew", padx=12, pady=(0, 8))
-        self.cells = VirtualGrid(self, app, self._tile_of, self._show_current, self._show_summary, self._edit)
+        self._decoder = PictureDecoder(NUM_DECODERS)
+        self.cells = VirtualGrid(
+            self, app, self._tile_of, self._show_current, self._show_summary, self._edit, decoder=self._decoder
+        )
         self.cells.grid(row=2, column=0, sticky="nsew", padx=(12, 4), pady=(0, 12))
         self._build_side()
         self._bind_keys()
@@ -94,6 +99,7 @@ class DatasetWindow(ctk.CTkToplevel):
         """Show the images of `concepts.<number>`; None: of all that are enabled."""
         is_other = number != self.number or not self._is_open
         self.number, self._is_open = number, True
+        self._decoder.start()
         if is_other:
             self._find()
         if self._was_shown:
@@ -108,6 +114,7 @@ class DatasetWindow(ctk.CTkToplevel):
         self.withdraw()
         self._is_open = False
         self._give_up()
+        self._decoder.close()
         self._set_items(Listing())
 
     def refresh(self) -> None:
@@ -362,6 +369,7 @@ class DatasetWindow(ctk.CTkToplevel):
 
     def destroy(self) -> None:
         self._give_up()
+        self._decoder.close()
         for end in self._ends:
             end()
         super().destroy()
