@@ -5,6 +5,7 @@ import tkinter
 import pytest
 from PIL import Image
 
+from modules.data.concepts import scan
 from modules.ui.models.decoding import decode_pictures
 from modules.ui.models.PictureDecoder import PictureDecoder
 from modules.ui.widgets.VirtualGrid import Tile, VirtualGrid
@@ -28,6 +29,7 @@ def window(app, folder, wait_for, monkeypatch):
     from modules.ui.windows.DatasetWindow import open_dataset
 
     monkeypatch.setattr("modules.ui.windows.DatasetWindow.NUM_DECODERS", 0)
+    monkeypatch.setattr("modules.curation.Journal.window_state_folder", lambda: folder.parent / "state")
 
     app.settings.remove("concepts", 1)
     app.settings.set_many({"concepts.0.path": str(folder), "concepts.0.name": "foxes", "data.resolution": 64})
@@ -156,3 +158,91 @@ def test_thumbnails_of_another_size_keep_the_place(app, folder, settle):
     assert grid.num_columns() > before
     assert 12_345 in grid._items
     assert len(grid.canvas.find_all()) < 8 * len(grid._items)  # nothing is left of those out of sight
+
+
+# --- captions ---------------------------------------------------------------------------------------------------------
+
+
+def caption_of(folder, number: int) -> str | None:
+    path = folder / f"{number}.txt"
+    return path.read_text(encoding="utf-8") if path.exists() else None
+
+
+def type_over(window, text: str) -> None:
+    """Type another caption, and leave the box for the next image."""
+    window.caption.box.delete("1.0", "end")
+    window.caption.box.insert("1.0", text)
+
+
+def test_a_typed_caption_is_saved_when_another_image_is_shown_and_undone(app, window, folder, wait_for):
+    assert window.bar.chips["no_caption"].cget("text") == "No caption  1"
+    type_over(window, "a red fox")
+    window.cells.go_by(1)
+    wait_for(app, lambda: caption_of(folder, 0) == "a red fox")
+    wait_for(app, lambda: window.bar.chips["no_caption"].cget("text") == "No caption  0")
+    window.caption.step("undo")
+    wait_for(app, lambda: caption_of(folder, 0) is None)
+    wait_for(app, lambda: window.view.counts()["no_caption"] == 1)
+    window.caption.step("redo")
+    wait_for(app, lambda: caption_of(folder, 0) == "a red fox")
+
+
+def test_what_is_typed_while_a_caption_is_saved_stays(app, window, folder, wait_for):
+    type_over(window, "a fox")
+    window.caption.save()
+    window.caption.box.insert("end", " in snow")
+    wait_for(app, lambda: caption_of(folder, 0) == "a fox")
+    wait_for(app, lambda: not window.caption._is_own)
+    assert window.caption.text == "a fox in snow"
+    window.caption.save()
+    wait_for(app, lambda: caption_of(folder, 0) == "a fox in snow")
+
+
+@pytest.mark.parametrize(
+    ("answer", "written", "shown"),
+    [("Keep typing", "theirs", "mine"), ("Load the file", "theirs", "theirs"), ("Overwrite the file", "mine", "mine")],
+)
+def test_a_caption_that_another_program_has_changed_is_asked_about(
+    app, window, folder, wait_for, monkeypatch, answer, written, shown
+):
+    asked = []
+    monkeypatch.setattr("modules.ui.windows.CaptionPane.ask", lambda *question, **more: asked.append(1) or answer)
+    window.cells.choose(3)
+    type_over(window, "mine")
+    (folder / "3.txt").write_text("theirs", encoding="utf-8")
+    window.caption.save()
+    wait_for(app, lambda: asked and not window.caption._is_writing)
+    wait_for(app, lambda: caption_of(folder, 3) == written)
+    assert window.caption.text == shown
+    window.caption.use(None, list)  # what was kept is not saved with the window
+
+
+def test_an_edit_of_the_selected_captions_shows_each_change_and_is_one_step(app, window, folder, wait_for):
+    from modules.ui.windows.EditCaptionsWindow import EditCaptionsWindow
+
+    window.cells.choose(1)
+    press(window, "<Shift-Right>", "<Shift-Right>")
+    window.edit_captions()
+    (editor,) = (child for child in window.winfo_children() if type(child) is EditCaptionsWindow)
+    wait_for(app, lambda: editor._captions)
+    editor.first.insert(0, "snow")
+    editor._preview()
+    wait_for(app, lambda: editor.edits is not None)
+    rows = [editor.table.item(row, "values") for row in editor.table.get_children()]
+    assert rows == [(f"{n}.png", f"fox, number {n}", f"fox, number {n}, snow") for n in (1, 2, 3)]
+    editor.apply()
+    wait_for(app, lambda: all(caption_of(folder, n) == f"fox, number {n}, snow" for n in (1, 2, 3)))
+    assert caption_of(folder, 4) == "fox, number 4"
+    window.caption.step("undo")
+    wait_for(app, lambda: all(caption_of(folder, n) == f"fox, number {n}" for n in (1, 2, 3)))
+    wait_for(app, lambda: window.view.items[1].words == "fox, number 1")
+
+
+def test_delete_leaves_the_selected_images_out_and_undo_brings_them_back(app, window, folder, wait_for):
+    window.cells.choose(1)
+    press(window, "<Shift-Right>", "<Delete>")
+    wait_for(app, lambda: window.view.counts()["left_out"] == 2)
+    assert len(scan(app.settings.config().concepts).paths) == 6
+    window.caption.step("undo")
+    wait_for(app, lambda: window.view.counts()["left_out"] == 0)
+    assert not (folder / "image_settings.json").exists()

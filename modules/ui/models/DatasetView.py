@@ -42,7 +42,8 @@ class DatasetItem:
 
     What is read later: width, height: upright, in pixels; 0 until then, and of what can't be read. num_bytes, changed:
     of the file, the time in seconds. captions: as they are written; None without. mask: the path of its mask, "" if
-    there is none. crop: of its settings. problem: why it, or its caption, can't be read.
+    there is none. crop: of its settings. problem, caption_problem: why it, or
+    its caption, can't be read.
     """
 
     path: str
@@ -57,6 +58,7 @@ class DatasetItem:
     mask: str = ""
     crop: Crop | None = None
     problem: str = ""
+    caption_problem: str = ""
     words: str = ""  # its captions, for the search
 
     @property

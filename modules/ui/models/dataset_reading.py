@@ -104,7 +104,7 @@ def read_caption(item: DatasetItem, concept: ConceptConfig, table: Table | None)
     try:
         item.captions = own_captions(item.path, concept, table)
     except UserError as error:
-        item.captions, item.words, item.problem = None, "", item.problem or str(error)
+        item.captions, item.words, item.caption_problem = None, "", str(error)
         item.set_trait(Trait.BROKEN, True)
         return
     item.words = " ".join(item.captions or ()).casefold()

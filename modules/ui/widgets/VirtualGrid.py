@@ -166,7 +166,7 @@ class VirtualGrid(PictureCanvas):
         self._draw_marks(tile.marks, left, top, side)
         if number == self.selection.current:
             line = max(2, scaled(2))
-            outline = theme.now(theme.focus)
+            outline = theme.now(theme.text if is_selected else theme.focus)
             self.canvas.create_rectangle(left - pad, top - pad, right, bottom, outline=outline, width=line)
 
     def _draw_marks(self, marks: Sequence[tuple[str, Pair]], left: int, top: int, side: int) -> None:
@@ -180,7 +180,7 @@ class VirtualGrid(PictureCanvas):
         for text, colour in marks:
             if y + height > top + side:
                 return
-            width = min(side - scaled(6), self._size_of(text, font)[0] + scaled(8))
+            width = min(side - scaled(6), self._size_of(text, font)[0] + scaled(10))
             box = left + scaled(3), y, left + scaled(3) + width, y + height
             self.canvas.create_rectangle(*box, fill=theme.now(colour), outline=theme.now(theme.card))
             ink = theme.now(theme.on_accent) if colour in (Theme.selected, Theme.stop) else theme.now(theme.card)

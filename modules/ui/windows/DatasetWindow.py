@@ -16,6 +16,8 @@ from modules.config.files import config_from_values
 from modules.config.labels import with_labels
 from modules.config.visible_text import visible_line, visible_text
 from modules.data.masks import uses_masks
+from modules.ui.keyboard import bind_keys
+from modules.ui.models.CaptionWork import CaptionWork
 from modules.ui.models.dataset_reading import Listing, find_item_masks, list_items, read_details
 from modules.ui.models.DatasetView import DatasetItem, DatasetView, Trait
 from modules.ui.models.PictureDecoder import PictureDecoder
@@ -23,8 +25,9 @@ from modules.ui.widgets.DatasetBar import DatasetBar
 from modules.ui.widgets.dialogs import set_size, show_over
 from modules.ui.widgets.fitting import wrap_to
 from modules.ui.widgets.LargeView import LargeView
-from modules.ui.widgets.Textbox import Textbox
 from modules.ui.widgets.VirtualGrid import Tile, VirtualGrid
+from modules.ui.windows.CaptionPane import CaptionPane
+from modules.ui.windows.EditCaptionsWindow import EditCaptionsWindow
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -69,6 +72,8 @@ class DatasetWindow(ctk.CTkToplevel):
         self._next_unread = 0
         self._find_job: str | None = None
         self._read_job: str | None = None
+        self._notice = ""  # what was done last
+        self._edited: set[str] = set()  # paths of items whose captions were read again after a change
         self._has_news = False  # whether something was read that is not shown yet
         self.title("Dataset")
         set_size(self, f"{WIDTH}x{HEIGHT}", (640, 420))
@@ -80,7 +85,7 @@ class DatasetWindow(ctk.CTkToplevel):
         self.bar.grid(row=1, column=0, columnspan=2, sticky="ew", padx=12, pady=(0, 8))
         self._decoder = PictureDecoder(NUM_DECODERS)
         self.cells = VirtualGrid(
-            self, app, self._tile_of, self._show_current, self._show_summary, self._edit, decoder=self._decoder
+            self, app, self._tile_of, self._show_current, self._on_select, self._edit, decoder=self._decoder
         )
         self.cells.grid(row=2, column=0, sticky="nsew", padx=(12, 4), pady=(0, 12))
         self._build_side()
@@ -113,8 +118,10 @@ class DatasetWindow(ctk.CTkToplevel):
     def hide(self) -> None:
         self.withdraw()
         self._is_open = False
+        self.caption.save()
         self._give_up()
         self._decoder.close()
+        self.caption.use(None, list)
         self._set_items(Listing())
 
     def refresh(self) -> None:
@@ -138,12 +145,20 @@ class DatasetWindow(ctk.CTkToplevel):
         given_up = self._given_up = threading.Event()
         self._tell("Looking for images…")
         self.cells.empty = "Looking for images…"
-        self.app.in_background(
-            lambda: list_items(config, numbers, lambda: not given_up.is_set()),
-            lambda listing: None if given_up.is_set() else self._take_listing(listing),
-        )
 
-    def _take_listing(self, listing: Listing) -> None:
+        def find() -> tuple[Listing, CaptionWork]:
+            listing = list_items(config, numbers, lambda: not given_up.is_set())
+            return listing, CaptionWork({number: config.concepts[number] for number in numbers})
+
+        def take(found: tuple[Listing, CaptionWork]) -> None:
+            if not given_up.is_set():
+                self._take_listing(*found)
+
+        self.app.in_background(find, take)
+
+    def _take_listing(self, listing: Listing, work: CaptionWork) -> None:
+        self.caption.use(work, lambda: self.view.items)
+        self._edited.clear()
         self.cells.empty = "No image passes the filter and the search." if listing.items else "No images"
         self._set_items(listing)
         config, given_up, items = self._config, self._given_up, list(self.view.items)
@@ -193,6 +208,9 @@ class DatasetWindow(ctk.CTkToplevel):
         def take(read: list[DatasetItem]) -> None:
             if given_up.is_set():
                 return
+            present = self.view.items[first : first + len(read)]
+            # captions that were edited meanwhile are newer
+            read = [there if there.path in self._edited else made for there, made in zip(present, read, strict=True)]
             self.view.items[first : first + len(read)] = read
             self._next_unread = first + len(read)
             self._has_news = True
@@ -239,12 +257,22 @@ class DatasetWindow(ctk.CTkToplevel):
             self._show_items()
         self._show_summary()
 
+    def _note(self, text: str) -> None:
+        """Say what was done until something else is selected."""
+        self._notice = text
+        self._show_summary()
+
+    def _on_select(self) -> None:
+        self._notice = ""
+        self._show_summary()
+        self.caption.show_selection()
+
     def _show_summary(self) -> None:
         text = self.view.summary(len(self.cells.selection.numbers))
         total = len(self.view.items)
         if self._next_unread < total:
             text += f"; reading sizes and captions, {self._next_unread / total:.0%}"
-        self._tell(" ".join([f"{text}.", *map(with_labels, self._listing.problems)]))
+        self._tell(" ".join(filter(None, [f"{text}.", self._notice, *map(with_labels, self._listing.problems)])))
 
     def _tell(self, text: str) -> None:
         text = visible_text(text)[:400]
@@ -300,15 +328,38 @@ class DatasetWindow(ctk.CTkToplevel):
 
     def _show_details(self, number: int | None) -> None:
         item = None if number is None else self.view.items[number]
+        self.caption.show(item)
         self._details.configure(text=visible_text(describe(item)) if item else "")
-        captions = item.captions if item else None
-        self.caption.configure(state="normal")
-        self.caption.delete("1.0", "end")
-        self.caption.insert("1.0", "\n".join(map(visible_line, captions or ())))
-        self.caption.configure(state="disabled")
 
     def _edit(self, number: int) -> None:
-        self.caption.focus_set()
+        self.caption.box.focus_set()
+
+    # --- editing -----------------------------------------------------------------------------------------------------
+
+    def _selected(self) -> list[DatasetItem]:
+        return [self.view.items[number] for number in self.cells.selection.in_order]
+
+    def edit_captions(self) -> None:
+        """Edit the captions of the selected images, or of all that are shown if only one is selected."""
+        self.caption.save()
+        chosen = self.cells.selection.in_order
+        numbers = chosen if len(chosen) > 1 else self.view.shown
+        items, work = [self.view.items[number] for number in numbers], self.caption.work
+        if items and work is not None:
+            tags = self.view.tags(numbers).most_common()
+            EditCaptionsWindow(self.app, self, work, items, tags, self.caption.text, self.caption.write_many)
+
+    def _take_renewed(self, items: Iterable[DatasetItem]) -> None:
+        """Show items whose files have changed."""
+        paths = {item.path for item in items}
+        self._edited |= paths
+        self.cells.redraw_items(self._numbers[path] for path in paths if path in self._numbers)
+        self._has_news = True
+
+    def _go_to(self, item: DatasetItem) -> None:
+        number = self._numbers.get(item.path)
+        if number is not None and self.cells.place_of(number) is not None:
+            self.cells.choose(number)
 
     def _go_by(self, step: int, event: object) -> str:
         self.cells.go_by(step)
@@ -335,7 +386,8 @@ class DatasetWindow(ctk.CTkToplevel):
         side = ctk.CTkFrame(self)
         side.grid(row=2, column=1, sticky="nsew", padx=(4, 12), pady=(0, 12))
         side.grid_columnconfigure(0, weight=1)
-        side.grid_rowconfigure(0, weight=1)
+        side.grid_rowconfigure(0, weight=4)
+        side.grid_rowconfigure(2, weight=1)
         self.large = LargeView(side, self.app)
         self.large.grid(row=0, column=0, sticky="nsew", padx=8, pady=(8, 4))
         self._details = ctk.CTkLabel(
@@ -343,14 +395,26 @@ class DatasetWindow(ctk.CTkToplevel):
         )
         self._details.grid(row=1, column=0, sticky="ew", padx=12)
         wrap_to(side, self._details, theme)
-        label = ctk.CTkLabel(side, text="Caption", font=theme.font(13, "bold"), anchor="w")
-        label.grid(row=2, column=0, sticky="ew", padx=12, pady=(4, 2))
-        self.caption = Textbox(side, height=110, wrap="word", font=theme.font(), state="disabled")
-        self.caption.grid(row=3, column=0, sticky="ew", padx=8, pady=(0, 8))
+        self.caption = CaptionPane(
+            side, self.app, self._selected, self._take_renewed, self._go_to, self.edit_captions, self._note
+        )
+        self.caption.grid(row=2, column=0, sticky="nsew", padx=8, pady=(0, 8))
 
     def _bind_keys(self) -> None:
         self.bind("<Escape>", lambda event: self._on_escape())
         self.bind("<F5>", lambda event: self.refresh())
+        self.cells.canvas.bind("<Delete>", lambda event: self.caption.toggle_left_out())
+        command = "Command" if self.tk.call("tk", "windowingsystem") == "aqua" else "Control"
+        bind_keys(
+            self,
+            {
+                f"<{command}-s>": self.caption.save,
+                f"<{command}-z>": partial(self.caption.step, "undo"),
+                f"<{command}-y>": partial(self.caption.step, "redo"),
+                f"<{command}-Shift-Z>": partial(self.caption.step, "redo"),
+                f"<{command}-e>": self.edit_captions,
+            },
+        )
         for key, by in (("<Alt-Up>", -1), ("<Alt-Down>", 1)):
             self.bind(key, partial(self._go_by, by))
         for key in ("<Control-f>", "<Control-F>"):
@@ -387,4 +451,4 @@ def describe(item: DatasetItem) -> str:
         parts.append(f"mask {os.path.basename(item.mask)}")
     if item.captions and len(item.captions) > 1:
         parts.append(counted(len(item.captions), "caption"))
-    return "   ".join(parts) + (f"\n{item.problem}" if item.problem else "")
+    return "   ".join(parts) + "".join(f"\n{text}" for text in (item.problem, item.caption_problem) if text)

@@ -1,0 +1,119 @@
+"""Edits of the dataset window: captions and image settings, written through the journal of their folder. No Tk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from modules.config.counted import counted
+from modules.curation.CaptionFiles import Caption, CaptionFiles
+from modules.curation.FileChanges import MISSING, FileChanges, fingerprint, read_present
+from modules.curation.Journal import Applied, Journal, Outside
+from modules.data.captions import has_fallback
+from modules.data.ImageSettings import ImageSetting, ImageSettings, settings_file
+from modules.ui.models.DatasetView import DatasetItem, Trait
+
+if TYPE_CHECKING:
+    from modules.config.ConceptConfig import ConceptConfig
+
+
+class CaptionWork:
+    """The captions of some concepts, by their numbers. Each concept's folder has its own journal.
+
+    All methods may be called from any thread; those that write take a moment, as they wait for the disk. They raise
+    UserError, and ChangedOutside if a file is not what it was when its caption was read.
+
+    state_folder: where journals are kept; None: the usual place.
+    """
+
+    def __init__(self, concepts: Mapping[int, ConceptConfig], state_folder: Path | None = None):
+        self._concepts = dict(concepts)
+        self._files = {number: CaptionFiles(one, f"concepts.{number}") for number, one in concepts.items()}
+        self._journals = {number: Journal(one.path, state_folder) for number, one in concepts.items() if one.path}
+
+    def journal(self, number: int) -> Journal | None:
+        """The journal of a concept; None if it has no folder yet."""
+        return self._journals.get(number)
+
+    def concept(self, number: int) -> ConceptConfig:
+        return self._concepts[number]
+
+    def read(self, item: DatasetItem) -> Caption:
+        """The caption as it is in its file now."""
+        return self._files[item.concept].read(item.path)
+
+    def write(
+        self,
+        label: str,
+        number: int,
+        texts: Mapping[str, str],
+        made_from: Mapping[str, Caption] | None = None,
+        overwrites: bool = False,
+    ) -> Applied:
+        """Give images of one concept these captions, as one step. texts: by path.
+
+        made_from: the captions that were edited. overwrites: whether what other programs have written is replaced.
+        """
+        files = self._files[number]
+        if overwrites:
+            files.reload(texts)
+            made_from = None
+        applied = self._journals[number].apply(label, files.changes(texts, made_from))
+        files.reload(texts)
+        return applied
+
+    def set_left_out(self, number: int, paths_below: Sequence[str], left_out: bool) -> Applied:
+        """Leave images out of the training, or no longer. paths_below: in the concept's folder."""
+        path = settings_file(self._concepts[number].path)
+        content = read_present(path)
+        settings = ImageSettings({}) if content is None else ImageSettings.parse(content, path)
+        new = {one: ImageSetting(left_out, settings.of(one).crop) for one in paths_below}
+        made = settings.with_images(new)
+        seen = MISSING if content is None else fingerprint(content)
+        images = counted(len(paths_below), "image")
+        label = f"Leave {images} out" if left_out else f"Train {images} again"
+        changes = FileChanges({path: made.to_bytes() if made.images else None}, {path: seen})
+        return self._journals[number].apply(label, changes)
+
+    def step_back(self, number: int, direction: Literal["undo", "redo"], outside: Outside = "ask") -> Applied:
+        """Undo or redo the last change to the files of a concept's folder."""
+        journal = self._journals[number]
+        return journal.undo(outside) if direction == "undo" else journal.redo(outside)
+
+    def touched(self, number: int, items: Iterable[DatasetItem], paths: Sequence[str]) -> list[DatasetItem]:
+        """Which of these items, of this concept, changed files belong to. paths: of the files, as in Applied."""
+        root = os.path.realpath(os.path.expanduser(self._concepts[number].path))
+        changed = set(paths)
+        of_concept = [item for item in items if item.concept == number]
+        if os.path.realpath(settings_file(root)) in changed or self._concepts[number].captions == "table":
+            return of_concept
+        stems = {os.path.splitext(path)[0] for path in changed}
+        whole = {item.path: os.path.join(root, *item.path_below.split("/")) for item in of_concept}
+        return [item for item in of_concept if {whole[item.path], os.path.splitext(whole[item.path])[0]} & stems]
+
+    def renew(self, item: DatasetItem, settings: ImageSettings) -> None:
+        """Let an item follow its files. settings: of its concept's folder, as of `image_settings`."""
+        take_caption(item, self.read(item), self._concepts[item.concept])
+        setting = settings.of(item.path_below)
+        item.crop = setting.crop
+        item.set_trait(Trait.LEFT_OUT, setting.left_out)
+
+    def image_settings(self, number: int) -> ImageSettings:
+        return ImageSettings.read(self._concepts[number].path)
+
+
+def take_caption(item: DatasetItem, caption: Caption, concept: ConceptConfig) -> None:
+    """Set the caption of an item, and what it says of it."""
+    had_problem, item.caption_problem = item.caption_problem, caption.problem
+    item.captions = None if caption.is_missing else tuple(caption.captions)
+    item.words = " ".join(item.captions or ()).casefold()
+    item.set_trait(Trait.NO_CAPTION, not any(item.captions or ()) and not caption.problem and not has_fallback(concept))
+    if caption.problem or had_problem:
+        item.set_trait(Trait.BROKEN, bool(caption.problem or item.problem))
+
+
+def num_words(text: str) -> str:
+    """How long a caption is, in words."""
+    return counted(len(text.split()), "word")

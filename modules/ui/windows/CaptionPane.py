@@ -1,0 +1,378 @@
+"""The caption of the current image, to be edited in place, and the edits of the selected images."""
+
+from __future__ import annotations
+
+import os
+import tkinter as tk
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import customtkinter as ctk
+
+from modules.config.counted import counted
+from modules.config.errors import UserError
+from modules.config.labels import with_labels
+from modules.config.visible_text import visible_text
+from modules.curation.FileChanges import ChangedOutside
+from modules.ui.models.CaptionWork import CaptionWork, num_words, take_caption
+from modules.ui.models.DatasetView import DatasetItem, Trait
+from modules.ui.widgets.dialogs import ask
+from modules.ui.widgets.fitting import lay_in_rows, wrap_to
+from modules.ui.widgets.Textbox import Textbox
+from modules.ui.widgets.Tooltip import Tooltip
+
+if TYPE_CHECKING:
+    from modules.curation.CaptionFiles import Caption
+    from modules.curation.Journal import Applied, Outside
+    from modules.ui.App import App
+
+KEEP, RELOAD, OVERWRITE = "Keep typing", "Load the file", "Overwrite the file"
+SKIP, CANCEL = "Leave those files", "Cancel"
+
+Direction = Literal["undo", "redo"]
+
+
+class _Change(NamedTuple):
+    """write: in a thread. then, failed: called with what it has returned or raised."""
+
+    write: Callable[[], Applied]
+    then: Callable[[Applied], None]
+    failed: Callable[[Exception], None]
+
+
+class CaptionPane(ctk.CTkFrame):
+    """A caption is saved when the focus leaves it, with Ctrl+S, and when another image is shown.
+
+    on_renewed: called with the items whose files have changed. selected: the items that edits of several are for.
+    on_edit_many: opens the edits of the captions of all of these. on_unsaved: called with an item whose caption could
+    not be saved though another image is shown by now. on_note: called with a sentence on what was done or failed.
+
+    Files are written one change after the other, in a thread, in the order in which they were made.
+    """
+
+    def __init__(
+        self,
+        parent: tk.Misc,
+        app: App,
+        selected: Callable[[], Sequence[DatasetItem]],
+        on_renewed: Callable[[Iterable[DatasetItem]], None],
+        on_unsaved: Callable[[DatasetItem], None],
+        on_edit_many: Callable[[], None],
+        on_note: Callable[[str], None],
+    ):
+        super().__init__(parent, fg_color="transparent")
+        self.app = app
+        self.item: DatasetItem | None = None
+        self.work: CaptionWork | None = None
+        self._items: Callable[[], Sequence[DatasetItem]] = list
+        self._selected, self._on_renewed = selected, on_renewed
+        self._on_unsaved, self._on_note = on_unsaved, on_note
+        self._caption: Caption | None = None  # that the text was made from
+        self._is_own = False  # whether that is a text that was saved here, and its file was not read since
+        self._waiting: deque[_Change] = deque()
+        self._is_writing = False
+        self._is_asking = False
+        self.grid_columnconfigure(0, weight=1)
+        self.grid_rowconfigure(1, weight=1)
+        self._build(on_edit_many)
+        self.show(None)
+
+    # --- public methods ----------------------------------------------------------------------------------------------
+
+    def use(self, work: CaptionWork | None, items: Callable[[], Sequence[DatasetItem]]) -> None:
+        """Edit the captions of these concepts. items: all that are known of them."""
+        self.save()
+        self.work, self._items = work, items
+        self.show(None)
+
+    def show(self, item: DatasetItem | None) -> None:
+        """Show the caption of an item; None: none."""
+        if self.item is not None and item is not None and item.path == self.item.path:
+            self.item = item
+            if self.is_edited:
+                return
+        self.save()
+        self.item = item
+        self._caption, self._is_own = None, False
+        if self.work is not None and item is not None:
+            self._caption = self.work.read(item)
+        if item is not None and self.work is not None and self._caption is not None:
+            take_caption(item, self._caption, self.work.concept(item.concept))
+        self._fill(self._caption.text if self._caption else "")
+        self._show_buttons()
+
+    @property
+    def text(self) -> str:
+        return self.box.get("1.0", "end-1c")
+
+    @property
+    def is_edited(self) -> bool:
+        return self._caption is not None and self._caption.can_edit and self.text != self._caption.text
+
+    def save(self, overwrites: bool = False) -> None:
+        """Write the caption if it was edited."""
+        item, work, caption, text = self.item, self.work, self._caption, self.text
+        if item is None or work is None or caption is None or not self.is_edited:
+            return
+        made_from = None if self._is_own else {item.path: caption}
+        self._caption, self._is_own = replace(caption, text=text, is_missing=False), True
+        label = f"Caption of {os.path.basename(item.path)}"
+
+        def write() -> Applied:
+            return work.write(label, item.concept, {item.path: text}, made_from, overwrites)
+
+        def fail(error: Exception) -> None:
+            self._restore(item, caption, text)
+            if isinstance(error, ChangedOutside):
+                self._ask_about(item, error)
+            else:
+                self._tell(error)
+
+        self._do(write, lambda applied: self._renew([item]), fail)
+
+    def step(self, direction: Direction, outside: Outside = "ask") -> None:
+        """Undo or redo: what is being typed, else the last change to the files of this image's concept."""
+        item, work = self.item, self.work
+        if item is None or work is None:
+            return
+        if self.is_edited and direction == "undo":
+            self._fill(self._caption.text if self._caption else "")
+            return
+        journal = work.journal(item.concept)
+        if (
+            not self._waiting
+            and not self._is_writing
+            and (journal is None or not (journal.can_undo if direction == "undo" else journal.can_redo))
+        ):
+            return
+
+        def take(applied: Applied) -> None:
+            self._renew(work.touched(item.concept, self._items(), applied.paths))
+            done = "Undone" if direction == "undo" else "Redone"
+            self._on_note(f"{done}: {applied.label}.")
+
+        def fail(error: Exception) -> None:
+            if not isinstance(error, ChangedOutside):
+                self._tell(error)
+                return
+            answers = (CANCEL, SKIP, OVERWRITE.replace("file", "files"))
+            answer = ask(self.app, "Changed by another program", _question(error), answers, danger=answers[2])
+            if answer in answers[1:]:
+                self.step(direction, "keep" if answer == SKIP else "overwrite")
+
+        self._do(lambda: work.step_back(item.concept, direction, outside), take, fail)
+
+    def toggle_left_out(self) -> None:
+        """Leave the selected images out of the training; train them again if all of them are left out."""
+        self.save()
+        work, chosen = self.work, list(self._selected())
+        if work is None or not chosen:
+            return
+        left_out = not all(item.traits & Trait.LEFT_OUT for item in chosen)
+        for number in sorted({item.concept for item in chosen}):
+            of_concept = [item for item in chosen if item.concept == number]
+            paths = [item.path_below for item in of_concept]
+            write = partial(work.set_left_out, number, paths, left_out)
+            self._do(write, partial(self._take_written, of_concept, False), self._tell)
+
+    def write_many(self, label: str, texts: dict[int, dict[str, str]], made_from: dict[str, Caption]) -> None:
+        """Write the captions of several images. texts: by concept and path."""
+        work = self.work
+        if work is None:
+            return
+        for number, of_concept in texts.items():
+            items = [item for item in self._items() if item.path in of_concept]
+            write = partial(work.write, label, number, of_concept, made_from)
+            self._do(write, partial(self._take_written, items, True), partial(self._take_failed, items))
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def _do(
+        self, write: Callable[[], Applied], then: Callable[[Applied], None], failed: Callable[[Exception], None]
+    ) -> None:
+        self._waiting.append(_Change(write, then, failed))
+        self._write_next()
+
+    def _write_next(self) -> None:
+        if self._is_writing or not self._waiting:
+            return
+        self._is_writing = True
+        write, then, failed = self._waiting.popleft()
+
+        def take(applied: Applied) -> None:
+            self._is_writing = False
+            if self.winfo_exists():
+                then(applied)
+                self._show_buttons()
+            self._write_next()
+
+        def fail(error: Exception) -> None:
+            self._is_writing = False
+            if not isinstance(error, UserError):
+                self._write_next()
+                raise error
+            if self.winfo_exists():
+                failed(error)
+            self._write_next()
+
+        self.app.in_background(write, take, fail)
+
+    def _renew(self, items: Sequence[DatasetItem]) -> None:
+        """Read the captions and settings of items again, in a thread, and show them."""
+        work = self.work
+        if work is None or not items:
+            return
+
+        def read() -> None:
+            settings = {number: work.image_settings(number) for number in {item.concept for item in items}}
+            for item in items:
+                work.renew(item, settings[item.concept])
+
+        def take(nothing: None) -> None:
+            if not self.winfo_exists() or work is not self.work:
+                return
+            self._on_renewed(items)
+            is_shown = self.item is not None and any(one.path == self.item.path for one in items)
+            if is_shown and (self._is_own or not self.is_edited):
+                self._show_again(keeps=self.is_edited)
+
+        def fail(error: Exception) -> None:
+            if not isinstance(error, UserError):
+                raise error
+            self._tell(error)
+
+        self.app.in_background(read, take, fail)
+
+    def _show_again(self, keeps: bool = False) -> None:
+        """Show the caption as it is in its file now, without moving the cursor if it is the same.
+
+        keeps: whether what has been typed since it was saved stays.
+        """
+        assert self.item is not None  # it is shown
+        assert self.work is not None
+        self._caption, self._is_own = self.work.read(self.item), False
+        if not keeps and self._caption.text != self.text:
+            self._fill(self._caption.text)
+        self._show_state()
+        self._show_buttons()
+
+    def _restore(self, item: DatasetItem, caption: Caption, text: str) -> None:
+        """Show a caption again that could not be saved, as it was typed."""
+        if self.item is None or self.item.path != item.path:
+            self._on_unsaved(item)
+        self.item, self._caption, self._is_own = item, caption, False
+        self._fill(text)
+
+    def _ask_about(self, item: DatasetItem, error: ChangedOutside) -> None:
+        answers = (KEEP, RELOAD, OVERWRITE)
+        self._is_asking = True
+        try:
+            answer = ask(self.app, "Changed by another program", _question(error), answers, danger=OVERWRITE)
+        finally:
+            self._is_asking = False
+        if self.item is None or self.item.path != item.path:
+            return
+        if answer == RELOAD:
+            self._show_again()
+        elif answer == OVERWRITE:
+            self.save(overwrites=True)
+
+    def _tell(self, error: Exception) -> None:
+        self._on_note(str(error))
+        self._state.configure(text=visible_text(with_labels(str(error)))[:300], text_color=self.app.theme.error)
+
+    def _take_written(self, items: Sequence[DatasetItem], is_told: bool, applied: Applied) -> None:
+        self._renew(items)
+        if is_told:
+            self._on_note(f"{applied.label}: {counted(len(applied.paths), 'file')} written.")
+
+    def _take_failed(self, items: Sequence[DatasetItem], error: Exception) -> None:
+        self._tell(error)
+        self._renew(items)
+
+    # --- display -----------------------------------------------------------------------------------------------------
+
+    def _fill(self, text: str) -> None:
+        self.box.configure(state="normal")
+        self.box.delete("1.0", "end")
+        self.box.insert("1.0", text)
+        self.box.edit_reset()
+        if self._caption is None or not self._caption.can_edit:
+            self.box.configure(state="disabled")
+        self._show_state()
+
+    def _show_state(self) -> None:
+        caption, theme = self._caption, self.app.theme
+        if caption is None:
+            text = ""
+        elif caption.problem or not caption.can_edit:
+            text = caption.problem or "These captions don't come from files: they can't be edited."
+        else:
+            text = num_words(self.text) + ("; not saved yet" if self.is_edited else "")
+        colour = theme.error if caption is not None and caption.problem else theme.muted
+        self._state.configure(text=visible_text(with_labels(text))[:300], text_color=colour)
+
+    def _show_buttons(self) -> None:
+        journal = self.work.journal(self.item.concept) if self.work is not None and self.item is not None else None
+        can = {"undo": journal is not None and journal.can_undo, "redo": journal is not None and journal.can_redo}
+        self._labels = {
+            "undo": journal.next_undo_label if journal is not None else "",
+            "redo": journal.next_redo_label if journal is not None else "",
+        }
+        for direction, is_possible in can.items():
+            self.buttons[direction].configure(state="normal" if is_possible else "disabled")
+        for name in ("edit", "left_out"):
+            self.buttons[name].configure(state="normal" if self.item is not None else "disabled")
+        chosen = self._selected()
+        all_out = bool(chosen) and all(item.traits & Trait.LEFT_OUT for item in chosen)
+        self.buttons["left_out"].configure(text="Train again" if all_out else "Leave out")
+
+    def show_selection(self) -> None:
+        """Let the buttons follow the selection."""
+        self._show_buttons()
+
+    # --- widgets -----------------------------------------------------------------------------------------------------
+
+    def _build(self, on_edit_many: Callable[[], None]) -> None:
+        theme, font = self.app.theme, self.app.theme.font()
+        head = ctk.CTkFrame(self, fg_color="transparent")
+        head.grid(row=0, column=0, sticky="ew", padx=4, pady=(4, 2))
+        head.grid_columnconfigure(1, weight=1)
+        ctk.CTkLabel(head, text="Caption", font=theme.font(13, "bold")).grid(row=0, column=0, sticky="nw")
+        self._state = ctk.CTkLabel(head, text="", font=theme.font(12), anchor="e", justify="right")
+        self._state.grid(row=0, column=1, sticky="ew", padx=(8, 0))
+        wrap_to(head, self._state, theme, taken=76)
+        self.box = Textbox(self, height=64, wrap="word", font=font, undo=True)
+        self.box.grid(row=1, column=0, sticky="nsew")
+        self.box._textbox.bind("<KeyRelease>", lambda event: self._show_state(), add="+")
+        self.box._textbox.bind("<FocusOut>", lambda event: None if self._is_asking else self.save(), add="+")
+        self.box._textbox.bind("<Tab>", self._on_tab)
+        bar = ctk.CTkFrame(self, fg_color="transparent")
+        bar.grid(row=2, column=0, sticky="ew", pady=(6, 0))
+        self._labels = {"undo": "", "redo": ""}
+        self.buttons: dict[str, ctk.CTkButton] = {}
+        for name, text, command, hint in (
+            ("undo", "Undo", lambda: self.step("undo"), lambda: f"Undo (Ctrl+Z): {self._labels['undo']}"),
+            ("redo", "Redo", lambda: self.step("redo"), lambda: f"Redo (Ctrl+Y): {self._labels['redo']}"),
+            ("edit", "Edit captions…", on_edit_many, lambda: "Change the captions of the selected images (Ctrl+E)."),
+            ("left_out", "Leave out", self.toggle_left_out, lambda: LEAVE_OUT_HINT),
+        ):
+            self.buttons[name] = ctk.CTkButton(bar, text=text, width=50, height=28, font=font, command=command)
+            Tooltip(self.buttons[name], theme, hint)
+        lay_in_rows(bar, list(self.buttons.values()), theme)
+
+    def _on_tab(self, event: tk.Event) -> str:
+        following = event.widget.tk_focusNext()
+        if following is not None:
+            following.focus_set()
+        return "break"
+
+
+LEAVE_OUT_HINT = "The selected images stay in the folder but aren't trained, or are trained again (Delete)."
+
+
+def _question(error: ChangedOutside) -> str:
+    return f"{error}\n\nWhat should become of them?"
