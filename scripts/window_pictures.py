@@ -292,6 +292,17 @@ def _concept(app: TrainUI) -> tkinter.Misc:
     return tab._window
 
 
+def _dataset_window(app: TrainUI) -> tkinter.Misc:
+    from modules.ui.windows.DatasetWindow import open_dataset
+
+    folder = Path(CATS)
+    (folder / min(path.name for path in folder.glob("*.txt"))).unlink()  # so that the window has something to say
+    window = open_dataset(app, 0)
+    wait_for(app, lambda: window.view.items and window.view.num_read == len(window.view.items))
+    window.cells.choose(window.view.shown[4])
+    return window
+
+
 def _several_machines(app: TrainUI) -> tkinter.Misc:
     app.settings.set_many({"num_nodes": 2, "master_addr": "node0.local", "use_torchrun": True})
     app.open_tab("training")._configure_nodes()
@@ -357,6 +368,7 @@ EXAMPLES = {
     "multi_gpu": Scene(_tab("multi-GPU"), size="1280x975"),
     "concept": Scene(_concept),
     "crash_report": Scene(_crash_report),
+    "dataset_window": Scene(_dataset_window),
     "several_machines": Scene(_several_machines),
     "problems": Scene(_problems),
 }

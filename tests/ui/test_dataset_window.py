@@ -238,6 +238,23 @@ def test_an_edit_of_the_selected_captions_shows_each_change_and_is_one_step(app,
     wait_for(app, lambda: window.view.items[1].words == "fox, number 1")
 
 
+def test_duplicates_are_found_and_the_worse_ones_selected(app, window, folder, wait_for, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    whole = Image.effect_mandelbrot((256, 192), (-2.2, -1.4, 0.9, 1.4), 40).convert("RGB")
+    whole.save(folder / "a.png")
+    whole.resize((128, 96)).save(folder / "b.jpg")
+    window.refresh()
+    wait_for(app, lambda: len(window.view.items) == 10 and window.view.num_read == 10)
+    window.find_duplicates()
+    wait_for(app, lambda: window._search is None)
+    groups = {item.path_below: item.is_best for item in window.view.items if item.group}
+    assert groups["a.png"] > groups["b.jpg"]
+    assert window.view.filter_name == "duplicate"
+    selected = [window.view.items[number].path_below for number in window.cells.selection.in_order]
+    assert "b.jpg" in selected
+    assert "a.png" not in selected
+
+
 def test_delete_leaves_the_selected_images_out_and_undo_brings_them_back(app, window, folder, wait_for):
     window.cells.choose(1)
     press(window, "<Shift-Right>", "<Delete>")

@@ -6,6 +6,7 @@ once; sizes, captions and masks are read afterwards, a part at a time (models/da
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,8 @@ class Trait(IntFlag):
     SMALL = 4  # it is upscaled by more than a little
     NO_MASK = 8
     LEFT_OUT = 16  # by its settings
-    READ = 32  # what of it is read from files is known
+    DUPLICATE = 32  # it looks like others
+    READ = 64  # what of it is read from files is known
 
 
 NONE = Trait(0)
@@ -59,6 +61,8 @@ class DatasetItem:
     crop: Crop | None = None
     problem: str = ""
     caption_problem: str = ""
+    group: int = 0  # of images that look alike; 0: of none
+    is_best: bool = False  # of its group
     words: str = ""  # its captions, for the search
 
     @property
@@ -85,6 +89,7 @@ FILTERS = {
     "broken": Filter("Unreadable", "Images that can't be opened, or whose caption can't be read.", Trait.BROKEN),
     "small": Filter("Too small", "Images that are upscaled to the training resolution.", Trait.SMALL),
     "no_mask": Filter("No mask", "Images without a mask.", Trait.NO_MASK),
+    "duplicate": Filter("Duplicates", "Images that look alike, as Find duplicates has found them.", Trait.DUPLICATE),
     "left_out": Filter("Left out", "Images that stay in the folder but aren't trained.", Trait.LEFT_OUT),
 }
 
@@ -119,10 +124,25 @@ class DatasetView:
         if self.text.strip():
             matches = self._matcher()
             numbers = [number for number in numbers if matches(self.items[number])]
-        if self.order == "name" and not self.is_descending:
+        if self.filter_name == "duplicate" and self.order == "name":
+            items = self.items
+            self.shown = sorted(numbers, key=lambda one: (items[one].group, not items[one].is_best, one))
+        elif self.order == "name" and not self.is_descending:
             self.shown = list(numbers)
         else:
             self.shown = sorted(numbers, key=self._key(), reverse=self.is_descending)
+
+    def take_groups(self, groups: Sequence[Sequence[str]]) -> list[int]:
+        """Mark the images that look alike, in place of those marked before; returns the worse ones.
+
+        groups: of paths, in each the best image first.
+        """
+        of_path = {path: (number, path == group[0]) for number, group in enumerate(groups, 1) for path in group}
+        for item in self.items:
+            item.group, item.is_best = of_path.get(item.path, (0, False))
+            item.set_trait(Trait.DUPLICATE, bool(item.group))
+        self.update()
+        return [number for number, item in enumerate(self.items) if item.group and not item.is_best]
 
     def counts(self) -> dict[str, int]:
         """Filter -> the number of items that pass it."""
@@ -173,3 +193,18 @@ class DatasetView:
             "date": lambda number: items[number].changed,
         }
         return keys[self.order]
+
+
+def describe(item: DatasetItem) -> str:
+    """What is known of an image, in a line or two."""
+    parts = [item.path_below]
+    if item.width:
+        parts.append(f"{item.width} x {item.height}")
+    if item.num_bytes:
+        kib = item.num_bytes / 1024
+        parts.append(f"{kib:,.0f} KB" if kib < 1024 else f"{kib / 1024:,.1f} MB")
+    if item.mask:
+        parts.append(f"mask {os.path.basename(item.mask)}")
+    if item.captions and len(item.captions) > 1:
+        parts.append(counted(len(item.captions), "caption"))
+    return "   ".join(parts) + "".join(f"\n{text}" for text in (item.problem, item.caption_problem) if text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -113,9 +113,7 @@ def read_caption(item: DatasetItem, concept: ConceptConfig, table: Table | None)
 
 
 def _with_details(item: DatasetItem, concept: ConceptConfig, table: Table | None) -> DatasetItem:
-    made = DatasetItem(
-        item.path, item.concept, item.path_below, item.traits | Trait.READ, mask=item.mask, crop=item.crop
-    )
+    made = replace(item, traits=item.traits | Trait.READ, problem="", caption_problem="")
     made.set_trait(Trait.BROKEN, False)
     try:
         stats = [os.stat(path) for path in files_of(item.path)]

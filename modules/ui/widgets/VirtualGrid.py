@@ -97,6 +97,10 @@ class VirtualGrid(PictureCanvas):
         """Select this one alone, and scroll to it."""
         self._change(lambda: self.selection.choose(number))
 
+    def select(self, numbers: Iterable[int]) -> None:
+        """Select these, as far as they are shown."""
+        self._change(lambda: self.selection.take(numbers), scrolls=False)
+
     def go_by(self, step: int) -> None:
         """Select the item so many places after the current one, or the last one there is."""
         if self._order:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.config.counted import counted
+from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.config.labels import with_labels
 from modules.config.visible_text import visible_line, visible_text
@@ -19,7 +20,8 @@ from modules.data.masks import uses_masks
 from modules.ui.keyboard import bind_keys
 from modules.ui.models.CaptionWork import CaptionWork
 from modules.ui.models.dataset_reading import Listing, find_item_masks, list_items, read_details
-from modules.ui.models.DatasetView import DatasetItem, DatasetView, Trait
+from modules.ui.models.DatasetView import DatasetItem, DatasetView, Trait, describe
+from modules.ui.models.DuplicateSearch import DuplicateSearch
 from modules.ui.models.PictureDecoder import PictureDecoder
 from modules.ui.widgets.DatasetBar import DatasetBar
 from modules.ui.widgets.dialogs import set_size, show_over
@@ -73,6 +75,7 @@ class DatasetWindow(ctk.CTkToplevel):
         self._find_job: str | None = None
         self._read_job: str | None = None
         self._notice = ""  # what was done last
+        self._search: DuplicateSearch | None = None
         self._edited: set[str] = set()  # paths of items whose captions were read again after a change
         self._has_news = False  # whether something was read that is not shown yet
         self.title("Dataset")
@@ -225,6 +228,7 @@ class DatasetWindow(ctk.CTkToplevel):
 
     def _give_up(self) -> None:
         self._given_up.set()
+        self._drop_search()
         for job in filter(None, (self._find_job, self._read_job)):
             self.after_cancel(job)
         self._find_job = self._read_job = None
@@ -249,6 +253,8 @@ class DatasetWindow(ctk.CTkToplevel):
     def _show_news(self, is_due: bool = False) -> None:
         """Let counts and filters follow what was read."""
         if not self._has_news and not is_due:
+            if self._search is not None:
+                self._show_summary()
             return
         self._has_news = False
         self.bar.show_counts(self.view.counts())
@@ -270,6 +276,8 @@ class DatasetWindow(ctk.CTkToplevel):
     def _show_summary(self) -> None:
         text = self.view.summary(len(self.cells.selection.numbers))
         total = len(self.view.items)
+        if self._search is not None:
+            text += f"; looking for duplicates, {self._search.num_done:,} of {self._search.num_images:,}"
         if self._next_unread < total:
             text += f"; reading sizes and captions, {self._next_unread / total:.0%}"
         self._tell(" ".join(filter(None, [f"{text}.", self._notice, *map(with_labels, self._listing.problems)])))
@@ -307,6 +315,8 @@ class DatasetWindow(ctk.CTkToplevel):
         theme = self.app.theme
         if item.traits & Trait.LEFT_OUT:
             yield "left out", theme.muted
+        if item.group:
+            yield ("best", theme.success) if item.is_best else ("duplicate", theme.warning)
         if item.traits & Trait.BROKEN:
             yield "unreadable", theme.error
         if item.traits & Trait.NO_CAPTION:
@@ -356,6 +366,52 @@ class DatasetWindow(ctk.CTkToplevel):
         self.cells.redraw_items(self._numbers[path] for path in paths if path in self._numbers)
         self._has_news = True
 
+    def find_duplicates(self) -> None:
+        """Search for images that look alike, or cancel that."""
+        if self._search is not None:
+            self._drop_search()
+            return
+        if not self.view.items or self._next_unread < len(self.view.items):
+            self._note("Sizes and captions are still being read: search for duplicates once they are.")
+            return
+        concepts = self._config.concepts if self._config else []
+        of_folder: dict[str, list[DatasetItem]] = {}
+        for item in self.view.items:
+            of_folder.setdefault(concepts[item.concept].path, []).append(item)
+        search = self._search = DuplicateSearch(of_folder)
+        self._find_button.configure(text="Cancel")
+        self.app.in_background(
+            search.run, lambda groups: self._take_groups(search, groups), lambda error: self._fail_search(search, error)
+        )
+
+    def _take_groups(self, search: DuplicateSearch, groups: Sequence[Sequence[str]] | None) -> None:
+        if search is not self._search or groups is None:
+            return
+        self._drop_search()
+        worse = self.view.take_groups(groups)
+        self.bar.show_counts(self.view.counts())
+        self.bar.choose("duplicate" if groups else "all")
+        self.cells.select(worse)
+        self.cells.redraw()
+        text = f"{counted(len(groups), 'group')} of images that look alike"
+        self._note(
+            f"{text}; the worse ones are selected: Delete leaves them out." if groups else "No images look alike."
+        )
+
+    def _fail_search(self, search: DuplicateSearch, error: Exception) -> None:
+        if not isinstance(error, UserError):
+            raise error
+        if search is self._search:
+            self._drop_search()
+            self._note(str(error))
+
+    def _drop_search(self) -> None:
+        if self._search is not None:
+            self._search.cancel()
+            self._search = None
+            self._find_button.configure(text="Find duplicates")
+            self._show_summary()
+
     def _go_to(self, item: DatasetItem) -> None:
         number = self._numbers.get(item.path)
         if number is not None and self.cells.place_of(number) is not None:
@@ -371,15 +427,16 @@ class DatasetWindow(ctk.CTkToplevel):
         theme, font = self.app.theme, self.app.theme.font()
         head = ctk.CTkFrame(self, fg_color="transparent")
         head.grid(row=0, column=0, columnspan=2, sticky="ew", padx=12, pady=(12, 8))
-        head.grid_columnconfigure(2, weight=1)
+        head.grid_columnconfigure(3, weight=1)
         self._concept = ctk.CTkOptionMenu(head, values=[""], width=160, font=font, command=self._show_concept)
         self._concept.grid(row=0, column=0)
-        ctk.CTkButton(head, text="Refresh", width=70, font=font, command=self.refresh).grid(
-            row=0, column=1, padx=(6, 12)
-        )
+        ctk.CTkButton(head, text="Refresh", width=70, font=font, command=self.refresh).grid(row=0, column=1, padx=6)
+        find = ctk.CTkButton(head, text="Find duplicates", width=110, font=font, command=self.find_duplicates)
+        find.grid(row=0, column=2, padx=(0, 12))
+        self._find_button = find
         self._state = ctk.CTkLabel(head, text="", font=font, anchor="w", justify="left", text_color=theme.muted)
-        self._state.grid(row=0, column=2, sticky="ew")
-        wrap_to(head, self._state, theme, taken=270)
+        self._state.grid(row=0, column=3, sticky="ew")
+        wrap_to(head, self._state, theme, taken=390)
 
     def _build_side(self) -> None:
         theme = self.app.theme
@@ -437,18 +494,3 @@ class DatasetWindow(ctk.CTkToplevel):
         for end in self._ends:
             end()
         super().destroy()
-
-
-def describe(item: DatasetItem) -> str:
-    """What is known of an image, in a line or two."""
-    parts = [item.path_below]
-    if item.width:
-        parts.append(f"{item.width} x {item.height}")
-    if item.num_bytes:
-        kib = item.num_bytes / 1024
-        parts.append(f"{kib:,.0f} KB" if kib < 1024 else f"{kib / 1024:,.1f} MB")
-    if item.mask:
-        parts.append(f"mask {os.path.basename(item.mask)}")
-    if item.captions and len(item.captions) > 1:
-        parts.append(counted(len(item.captions), "caption"))
-    return "   ".join(parts) + "".join(f"\n{text}" for text in (item.problem, item.caption_problem) if text)
