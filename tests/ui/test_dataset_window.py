@@ -5,6 +5,7 @@ import tkinter
 import pytest
 from PIL import Image
 
+from modules.curation.TokenCounts import TokenCount
 from modules.data.concepts import scan
 from modules.ui.models.decoding import decode_pictures
 from modules.ui.models.PictureDecoder import PictureDecoder
@@ -29,6 +30,7 @@ def window(app, folder, wait_for, monkeypatch):
     from modules.ui.windows.DatasetWindow import open_dataset
 
     monkeypatch.setattr("modules.ui.windows.DatasetWindow.NUM_DECODERS", 0)
+    monkeypatch.setattr("modules.ui.windows.DatasetWindow.TokenCounts", Letters)
     monkeypatch.setattr("modules.curation.Journal.window_state_folder", lambda: folder.parent / "state")
 
     app.settings.remove("concepts", 1)
@@ -36,6 +38,21 @@ def window(app, folder, wait_for, monkeypatch):
     made = open_dataset(app, 0)
     wait_for(app, lambda: made.view.items and made.view.num_read == 8 and not made.cells.is_loading)
     return made
+
+
+class Letters:
+    """Counts letters, in place of the process with a tokenizer, for a model that reads 20 of them."""
+
+    note = ""
+
+    def __init__(self, family, model):
+        pass
+
+    def count(self, texts):
+        return [TokenCount(len(text), 20, 20 if len(text) > 20 else None, False) for text in texts]
+
+    def close(self):
+        self.note = "closed"
 
 
 def press(window, *keys: str) -> None:
@@ -236,6 +253,19 @@ def test_an_edit_of_the_selected_captions_shows_each_change_and_is_one_step(app,
     window.caption.step("undo")
     wait_for(app, lambda: all(caption_of(folder, n) == f"fox, number {n}" for n in (1, 2, 3)))
     wait_for(app, lambda: window.view.items[1].words == "fox, number 1")
+
+
+def test_what_the_model_does_not_read_is_counted_and_marked(app, window, folder, wait_for):
+    wait_for(app, lambda: window.caption._length == "0 of 20 tokens")
+    type_over(window, "a red fox in deep fresh snow")
+    window.caption._on_typed()
+    wait_for(app, lambda: window.caption._length.startswith("28 of 20 tokens"))
+    (first, end) = window.caption.box._textbox.tag_ranges("cut")
+    assert window.caption.box.get(first, end) == "esh snow"
+    window.caption.save()
+    wait_for(app, lambda: caption_of(folder, 0) is not None)
+    window.refresh()
+    wait_for(app, lambda: window.view.items and window.view.counts()["long"] == 1)
 
 
 def test_duplicates_are_found_and_the_worse_ones_selected(app, window, folder, wait_for, tmp_path, monkeypatch):

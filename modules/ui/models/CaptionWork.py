@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from modules.config.counted import counted
 from modules.curation.CaptionFiles import Caption, CaptionFiles
 from modules.curation.FileChanges import MISSING, FileChanges, fingerprint, read_present
 from modules.curation.Journal import Applied, Journal, Outside
+from modules.curation.TokenCounts import TokenCount, TokenCounts
 from modules.data.captions import has_fallback
 from modules.data.ImageSettings import ImageSetting, ImageSettings, settings_file
 from modules.ui.models.DatasetView import DatasetItem, Trait
@@ -114,6 +116,31 @@ def take_caption(item: DatasetItem, caption: Caption, concept: ConceptConfig) ->
         item.set_trait(Trait.BROKEN, bool(caption.problem or item.problem))
 
 
-def num_words(text: str) -> str:
-    """How long a caption is, in words."""
-    return counted(len(text.split()), "word")
+def length_text(counts: Sequence[TokenCount]) -> str:
+    """How long the longest of an image's captions is, in words."""
+    longest = max(counts, key=lambda one: one.count)
+    if longest.in_words:
+        return f"{counted(longest.count, 'word')} (not tokens)"
+    if longest.limit is None:
+        return counted(longest.count, "token")
+    text = f"{longest.count:,} of {longest.limit:,} tokens"
+    return f"{text}: what is marked is cut off" if longest.is_over else text
+
+
+def too_long(items: Sequence[DatasetItem], counts: TokenCounts) -> list[bool]:
+    """Of each item, whether one of its captions is not read to its end. May take seconds: call it in a thread."""
+    captions = [item.captions or () for item in items]
+    over = [one.is_over for one in counts.count([text for own in captions for text in own])]
+    ends = list(itertools.accumulate(map(len, captions)))
+    return [any(over[end - len(own) : end]) for own, end in zip(captions, ends, strict=True)]
+
+
+def cut_ranges(text: str, captions: Sequence[str], counts: Sequence[TokenCount]) -> list[tuple[int, int]]:
+    """Which letters of a text have no effect. captions: the parts of the text that were counted, in order."""
+    ranges, start = [], 0
+    for caption, count in zip(captions, counts, strict=True):
+        start = text.index(caption, start)
+        if count.cut_at is not None:
+            ranges.append((start + count.cut_at, start + len(caption)))
+        start += len(caption)
+    return ranges

@@ -14,8 +14,10 @@ from enum import IntFlag
 from typing import TYPE_CHECKING, Literal
 
 from modules.config.counted import counted
+from modules.config.visible_text import visible_line
 
 if TYPE_CHECKING:
+    from modules.config.ConceptConfig import ConceptConfig
     from modules.data.ImageSettings import Crop
 
 Where = Literal["caption", "tag", "name"]
@@ -32,10 +34,12 @@ class Trait(IntFlag):
     NO_MASK = 8
     LEFT_OUT = 16  # by its settings
     DUPLICATE = 32  # it looks like others
-    READ = 64  # what of it is read from files is known
+    LONG = 64  # the base model does not read all of its caption
+    READ = 128  # what of it is read from files is known
 
 
 NONE = Trait(0)
+ALL = "All concepts"
 
 
 @dataclass(slots=True)
@@ -88,6 +92,7 @@ FILTERS = {
     "no_caption": Filter("No caption", "Images whose caption is missing or empty.", Trait.NO_CAPTION),
     "broken": Filter("Unreadable", "Images that can't be opened, or whose caption can't be read.", Trait.BROKEN),
     "small": Filter("Too small", "Images that are upscaled to the training resolution.", Trait.SMALL),
+    "long": Filter("Too long", "Captions that the base model does not read to their end.", Trait.LONG),
     "no_mask": Filter("No mask", "Images without a mask.", Trait.NO_MASK),
     "duplicate": Filter("Duplicates", "Images that look alike, as Find duplicates has found them.", Trait.DUPLICATE),
     "left_out": Filter("Left out", "Images that stay in the folder but aren't trained.", Trait.LEFT_OUT),
@@ -193,6 +198,16 @@ class DatasetView:
             "date": lambda number: items[number].changed,
         }
         return keys[self.order]
+
+
+def concept_names(concepts: Sequence[ConceptConfig]) -> list[str]:
+    """What concepts are called in a list of them, each differently, and none like `ALL`."""
+    names = [
+        visible_line(concept.name or os.path.basename(os.path.normpath(concept.path)) or "new")[:60]
+        for concept in concepts
+    ]
+    twice = {name for name in names if names.count(name) > 1} | {ALL}
+    return [f"{name} ({number})" if name in twice else name for number, name in enumerate(names, 1)]
 
 
 def describe(item: DatasetItem) -> str:

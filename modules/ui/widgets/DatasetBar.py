@@ -32,7 +32,7 @@ class DatasetBar(ctk.CTkFrame):
         app: App,
         view: DatasetView,
         on_change: Callable[[], None],
-        on_resize: Callable[[int], None],
+        on_resize: Callable[[int], object],
     ):
         super().__init__(parent, fg_color="transparent")
         self.app, self.view, self._on_change = app, view, on_change
@@ -93,7 +93,7 @@ class DatasetBar(ctk.CTkFrame):
             chip.configure(fg_color=Theme.selected, hover_color=Theme.selected_hover, text_color=Theme.on_accent)
         return chip
 
-    def _build_search(self, on_resize: Callable[[int], None]) -> None:
+    def _build_search(self, on_resize: Callable[[int], object]) -> None:
         theme, font = self.app.theme, self.app.theme.font()
         bar = ctk.CTkFrame(self, fg_color="transparent")
         bar.grid(row=0, column=0, sticky="ew")

@@ -17,7 +17,7 @@ from modules.config.errors import UserError
 from modules.config.labels import with_labels
 from modules.config.visible_text import visible_text
 from modules.curation.FileChanges import ChangedOutside
-from modules.ui.models.CaptionWork import CaptionWork, num_words, take_caption
+from modules.ui.models.CaptionWork import CaptionWork, cut_ranges, length_text, take_caption
 from modules.ui.models.DatasetView import DatasetItem, Trait
 from modules.ui.widgets.dialogs import ask
 from modules.ui.widgets.fitting import lay_in_rows, wrap_to
@@ -27,8 +27,10 @@ from modules.ui.widgets.Tooltip import Tooltip
 if TYPE_CHECKING:
     from modules.curation.CaptionFiles import Caption
     from modules.curation.Journal import Applied, Outside
+    from modules.curation.TokenCounts import TokenCount, TokenCounts
     from modules.ui.App import App
 
+TYPING_MS = 200  # after the last key, until tokens are counted
 KEEP, RELOAD, OVERWRITE = "Keep typing", "Load the file", "Overwrite the file"
 SKIP, CANCEL = "Leave those files", "Cancel"
 
@@ -75,6 +77,10 @@ class CaptionPane(ctk.CTkFrame):
         self._waiting: deque[_Change] = deque()
         self._is_writing = False
         self._is_asking = False
+        self._counts: TokenCounts | None = None
+        self._length = ""  # of the caption, in words
+        self._count_job: str | None = None
+        self._is_counting = False
         self.grid_columnconfigure(0, weight=1)
         self.grid_rowconfigure(1, weight=1)
         self._build(on_edit_many)
@@ -82,10 +88,15 @@ class CaptionPane(ctk.CTkFrame):
 
     # --- public methods ----------------------------------------------------------------------------------------------
 
-    def use(self, work: CaptionWork | None, items: Callable[[], Sequence[DatasetItem]]) -> None:
-        """Edit the captions of these concepts. items: all that are known of them."""
+    def use(
+        self,
+        work: CaptionWork | None,
+        items: Callable[[], Sequence[DatasetItem]],
+        counts: TokenCounts | None = None,
+    ) -> None:
+        """Edit the captions of these concepts. items: all that are known of them. counts: counts their tokens."""
         self.save()
-        self.work, self._items = work, items
+        self.work, self._items, self._counts = work, items, counts
         self.show(None)
 
     def show(self, item: DatasetItem | None) -> None:
@@ -302,7 +313,9 @@ class CaptionPane(ctk.CTkFrame):
         self.box.edit_reset()
         if self._caption is None or not self._caption.can_edit:
             self.box.configure(state="disabled")
+        self._length = ""
         self._show_state()
+        self._count_later()
 
     def _show_state(self) -> None:
         caption, theme = self._caption, self.app.theme
@@ -311,9 +324,50 @@ class CaptionPane(ctk.CTkFrame):
         elif caption.problem or not caption.can_edit:
             text = caption.problem or "These captions don't come from files: they can't be edited."
         else:
-            text = num_words(self.text) + ("; not saved yet" if self.is_edited else "")
+            text = "; ".join(filter(None, [self._length, "not saved yet" if self.is_edited else ""]))
         colour = theme.error if caption is not None and caption.problem else theme.muted
         self._state.configure(text=visible_text(with_labels(text))[:300], text_color=colour)
+
+    def _on_typed(self) -> None:
+        self._show_state()
+        self._count_later()
+
+    def _count_later(self) -> None:
+        if self._count_job is not None:
+            self.after_cancel(self._count_job)
+        self._count_job = self.after(TYPING_MS, self._count)
+
+    def _count(self) -> None:
+        """Count the tokens of what is typed, in a thread, and mark what is cut off."""
+        self._count_job = None
+        counts, caption, text = self._counts, self._caption, self.text
+        if counts is None or caption is None or self._is_counting:
+            return
+        captions = [line for line in map(str.strip, text.split("\n")) if line] if caption.per_line else [text]
+        self._is_counting = True
+
+        def take(found: Sequence[TokenCount]) -> None:
+            self._is_counting = False
+            if not self.winfo_exists():
+                return
+            if text != self.text:
+                self._count_later()
+                return
+            self._length = length_text(found)
+            self.box.tag_remove("cut", "1.0", "end")
+            for first, end in cut_ranges(text, captions, found):
+                self.box.tag_add("cut", f"1.0+{first}c", f"1.0+{end}c")
+            self._show_state()
+
+        def fail(error: Exception) -> None:
+            self._is_counting = False
+            raise error
+
+        self.app.in_background(lambda: counts.count(captions or [""]), take, fail)
+
+    def _restyle(self) -> None:
+        theme = self.app.theme
+        self.box.tag_config("cut", foreground=theme.now(theme.error), underline=True)
 
     def _show_buttons(self) -> None:
         journal = self.work.journal(self.item.concept) if self.work is not None and self.item is not None else None
@@ -347,7 +401,10 @@ class CaptionPane(ctk.CTkFrame):
         wrap_to(head, self._state, theme, taken=76)
         self.box = Textbox(self, height=64, wrap="word", font=font, undo=True)
         self.box.grid(row=1, column=0, sticky="nsew")
-        self.box._textbox.bind("<KeyRelease>", lambda event: self._show_state(), add="+")
+        self._stop_listening = theme.on_change(self._restyle)
+        self._restyle()
+        Tooltip(self._state, theme, lambda: self._counts.note if self._counts is not None else "")
+        self.box._textbox.bind("<KeyRelease>", lambda event: self._on_typed(), add="+")
         self.box._textbox.bind("<FocusOut>", lambda event: None if self._is_asking else self.save(), add="+")
         self.box._textbox.bind("<Tab>", self._on_tab)
         bar = ctk.CTkFrame(self, fg_color="transparent")
@@ -369,6 +426,12 @@ class CaptionPane(ctk.CTkFrame):
         if following is not None:
             following.focus_set()
         return "break"
+
+    def destroy(self) -> None:
+        self._stop_listening()
+        if self._count_job is not None:
+            self.after_cancel(self._count_job)
+        super().destroy()
 
 
 LEAVE_OUT_HINT = "The selected images stay in the folder but aren't trained, or are trained again (Delete)."

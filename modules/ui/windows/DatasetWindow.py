@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -15,12 +14,13 @@ from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.config.labels import with_labels
-from modules.config.visible_text import visible_line, visible_text
+from modules.config.visible_text import visible_text
+from modules.curation.TokenCounts import TokenCounts
 from modules.data.masks import uses_masks
 from modules.ui.keyboard import bind_keys
-from modules.ui.models.CaptionWork import CaptionWork
+from modules.ui.models.CaptionWork import CaptionWork, too_long
 from modules.ui.models.dataset_reading import Listing, find_item_masks, list_items, read_details
-from modules.ui.models.DatasetView import DatasetItem, DatasetView, Trait, describe
+from modules.ui.models.DatasetView import ALL, DatasetItem, DatasetView, Trait, concept_names, describe
 from modules.ui.models.DuplicateSearch import DuplicateSearch
 from modules.ui.models.PictureDecoder import PictureDecoder
 from modules.ui.widgets.DatasetBar import DatasetBar
@@ -29,18 +29,19 @@ from modules.ui.widgets.fitting import wrap_to
 from modules.ui.widgets.LargeView import LargeView
 from modules.ui.widgets.VirtualGrid import Tile, VirtualGrid
 from modules.ui.windows.CaptionPane import CaptionPane
+from modules.ui.windows.dataset_marks import marks_of
 from modules.ui.windows.EditCaptionsWindow import EditCaptionsWindow
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.ui.App import App
-    from modules.ui.theme import Pair
 
 WIDTH, HEIGHT = 1240, 800
 NUM_DECODERS = 2  # processes
 PART = 400  # images whose details are asked for at once
 PAUSE_MS, LOADING_PAUSE_MS = 10, 100  # between two parts: scrolling and thumbnails in sight come first
 SCROLLED_SECONDS = 0.3  # after which nobody scrolls any more
+COUNTED = 1000  # images whose captions' tokens are counted at once
 SHOW_EVERY = 0.7  # seconds, after which counts and filters follow what was read meanwhile
 TYPING_MS = 600  # after the last change of a setting, so that no half-typed folder is read
 READ_BY = {"concepts", "data", "family", "method", "workspace_dir", "cache_dir", "loss"}  # settings that matter
@@ -76,6 +77,7 @@ class DatasetWindow(ctk.CTkToplevel):
         self._read_job: str | None = None
         self._notice = ""  # what was done last
         self._search: DuplicateSearch | None = None
+        self._counts: TokenCounts | None = None
         self._edited: set[str] = set()  # paths of items whose captions were read again after a change
         self._has_news = False  # whether something was read that is not shown yet
         self.title("Dataset")
@@ -84,7 +86,7 @@ class DatasetWindow(ctk.CTkToplevel):
         self.grid_columnconfigure(1, weight=2, uniform="dataset")
         self.grid_rowconfigure(2, weight=1)
         self._build_head()
-        self.bar = DatasetBar(self, app, self.view, self._show_items, self._resize)
+        self.bar = DatasetBar(self, app, self.view, self._show_items, lambda by: self.cells.resize_by(by))
         self.bar.grid(row=1, column=0, columnspan=2, sticky="ew", padx=12, pady=(0, 8))
         self._decoder = PictureDecoder(NUM_DECODERS)
         self.cells = VirtualGrid(
@@ -125,6 +127,7 @@ class DatasetWindow(ctk.CTkToplevel):
         self._give_up()
         self._decoder.close()
         self.caption.use(None, list)
+        self._close_counts()
         self._set_items(Listing())
 
     def refresh(self) -> None:
@@ -160,12 +163,14 @@ class DatasetWindow(ctk.CTkToplevel):
         self.app.in_background(find, take)
 
     def _take_listing(self, listing: Listing, work: CaptionWork) -> None:
-        self.caption.use(work, lambda: self.view.items)
+        assert self._config is not None  # the images were found with it
+        self._close_counts()
+        self._counts = TokenCounts(self._config.family, self._config.model)
+        self.caption.use(work, lambda: self.view.items, self._counts)
         self._edited.clear()
         self.cells.empty = "No image passes the filter and the search." if listing.items else "No images"
         self._set_items(listing)
         config, given_up, items = self._config, self._given_up, list(self.view.items)
-        assert config is not None  # the images were found with it
 
         def take(masks: list[str]) -> None:
             if not given_up.is_set():
@@ -206,6 +211,7 @@ class DatasetWindow(ctk.CTkToplevel):
         part, tables = self.view.items[first : first + PART], self._listing.tables
         if not part or config is None:
             self._show_news(is_due=True)
+            self._find_long(0)
             return
 
         def take(read: list[DatasetItem]) -> None:
@@ -225,6 +231,28 @@ class DatasetWindow(ctk.CTkToplevel):
             self._read_job = self.after(pause, self._read_next)
 
         self.app.in_background(lambda: read_details(config, tables, part), take)
+
+    def _find_long(self, first: int) -> None:
+        """Find the captions that are too long, a part at a time, in a thread."""
+        items, counts = self.view.items[first : first + COUNTED], self._counts
+        if not items or counts is None or counts.note:
+            return
+
+        def take(found: Sequence[bool]) -> None:
+            if counts is not self._counts or not self.winfo_exists():
+                return
+            for item, is_long in zip(items, found, strict=True):
+                item.set_trait(Trait.LONG, is_long)
+            self.cells.redraw_items(range(first, first + len(items)))
+            self._has_news = True
+            self._find_long(first + COUNTED)
+
+        self.app.in_background(lambda: too_long(items, counts), take)
+
+    def _close_counts(self) -> None:
+        if self._counts is not None:
+            self._counts.close()
+            self._counts = None
 
     def _give_up(self) -> None:
         self._given_up.set()
@@ -289,42 +317,15 @@ class DatasetWindow(ctk.CTkToplevel):
             self._state.configure(text=text, text_color=theme.error if self._listing.problems else theme.muted)
 
     def _name_concepts(self, config: TrainConfig) -> None:
-        names = [
-            visible_line(concept.name or os.path.basename(os.path.normpath(concept.path)) or "new")[:60]
-            for concept in config.concepts
-        ]
-        twice = {name for name in names if names.count(name) > 1}
-        names = [f"{name} ({number + 1})" if name in twice else name for number, name in enumerate(names)]
-        self._concepts = {"All concepts": None, **{name: number for number, name in enumerate(names)}}
+        self._concepts = {ALL: None, **{name: number for number, name in enumerate(concept_names(config.concepts))}}
         shown = next(name for name, number in self._concepts.items() if number == self.number)
         self._concept.configure(values=list(self._concepts))
         self._concept.set(shown)
         self.title(f"Dataset: {shown}")
 
-    def _show_concept(self, name: str) -> None:
-        self.show(self._concepts[name])
-
-    def _resize(self, by: int) -> None:
-        self.cells.resize_by(by)
-
     def _tile_of(self, number: int) -> Tile:
         item = self.view.items[number]
-        return Tile(item.path, tuple(self._marks_of(item)), bool(item.traits & Trait.LEFT_OUT))
-
-    def _marks_of(self, item: DatasetItem) -> Iterable[tuple[str, Pair]]:
-        theme = self.app.theme
-        if item.traits & Trait.LEFT_OUT:
-            yield "left out", theme.muted
-        if item.group:
-            yield ("best", theme.success) if item.is_best else ("duplicate", theme.warning)
-        if item.traits & Trait.BROKEN:
-            yield "unreadable", theme.error
-        if item.traits & Trait.NO_CAPTION:
-            yield "no caption", theme.warning
-        if item.traits & Trait.SMALL:
-            yield "too small", theme.warning
-        if item.mask:
-            yield "mask", theme.success
+        return Tile(item.path, marks_of(item), bool(item.traits & Trait.LEFT_OUT))
 
     def _show_current(self, number: int | None) -> None:
         if number is None:
@@ -428,7 +429,9 @@ class DatasetWindow(ctk.CTkToplevel):
         head = ctk.CTkFrame(self, fg_color="transparent")
         head.grid(row=0, column=0, columnspan=2, sticky="ew", padx=12, pady=(12, 8))
         head.grid_columnconfigure(3, weight=1)
-        self._concept = ctk.CTkOptionMenu(head, values=[""], width=160, font=font, command=self._show_concept)
+        self._concept = ctk.CTkOptionMenu(
+            head, values=[""], width=160, font=font, command=lambda name: self.show(self._concepts[name])
+        )
         self._concept.grid(row=0, column=0)
         ctk.CTkButton(head, text="Refresh", width=70, font=font, command=self.refresh).grid(row=0, column=1, padx=6)
         find = ctk.CTkButton(head, text="Find duplicates", width=110, font=font, command=self.find_duplicates)
@@ -490,6 +493,7 @@ class DatasetWindow(ctk.CTkToplevel):
 
     def destroy(self) -> None:
         self._give_up()
+        self._close_counts()
         self._decoder.close()
         for end in self._ends:
             end()
