@@ -150,9 +150,18 @@ class CaptionFiles:
     def write(self, journal: Journal, label: str, texts: Mapping[str, str | None]) -> Applied:
         """Write these captions as one step of the journal, and read them again. Raises like `changes` and `apply`."""
         applied = journal.apply(label, self.changes(texts))
-        files = set(applied.paths)
-        self.reload([image for image, caption in list(self._read.items()) if os.path.realpath(caption.file) in files])
+        self.refresh(applied)
         return applied
+
+    def refresh(self, applied: Applied) -> list[str]:
+        """Read the captions again that a step of the journal has changed, and return their images.
+
+        After `Journal.undo` and `redo`; of images whose captions were read before.
+        """
+        files = set(applied.paths)
+        images = [image for image, caption in list(self._read.items()) if os.path.realpath(caption.file) in files]
+        self.reload(images)
+        return images
 
     def _caption(self, image: str) -> Caption:
         if self.concept.captions == "table":

@@ -133,8 +133,8 @@ def test_what_was_changed_outside_is_overwritten_only_after_it_was_read_again(tm
     files.reload([image])
     files.write(journal, "Edit", {image: "a big cat"})
     assert file.read_text() == "a big cat"
-    journal.undo()
-    assert file.read_text() == "a dog"
+    assert files.refresh(journal.undo()) == [image]
+    assert files.read(image).text == file.read_text() == "a dog"
 
 
 def test_rows_that_another_program_adds_stay_when_a_row_is_overwritten(tmp_path):
