@@ -36,14 +36,19 @@ def main(argv: list[str] | None = None) -> int:
     escape_unprintable()
     try:
         check_writable("--out", args.out)  # before minutes of work
-        from modules.data.conditions.inpainting import check_mask
-        from modules.data.sample_images import image_files, refused_images
-        from modules.distributed.Runtime import default_device
-        from modules.families.registry import family_of_pipeline
-        from modules.sampling.generation import ImageRequest, generate_images, repeated, save_sample
-        from modules.sampling.LoadedPipeline import LoadedPipeline
-        from modules.session.names import safe_file_name
-        from modules.weights.load_pipeline import load_pipeline
+        from modules.weights.libraries import gc_paused, import_diffusers
+
+        with gc_paused(for_good=True):
+            from modules.data.conditions.inpainting import check_mask
+            from modules.data.sample_images import image_files, refused_images
+            from modules.distributed.Runtime import default_device
+            from modules.families.registry import family_of_pipeline
+            from modules.sampling.generation import ImageRequest, generate_images, repeated, save_sample
+            from modules.sampling.LoadedPipeline import LoadedPipeline
+            from modules.session.names import safe_file_name
+            from modules.weights.load_pipeline import load_pipeline
+
+            import_diffusers()
 
         device = default_device()
         pipe = load_pipeline(

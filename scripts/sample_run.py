@@ -43,9 +43,14 @@ def main(argv: list[str] | None = None) -> int:
         config = load_config(run.config_path)
         sampling = load_config(args.config).sampling if args.config else config.sampling
 
-        from modules.distributed.Runtime import default_device
-        from modules.trainer.sample_model import sample_model
+        from modules.weights.libraries import gc_paused, import_pipeline
 
+        with gc_paused(for_good=True):
+            from modules.distributed.Runtime import default_device
+            from modules.families.registry import FAMILIES
+            from modules.trainer.sample_model import sample_model
+
+            import_pipeline(FAMILIES[config.family].pipeline)
         device = default_device(config.device_indexes)
         folder = next_folder(run.samples_dir / FOLDER)
         sample_model(config, [Path(path) for path in args.model], sampling, folder, args.step, device, callbacks)
