@@ -45,6 +45,7 @@ SCRIPTS = (
         "edit_captions.py",
         "count_tokens.py",
         "check_data.py",
+        "copy_dataset.py",
         "convert.py",
         "hub.py",
         "import_settings.py",

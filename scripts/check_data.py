@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import json
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,10 +39,9 @@ from modules.data.errors import DataError
 from modules.data.health import Health, check_health
 from modules.session.printing import print_line, print_text
 from scripts.number_options import positive
-from scripts.terminal import escape_unprintable, show
+from scripts.terminal import Progress, escape_unprintable, show
 
 LISTED = 5
-PROGRESS_SECONDS = 5.0
 EXCERPT = 60  # characters of a converted caption, in which a wrong encoding shows
 
 
@@ -131,7 +129,8 @@ def check(config: TrainConfig, num_ranks: int, most_decoded: int | None) -> Repo
     measures: dict[str, ImageMeasures] = {}
 
     def decode(paths: Sequence[str]) -> dict[str, str]:
-        found = measure_images(config.concepts, paths, Progress(len(paths)))
+        progress = Progress("Decoding images")
+        found = measure_images(config.concepts, paths, lambda done: progress(done, len(paths)))
         measures.update((path, one) for path, one in found.items() if not isinstance(one, str))
         return {path: one for path, one in found.items() if isinstance(one, str)}
 
@@ -144,19 +143,6 @@ def check(config: TrainConfig, num_ranks: int, most_decoded: int | None) -> Repo
     health = dataclasses.replace(health, findings=[*health.findings, *measure_findings(dataset, measures, duplicates)])
     texts = captions(dataset, unreadable={}) if facts_of(config).uses_captions else ()
     return Report(health, duplicates, dataset_statistics(dataset, buckets, texts, global_batch(config, num_ranks)))
-
-
-class Progress:
-    """Says on a terminal now and then how many images are done."""
-
-    def __init__(self, total: int):
-        self._total = total
-        self._next = time.monotonic() + PROGRESS_SECONDS
-
-    def __call__(self, done: int) -> None:
-        if time.monotonic() >= self._next and sys.stderr.isatty():
-            self._next = time.monotonic() + PROGRESS_SECONDS
-            print_line(f"Decoding images: {done} of {self._total}", sys.stderr)
 
 
 def as_text(report: Report) -> str:

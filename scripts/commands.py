@@ -34,6 +34,10 @@ def edit_captions() -> None:
     _run("edit_captions")
 
 
+def copy_dataset() -> None:
+    _run("copy_dataset")
+
+
 def convert() -> None:
     _run("convert")
 

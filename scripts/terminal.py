@@ -4,10 +4,12 @@ import contextlib
 import io
 import os
 import sys
+import time
 import traceback
 from types import TracebackType
 
 STOPPED = 130
+PROGRESS_SECONDS = 5.0
 
 
 def prepare_terminal() -> None:
@@ -33,6 +35,22 @@ def show(text: str) -> None:
         print_text(text)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+
+
+class Progress:
+    """Says on a terminal now and then how many things are done."""
+
+    def __init__(self, what: str):
+        """what: such as "Decoding images"."""
+        self._what = what
+        self._next = time.monotonic() + PROGRESS_SECONDS
+
+    def __call__(self, done: int, total: int) -> None:
+        from modules.session.printing import print_line
+
+        if time.monotonic() >= self._next and sys.stderr.isatty():
+            self._next = time.monotonic() + PROGRESS_SECONDS
+            print_line(f"{self._what}: {done} of {total}", sys.stderr)
 
 
 def _open_missing_streams() -> None:
