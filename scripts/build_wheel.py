@@ -46,6 +46,7 @@ SCRIPTS = (
         "count_tokens.py",
         "check_data.py",
         "copy_dataset.py",
+        "split_videos.py",
         "convert.py",
         "hub.py",
         "import_settings.py",

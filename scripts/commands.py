@@ -38,6 +38,10 @@ def copy_dataset() -> None:
     _run("copy_dataset")
 
 
+def split_videos() -> None:
+    _run("split_videos")
+
+
 def convert() -> None:
     _run("convert")
 

@@ -91,8 +91,7 @@ def copy_dataset(
     on_done: called with the images that are done, and all. is_wanted: asked now and then; nothing is written once it
     says no. Raises DataError, also for what training would refuse.
     """
-    folder = Path(os.path.abspath(os.path.expanduser(target)))
-    _check_target(concept, folder)
+    folder = check_new_folder(concept, target)
     concept = replace(concept, enabled=True)
     dataset = scan([concept], videos=True)
     items = _items(concept, dataset, dropped)
@@ -119,13 +118,19 @@ def copy_dataset(
     )
 
 
-def _check_target(concept: ConceptConfig, folder: Path) -> None:
+def check_new_folder(concept: ConceptConfig, target: str) -> Path:
+    """The absolute path of a folder that is to be made of a concept's files.
+
+    Raises DataError if it is there already, or inside of the concept's folders.
+    """
+    folder = Path(os.path.abspath(os.path.expanduser(target)))
     if os.path.lexists(folder):
-        raise DataError(f"{folder} is there already: name a new folder for the copy.")
+        raise DataError(f"{folder} is there already: name a new folder.")
     named = (concept.path, concept.mask_folder, concept.reference_folder, concept.layer_folder)
     for root in (os.path.realpath(os.path.expanduser(path)) for path in named if path):
         if os.path.realpath(folder).startswith(os.path.join(root, "")):
-            raise DataError(f"{folder} is inside of {root}, where training would find the copy, too: name another.")
+            raise DataError(f"{folder} is inside of {root}, where training would find it, too: name another.")
+    return folder
 
 
 def _items(concept: ConceptConfig, dataset: Dataset, dropped: Collection[str]) -> list[_Item]:

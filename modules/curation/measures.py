@@ -78,13 +78,17 @@ class ImageMeasures:
 
 def measure(path: str) -> ImageMeasures:
     """The measures of the image at `path`. Raises ImageError if it can't be decoded."""
-    image = load_image(path, at_least=(SIDE, SIDE))
+    return measure_image(load_image(path, at_least=(SIDE, SIDE)), read_orientation(path))
+
+
+def measure_image(image: Image.Image, orientation: int = 1) -> ImageMeasures:
+    """The measures of an upright RGB image. orientation: of its file."""
     gray = _reduced(image.convert("L"))
     pixels = np.asarray(gray, np.float32)
     colors = image.convert("YCbCr")
     luma = np.asarray(gray.resize((_LUMA, _LUMA), Image.Resampling.BOX)).ravel()
     chroma = np.asarray(colors.resize((_CHROMA, _CHROMA), Image.Resampling.BOX))[..., 1:].ravel()
-    return ImageMeasures(_sharpness(gray, pixels), _noise(pixels), read_orientation(path), _bits(gray), luma, chroma)
+    return ImageMeasures(_sharpness(gray, pixels), _noise(pixels), orientation, _bits(gray), luma, chroma)
 
 
 def _reduced(gray: Image.Image) -> Image.Image:

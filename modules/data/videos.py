@@ -14,7 +14,7 @@ import io
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
@@ -50,6 +50,8 @@ MAX_PIXELS = 178_956_970  # of a frame, as Pillow limits those of an image
 MISSING_SECONDS = 0.5
 
 _TAGGED_DURATION = re.compile(r"(\d+):(\d+):(\d+(?:\.\d+)?)")
+GLANCE = 64, 36  # width and height, in pixels, in which frames are compared
+
 _PACKETS = 300  # enough to see a frame rate that changes
 
 # FFmpeg's AVCOL_..._BT709, AVCOL_RANGE_MPEG, AVCOL_SPC_UNSPECIFIED, AVCOL_SPC_BT2020_NCL, and two of its AVCOL_TRC
@@ -249,26 +251,45 @@ def _frame_at(path: str, seconds: float) -> Image.Image:
         return _upright(shown, stream)
 
 
+def glance_frames(path: str, size: tuple[int, int] = GLANCE) -> Iterator[tuple[float, np.ndarray]]:
+    """Every frame of a video file in a few pixels, uint8[H, W, 3] as it is stored, with its time in seconds from the
+    first one. size: width and height in pixels. Raises ImageError."""
+    with _opened(path) as (container, stream):
+        stream.thread_type = "AUTO"
+        begin = float((stream.start_time or 0) * _time_base(stream))
+        for frame in container.decode(stream):
+            small = frame.reformat(width=size[0], height=size[1], format="rgb24", interpolation="AREA")
+            yield (frame.time or 0.0) - begin, small.to_ndarray()
+
+
 def to_mp4(frames: Sequence[Image.Image], fps: float) -> bytes:
     """The content of an MP4 file: H.264 in the colors of BT.709, as players expect. Sides must be even."""
+    file = io.BytesIO()
+    write_mp4(file, frames, fps)
+    return file.getvalue()
+
+
+def write_mp4(file: str | os.PathLike | BinaryIO, frames: Iterable[Image.Image], fps: float) -> None:
+    """Like `to_mp4`, into a file, with one frame in memory at a time. frames: at least one. Raises OSError."""
     from fractions import Fraction
 
     import av
     from av.video.reformatter import Colorspace
 
-    file = io.BytesIO()
-    with av.open(file, "w", format="mp4") as container:
+    frames = iter(frames)
+    first = next(frames)
+    target = os.fspath(file) if isinstance(file, (str, os.PathLike)) else file
+    with av.open(target, "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1000), options={"crf": "17"})
-        stream.width, stream.height = frames[0].size
+        stream.width, stream.height = first.size
         stream.pix_fmt = "yuv420p"
         codec = stream.codec_context
         codec.color_primaries = codec.color_trc = codec.colorspace = _BT709
         codec.color_range = _LIMITED_RANGE
-        for image in frames:
+        for image in itertools.chain([first], frames):
             frame = av.VideoFrame.from_image(image)
             container.mux(stream.encode(frame.reformat(format="yuv420p", dst_colorspace=Colorspace.ITU709)))
         container.mux(stream.encode())
-    return file.getvalue()
 
 
 def _shown_file(files: Sequence[str], seconds: float, folder_fps: float | None) -> str:
