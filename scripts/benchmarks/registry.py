@@ -19,6 +19,7 @@ from scripts.benchmarks.options import OPTIONS
 from scripts.benchmarks.peer_programs import PEERS
 from scripts.benchmarks.peers import chosen_peers, compare_peer
 from scripts.benchmarks.planning import measure_planning
+from scripts.benchmarks.profiling import cases_of, profile_step
 from scripts.benchmarks.real_sizes import measure_real_sizes
 from scripts.benchmarks.results import Comparison, Found
 from scripts.benchmarks.scaling import RANK_COUNTS, measure_scaling
@@ -175,6 +176,13 @@ def operators(args: argparse.Namespace) -> Iterator[Part]:
     yield Part("", compare_operators)
 
 
+def profile(args: argparse.Namespace) -> Iterator[Part]:
+    for method in methods(args):
+        for what, settings, num_ranks in cases_of(method, args.ranks):
+            sizes = args.device, args.steps_per_block, num_ranks
+            yield Part(what, partial(profile_step, args.folder, what, method, settings, *sizes))
+
+
 def ui(args: argparse.Namespace) -> Iterator[Part]:
     for name in args.parts or PARTS:
         yield Part(name, partial(measure_ui, args.folder, [name]))
@@ -228,5 +236,6 @@ BENCHMARKS: dict[str, Benchmark] = {
     "operators": Benchmark(
         "operators of a step of LoRA, counted without a GPU", operators, in_all=True, needs_material=False
     ),
+    "profile": Benchmark("where the time of a step goes", profile),
     "ui": Benchmark("the speed of the window", ui, needs_material=False, options=(_PARTS,)),
 }

@@ -91,8 +91,7 @@ def start_worker(
 ) -> Iterator[Worker]:
     """one_thread: of a single rank; several have one each anyway."""
     with new_run_folder(arguments.folder) as run_folder:
-        options = replace(arguments, run_folder=run_folder).as_options()
-        command = [*_start(num_ranks), f"scripts.benchmarks.{program}", *options]
+        command = command_of(program, arguments, run_folder, num_ranks)
         with start_program(program, command, device, num_ranks, one_thread) as worker:
             yield worker
 
@@ -118,6 +117,11 @@ def start_program(
         assert process.stdout is not None
         yield Worker(name, process.stdin, process.stdout, log, device, num_ranks)
         # leaving closes its stdin, which ends it if it still waits, and waits for its end
+
+
+def command_of(program: str, arguments: WorkerArguments, run_folder: Path, num_ranks: int) -> list[str]:
+    options = replace(arguments, run_folder=run_folder).as_options()
+    return [*_start(num_ranks), f"scripts.benchmarks.{program}", *options]
 
 
 def _start(num_ranks: int) -> list[str]:
