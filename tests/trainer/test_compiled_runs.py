@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import shutil
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
+from modules.config.files import save_config
+from modules.trainer.compile_cache import VARIABLE
 from modules.weights.safe import load_tensors
 from tests.support import sharding_scenarios
 from tests.support.fitted_kernels import fitted
 from tests.support.rank_scenarios import train as train_on_ranks
+from tests.support.StartedRun import StartedRun
 
 
 @pytest.fixture
@@ -40,6 +44,43 @@ def test_a_resumed_run_with_compiled_blocks_ends_bit_for_bit_as_one_without_a_br
     assert resumed.callbacks.losses == whole.callbacks.losses[1:]
     own = load_tensors(resumed.run_folder.models_dir / "model.safetensors")
     assert all(torch.equal(own[name], expected[name]) for name in expected)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("more", [(), ("model.denoiser_quantization=int8",)], ids=["plain", "int8"])
+def test_a_run_that_is_killed_and_resumed_by_a_new_process_with_cached_kernels_ends_bit_for_bit_as_another(
+    more, make_config, tiny_model, tmp_path
+):
+    """With torch's own compiler."""
+    options = ("family=flux1", f"model.base={tiny_model('flux1')}", "data.bucket_step=16", "batch_size=6", *more)
+    options += ("model.compile=blocks", "model.compile_sizes=all", "model.mixed_precision=bf16", "max_steps=4")
+    options += ("model.gradient_checkpointing=true", "backup.every=1", "backup.unit=steps")
+    cache = tmp_path / "compiled"
+
+    def run(name: str, *arguments: str, fault: str = "") -> tuple[list[int], dict[int, float]]:
+        folder, file = tmp_path / name, tmp_path / f"{name}.yaml"
+        save_config(make_config(*options, f"workspace_dir={folder}"), file)
+        variables = {VARIABLE: str(cache), **({"CHORUS_FAULT": fault} if fault else {})}
+        with StartedRun("alone", file, folder, *arguments, variables=variables) as started:
+            return started.wait(1500), started.losses()
+
+    def kernels() -> set[Path]:
+        return {path for path in cache.rglob("*") if path.suffix in (".cpp", ".so")}
+
+    codes, expected = run("straight")
+    assert codes == [0]
+    made = kernels()
+    assert made
+    codes, losses = run("killed", fault="kill@0:3")
+    assert codes != [0]
+    assert len(losses) < 4
+    codes, losses = run("killed", "--resume")
+    assert codes == [0]
+    assert kernels() == made
+    assert losses == expected
+    own, others = (load_tensors(tmp_path / name / "models" / "model.safetensors") for name in ("killed", "straight"))
+    assert own.keys() == others.keys() != set()
+    assert all(torch.equal(own[name], others[name]) for name in others)
 
 
 COMPILED = ("model.compile=blocks", "model.gradient_checkpointing=true")
