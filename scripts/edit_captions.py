@@ -52,8 +52,9 @@ EDITS: dict[str, Callable[[Texts, ConceptConfig, argparse.Namespace], Preview]] 
     "sort": lambda texts, concept, args: tag_edits.sort_tags(
         texts, concept, index_of(texts, concept).counts if args.by_count else None
     ),
-    "deduplicate": lambda texts, concept, args: tag_edits.deduplicate_tags(texts, concept),
-    "tidy": lambda texts, concept, args: tag_edits.tidy_tags(texts, concept),
+    "tidy": lambda texts, concept, args: tag_edits.in_turn(
+        texts, concept, tag_edits.deduplicate_tags, *([] if args.duplicates_only else [tag_edits.tidy_tags])
+    ),
     "trigger": lambda texts, concept, args: tag_edits.add_trigger(texts, args.word, concept, as_tag=not args.sentence),
     "find": lambda texts, concept, args: tag_edits.find_and_replace(
         texts,
@@ -131,8 +132,9 @@ def add_edits(add: Callable[..., argparse.ArgumentParser]) -> None:
     command = add("sort", text="Sort the tags of each caption by name.")
     command.add_argument("--by-count", action="store_true", help="the most frequent tags first")
     add_common(command)
-    add_common(add("deduplicate", text="Remove tags that a caption has twice."))
-    add_common(add("tidy", text="Write one separator and one blank between tags."))
+    command = add("tidy", text="Write each tag once, with one separator and one blank between tags.")
+    command.add_argument("--duplicates-only", action="store_true", help="remove tags that are there twice, no more")
+    add_common(command)
     command = add("trigger", text="Put a trigger word into all captions that do not contain it.")
     command.add_argument("word", metavar="WORD")
     command.add_argument("--sentence", action="store_true", help="as a word of a sentence, without the tag separator")

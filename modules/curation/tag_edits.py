@@ -38,6 +38,14 @@ def edited_texts(preview: Preview) -> dict[str, str]:
     return {path: edit.after for path, edit in preview.items()}
 
 
+def in_turn(texts: Texts, concept: ConceptConfig, *edits: Callable[[Texts, ConceptConfig], Preview]) -> Preview:
+    """What several edits, each of what the one before has made, change together."""
+    edited = dict(texts)
+    for edit in edits:
+        edited |= edited_texts(edit(edited, concept))
+    return {path: Edit(text, edited[path]) for path, text in texts.items() if edited[path] != text}
+
+
 def add_tags(texts: Texts, tags: Sequence[str], concept: ConceptConfig, place: Place = "end") -> Preview:
     """Add tags that a caption lacks. At the end, they stand before the tags that `kept_separator` keeps last."""
     wanted = [tag for tag in dict.fromkeys(map(clean, tags)) if tag]

@@ -81,6 +81,12 @@ def test_separators_are_tidied():
     assert edited(tag_edits.tidy_tags, ",cat ,, mat,") == "cat, mat"
 
 
+def test_edits_in_turn_are_one_preview():
+    texts = {"a.png": "cat ,Cat,, mat", "b.png": "dog, fog"}
+    both = tag_edits.in_turn(texts, TAGS, tag_edits.deduplicate_tags, tag_edits.tidy_tags)
+    assert both == {"a.png": Edit("cat ,Cat,, mat", "cat, mat")}
+
+
 def test_a_trigger_word_comes_once_as_a_tag_or_a_word():
     assert edited(tag_edits.add_trigger, "a cat", "sks") == "sks, a cat"
     assert edited(tag_edits.add_trigger, "a cat", "sks", as_tag=False) == "sks a cat"
