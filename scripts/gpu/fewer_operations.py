@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,8 @@ def _rotary(half: int, precision: str, device: str, sizes: tuple[int, int, int])
     from modules.layers import rotary
 
     tokens, heads, width = sizes
-    plain = getattr(embeddings.apply_rotary_emb, "__wrapped__", embeddings.apply_rotary_emb)
+    # Any: diffusers declares a pair of tensors for the one that it returns
+    plain: Any = getattr(embeddings.apply_rotary_emb, "__wrapped__", embeddings.apply_rotary_emb)
     angles = torch.rand(tokens, width // 2, device=device) * 6
     angles = torch.cat([angles, angles], -1) if half == -2 else angles.repeat_interleave(2, -1)
     pair = angles.cos(), angles.sin()
@@ -68,7 +69,7 @@ def _norm(name: str, precision: str, device: str, sizes: tuple[int, int, int]) -
 
 
 def _compared(
-    precision: str, inputs: tuple[Any, ...], programs: dict[str, Callable[..., Any]], exact: Callable[..., Any]
+    precision: str, inputs: tuple[Any, ...], programs: Mapping[str, Callable[..., Any]], exact: Callable[..., Any]
 ) -> dict[str, Any]:
     """exact: is asked in float64, or, if it computes in float32 in any case, in that."""
     import torch
