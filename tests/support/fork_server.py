@@ -68,12 +68,21 @@ class ForkedScript:
     """A script of Chorus in a process of its own, in a session of its own; with the methods of subprocess.Popen.
 
     arguments: those of Python: the script, or -m and a module, and its own. environment: all of it. output: the file
-    for stdout and stderr. cwd: the folder that it runs in, by default that of Chorus.
+    for stdout and stderr. cwd: the folder that it runs in, by default that of Chorus. imports_anew: whether it imports
+    the modules of Chorus itself, as it changes what they read at their import; then only libraries are there before.
     Ranks that it spawns and scripts that it starts by Python are forked from it; all else is started as ever.
     """
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], output: Path, cwd: Path = ROOT):
-        self._process = start_forked(_run_script, list(arguments), dict(environment), output, cwd, daemon=False)
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        output: Path,
+        cwd: Path = ROOT,
+        imports_anew: bool = False,
+    ):
+        options = (list(arguments), dict(environment), output, cwd, imports_anew)
+        self._process = start_forked(_run_script, *options, daemon=False)
         self.pid = self._process.pid
         self.kill = self._process.kill
         self.terminate = self._process.terminate
@@ -88,7 +97,7 @@ class ForkedScript:
         return self._process.exitcode
 
 
-def _run_script(arguments: list[str], environment: dict[str, str], output: Path, cwd: Path) -> None:
+def _run_script(arguments: list[str], environment: dict[str, str], output: Path, cwd: Path, imports_anew: bool) -> None:
     import torch
 
     os.setsid()
@@ -98,6 +107,9 @@ def _run_script(arguments: list[str], environment: dict[str, str], output: Path,
             os.dup2(file.fileno(), descriptor)
     torch.multiprocessing.spawn = partial(torch.multiprocessing.start_processes, start_method="fork")
     subprocess.Popen.__init__ = _start_or_fork
+    if imports_anew:
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("modules", "scripts")]:
+            del sys.modules[name]
     _run_as_python(arguments, environment)
 
 

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from tests.support.fork_server import ForkedScript
+from tests.support.waiting import PATIENCE_SECONDS
+
 SCRIPT = Path(__file__).resolve().parents[1] / "support" / "new_adapter" / "with_outer.py"
 LAYER = "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
 
 
-def run(*arguments):
-    command = [sys.executable, SCRIPT, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
-    assert done.returncode == 0, done.stderr
+def run(output: Path, *arguments: str) -> None:
+    script = ForkedScript([str(SCRIPT), *arguments], os.environ, output, imports_anew=True)
+    assert script.wait(PATIENCE_SECONDS) == 0, output.read_text(encoding="utf-8")
 
 
 def test_a_new_kind_of_adapters_trains_is_saved_loaded_and_merged(make_config, config_file, tmp_path, tiny_sd15):
-    run("train", "--config", config_file(make_config("max_steps=3")), "--set", "lora.adapter=outer")
+    output = tmp_path / "output.txt"
+    run(output, "train", "--config", str(config_file(make_config("max_steps=3"))), "--set", "lora.adapter=outer")
     (saved,) = (tmp_path / "run" / "models").glob("*.safetensors")
     with safe_open(saved, "pt") as file:
         assert json.loads(file.metadata()["ss_network_args"])["algo"] == "outer"
@@ -30,7 +32,7 @@ def test_a_new_kind_of_adapters_trains_is_saved_loaded_and_merged(make_config, c
     name = f"lora_unet_{LAYER.replace('.', '_')}"
     added = torch.outer(parts[f"{name}.outer_out"].float(), parts[f"{name}.outer_in"].float())
     assert added.any()
-    run("lora", "merge", str(tiny_sd15), str(tmp_path / "merged"), "--lora", str(saved))
+    run(output, "lora", "merge", str(tiny_sd15), str(tmp_path / "merged"), "--lora", str(saved))
     before, after = (
         load_file(folder / "unet" / "diffusion_pytorch_model.safetensors")[f"{LAYER}.weight"]
         for folder in (tiny_sd15, tmp_path / "merged")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +13,17 @@ from safetensors.torch import load_file
 from modules.config.errors import ConfigError
 from modules.config.methods import METHODS
 from modules.trainer.checks import check_start
+from tests.support.fork_server import ForkedScript
+from tests.support.waiting import PATIENCE_SECONDS
 
 SCRIPT = Path(__file__).resolve().parents[1] / "support" / "new_method" / "train_biases.py"
 
 
 def test_a_new_method_trains_some_steps(make_config, config_file, tmp_path, tiny_sd15):
-    command = [sys.executable, SCRIPT, "--config", config_file(make_config("max_steps=3")), "--set", "method=biases"]
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
-    assert done.returncode == 0, done.stderr
+    output = tmp_path / "output.txt"
+    command = [str(SCRIPT), "--config", str(config_file(make_config("max_steps=3"))), "--set", "method=biases"]
+    script = ForkedScript(command, os.environ, output, imports_anew=True)
+    assert script.wait(PATIENCE_SECONDS) == 0, output.read_text(encoding="utf-8")
     lines = (tmp_path / "run" / "events" / "rank-0.jsonl").read_text(encoding="utf-8").splitlines()
     assert [event["step"] for event in map(json.loads, lines) if event["type"] == "step"] == [1, 2, 3]
     (saved,) = (tmp_path / "run" / "models").glob("*.safetensors")
