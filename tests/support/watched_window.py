@@ -159,10 +159,17 @@ def _words(widget: tkinter.Misc) -> Iterator[tuple[str, int, int]]:
         yield widget.get(), x, y
     elif isinstance(widget, tkinter.Text):
         yield widget.get("1.0", "end-1c"), x, y
-    elif type(widget) is tkinter.Canvas:  # those of CustomTkinter write their round corners as letters
+    elif _is_drawn_on(widget):
         for item in widget.find_all():
             if widget.type(item) == "text":
                 yield widget.itemcget(item, "text"), x, y
+
+
+def _is_drawn_on(widget: tkinter.Misc) -> bool:
+    """Whether it is a plain canvas: those of CustomTkinter write their round corners as letters."""
+    from modules.ui.widgets.BatchCanvas import BatchCanvas
+
+    return type(widget) in (tkinter.Canvas, BatchCanvas)
 
 
 def _fields(window: Any) -> Iterator[tuple[str, Any]]:
@@ -203,7 +210,7 @@ def _num_points(widget: tkinter.Misc) -> int:
 
 
 def _num_pictures(widget: tkinter.Misc) -> int:
-    if type(widget) is not tkinter.Canvas:
+    if not _is_drawn_on(widget):
         return 0
     return sum(widget.type(item) == "image" for item in widget.find_all())
 
