@@ -31,7 +31,8 @@ pytestmark = [
 ]
 
 MANY_STEPS, MANY_EPOCHS = 20_000, 100_000  # enough not to finish during the test
-SAMPLE_EVERY = 20
+SAMPLE_EVERY = 10
+PAUSE_SECONDS = 0.2
 TOY_OR_CHECK = """
 import runpy, sys
 if "--supervise" in sys.argv and "--dry-run" not in sys.argv:
@@ -40,13 +41,17 @@ if "--supervise" in sys.argv and "--dry-run" not in sys.argv:
     sys.exit(main())
 runpy.run_path(__file__.replace("train.py", "real_train.py"), run_name="__main__")
 """
+# Steps of a model so small would keep both processors busy while the person looks and clicks.
 FORKING_SUPERVISOR = """
-import functools, runpy, sys
+import functools, runpy, sys, time
 if "--supervise" in sys.argv and "--dry-run" not in sys.argv:
     sys.path.insert(0, {chorus!r})
     import torch
     from diffusers.pipelines.stable_diffusion import pipeline_stable_diffusion
     import modules.launch.start, modules.sampling.generation, modules.trainer.DistributedTrainer
+    from modules.trainer.TrainingLoop import TrainingLoop
+    train_step = TrainingLoop.train_step
+    TrainingLoop.train_step = lambda *args: (time.sleep({pause}), train_step(*args))[1]
     torch.multiprocessing.spawn = functools.partial(torch.multiprocessing.start_processes, start_method="fork")
 runpy.run_path(__file__.replace("train.py", "real_train.py"), run_name="__main__")
 """
@@ -96,8 +101,8 @@ def toy_ranks(chorus):
 
 @pytest.fixture
 def forked_ranks(chorus):
-    """Makes ranks of `chorus` begin with all imports done, which takes each of them seconds."""
-    put_before_training(chorus, FORKING_SUPERVISOR.format(chorus=str(chorus)))
+    """Makes ranks of `chorus` begin with all imports done, which takes each of them seconds, and pause at each step."""
+    put_before_training(chorus, FORKING_SUPERVISOR.format(chorus=str(chorus), pause=PAUSE_SECONDS))
 
 
 def put_before_training(chorus: Path, code: str) -> None:
