@@ -28,6 +28,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import tiny_models
+from tests.support.fork_server import share_server
 from tests.support.hidden_gpus import hide_gpus
 from tests.support.network_namespaces import Host, NamespacesNotAllowed, make_two_hosts
 from tests.support.pictures import PICTURE_SIZES, Sizes, write_layers, write_pictures
@@ -46,10 +47,22 @@ TESTS = Path(__file__).parent
 # The longest first (scripts/long_test_files.py): of several workers, none shall begin one when the others are done.
 LONG_FILES = json.loads((TESTS / "long_files.json").read_text(encoding="utf-8"))
 
+FORKED_OUTPUT = tempfile.TemporaryFile()  # noqa: SIM115 - until the tests end
+SHOWN_BYTES = 20_000
 
-def pytest_configure() -> None:
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None):  # of xdist: its workers share what imports for seconds
+        share_server(FORKED_OUTPUT)
     if gone := [name for name in LONG_FILES if not (TESTS / name).is_file()]:
         raise pytest.UsageError(f"tests/long_files.json names what is not there: {', '.join(gone)}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    FORKED_OUTPUT.seek(0)
+    if terminalreporter.stats.keys() & {"failed", "error"} and (said := FORKED_OUTPUT.read()):
+        terminalreporter.section("the last that forked processes have written")
+        terminalreporter.write(said[-SHOWN_BYTES:].decode(errors="replace"))
 
 
 @pytest.hookimpl(wrapper=True)

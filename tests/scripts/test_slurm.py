@@ -24,7 +24,7 @@ from modules.session.event_types import Event
 from modules.session.events import read_events
 from modules.session.manifest import check_manifest
 from scripts import slurm_job
-from tests.support.fork_server import ForkedScript
+from tests.support.fork_server import ForkedScript, pids_that_write_to
 from tests.support.run_processes import descendants
 from tests.support.StartedRun import MARK, find_processes
 from tests.support.waiting import PATIENCE_SECONDS
@@ -100,11 +100,17 @@ def submitted(
     try:
         yield process, env
     finally:
-        while pids := find_processes({MARK: env[MARK]}):  # again, for what they have started meanwhile
+        while pids := pids_of_job(folder, env):  # again, for what they have started meanwhile
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         process.wait()
+
+
+def pids_of_job(folder: Path, env: dict[str, str]) -> set[int]:
+    """Tasks are forked, so that the system tells of another environment."""
+    outputs = list(folder.glob("slurm-*.out"))
+    return {*find_processes({MARK: env[MARK]}), *(pid for output in outputs for pid in pids_that_write_to(output))}
 
 
 # --- the script -------------------------------------------------------------------------------------------------------
@@ -318,7 +324,7 @@ def test_a_signal_to_all_tasks_backs_up_for_another_turn_and_scancel_backs_up_wi
         stop = int(first.name.removeprefix("step-"))
         wait_for(lambda: min(steps(rank)[-1] for rank in (0, 1)) >= stop + 3, folder)
         scancel("4711")
-        wait_for(lambda: sbatch.poll() is not None and not find_processes({MARK: env[MARK]}), folder)
+        wait_for(lambda: sbatch.poll() is not None and not pids_of_job(folder, env), folder)
     output = (folder / "slurm-4711.out").read_text(encoding="utf-8")
     assert f"Resumed at step {stop} from {first.name}" in output
     last = steps(0)[-1]

@@ -12,21 +12,71 @@ import multiprocessing
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from multiprocessing import resource_tracker, util
+from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PRELOADED = "tests.support.preloaded"
+SHARED = "TESTS_FORK_SERVER"  # in the environment: the address of the process that all are forked from, "@" for NUL
+# It imports nothing before the first process is asked for: many tests need none.
+SERVER = """
+import select
+if {listener} in select.select([{listener}, {alive}], [], [])[0]:
+    from multiprocessing.forkserver import main
+    main({listener}, {alive}, [{preloaded!r}])
+"""
+
+_kept: list[Any] = []  # until this process ends
+
+
+def share_server(output: IO[bytes]) -> None:
+    """Has this process and all that it starts, such as the workers of xdist, fork from one process.
+
+    output: for what is forked, unless it has another one. The process ends with this one. Call it before anything is
+    forked, and at most once.
+    """
+    if sys.platform != "linux":
+        return  # elsewhere a socket needs a place in a file system
+    alive, keeps_alive = os.pipe()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("")
+        listener.listen(64)
+        os.environ[SHARED] = "@" + listener.getsockname()[1:].decode()
+        code = SERVER.format(listener=listener.fileno(), alive=alive, preloaded=PRELOADED)
+        with _environment_of_server():
+            streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+            server = subprocess.Popen([sys.executable, "-c", code], pass_fds=(listener.fileno(), alive), **streams)
+    os.close(alive)
+    _kept.extend((server, keeps_alive))
+
+
+def _use_shared_server() -> None:
+    """Where there is one: multiprocessing asks it, and starts none."""
+    server = forkserver._forkserver
+    if SHARED in os.environ and server._forkserver_pid is None and "ensure_running" not in vars(server):
+        server._forkserver_address = "\0" + os.environ[SHARED][1:]
+        server._forkserver_alive_fd = os.open(os.devnull, os.O_RDONLY)  # that of another process keeps it alive
+        server.ensure_running = resource_tracker.ensure_running
+
+
+@contextlib.contextmanager
+def _environment_of_server() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        patch.chdir(ROOT)  # it imports from the folder that it is started in
+        yield
 
 
 def start_forked(target: Callable[..., None], *arguments: Any, daemon: bool = True) -> BaseProcess:
@@ -37,10 +87,8 @@ def start_forked(target: Callable[..., None], *arguments: Any, daemon: bool = Tr
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([PRELOADED])
     process = context.Process(target=target, args=arguments, daemon=daemon)
-    with pytest.MonkeyPatch.context() as patch:  # of the process that all are forked from, where this one starts it
-        patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        patch.chdir(ROOT)  # it imports from the folder that it is started in
+    _use_shared_server()
+    with _environment_of_server():  # where this process starts it
         process.start()
     return process
 
