@@ -13,13 +13,13 @@ from modules.annotators.annotation_run import Steps, annotate_all
 from modules.annotators.caption_run import spread
 from modules.annotators.Captioner import Failure
 from modules.annotators.mask_edges import Edges, finished
-from modules.annotators.mask_writing import mask_path, mask_there
 from modules.annotators.Masker import LocalMasker, Masker, MaskHint
 from modules.annotators.masker_kinds import MaskerKind, masker_class, masker_kind_in
 from modules.annotators.model_folder import model_folder, onnx_file
 from modules.annotators.onnx_models import check_onnxruntime
 from modules.annotators.reports import Report
 from modules.config.errors import UserError
+from modules.curation.mask_files import mask_path, mask_there
 from modules.data.concepts import scan
 from modules.data.images import load_image
 from modules.data.videos import is_video
