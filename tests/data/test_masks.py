@@ -8,18 +8,27 @@ import torch
 from PIL import Image
 
 from modules.config.ConceptConfig import ConceptConfig
+from modules.config.DiffusionConfig import DiffusionConfig
+from modules.config.LossConfig import LossConfig
 from modules.config.ModelConfig import ModelConfig
 from modules.config.TrainConfig import TrainConfig
+from modules.curation.Journal import Journal
+from modules.curation.mask_files import MaskFile
+from modules.curation.MaskPainting import Brush, MaskPainting
 from modules.data.Augmentation import Augmentation
 from modules.data.cache_keys import latent_keys
 from modules.data.caching import cache_latents
+from modules.data.CaptionSource import CaptionSource
 from modules.data.concepts import scan
+from modules.data.epoch_plan import MicroBatch
 from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes
 from modules.data.images import fit_image, load_image
 from modules.data.mask_names import is_mask
 from modules.data.masks import MASK, find_masks, load_mask, unused_masks_warning
 from modules.data.prepare import prepare_data
+from modules.data.records import CachedRecords
+from modules.data.SampleSource import SampleSource
 from modules.data.TensorCache import TensorCache
 from modules.families.registry import FAMILIES
 from modules.weights.BaseModel import BaseModel
@@ -263,6 +272,47 @@ def test_the_cache_holds_the_mask_in_the_latents_size(base, hashes, picture_fold
     # two pixels to a cell: seven white columns, one of which half is white, eight black ones
     assert record["mask"][0, 3].tolist() == [1.0] * 7 + [0.5] + [0.0] * 8
     assert set(cache.get(keys[1])) == {"latents"}
+
+
+def test_a_painted_mask_is_pixel_for_pixel_that_of_the_batch(base, hashes, tmp_path):
+    folder, (width, height) = tmp_path / "images", (72, 100)  # upright; the bucket has another aspect ratio
+    folder.mkdir()
+    sideways = Image.Exif()
+    sideways[0x0112] = 6
+    Image.new("RGB", (height, width), (9, 99, 30)).save(folder / "cat.jpg", exif=sideways)
+    concept = ConceptConfig(path=str(folder))
+    painting = MaskPainting(np.zeros((height, width), np.uint8))
+    painting.begin_stroke(Brush(21, softness=0.7), 4, 6)
+    painting.stroke_to(60, 70)
+    painting.fill_polygon([(40, 5), (70, 20), (50, 60)])
+    painting.feather(2)
+    Journal(folder, tmp_path / "state").apply(
+        "Mask", MaskFile(str(folder / "cat.jpg"), concept).changes(painting.values)
+    )
+
+    dataset, buckets = prepare(folder)
+    cache = TensorCache(tmp_path / "cache", "latents", 0)
+    keys = latent_keys(dataset, buckets, base, hashes)
+    assert cache_latents(dataset, buckets, keys, cache, base) == {}
+    source = SampleSource(
+        dataset=dataset,
+        buckets=buckets,
+        pictures=CachedRecords(cache, keys, pytest.fail),
+        captions=CaptionSource(dataset, [("a cat",)], 1, None),
+        text=None,
+        seed=1,
+        diffusion=DiffusionConfig(),
+        loss=LossConfig(masked_training=True, unmasked_probability=0.0),
+        caption_dropout=0.0,
+        dtype=torch.float32,
+    )
+    mask = source.batch(MicroBatch(np.array([(0, 0)]), 0, True), 0).mask
+    bucket_w, bucket_h = buckets.shapes[buckets.index[0]]
+    assert bucket_w * height != bucket_h * width
+    fitted = np.asarray(fit_image(Image.fromarray(painting.values), bucket_w, bucket_h), np.float32) / 255
+    cells = fitted.reshape(bucket_h // 2, 2, bucket_w // 2, 2).mean((1, 3))
+    assert 0.05 < cells.mean() < 0.95
+    np.testing.assert_allclose(mask[0, 0].numpy(), cells, atol=1e-6)
 
 
 def test_caches_made_without_masks_stay_valid_where_there_is_none(base, hashes, picture_folder):
