@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from modules.ui.TrainUI import TrainUI
+    from modules.ui.windows.DatasetWindow import DatasetWindow
 
 IMAGES = ROOT / "docs" / "images"
 DEMO = ROOT / "workspace" / "pictures" / "demo"  # trained once, and kept for the next call
@@ -292,14 +293,32 @@ def _concept(app: TrainUI) -> tkinter.Misc:
     return tab._window
 
 
-def _dataset_window(app: TrainUI) -> tkinter.Misc:
+def _dataset_window(app: TrainUI) -> DatasetWindow:
     from modules.ui.windows.DatasetWindow import open_dataset
 
     folder = Path(CATS)
-    (folder / min(path.name for path in folder.glob("*.txt"))).unlink()  # so that the window has something to say
+    min(folder.glob("*.jpg")).with_suffix(".txt").unlink(missing_ok=True)  # so that the window has something to say
     window = open_dataset(app, 0)
     wait_for(app, lambda: window.view.items and window.view.num_read == len(window.view.items))
     window.cells.choose(window.view.shown[4])
+    return window
+
+
+def _mask_painter(app: TrainUI) -> tkinter.Misc:
+    """With a part of the cat's face as the mask."""
+    window = _dataset_window(app)
+    window.cells.choose(window.view.shown[2])
+    window.side.toggle_painting()
+    masks = window.side.masks
+    wait_for(app, lambda: masks.opened is not None)
+    assert masks.opened is not None
+    view, (width, height) = masks.opened.view, masks.opened.painting.size
+    masks.canvas.set_diameter(width / 3)
+    settle(app)
+    places = [view.to_screen(width * x, height * y) for x, y in ((0.3, 0.45), (0.5, 0.5), (0.45, 0.7))]
+    for name, (x, y) in zip(("ButtonPress-1", "B1-Motion", "B1-Motion"), places, strict=True):
+        masks.canvas.event_generate(f"<{name}>", x=round(x), y=round(y))
+    masks.canvas.event_generate("<ButtonRelease-1>", x=round(places[-1][0]), y=round(places[-1][1]))
     return window
 
 
@@ -369,6 +388,7 @@ EXAMPLES = {
     "concept": Scene(_concept),
     "crash_report": Scene(_crash_report),
     "dataset_window": Scene(_dataset_window),
+    "mask_painter": Scene(_mask_painter),
     "several_machines": Scene(_several_machines),
     "problems": Scene(_problems),
 }

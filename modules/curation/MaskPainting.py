@@ -84,6 +84,10 @@ class MaskPainting:
         self.end_stroke()
         self._saved = self._state
 
+    def mark_unsaved(self) -> None:
+        """What was to be saved could not be."""
+        self._saved = -1
+
     # --- strokes -----------------------------------------------------------------------------------------------------
 
     def begin_stroke(self, brush: Brush, x: float, y: float) -> Box:

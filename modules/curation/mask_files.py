@@ -73,14 +73,22 @@ class MaskFile:
 
         Raises UserError if a file can't be read.
         """
+        there, self._seen = self._present()
+        return there
+
+    def is_current(self) -> bool:
+        """Whether the files are what they were when they were last read or written here. Raises UserError."""
+        return self._present()[1] == self._seen
+
+    def _present(self) -> tuple[str, dict[str, str]]:
+        """The file that is read as the mask, and the fingerprints of those that a change would replace."""
         there, target = mask_there(self.image, self._concept), mask_path(self.image, self._concept)
         try:
             contents = {path: read_present(path) for path in filter(None, {there, target})}
         except OSError as error:
             path = error.filename or target
             raise UserError(f"{path} can't be read ({error.strerror}): make it a readable file.") from error
-        self._seen = {path: fingerprint(content) for path, content in contents.items() if content is not None}
-        return there
+        return there, {path: fingerprint(content) for path, content in contents.items() if content is not None}
 
     def changes(self, values: np.ndarray | None) -> FileChanges:
         """What gives the image this mask, uint8[H, W], in place of that in any other format; None removes it."""

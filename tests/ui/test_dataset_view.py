@@ -91,7 +91,7 @@ def test_a_fallback_is_a_caption(folder):
 def test_masks_are_those_of_the_images_and_no_images_themselves(folder):
     config = config_of(folder)
     items = list_items(config, [0]).items
-    masks = find_item_masks(config, items)
+    masks = find_item_masks(config.concepts, items)
     assert dict(zip([item.path_below for item in items], masks, strict=True)) == {
         "a.png": str(folder / "a-masklabel.png"), "b.png": "", "broken.jpg": "", "c.png": "", "more/d.jpg": "",
     }  # fmt: skip

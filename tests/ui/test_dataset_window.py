@@ -67,7 +67,7 @@ def test_the_images_of_a_concept_are_shown_and_the_first_is_large(app, window, w
     assert len(window.view.shown) == 8
     wait_for(app, lambda: window.large._photo is not None)
     assert window.large.path.endswith("0.png")
-    assert "64 x 64" in window._details.cget("text")
+    assert "64 x 64" in window.side.details.cget("text")
 
 
 def test_keys_select_several_and_the_summary_says_how_many(window):

@@ -1,4 +1,4 @@
-"""Edits of the dataset window: captions and image settings, written through the journal of their folder. No Tk."""
+"""Edits of the dataset window: captions, masks and image settings, written through their folder's journal. No Tk."""
 
 from __future__ import annotations
 
@@ -9,20 +9,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from modules.config.counted import counted
+from modules.config.errors import UserError
 from modules.curation.CaptionFiles import Caption, CaptionFiles
 from modules.curation.FileChanges import MISSING, FileChanges, fingerprint, read_present
 from modules.curation.Journal import Applied, Journal, Outside
+from modules.curation.mask_files import MaskFile, mask_path
 from modules.curation.TokenCounts import TokenCount, TokenCounts
 from modules.data.captions import has_fallback
 from modules.data.ImageSettings import ImageSetting, ImageSettings, settings_file
+from modules.data.mask_names import masked_stem
+from modules.ui.models.dataset_reading import find_item_masks
 from modules.ui.models.DatasetView import DatasetItem, Trait
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from modules.config.ConceptConfig import ConceptConfig
 
 
 class CaptionWork:
-    """The captions of some concepts, by their numbers. Each concept's folder has its own journal.
+    """The captions and masks of some concepts, by their numbers. Each concept's folder has its own journal.
 
     All methods may be called from any thread; those that write take a moment, as they wait for the disk. They raise
     UserError, and ChangedOutside if a file is not what it was when its caption was read.
@@ -79,6 +85,20 @@ class CaptionWork:
         changes = FileChanges({path: made.to_bytes() if made.images else None}, {path: seen})
         return self._journals[number].apply(label, changes)
 
+    def write_mask(self, number: int, file: MaskFile, values: np.ndarray | None, overwrites: bool = False) -> Applied:
+        """Save a mask, uint8[H, W], of an image of this concept; None removes it. overwrites: as for `write`."""
+        if overwrites:
+            file.look()
+        folder = os.path.dirname(mask_path(file.image, self._concepts[number]))
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{folder} can't be made ({error.strerror}): make its parent folder writable.") from error
+        label = f"{'Remove mask' if values is None else 'Mask'} of {os.path.basename(file.image)}"
+        applied = self._journals[number].apply(label, file.changes(values))
+        file.take_written()
+        return applied
+
     def step_back(self, number: int, direction: Literal["undo", "redo"], outside: Outside = "ask") -> Applied:
         """Undo or redo the last change to the files of a concept's folder."""
         journal = self._journals[number]
@@ -92,8 +112,30 @@ class CaptionWork:
         if os.path.realpath(settings_file(root)) in changed or self._concepts[number].captions == "table":
             return of_concept
         stems = {os.path.splitext(path)[0] for path in changed}
-        whole = {item.path: os.path.join(root, *item.path_below.split("/")) for item in of_concept}
-        return [item for item in of_concept if {whole[item.path], os.path.splitext(whole[item.path])[0]} & stems]
+        masked = self._masked_stems(number, changed)
+
+        def is_touched(item: DatasetItem) -> bool:
+            path = os.path.join(root, *item.path_below.split("/"))
+            names = {path, os.path.splitext(path)[0]}
+            return bool(names & stems) or bool(masked and {name.lower() for name in names} & masked)
+
+        return [item for item in of_concept if is_touched(item)]
+
+    def _masked_stems(self, number: int, changed: Iterable[str]) -> set[str]:
+        """The images whose masks are among these files, without extension and in lower case."""
+        concept = self._concepts[number]
+        root, folder = (
+            os.path.realpath(os.path.expanduser(path)) if path else "" for path in (concept.path, concept.mask_folder)
+        )
+        found = set()
+        for path in changed:
+            place, name = os.path.split(path)
+            stem = masked_stem(name) or (os.path.splitext(name)[0] if folder else None)
+            if stem is None or (folder and os.path.commonpath([folder, place]) != folder):
+                continue
+            place = os.path.normpath(os.path.join(root, os.path.relpath(place, folder))) if folder else place
+            found.add(os.path.join(place, stem).lower())
+        return found
 
     def renew(self, item: DatasetItem, settings: ImageSettings) -> None:
         """Let an item follow its files. settings: of its concept's folder, as of `image_settings`."""
@@ -101,6 +143,11 @@ class CaptionWork:
         setting = settings.of(item.path_below)
         item.crop = setting.crop
         item.set_trait(Trait.LEFT_OUT, setting.left_out)
+
+    def renew_masks(self, items: Sequence[DatasetItem]) -> None:
+        """Let items follow the files of their masks. Lists their folders."""
+        for item, mask in zip(items, find_item_masks(self._concepts, items), strict=True):
+            item.mask = mask
 
     def image_settings(self, number: int) -> ImageSettings:
         return ImageSettings.read(self._concepts[number].path)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -68,14 +68,19 @@ def list_items(config: TrainConfig, numbers: Sequence[int], is_wanted: Callable[
     return listing
 
 
-def find_item_masks(config: TrainConfig, items: Sequence[DatasetItem]) -> list[str]:
-    """The path of each item's mask, "" if it has none. That a mask folder is unusable is said elsewhere."""
+def find_item_masks(
+    concepts: Sequence[ConceptConfig] | Mapping[int, ConceptConfig], items: Sequence[DatasetItem]
+) -> list[str]:
+    """The path of each item's mask, "" if it has none. That a mask folder is unusable is said elsewhere.
+
+    concepts: by their numbers.
+    """
     masks = [""] * len(items)
     for number in {item.concept for item in items}:
         of_concept = [place for place, item in enumerate(items) if item.concept == number]
         paths = [items[place].path for place in of_concept]
         ones = np.ones(len(paths), np.int32)
-        dataset = Dataset(config.concepts, paths, np.full(len(paths), number, np.int32), ones, ones, [])
+        dataset = Dataset([concepts[number]], paths, np.zeros(len(paths), np.int32), ones, ones, [])
         try:
             found = find_masks(dataset)
         except DataError:

@@ -142,7 +142,7 @@ class CaptionPane(ctk.CTkFrame):
             else:
                 self._tell(error)
 
-        self._do(write, lambda applied: self._renew([item]), fail)
+        self.do(write, lambda applied: self.renew([item]), fail)
 
     def step(self, direction: Direction, outside: Outside = "ask") -> None:
         """Undo or redo: what is being typed, else the last change to the files of this image's concept."""
@@ -161,7 +161,7 @@ class CaptionPane(ctk.CTkFrame):
             return
 
         def take(applied: Applied) -> None:
-            self._renew(work.touched(item.concept, self._items(), applied.paths))
+            self.renew(work.touched(item.concept, self._items(), applied.paths), with_masks=True)
             done = "Undone" if direction == "undo" else "Redone"
             self._on_note(f"{done}: {applied.label}.")
 
@@ -174,7 +174,7 @@ class CaptionPane(ctk.CTkFrame):
             if answer in answers[1:]:
                 self.step(direction, "keep" if answer == SKIP else "overwrite")
 
-        self._do(lambda: work.step_back(item.concept, direction, outside), take, fail)
+        self.do(lambda: work.step_back(item.concept, direction, outside), take, fail)
 
     def toggle_left_out(self) -> None:
         """Leave the selected images out of the training; train them again if all of them are left out."""
@@ -187,7 +187,7 @@ class CaptionPane(ctk.CTkFrame):
             of_concept = [item for item in chosen if item.concept == number]
             paths = [item.path_below for item in of_concept]
             write = partial(work.set_left_out, number, paths, left_out)
-            self._do(write, partial(self._take_written, of_concept, False), self._tell)
+            self.do(write, partial(self._take_written, of_concept, False), self._tell)
 
     def write_many(self, label: str, texts: dict[int, dict[str, str]], made_from: dict[str, Caption]) -> None:
         """Write the captions of several images. texts: by concept and path."""
@@ -197,13 +197,14 @@ class CaptionPane(ctk.CTkFrame):
         for number, of_concept in texts.items():
             items = [item for item in self._items() if item.path in of_concept]
             write = partial(work.write, label, number, of_concept, made_from)
-            self._do(write, partial(self._take_written, items, True), partial(self._take_failed, items))
+            self.do(write, partial(self._take_written, items, True), partial(self._take_failed, items))
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def _do(
+    def do(
         self, write: Callable[[], Applied], then: Callable[[Applied], None], failed: Callable[[Exception], None]
     ) -> None:
+        """Change files by `write`, in a thread, once earlier changes are made; errors as of _Change."""
         self._waiting.append(_Change(write, then, failed))
         self._write_next()
 
@@ -231,8 +232,9 @@ class CaptionPane(ctk.CTkFrame):
 
         self.app.in_background(write, take, fail)
 
-    def _renew(self, items: Sequence[DatasetItem]) -> None:
-        """Read the captions and settings of items again, in a thread, and show them."""
+    def renew(self, items: Sequence[DatasetItem], with_masks: bool = False) -> None:
+        """Read the captions and settings of items again, in a thread, and show them. with_masks: also where their masks
+        are, for which their folders are listed."""
         work = self.work
         if work is None or not items:
             return
@@ -241,6 +243,8 @@ class CaptionPane(ctk.CTkFrame):
             settings = {number: work.image_settings(number) for number in {item.concept for item in items}}
             for item in items:
                 work.renew(item, settings[item.concept])
+            if with_masks:
+                work.renew_masks(items)
 
         def take(nothing: None) -> None:
             if not self.winfo_exists() or work is not self.work:
@@ -296,13 +300,13 @@ class CaptionPane(ctk.CTkFrame):
         self._state.configure(text=visible_text(with_labels(str(error)))[:300], text_color=self.app.theme.error)
 
     def _take_written(self, items: Sequence[DatasetItem], is_told: bool, applied: Applied) -> None:
-        self._renew(items)
+        self.renew(items)
         if is_told:
             self._on_note(f"{applied.label}: {counted(len(applied.paths), 'file')} written.")
 
     def _take_failed(self, items: Sequence[DatasetItem], error: Exception) -> None:
         self._tell(error)
-        self._renew(items)
+        self.renew(items)
 
     # --- display -----------------------------------------------------------------------------------------------------
 

@@ -20,17 +20,16 @@ from modules.data.masks import uses_masks
 from modules.ui.keyboard import bind_keys
 from modules.ui.models.CaptionWork import CaptionWork, too_long
 from modules.ui.models.dataset_reading import Listing, find_item_masks, list_items, read_details
-from modules.ui.models.DatasetView import ALL, DatasetItem, DatasetView, Trait, concept_names, describe
+from modules.ui.models.DatasetView import ALL, DatasetItem, DatasetView, Trait, concept_names
 from modules.ui.models.DuplicateSearch import DuplicateSearch
 from modules.ui.models.PictureDecoder import PictureDecoder
 from modules.ui.widgets.DatasetBar import DatasetBar
 from modules.ui.widgets.dialogs import set_size, show_over
 from modules.ui.widgets.fitting import wrap_to
-from modules.ui.widgets.LargeView import LargeView
 from modules.ui.widgets.VirtualGrid import Tile, VirtualGrid
-from modules.ui.windows.CaptionPane import CaptionPane
 from modules.ui.windows.dataset_marks import marks_of
 from modules.ui.windows.EditCaptionsWindow import EditCaptionsWindow
+from modules.ui.windows.ImageSide import ImageSide
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -59,7 +58,7 @@ class DatasetWindow(ctk.CTkToplevel):
     """Closing only hides the window, because CustomTkinter never frees one completely.
 
     Keys: Tab goes from the search to the filters, the grid and the caption; Ctrl+F leads to the search, F5 reads the
-    folders again, Alt+Up and Alt+Down go to the former and the next image from anywhere.
+    folders again, Alt+Up and Alt+Down go to the former and the next image from anywhere. M paints the mask.
     """
 
     def __init__(self, app: App):
@@ -93,7 +92,11 @@ class DatasetWindow(ctk.CTkToplevel):
             self, app, self._tile_of, self._show_current, self._on_select, self._edit, decoder=self._decoder
         )
         self.cells.grid(row=2, column=0, sticky="nsew", padx=(12, 4), pady=(0, 12))
-        self._build_side()
+        self.side = ImageSide(
+            self, app, self._selected, self._take_renewed, self._go_to, self.edit_captions, self._note, self._make_room
+        )
+        self.side.grid(row=2, column=1, sticky="nsew", padx=(4, 12), pady=(0, 12))
+        self.large, self.caption = self.side.large, self.side.caption
         self._bind_keys()
         self._ends = [
             app.settings.subscribe(self._on_settings),
@@ -123,6 +126,7 @@ class DatasetWindow(ctk.CTkToplevel):
     def hide(self) -> None:
         self.withdraw()
         self._is_open = False
+        self.side.end_painting()
         self.caption.save()
         self._give_up()
         self._decoder.close()
@@ -176,7 +180,7 @@ class DatasetWindow(ctk.CTkToplevel):
             if not given_up.is_set():
                 self._take_masks(config, masks)
 
-        self.app.in_background(lambda: find_item_masks(config, items), take)
+        self.app.in_background(lambda: find_item_masks(config.concepts, items), take)
 
     def _set_items(self, listing: Listing) -> None:
         current = self.cells.selection.current
@@ -193,13 +197,18 @@ class DatasetWindow(ctk.CTkToplevel):
         self._show_news(is_due=True)
 
     def _take_masks(self, config: TrainConfig, masks: Sequence[str]) -> None:
-        matter = any(masks) or uses_masks(config)
         for item, mask in zip(self.view.items, masks, strict=True):
             item.mask = mask
-            item.set_trait(Trait.NO_MASK, matter and not mask)
+        self._mark_masks(config)
         self.cells.redraw()
         self._has_news = True
         self._read_next()
+
+    def _mark_masks(self, config: TrainConfig) -> None:
+        """Mark the images without a mask, once there are masks or the training is to read them."""
+        matter = uses_masks(config) or any(item.mask for item in self.view.items)
+        for item in self.view.items:
+            item.set_trait(Trait.NO_MASK, matter and not item.mask)
 
     def _read_next(self) -> None:
         """Read sizes and captions of the next images in a thread."""
@@ -226,7 +235,7 @@ class DatasetWindow(ctk.CTkToplevel):
             self.cells.redraw_items(range(first, self._next_unread))
             current = self.cells.selection.current
             if current is not None and first <= current < self._next_unread:
-                self._show_details(current)
+                self.side.show_details(self.view.items[current])
             pause = LOADING_PAUSE_MS if self.cells.is_loading else PAUSE_MS
             self._read_job = self.after(pause, self._read_next)
 
@@ -328,22 +337,20 @@ class DatasetWindow(ctk.CTkToplevel):
         return Tile(item.path, marks_of(item), bool(item.traits & Trait.LEFT_OUT))
 
     def _show_current(self, number: int | None) -> None:
-        if number is None:
-            self.large.show("")
-            self._show_details(None)
-            return
-        item = self.view.items[number]
-        assert self._config is not None  # the images were found with it
-        self.large.show(item.path, self._config.concepts[item.concept].frame_folders_fps)
-        self._show_details(number)
-
-    def _show_details(self, number: int | None) -> None:
         item = None if number is None else self.view.items[number]
-        self.caption.show(item)
-        self._details.configure(text=visible_text(describe(item)) if item else "")
+        concepts = self._config.concepts if self._config else []
+        self.side.show(item, concepts[item.concept].frame_folders_fps if item else None)
+
+    def _make_room(self) -> None:
+        """Give more room to what is being painted."""
+        is_painting = self.side.is_painting
+        self.grid_columnconfigure(0, weight=2 if is_painting else 3)
+        self.grid_columnconfigure(1, weight=3 if is_painting else 2)
+        if not is_painting:
+            self.cells.canvas.focus_set()
 
     def _edit(self, number: int) -> None:
-        self.caption.box.focus_set()
+        (self.side.masks.canvas if self.side.is_painting else self.caption.box).focus_set()
 
     # --- editing -----------------------------------------------------------------------------------------------------
 
@@ -364,6 +371,8 @@ class DatasetWindow(ctk.CTkToplevel):
         """Show items whose files have changed."""
         paths = {item.path for item in items}
         self._edited |= paths
+        if self._config is not None:
+            self._mark_masks(self._config)
         self.cells.redraw_items(self._numbers[path] for path in paths if path in self._numbers)
         self._has_news = True
 
@@ -441,37 +450,20 @@ class DatasetWindow(ctk.CTkToplevel):
         self._state.grid(row=0, column=3, sticky="ew")
         wrap_to(head, self._state, theme, taken=390)
 
-    def _build_side(self) -> None:
-        theme = self.app.theme
-        side = ctk.CTkFrame(self)
-        side.grid(row=2, column=1, sticky="nsew", padx=(4, 12), pady=(0, 12))
-        side.grid_columnconfigure(0, weight=1)
-        side.grid_rowconfigure(0, weight=4)
-        side.grid_rowconfigure(2, weight=1)
-        self.large = LargeView(side, self.app)
-        self.large.grid(row=0, column=0, sticky="nsew", padx=8, pady=(8, 4))
-        self._details = ctk.CTkLabel(
-            side, text="", font=theme.font(12), anchor="w", justify="left", text_color=theme.muted
-        )
-        self._details.grid(row=1, column=0, sticky="ew", padx=12)
-        wrap_to(side, self._details, theme)
-        self.caption = CaptionPane(
-            side, self.app, self._selected, self._take_renewed, self._go_to, self.edit_captions, self._note
-        )
-        self.caption.grid(row=2, column=0, sticky="nsew", padx=8, pady=(0, 8))
-
     def _bind_keys(self) -> None:
         self.bind("<Escape>", lambda event: self._on_escape())
         self.bind("<F5>", lambda event: self.refresh())
+        for key in ("<m>", "<M>"):
+            self.cells.canvas.bind(key, lambda event: self.side.toggle_painting())
         self.cells.canvas.bind("<Delete>", lambda event: self.caption.toggle_left_out())
         command = "Command" if self.tk.call("tk", "windowingsystem") == "aqua" else "Control"
         bind_keys(
             self,
             {
-                f"<{command}-s>": self.caption.save,
-                f"<{command}-z>": partial(self.caption.step, "undo"),
-                f"<{command}-y>": partial(self.caption.step, "redo"),
-                f"<{command}-Shift-Z>": partial(self.caption.step, "redo"),
+                f"<{command}-s>": self.side.save,
+                f"<{command}-z>": partial(self.side.step, "undo"),
+                f"<{command}-y>": partial(self.side.step, "redo"),
+                f"<{command}-Shift-Z>": partial(self.side.step, "redo"),
                 f"<{command}-e>": self.edit_captions,
             },
         )
