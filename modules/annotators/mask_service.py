@@ -21,6 +21,7 @@ from modules.annotators.mask_run import MaskSource
 from modules.annotators.Masker import Click, MaskHint
 from modules.annotators.reports import Report
 from modules.config.errors import UserError
+from modules.config.installation import docs_page
 
 POLL_SECONDS = 0.1
 NUM_KEPT = 8  # answers whose files stay
@@ -93,7 +94,7 @@ def _wanted(request: Mapping[str, Any]) -> tuple[str, MaskHint, Edges]:
         values = {one.name: request[one.name] for one in fields(Edges) if one.name in request}
         edges = checked_edges(Edges(**values))
     except (TypeError, ValueError) as error:
-        raise UserError(f"The request for {image} can't be read ({error}): see docs/dataset.md.") from error
+        raise UserError(f"The request for {image} can't be read ({error}): see {docs_page('dataset')}.") from error
     return image, MaskHint(str(request.get("prompt", "")), clicks, _identity(image)), edges
 
 
