@@ -10,6 +10,7 @@ Source: Su et al. 2021, arXiv 2104.09864, section 3.4.2.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -35,15 +36,33 @@ def fuse_rotary(module: nn.Module) -> None:
     """
     files = {type(part).__module__ for part in module.modules()} | {_EMBEDDINGS}
     for functions in (vars(sys.modules[name]) for name in files if name in sys.modules):
-        for name in {name for _, name in _REPLACED} & functions.keys():
+        for name in _NAMES & functions.keys():
             function = functions[name]
-            if (function.__module__, name) in _REPLACED and not hasattr(function, _MARK):
-                functions[name] = turning(function)
+            if not hasattr(function, _MARK) and (form := _form_of(function)):
+                functions[name] = form(function)
 
 
 def turning(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """What replaces this function of diffusers, which it calls for what it can't compute."""
-    return _REPLACED[function.__module__, function.__name__](function)
+    """What replaces this function of diffusers, which it calls for what it can't compute.
+
+    Raises ValueError if it is none of those that are replaced.
+    """
+    form = _form_of(function)
+    if form is None:
+        raise ValueError(f"{function.__module__}.{function.__name__} turns pairs in another way")
+    return form(function)
+
+
+_NAMES = {"apply_rotary_emb", "apply_interleaved_rotary_emb"}  # of diffusers' functions
+
+
+def _form_of(function: Callable[..., Tensor]) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]] | None:
+    """What replaces a function; None for one that has such a name, but computes something else."""
+    if function.__module__ == _EMBEDDINGS:
+        return _of_heads
+    if function.__module__.startswith("diffusers.") and [*inspect.signature(function).parameters] == ["x", "freqs"]:
+        return _of_tokens  # several files of transformers have a copy of it
+    return None
 
 
 def _of_heads(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -84,13 +103,6 @@ _MARK = "_turns_pairs"
 def _marked(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     setattr(function, _MARK, True)
     return function
-
-
-_REPLACED = {  # (module, name) of diffusers' functions
-    (_EMBEDDINGS, "apply_rotary_emb"): _of_heads,
-    ("diffusers.models.transformers.transformer_ltx", "apply_rotary_emb"): _of_tokens,
-    ("diffusers.models.transformers.transformer_ltx2", "apply_interleaved_rotary_emb"): _of_tokens,
-}
 
 
 def _are_fitting(frequencies: Any, x: Tensor, dimensions: int) -> bool:
