@@ -21,6 +21,7 @@ from PIL import Image
 from modules.data.caption_tables import read_table
 from modules.data.captions import caption_paths, path_in_concept
 from modules.data.concepts import scan
+from modules.data.conditions import folder_settings
 from modules.data.conditions.references import is_alike
 from modules.data.crops import SampleCrop, crop_of_sample
 from modules.data.errors import DataError, ImageError
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
 NUM_WRITERS = 4
 TABLE = "metadata.jsonl"
-# the setting of a concept -> the folder of the copy with such files
-PAIRED = {"reference_folder": "references", "layer_folder": "layers"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class _Item:
     """An image or video and what belongs to it. name: its path in the copy, with forward slashes.
 
     crop: what to cut; None for a video, too. captions: paths, of which the first that exists counts. paired: setting
-    -> its files.
+    -> its files, which get a folder of their own in the copy.
     """
 
     path: str
@@ -126,7 +125,7 @@ def check_new_folder(concept: ConceptConfig, target: str) -> Path:
     folder = Path(os.path.abspath(os.path.expanduser(target)))
     if os.path.lexists(folder):
         raise DataError(f"{folder} is there already: name a new folder.")
-    named = (concept.path, concept.mask_folder, concept.reference_folder, concept.layer_folder)
+    named = (concept.path, concept.mask_folder, *(getattr(concept, setting) for setting in folder_settings()))
     for root in (os.path.realpath(os.path.expanduser(path)) for path in named if path):
         if os.path.realpath(folder).startswith(os.path.join(root, "")):
             raise DataError(f"{folder} is inside of {root}, where training would find it, too: name another.")
@@ -137,7 +136,7 @@ def _items(concept: ConceptConfig, dataset: Dataset, dropped: Collection[str]) -
     masks = find_masks(dataset)
     paired = {
         setting: find_paired(dataset, setting, folder[:-1], folder)
-        for setting, folder in PAIRED.items()
+        for setting, folder in folder_settings().items()
         if getattr(concept, setting)
     }
     samples = [sample for sample, path in enumerate(dataset.paths) if path not in dropped]
@@ -209,9 +208,10 @@ def _write_item(item: _Item, folder: Path, inner: str) -> None:
         images[_with_ending(stem, "-mask.png")] = item.crop.of(mask)
     elif item.mask:
         files[_with_ending(stem, f"-mask{os.path.splitext(item.mask)[1]}")] = item.mask
+    names = folder_settings()
     for setting, paths in item.paired.items():
         for number, path in enumerate(paths):
-            place = folder / PAIRED[setting] / item.stem
+            place = folder / names[setting] / item.stem
             part = _cut_alike(path, item.crop) if item.crop else None
             if part is None:
                 files[_with_ending(place, f"_{number}{os.path.splitext(path)[1]}")] = path
@@ -265,6 +265,6 @@ def _write_settings(concept: ConceptConfig, dataset: Dataset, items: Sequence[_I
 def _concept_of(concept: ConceptConfig, folder: Path, inner: str, items: Sequence[_Item]) -> ConceptConfig:
     """The concept of the copy: what its settings have chosen is what is there."""
     chosen: dict[str, Any] = dict.fromkeys(("include", "exclude", "mask_folder", "caption_table", "caption_column"), "")
-    for setting, name in PAIRED.items():
+    for setting, name in folder_settings().items():
         chosen[setting] = str(folder / name) if any(item.paired.get(setting) for item in items) else ""
     return replace(concept, path=str(folder / inner), include_subfolders=True, **chosen)

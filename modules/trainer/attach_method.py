@@ -13,7 +13,6 @@ from modules.data.draws import torch_seed
 from modules.families.prediction import check_offset_noise, check_prediction
 from modules.layers.dequantize import unfused_reasons
 from modules.layers.device_memory import free_bytes
-from modules.layers.frozen_norms import fuse_norms
 from modules.layers.quantized_matmul import SIDE_STEP
 from modules.layers.QuantizedLinear import QuantizedLinear
 from modules.layers.rotary import fuse_rotary
@@ -58,6 +57,8 @@ def attach_method(
         base.require(*parts, *present, on_device=not shards, lazily=lazily)
     torch.manual_seed(torch_seed(config.seed, "initialisation"))
     method.attach(base, config)
+    from modules.layers.frozen_norms import fuse_norms  # imports diffusers, which import_diffusers does faster
+
     for name in set(denoisers).intersection(present):
         fuse_rotary(base.module(name))
         fuse_norms(base.module(name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
 def conditions_of(family: Family | None) -> list[ConditionData]:
     """The family's conditions, each by the class CONDITION in the file of its name; none for an unknown family."""
     return [condition_class(spec.name)(spec, family) for spec in family.conditions] if family else []
+
+
+def folder_settings() -> dict[str, str]:
+    """Setting of a concept that names a folder of files for its images -> name of the condition that needs them."""
+    names = (file.name for file in pkgutil.iter_modules(__path__))
+    kinds = {name: getattr(import_module(f"{__name__}.{name}"), "CONDITION", None) for name in names}
+    return {kind.folder_setting: name for name, kind in kinds.items() if kind and kind.folder_setting}
 
 
 def condition_class(name: str) -> type[ConditionData]:

@@ -49,6 +49,7 @@ TOLERANCE = 4.0  # mean difference, of 255: lossy files and soft edges stay far 
 
 
 class _Layers(ConditionData[Layers]):
+    folder_setting = "layer_folder"
     replaces_image = True
 
     def find(self, dataset: Dataset, config: TrainConfig) -> Dataset:

@@ -78,6 +78,8 @@ class ReferenceView:
 
 
 class _References(ConditionData[References]):
+    folder_setting = "reference_folder"
+
     @property
     def is_image_itself(self) -> bool:
         """Whether the only reference is the image itself, which is decomposed into layers (layers.py)."""
