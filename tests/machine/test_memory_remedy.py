@@ -54,7 +54,9 @@ SOME = mock.ANY
         ("skyreels_v2-lora", {}, 34, {"model.activation_offloading": True}),
         ("kolors-lora", {}, 11, {"model.text_encoder_quantization": "int8"}),  # captions, whatever the steps take
         ("kolors-lora", {"model": {"compile": "blocks"}}, 7,
-         {"model.text_encoder_quantization": "int8", "model.denoiser_quantization": "int8"}),  # compiled blocks stay
+         {"model.text_encoder_quantization": "int8", "model.blocks_to_swap": SOME}),
+        ("sdxl-lora", {}, 2.3,
+         {"model.blocks_to_swap": SOME, "model.denoiser_quantization": SOME, "data.resolution": 512}),
         ("sd15-full", {"batch_size": 1}, 15, {"optimizer.state_in_ram": True}),
         ("flux1-full", {}, 12, None),
     ],
