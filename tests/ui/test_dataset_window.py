@@ -127,17 +127,21 @@ def test_a_changed_folder_is_read_again_and_a_hidden_window_reads_nothing(app, w
 
 def test_a_process_decodes_like_a_thread_and_one_that_dies_is_replaced(folder):
     keys = [(str(folder / "7.png"), 32, 32), (str(folder / "0.txt"), 32, 32), (str(folder / "1.png"), 20, 20)]
-    expected = [(key, one if isinstance(one, str) else one.tobytes()) for key, one in decode_pictures(keys)]
+
+    def each_by(decode) -> list:  # one at a time: on a busy machine a call decodes fewer than it is asked for
+        found = (one for key in keys for one in decode([key]))
+        return [(key, one if isinstance(one, str) else one.tobytes()) for key, one in found]
+
+    expected = each_by(decode_pictures)
     decoder = PictureDecoder(1)
     try:
         for _ in range(2):
             decoder.start()
             wait_until(lambda: decoder._free.qsize() == 1)
             (worker,) = decoder._workers
-            decoded = worker.ask(keys)
-            assert [(key, one if isinstance(one, str) else one.tobytes()) for key, one in decoded] == expected
+            assert each_by(worker.ask) == expected
             worker._process.kill()
-            assert len(decoder.decode(keys)) == len(keys)  # by this thread
+            assert decoder.decode(keys[:1])  # by this thread
     finally:
         decoder.close()
     assert not decoder._workers
