@@ -210,10 +210,9 @@ def test_if_ranks_can_not_join_one_process_trains_alone(tmp_path):
 
 
 def test_a_program_runs_under_torchrun_unchanged(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(PROGRAM)]
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(PROGRAM)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(
-        [*command, "curves", str(tmp_path), "2"], env=environment, capture_output=True, timeout=PATIENCE_SECONDS
-    )
-    assert ran.returncode == 0, ran.stderr.decode()
+    output = tmp_path / "torchrun.txt"
+    ran = ForkedScript([*command, "curves", str(tmp_path), "2"], environment, output)
+    assert ran.wait(PATIENCE_SECONDS) == 0, output.read_text(encoding="utf-8")
     assert len(result("curves", tmp_path, 2)["norm"]["train_loss"]) == 3

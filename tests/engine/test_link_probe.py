@@ -39,7 +39,7 @@ def _no_gpus(monkeypatch):
 def test_three_ranks_give_a_speed_for_each_pair_and_for_all(tmp_path):
     file = tmp_path / "probe.json"
     command = [*probe_command(sys.executable, TrainConfig(world_size=3), Machine(), file), *SHORT]  # of the window
-    done = subprocess.run(command, cwd=ROOT, env=HIDDEN_GPUS, capture_output=True, encoding="utf-8")
+    done = call_forked(_started, command)
     assert done.returncode == 0, done.stderr
     values = json.loads(done.stdout)
     assert values == json.loads(file.read_text())
@@ -53,6 +53,10 @@ def test_three_ranks_give_a_speed_for_each_pair_and_for_all(tmp_path):
     assert not shown.failed
     assert shown.text.startswith(f"All 3 CPU ranks with gloo: {values['all']['gb_per_s']:.2f} GB/s (ranks 0-1 ")
     assert f"{values['pairs'][2]['gb_per_s']:.2f} GB/s" in done.stderr
+
+
+def _started(command: list[str]) -> subprocess.CompletedProcess:
+    return subprocess.run(command, cwd=ROOT, env=HIDDEN_GPUS, capture_output=True, encoding="utf-8")
 
 
 @pytest.mark.parametrize(("once", "rounds"), [(10.0, 3), (0.25, 4), (1e-9, 1000)])

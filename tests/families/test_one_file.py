@@ -1,10 +1,9 @@
 """A family is one file: a new one trains by that file alone, and no other names it."""
 
 import ast
+import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -12,7 +11,9 @@ from pathlib import Path
 from modules.families.Family import Family
 from modules.families.registry import FAMILIES
 from modules.weights.safe import read_header
+from tests.support.fork_server import ForkedScript
 from tests.support.tiny_models import randomize_and_save, t5_tokenizer, tiny_t5, tiny_vae
+from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 MIGRATIONS = ROOT / "modules" / "config" / "migrations.py"  # tells of names that once were
@@ -64,16 +65,17 @@ def test_a_new_family_trains_and_samples_by_its_file_alone(tmp_path, picture_fol
     base = make_tiny_auraflow(tmp_path / "base")
     settings = tmp_path / "settings.yaml"
     settings.write_text(SETTINGS.format(base=base, pictures=picture_folder(), folder=tmp_path), encoding="utf-8")
-    run(tree / "scripts" / "families_reference.py", "--write")
-    run(tree / "scripts" / "train.py", "--config", settings)
+    output = tmp_path / "output.txt"
+    run(output, tree / "scripts" / "families_reference.py", "--write")
+    run(output, tree / "scripts" / "train.py", "--config", settings)
     (model,) = (tmp_path / "run" / "models").glob("*.safetensors")
     assert "transformer.joint_transformer_blocks.0.attn.to_q.lora_A.weight" in read_header(model)
     assert list((tmp_path / "run" / "samples").rglob("*.png"))
 
 
-def run(script: Path, *arguments: object) -> None:
-    done = subprocess.run([sys.executable, script, *map(str, arguments)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+def run(output: Path, *arguments: object) -> None:
+    script = ForkedScript([*map(str, arguments)], os.environ, output, imports_anew=True)
+    assert script.wait(PATIENCE_SECONDS) == 0, output.read_text(encoding="utf-8")
 
 
 def make_tiny_auraflow(folder: Path) -> Path:
