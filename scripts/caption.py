@@ -20,7 +20,7 @@ from modules.annotators.caption_run import MAX_SIDE, NUM_FRAMES, Wanted, caption
 from modules.annotators.caption_writing import CaptionWriter, interrupted_work
 from modules.annotators.Captioner import CHARACTER_THRESHOLD, GENERAL_THRESHOLD, MAX_TOKENS, CaptionOptions
 from modules.annotators.captioner_kinds import STYLES
-from modules.annotators.chat_client import ChatServer, server_address
+from modules.annotators.chat_client import KEY_VARIABLE, ChatServer, server_address
 from modules.annotators.reports import JsonReport, TextReport
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.errors import UserError
@@ -31,7 +31,6 @@ from scripts.concept_option import add_concept_options, chosen_concept, chosen_p
 from scripts.number_options import positive, positive_real, share
 from scripts.terminal import STOPPED, escape_unprintable, show
 
-KEY_VARIABLE = "CHORUS_CAPTION_KEY"
 PREVIEWED = 3
 
 

@@ -322,6 +322,32 @@ def _mask_painter(app: TrainUI) -> tkinter.Misc:
     return window
 
 
+def _captioner(app: TrainUI) -> tkinter.Misc:
+    """With a preview of a server's captions, of a server that only exists here."""
+    from modules.ui.models.AnnotatorRun import Result
+    from modules.ui.models.CaptionerChoices import STYLES
+    from modules.ui.windows.CaptionerWindow import SERVER
+    from modules.ui.windows.DatasetWindow import open_dataset
+
+    dataset = open_dataset(app, 0)
+    wait_for(app, lambda: dataset.view.items and dataset.view.num_read == len(dataset.view.items))
+    dataset.caption.captioner.open_window()
+    window = dataset.caption.captioner.window
+    assert window is not None  # it was opened
+    window.geometry("760x1010")
+    window.source.set(SERVER)
+    window.address.insert(0, "http://localhost:11434/v1")
+    window.server_model.insert(0, "qwen3-vl")
+    window.style.set(STYLES["subject"])
+    window.name.insert(0, "ohwx cat")
+    window._show_rows()
+    paths = [item.path for item in dataset.view.items]
+    previewed = zip(example.PREVIEWED, (paths[0], paths[4], paths[8]), strict=True)
+    window._show_preview([Result(path, text) for text, path in previewed])
+    window.panel.tell("A preview: nothing was written.")
+    return window
+
+
 def _several_machines(app: TrainUI) -> tkinter.Misc:
     app.settings.set_many({"num_nodes": 2, "master_addr": "node0.local", "use_torchrun": True})
     app.open_tab("training")._configure_nodes()
@@ -389,6 +415,7 @@ EXAMPLES = {
     "crash_report": Scene(_crash_report),
     "dataset_window": Scene(_dataset_window),
     "mask_painter": Scene(_mask_painter),
+    "captioner": Scene(_captioner, size="1280x1000"),
     "several_machines": Scene(_several_machines),
     "problems": Scene(_problems),
 }

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from modules.config.errors import UserError
 from modules.config.visible_text import visible_line
 
+KEY_VARIABLE = "CHORUS_CAPTION_KEY"  # of the environment, with the server's key
 TRIES = 4
 FIRST_WAIT_SECONDS = 1.0  # doubled after each try
 MAX_WAIT_SECONDS = 30.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import threading
@@ -12,13 +13,13 @@ END_SECONDS = 5.0
 
 
 class ChildProcess:
-    """A program without stdin and, on Windows, without a console window, whose Python writes UTF-8.
+    """A program without a console window on Windows, whose Python writes UTF-8.
 
     `wait` may take long; `cancel` may be called meanwhile from another thread, or even before `start`.
 
     folder: its working folder; None: that of this process. variables: added to the environment of this process.
     output: where stdout and stderr go; None: to the result of `wait`. own_session: whether Ctrl-C in this process's
-    terminal does not reach it.
+    terminal does not reach it. takes_lines: whether it reads what `say` is called with; else it has no stdin.
     """
 
     def __init__(
@@ -27,8 +28,10 @@ class ChildProcess:
         variables: Mapping[str, str] | None = None,
         output: IO[bytes] | None = None,
         own_session: bool = False,
+        takes_lines: bool = False,
     ):
         self._folder, self._variables = folder, dict(variables or {})
+        self._takes_lines = takes_lines
         self._output, self._own_session = output, own_session
         self._lock = threading.Lock()
         self.process: subprocess.Popen[bytes] | None = None
@@ -42,7 +45,7 @@ class ChildProcess:
                     command,
                     cwd=self._folder,
                     env={**os.environ, "PYTHONIOENCODING": "utf-8", **self._variables},
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.PIPE if self._takes_lines else subprocess.DEVNULL,
                     stdout=self._output or subprocess.PIPE,
                     stderr=subprocess.STDOUT if self._output else subprocess.PIPE,
                     creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
@@ -88,6 +91,14 @@ class ChildProcess:
             process.wait()
             raise
         return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+    def say(self, line: str) -> None:
+        """Write a line to its stdin, unless it has ended; only after `start`, and with `takes_lines`."""
+        assert self.process is not None  # `start` was called
+        assert self.process.stdin is not None  # it takes lines
+        with contextlib.suppress(OSError, ValueError):  # it has closed its end, or has ended
+            self.process.stdin.write(f"{line}\n".encode())
+            self.process.stdin.flush()
 
     def cancel(self) -> None:
         """Ask it to end (SIGTERM; on Windows it just ends), or keep it from starting."""

@@ -36,6 +36,12 @@ CROPS = (
     (210, 30, 240, "right half of the face"),
 )
 TRIGGER = "a photo of ohwx cat"
+PREVIEWED = (  # what a captioner is shown to propose for the first, the fifth and the ninth photo
+    "ohwx cat looks to the right, its head filling the frame, with soft daylight from the side and a blurred brown "
+    "background.",
+    "A close-up of ohwx cat, cropped to its right eye and its nose, in soft light.",
+    "A close-up of the forehead of ohwx cat from the front, its eyes at the lower edge, against a dark background.",
+)
 SDXL_BYTES = 13_900_000_000
 SDXL_NAME = "stabilityai/stable-diffusion-xl-base-1.0"
 SDXL = HubFacts(SDXL_NAME, "openrail++", False, "sdxl", "StableDiffusionXLPipeline", SDXL_BYTES, 0)

@@ -22,6 +22,7 @@ class Preferences:
     the size unscaled. show_all: whether advanced settings are shown. tab: the one in front. recent: settings files used
     recently, newest first. runs: the folders of runs shown recently, newest first. gpu_memory: in GB, for which a run
     is to fit on a machine without a GPU. preloads: whether processes wait with their libraries imported.
+    captioner: what was chosen last in the window that captions by a model, as from CaptionerChoices.to_values.
     """
 
     appearance: str = "system"
@@ -33,6 +34,7 @@ class Preferences:
     runs: list[str] = dataclasses.field(default_factory=list)
     gpu_memory: int = 12
     preloads: bool = True
+    captioner: dict[str, object] = dataclasses.field(default_factory=dict)
     path: Path | None = None
 
     def __post_init__(self):
@@ -58,6 +60,8 @@ class Preferences:
                 setattr(kept, name, [entry for entry in values[name] if isinstance(entry, str)][:MAX_RECENT])
         kept.show_all = values.get("show_all") is True
         kept.preloads = values.get("preloads") is not False
+        if isinstance(values.get("captioner"), dict):
+            kept.captioner = values["captioner"]
         if values.get("gpu_memory") in MEMORY_SIZES:
             kept.gpu_memory = values["gpu_memory"]
         for name in ("geometry", "tab"):

@@ -23,6 +23,7 @@ from modules.ui.widgets.dialogs import ask
 from modules.ui.widgets.fitting import lay_in_rows, wrap_to
 from modules.ui.widgets.Textbox import Textbox
 from modules.ui.widgets.Tooltip import Tooltip
+from modules.ui.windows.DatasetCaptioner import OPEN, OPEN_HINT, DatasetCaptioner
 
 if TYPE_CHECKING:
     from modules.curation.CaptionFiles import Caption
@@ -83,6 +84,7 @@ class CaptionPane(ctk.CTkFrame):
         self._is_counting = False
         self.grid_columnconfigure(0, weight=1)
         self.grid_rowconfigure(1, weight=1)
+        self.captioner = DatasetCaptioner(self, selected, lambda: self._items(), self.renew, self._step)
         self._build(on_edit_many)
         self.show(None)
 
@@ -144,15 +146,18 @@ class CaptionPane(ctk.CTkFrame):
 
         self.do(write, lambda applied: self.renew([item]), fail)
 
-    def step(self, direction: Direction, outside: Outside = "ask") -> None:
+    def step(self, direction: Direction) -> None:
         """Undo or redo: what is being typed, else the last change to the files of this image's concept."""
-        item, work = self.item, self.work
-        if item is None or work is None:
-            return
         if self.is_edited and direction == "undo":
             self._fill(self._caption.text if self._caption else "")
+        elif self.item is not None:
+            self._step(self.item.concept, direction)
+
+    def _step(self, number: int, direction: Direction, outside: Outside = "ask") -> None:
+        work = self.work
+        if work is None:
             return
-        journal = work.journal(item.concept)
+        journal = work.journal(number)
         if (
             not self._waiting
             and not self._is_writing
@@ -161,7 +166,7 @@ class CaptionPane(ctk.CTkFrame):
             return
 
         def take(applied: Applied) -> None:
-            self.renew(work.touched(item.concept, self._items(), applied.paths), with_masks=True)
+            self.renew(work.touched(number, self._items(), applied.paths), with_masks=True)
             done = "Undone" if direction == "undo" else "Redone"
             self._on_note(f"{done}: {applied.label}.")
 
@@ -172,9 +177,9 @@ class CaptionPane(ctk.CTkFrame):
             answers = (CANCEL, SKIP, OVERWRITE.replace("file", "files"))
             answer = ask(self.app, "Changed by another program", _question(error), answers, danger=answers[2])
             if answer in answers[1:]:
-                self.step(direction, "keep" if answer == SKIP else "overwrite")
+                self._step(number, direction, "keep" if answer == SKIP else "overwrite")
 
-        self.do(lambda: work.step_back(item.concept, direction, outside), take, fail)
+        self.do(lambda: work.step_back(number, direction, outside), take, fail)
 
     def toggle_left_out(self) -> None:
         """Leave the selected images out of the training; train them again if all of them are left out."""
@@ -382,7 +387,7 @@ class CaptionPane(ctk.CTkFrame):
         }
         for direction, is_possible in can.items():
             self.buttons[direction].configure(state="normal" if is_possible else "disabled")
-        for name in ("edit", "left_out"):
+        for name in ("edit", "captioner", "left_out"):
             self.buttons[name].configure(state="normal" if self.item is not None else "disabled")
         chosen = self._selected()
         all_out = bool(chosen) and all(item.traits & Trait.LEFT_OUT for item in chosen)
@@ -419,6 +424,7 @@ class CaptionPane(ctk.CTkFrame):
             ("undo", "Undo", lambda: self.step("undo"), lambda: f"Undo (Ctrl+Z): {self._labels['undo']}"),
             ("redo", "Redo", lambda: self.step("redo"), lambda: f"Redo (Ctrl+Y): {self._labels['redo']}"),
             ("edit", "Edit captions…", on_edit_many, lambda: "Change the captions of the selected images (Ctrl+E)."),
+            ("captioner", OPEN, self.captioner.open_window, lambda: OPEN_HINT),
             ("left_out", "Leave out", self.toggle_left_out, lambda: LEAVE_OUT_HINT),
         ):
             self.buttons[name] = ctk.CTkButton(bar, text=text, width=50, height=28, font=font, command=command)

@@ -1,0 +1,126 @@
+"""The window in which a model writes captions, over the dataset window, with a server on this machine."""
+
+from pathlib import Path
+
+import pytest
+
+from modules.annotators.chat_client import KEY_VARIABLE
+from modules.ui.models import AnnotatorRun
+from modules.ui.windows import CaptionerWindow
+from tests.support.caption_script import write_caption_script
+from tests.support.chat_server import ChatServerStandIn
+from tests.support.pictures import write_pictures
+
+KEY = "a-key-that-nobody-may-read"
+
+
+@pytest.fixture
+def server():
+    stand_in = ChatServerStandIn()
+    with stand_in.running():
+        yield stand_in
+
+
+@pytest.fixture
+def images(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setattr(AnnotatorRun, "SCRIPTS", write_caption_script(tmp_path))
+    monkeypatch.setattr("modules.curation.Journal.window_state_folder", lambda: tmp_path / "state")
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    return write_pictures(tmp_path / "images", [(64, 64)] * 5, captions=["", "", "", "", "my own"])
+
+
+@pytest.fixture
+def dataset(make_app, tmp_path, images, wait_for, monkeypatch):
+    """The dataset window of a window that keeps its state."""
+    from modules.ui.windows.DatasetWindow import open_dataset
+    from tests.ui.test_dataset_window import Letters
+
+    monkeypatch.setattr("modules.ui.windows.DatasetWindow.NUM_DECODERS", 0)
+    monkeypatch.setattr("modules.ui.windows.DatasetWindow.TokenCounts", Letters)
+    app = make_app(tmp_path / "window", tab="tools")
+    app.settings.remove("concepts", 1)
+    app.settings.set_many({"concepts.0.path": str(images), "data.resolution": 64})
+    made = open_dataset(app, 0)
+    wait_for(app, lambda: made.view.items and made.view.num_read == 5 and not made.cells.is_loading)
+    return made
+
+
+@pytest.fixture
+def window(dataset, server, wait_for):
+    dataset.caption.buttons["captioner"].invoke()
+    made = dataset.caption.captioner.window
+    made.source.set(CaptionerWindow.SERVER)
+    made.address.insert(0, server.address)
+    made.key.insert(0, KEY)
+    made._show_rows()
+    return made
+
+
+def all_texts(folder: Path) -> list[str]:
+    return [text for path in sorted(folder.glob("*.txt")) if (text := path.read_text(encoding="utf-8").strip())]
+
+
+def test_a_preview_stands_beside_its_images_and_the_key_stays_in_its_field(window, dataset, images, wait_for, tmp_path):
+    app = window.app
+    assert "on this machine, and nowhere else" in window.note.cget("text")
+    window.panel.buttons["preview"].invoke()
+    assert window.panel.buttons["start"].cget("text") == "Cancel"
+    wait_for(app, lambda: window.panel.run is None)
+    assert window.panel.state.cget("text") == "A preview: nothing was written."
+    assert ["64 x 64" in text.cget("text") for text in window.previews.texts] == [True] * 3
+    wait_for(app, lambda: all(picture.cget("image") is not None for picture in window.previews.pictures))
+    assert all_texts(images) == ["my own"]
+    assert app.preferences.captioner["address"] == window.address.get()
+    app.destroy()
+    kept = [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
+    assert (tmp_path / "window" / "window.json").is_file()
+    assert kept == []
+
+
+def test_captions_appear_as_they_are_written_and_all_are_taken_back(window, dataset, images, server, wait_for):
+    app = window.app
+    server.limit = 2
+    window.panel.buttons["start"].invoke()
+    wait_for(app, lambda: "64 x 64" in dataset.caption.text)  # of the first image, which is the current one
+    wait_for(app, lambda: len(server.requests) == 3 and dataset.view.counts()["no_caption"] == 2)
+    wait_for(app, lambda: dataset.caption.buttons["captioner"].cget("text").startswith("2 of 4"))
+    server.released.set()
+    wait_for(app, lambda: window.panel.run is None)
+    assert window.panel.state.cget("text") == "4 images done. 1 image keeps its."
+    assert dataset.caption.buttons["captioner"].cget("text") == "Caption with a model…"
+    assert len(all_texts(images)) == 5
+    window.panel.buttons["undo"].invoke()
+    wait_for(app, lambda: all_texts(images) == ["my own"] and dataset.caption.text == "")
+    window.panel.buttons["undo"].invoke()
+    assert "is not the last change any more" in window.panel.state.cget("text")
+
+
+def test_only_the_selected_images_are_captioned(window, dataset, images, server, wait_for):
+    app = window.app
+    dataset.cells.select([1, 3])
+    wait_for(app, lambda: window._texts[0] == "Selected (2)")
+    window.which.set("Selected (2)")
+    window.panel.start()
+    wait_for(app, lambda: window.panel.run is None)
+    assert [path.name for path in sorted(images.glob("*.txt"))] == ["001.txt", "003.txt", "004.txt"]
+
+
+def test_nothing_is_sent_to_another_machine_without_a_yes(window, monkeypatch):
+    asked = []
+    monkeypatch.setattr(CaptionerWindow, "ask", lambda app, title, text, answers: asked.append(text))
+    window.address.delete(0, "end")
+    window.address.insert(0, "http://10.255.255.1:8000")
+    window.panel.start()
+    assert window.panel.run is None
+    assert "http://10.255.255.1:8000/v1, another machine" in asked[0]
+
+
+def test_what_is_wrong_is_said_in_a_sentence_and_fields_follow_the_choice(window):
+    window.source.set(CaptionerWindow.HERE)
+    window.style.set("Subject with a name")
+    window._show_rows()
+    window.update()
+    assert window.name.winfo_ismapped()
+    assert not window.address.winfo_ismapped()
+    window.panel.start()
+    assert window.panel.state.cget("text").startswith("Name: is empty")
