@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
+from modules.config.ConceptConfig import ConceptConfig
 from modules.config.files import config_from_values
 from modules.data.concepts import scan
+from modules.ui.models.CaptionWork import CaptionWork
 from modules.ui.models.dataset_reading import find_item_masks, list_items, read_details
-from modules.ui.models.DatasetView import DatasetView
+from modules.ui.models.DatasetView import DatasetItem, DatasetView
 from modules.ui.models.Selection import Selection
 
 
@@ -163,3 +165,15 @@ def test_what_is_no_longer_shown_is_not_selected_and_its_neighbour_becomes_curre
     selection.take_all()
     selection.show([10, 11])
     assert selection.numbers == {10, 11}
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_undo_of_masks_concerns_the_images_that_they_are_of(tmp_path, has_folder):
+    folder, masks = tmp_path / "images", tmp_path / "masks"
+    concept = ConceptConfig(path=str(folder), mask_folder=str(masks) if has_folder else "")
+    names = ("a.png", "more/a.jpg", "more/b.png")
+    items = [DatasetItem(str(folder / name), 0, name) for name in names]
+    mask = masks / "more/a.png" if has_folder else folder / "more/A-masklabel.png"
+    others = [str(folder / "b-mask.png"), str(tmp_path / "elsewhere/a.png"), str(tmp_path / "masks-old/a.png")]
+    touched = CaptionWork({0: concept}, tmp_path / "state").touched(0, items, [str(mask), *others])
+    assert [item.path_below for item in touched] == ["more/a.jpg"]

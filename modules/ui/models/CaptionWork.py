@@ -131,7 +131,7 @@ class CaptionWork:
         for path in changed:
             place, name = os.path.split(path)
             stem = masked_stem(name) or (os.path.splitext(name)[0] if folder else None)
-            if stem is None or (folder and os.path.commonpath([folder, place]) != folder):
+            if stem is None or (folder and not os.path.join(place, "").startswith(os.path.join(folder, ""))):
                 continue
             place = os.path.normpath(os.path.join(root, os.path.relpath(place, folder))) if folder else place
             found.add(os.path.join(place, stem).lower())
