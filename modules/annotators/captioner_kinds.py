@@ -43,6 +43,10 @@ class CaptionerKind:
 
     def load(self, *arguments: Any) -> Captioner:
         """The captioner, of the arguments that its file takes. Raises UserError."""
+        if self.models:
+            from modules.annotators.safe_loading import import_transformers
+
+            import_transformers()  # before the file does
         return import_module(f"{kinds.__name__}.{self.name}").CAPTIONER(*arguments)
 
 

@@ -23,8 +23,10 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("family", "name", "length"), [("sd15", "tokenizer", 77), ("flux1", "tokenizer_2", 512)])
-def test_a_caption_is_cut_off_where_the_pipeline_cuts_it(family, name, length, folder):
+@pytest.mark.parametrize("family", ["sd15", "flux1"])
+def test_a_caption_is_cut_off_where_the_pipeline_cuts_it(family, folder):
+    # test_conformance compares the option with the pipeline's own, and shortens it for other tests
+    length = FAMILIES[family].text.options.get("max_sequence_length", 77)
     reading = longest_reading(FAMILIES[family], folder)
     count, cut_at = count_tokens(reading, LONG)
 
