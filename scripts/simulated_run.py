@@ -84,9 +84,9 @@ def _with_plain_layers() -> Iterator[None]:
     The layers of Chorus keep about as much or less, and leave some cases to these, which are to fit, too.
     """
     methods = (f"methods.{each}" for each in ("lora.fuse_lora", "full.cast_by_block", "vae.cast_by_block"))
-    trainer = (f"trainer.attach_method.{each}" for each in ("fuse_norms", "fuse_rotary"))
+    layers = ("trainer.attach_method.fuse_rotary", "layers.frozen_norms.fuse_norms")
     with contextlib.ExitStack() as stack:
-        for replaced in (*methods, *trainer):
+        for replaced in (*methods, *layers):
             stack.enter_context(mock.patch(f"modules.{replaced}"))
         yield
 
