@@ -170,6 +170,15 @@ def test_a_folder_that_is_moved_away_and_back_is_told_by_the_problems_and_its_ca
         wait_for(app, lambda: not app.problems.error("concepts.0.path"))
 
 
+def test_a_folder_that_goes_before_the_first_look_at_it_is_told_too(quick_app, tmp_path, wait_for):
+    app, folder, told = quick_app, tmp_path / "images", []
+    app.checks.places.subscribe(told.append)
+    app.settings.set("concepts.0.enabled", False)  # so that it is no problem
+    app.settings.set("concepts.0.path", str(folder))
+    wait_for(app, lambda: app.checks.places.state("concepts.0.path") == "missing")
+    assert {"concepts.0.path"} in told
+
+
 def test_images_that_are_all_removed_from_a_folder_are_missed(quick_app, tmp_path, wait_for):
     app, folder = quick_app, tmp_path / "images"
     folder.mkdir()

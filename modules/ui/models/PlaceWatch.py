@@ -37,7 +37,7 @@ class PlaceWatch:
 
     def subscribe(self, changed: Callable[[set[str]], None]) -> Callable[[], None]:
         """Call `changed` when `problems` change, with the settings whose file or folder is not what it was at the last
-        look. Returns a function that unsubscribes."""
+        look, or is missing at the first one. Returns a function that unsubscribes."""
         return self._listeners.add(changed)
 
     def look(self) -> None:
@@ -101,7 +101,12 @@ class PlaceWatch:
     def _take(self, found: dict[tuple[str, str], State]) -> None:
         self._is_looking = False
         problems, before, self._states = self.problems(), self._states, found
-        changed = {declared_at(key[0]) for key, state in found.items() if state != before.get(key, state)}
+        # what goes before the first look at it was there when the setting was read elsewhere, such as by a card
+        changed = {
+            declared_at(key[0])
+            for key, state in found.items()
+            if (state != before[key] if key in before else state == "missing")
+        }
         if changed or self.problems() != problems:
             self._listeners.tell(changed)
 
