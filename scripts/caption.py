@@ -26,12 +26,10 @@ from modules.config.ConceptConfig import ConceptConfig
 from modules.config.errors import UserError
 from modules.config.installation import command_name, docs_page
 from modules.session.printing import print_text
-from scripts.annotator_options import add_device_options, memory_message
+from scripts.annotator_options import add_device_options, add_preview_option, add_report_options, memory_message
 from scripts.concept_option import add_concept_options, chosen_concept, chosen_paths
 from scripts.number_options import positive, positive_real, share
 from scripts.terminal import STOPPED, escape_unprintable, show
-
-PREVIEWED = 3
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -152,17 +150,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     images.add_argument("--max-side", type=positive, default=MAX_SIDE, metavar="PIXELS", help="default: %(default)s")
     images.add_argument("--batch-size", type=positive, default=1, metavar="N", help="images at a time")
-    images.add_argument(
-        "--preview",
-        type=positive,
-        nargs="?",
-        const=PREVIEWED,
-        default=0,
-        metavar="N",
-        help=f"show the captions of N images ({PREVIEWED} by default) and write nothing",
-    )
-    parser.add_argument("--json", action="store_true", help="print each event as a line of JSON")
-    parser.add_argument("--listen", action="store_true", help="end at the line `cancel` on stdin, or at its end")
+    add_preview_option(images, "show the captions of {}")
+    add_report_options(parser)
     args = parser.parse_args(argv)
     if args.restart and not args.overwrite:
         parser.error("--restart needs --overwrite: without it, captions that are there stay as they are")

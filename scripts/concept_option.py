@@ -10,13 +10,15 @@ from modules.config.errors import UserError
 from modules.config.files import load_config
 
 
-def add_concept_options(parser: argparse.ArgumentParser) -> None:
+def add_concept_options(parser: argparse.ArgumentParser, with_only: bool = True) -> None:
+    """with_only: whether some of the images can be chosen."""
     parser.add_argument("folder", metavar="FOLDER", nargs="?", help="of images, with subfolders")
     parser.add_argument(
         "--config", metavar="FILE", help="settings of a run, whose concepts are used in place of FOLDER"
     )
     parser.add_argument("--concept", type=int, default=0, metavar="N", help="number of the concept; default: 0")
-    parser.add_argument("--only", metavar="FILE", help="a JSON list of the paths of images to choose")
+    if with_only:
+        parser.add_argument("--only", metavar="FILE", help="a JSON list of the paths of images to choose")
 
 
 def chosen_concept(args: argparse.Namespace) -> ConceptConfig:

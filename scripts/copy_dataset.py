@@ -25,7 +25,7 @@ from modules.data.concepts import scan
 from modules.data.ImageSettings import FILE_NAME
 from modules.data.videos import is_video
 from modules.session.printing import print_text
-from scripts.concept_option import chosen_concept
+from scripts.concept_option import add_concept_options, chosen_concept
 from scripts.terminal import Progress, escape_unprintable, show
 
 LISTED = 20
@@ -53,9 +53,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         description=f"Copy a dataset without the images that {FILE_NAME} leaves out, and with its crops cut. "
         f"The original stays as it is ({docs_page('dataset')}).",
     )
-    parser.add_argument("folder", metavar="FOLDER", nargs="?", help="images with caption files next to them")
-    parser.add_argument("--config", metavar="FILE", help="settings with the concept to copy, in place of FOLDER")
-    parser.add_argument("--concept", metavar="N", type=int, default=0, help="concepts.N of the settings")
+    add_concept_options(parser, with_only=False)
     parser.add_argument("--to", metavar="NEW_FOLDER", required=True, help="where to write the copy; must not exist")
     parser.add_argument(
         "--drop-duplicates", action="store_true", help="leave out near-duplicates of better images, and damaged images"

@@ -24,12 +24,10 @@ from modules.annotators.reports import JsonReport, TextReport
 from modules.config.errors import UserError
 from modules.config.installation import command_name, docs_page
 from modules.session.printing import print_text
-from scripts.annotator_options import add_device_options, memory_message
+from scripts.annotator_options import add_device_options, add_preview_option, add_report_options, memory_message
 from scripts.concept_option import add_concept_options, chosen_concept, chosen_paths
-from scripts.number_options import positive, share
+from scripts.number_options import share
 from scripts.terminal import STOPPED, escape_unprintable, show
-
-PREVIEWED = 3
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -130,17 +128,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     edges.add_argument("--grow", type=int, default=0, metavar="PIXELS", help="less than 0 shrinks")
     edges.add_argument("--feather", type=int, default=0, metavar="PIXELS", help="over which an edge fades")
     parser.add_argument("--overwrite", action="store_true", help="also images that have a mask")
-    parser.add_argument(
-        "--preview",
-        type=positive,
-        nargs="?",
-        const=PREVIEWED,
-        default=0,
-        metavar="N",
-        help=f"try N images ({PREVIEWED} by default) and write nothing",
-    )
-    parser.add_argument("--json", action="store_true", help="print each event as a line of JSON")
-    parser.add_argument("--listen", action="store_true", help="end at the line `cancel` on stdin, or at its end")
+    add_preview_option(parser, "try {}")
+    add_report_options(parser)
     parser.add_argument("--serve", action="store_true", help="answer requests on stdin, lines of JSON, for the window")
     return parser.parse_args(argv)
 

@@ -76,6 +76,13 @@ def annotate_all(
     return num_failed
 
 
+def spread(paths: Sequence[str], count: int) -> tuple[str, ...]:
+    """At most `count` of the paths, from all over them: neighbors are often alike."""
+    if len(paths) <= count:
+        return tuple(paths)
+    return tuple(paths[number * len(paths) // count] for number in range(count))
+
+
 def _batches(
     paths: Sequence[str], load: Callable[[str], Loaded], size: int
 ) -> Iterator[tuple[Sequence[str], list[Loaded | Failure]]]:

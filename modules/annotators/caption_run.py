@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from modules.annotators.annotation_run import Steps, annotate_all
+from modules.annotators.annotation_run import Steps, annotate_all, spread
 from modules.annotators.caption_targets import find_targets, load_frames
 from modules.annotators.Captioner import Captioner, CaptionOptions, Failure, LocalModel
 from modules.annotators.captioner_kinds import SERVER, TAGGER, check_options, kind_in
@@ -105,13 +105,6 @@ def caption_concept(
     if record is not None and not wanted.preview and not wanted.is_canceled():
         record.clear()
     return num_failed
-
-
-def spread(paths: Sequence[str], count: int) -> tuple[str, ...]:
-    """At most `count` of the paths, from all over them: neighbors are often alike."""
-    if len(paths) <= count:
-        return tuple(paths)
-    return tuple(paths[number * len(paths) // count] for number in range(count))
 
 
 class _Source:

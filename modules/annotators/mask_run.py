@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.annotators.alpha_masks import alpha_mask
-from modules.annotators.annotation_run import Steps, annotate_all
-from modules.annotators.caption_run import spread
+from modules.annotators.annotation_run import Steps, annotate_all, spread
 from modules.annotators.Captioner import Failure
 from modules.annotators.mask_edges import Edges, finished
 from modules.annotators.Masker import LocalMasker, Masker, MaskHint

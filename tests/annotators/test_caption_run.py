@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from modules.annotators.annotation_run import Steps, annotate_all
+from modules.annotators.annotation_run import Steps, annotate_all, spread
 from modules.annotators.answers import as_caption
-from modules.annotators.caption_run import spread
 from modules.annotators.Captioner import Failure
 from modules.annotators.chat_client import ChatServer
 from modules.annotators.DoneRecord import DoneRecord

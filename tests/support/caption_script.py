@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from modules.annotators.chat_client import KEY_VARIABLE
 from modules.config.presets import ROOT
+from modules.ui.models import AnnotatorRun
 
 SCRIPT = """import sys
 from pathlib import Path
@@ -16,8 +20,14 @@ sys.exit(main())
 """
 
 
-def write_caption_script(folder: Path) -> Path:
-    """A folder of scripts in `folder`, whose runs keep their undo history in `folder`/state."""
+def use_caption_script(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the window start scripts in `folder`, without a key; both keep their undo history in `folder`/state."""
+    monkeypatch.setattr(AnnotatorRun, "SCRIPTS", _write_script(folder))
+    monkeypatch.setattr("modules.curation.Journal.window_state_folder", lambda: folder / "state")
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+
+
+def _write_script(folder: Path) -> Path:
     scripts = folder / "scripts"
     scripts.mkdir()
     text = SCRIPT.format(root=str(ROOT), state=str(folder / "state"))

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from modules.annotators.chat_client import KEY_VARIABLE
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.errors import UserError
 from modules.curation.Journal import Journal
@@ -17,7 +16,7 @@ from modules.ui.models.AnnotatorRun import AnnotatorRun, Part, Progress, in_word
 from modules.ui.models.CaptionerChoices import CaptionerChoices, parts_of
 from modules.ui.models.DatasetView import DatasetItem
 from modules.ui.models.Preferences import Preferences
-from tests.support.caption_script import write_caption_script
+from tests.support.caption_script import use_caption_script
 from tests.support.chat_server import ChatServerStandIn
 from tests.support.pictures import write_pictures
 from tests.support.waiting import in_thread, wait_until
@@ -35,9 +34,7 @@ def server():
 @pytest.fixture
 def images(tmp_path, monkeypatch) -> Path:
     """Five images without a caption, and one that has one."""
-    monkeypatch.setattr(annotator_run, "SCRIPTS", write_caption_script(tmp_path))
-    monkeypatch.setattr("modules.curation.Journal.window_state_folder", lambda: tmp_path / "state")
-    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    use_caption_script(tmp_path, monkeypatch)
     return write_pictures(tmp_path / "images", [(64, 64)] * 6, captions=["", "", "", "", "", "my own"])
 
 

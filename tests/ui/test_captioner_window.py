@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from modules.annotators.chat_client import KEY_VARIABLE
-from modules.ui.models import AnnotatorRun
 from modules.ui.windows import CaptionerWindow
-from tests.support.caption_script import write_caption_script
+from tests.support.caption_script import use_caption_script
 from tests.support.chat_server import ChatServerStandIn
 from tests.support.pictures import write_pictures
 
@@ -23,9 +21,7 @@ def server():
 
 @pytest.fixture
 def images(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setattr(AnnotatorRun, "SCRIPTS", write_caption_script(tmp_path))
-    monkeypatch.setattr("modules.curation.Journal.window_state_folder", lambda: tmp_path / "state")
-    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    use_caption_script(tmp_path, monkeypatch)
     return write_pictures(tmp_path / "images", [(64, 64)] * 5, captions=["", "", "", "", "my own"])
 
 
