@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 NUM_READERS = min(8, os.cpu_count() or 1)
 KEPT_DAYS = 90  # the index of a folder that was not looked at for so long is removed when another one is written
 MAX_ENTRIES = 100_000  # about 40 MB; beyond, those that were not used for longest go
-_CHUNK = 256  # images between two looks at whether the result is still wanted, and between two saves
+SAVE_SECONDS = 10.0  # between two saves, each of which writes all entries
+_CHUNK = 256  # images between two looks at whether the result is still wanted
 _FILE = "measures.json"
 
 
@@ -54,6 +55,7 @@ class MeasureIndex:
         result lacks the other images.
         """
         found: dict[str, ImageMeasures | str] = {}
+        saved = time.monotonic()
         with ThreadPoolExecutor(NUM_READERS) as readers:
             for start in range(0, len(paths), _CHUNK):
                 if not is_wanted():
@@ -63,7 +65,10 @@ class MeasureIndex:
                 for path, one in zip(chunk, readers.map(self._one, chunk, hashes), strict=True):
                     found[path] = one
                     on_done(len(found))
-                self._save()
+                if time.monotonic() - saved > SAVE_SECONDS:
+                    self._save()
+                    saved = time.monotonic()
+        self._save()
         return found
 
     def _one(self, path: str, content: str | None) -> ImageMeasures | str:

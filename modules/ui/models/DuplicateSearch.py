@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from modules.config.errors import UserError
-from modules.config.installation import IMPORT_FOLDER, PACKAGE
+from modules.config.installation import IMPORT_FOLDER, PACKAGE, command_name
 from modules.data.videos import is_video
 from modules.ui.models.DatasetView import DatasetItem
 
@@ -34,16 +34,16 @@ class DuplicateSearch:
         self.num_images = sum(map(len, self._question.values()))
         self.num_done = 0
         self._process: subprocess.Popen[bytes] | None = None
-        self._is_cancelled = False
+        self._is_canceled = False
         self._lock = threading.Lock()
 
     def run(self) -> list[list[str]] | None:
-        """The groups of images that look alike, in each the best one first; None if it was cancelled.
+        """The groups of images that look alike, in each the best one first; None if it was canceled.
 
         Raises UserError if the process fails.
         """
         with self._lock:
-            if self._is_cancelled:
+            if self._is_canceled:
                 return None
             self._process = process = subprocess.Popen(
                 [sys.executable, "-m", f"{PACKAGE}.ui.models.DuplicateSearch"],
@@ -68,9 +68,9 @@ class DuplicateSearch:
         except (OSError, ValueError):  # it has ended
             groups = None
         process.wait()
-        if groups is None and not self._is_cancelled:
-            raise UserError("The search for duplicates has failed: run scripts/check_data.py, which says why.")
-        if self._is_cancelled or groups is None:
+        if groups is None and not self._is_canceled:
+            raise UserError(f"The search for duplicates has failed: run {command_name('check_data')}, which says why.")
+        if self._is_canceled or groups is None:
             return None
         return [[self._paths[path] for path in group] for group in groups]
 
@@ -81,7 +81,7 @@ class DuplicateSearch:
 
     def cancel(self) -> None:
         with self._lock:
-            self._is_cancelled = True
+            self._is_canceled = True
             if self._process is not None:
                 self._process.kill()
 
