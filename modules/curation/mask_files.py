@@ -13,7 +13,7 @@ from modules.config.errors import UserError
 from modules.curation.FileChanges import FileChanges, fingerprint, read_present
 from modules.data.captions import file_stem, path_in_concept
 from modules.data.images import load_alpha, load_gray_on_black, may_be_transparent
-from modules.data.masks import mask_beside, masks_in_folder
+from modules.data.masks import mask_beside, mask_files_of, masks_in_folder
 from modules.data.videos import is_video
 
 if TYPE_CHECKING:
@@ -81,17 +81,19 @@ class MaskFile:
         return self._present()[1] == self._seen
 
     def _present(self) -> tuple[str, dict[str, str]]:
-        """The file that is read as the mask, and the fingerprints of those that a change would replace."""
+        """The file that is read as the mask, and the fingerprints of those that a change would replace: all that the
+        image has, of which another one would be read in place of one that is removed."""
         there, target = mask_there(self.image, self._concept), mask_path(self.image, self._concept)
+        own = mask_files_of(self.image, _folder(self.image, self._concept))
         try:
-            contents = {path: read_present(path) for path in filter(None, {there, target})}
+            contents = {path: read_present(path) for path in dict.fromkeys([*own, target])}
         except OSError as error:
             path = error.filename or target
             raise UserError(f"{path} can't be read ({error.strerror}): make it a readable file.") from error
         return there, {path: fingerprint(content) for path, content in contents.items() if content is not None}
 
     def changes(self, values: np.ndarray | None) -> FileChanges:
-        """What gives the image this mask, uint8[H, W], in place of that in any other format; None removes it."""
+        """What gives the image this mask, uint8[H, W], in place of all files that it has one in; None removes them."""
         target = mask_path(self.image, self._concept)
         new: dict[str, bytes | None] = {path: None for path in self._seen if not _same(path, target)}
         seen = dict(self._seen)

@@ -115,6 +115,27 @@ def mask_beside(path: str) -> str:
     return found.get(stem) or found.get(stem.lower()) or ""
 
 
+def mask_files_of(image: str, folder: str = "") -> list[str]:
+    """The mask files of the image at `image`: the one that is read, then the one that is read once that has gone, and
+    so on. A file that has exactly the name of another image is only that one's.
+
+    folder: of masks; "": they lie beside the image. Raises DataError if the folder can't be listed.
+    """
+    beside, stem = os.path.dirname(image) or ".", file_stem(image)
+    names, found = _listed(folder) if folder else sorted(os.listdir(beside)), []
+    others = {file_stem(name) for name in (os.listdir(beside) if folder else names) if masked_stem(name) is None}
+    while True:
+        of_stems = _named(folder, names) if folder else _beside(beside, names)
+        mask = of_stems.get(stem) or of_stems.get(stem.lower())
+        if not mask:
+            return found
+        name = os.path.basename(mask)
+        names.remove(name)
+        own_stem = masked_stem(name) or file_stem(name)
+        if own_stem == stem or own_stem not in others:
+            found.append(mask)
+
+
 def unused_masks_warning(config: TrainConfig, dataset: Dataset) -> str | None:
     """A warning if masks are skipped or named although masked training is off."""
     if uses_masks(config):
@@ -193,13 +214,22 @@ def masks_in_folder(folder: str) -> dict[str, str]:
 
     Raises DataError if the folder can't be listed.
     """
+    return _named(folder, _listed(folder))
+
+
+def _listed(folder: str) -> list[str]:
+    """Raises DataError."""
     try:
-        names = sorted(os.listdir(folder))
+        return sorted(os.listdir(folder))
     except FileNotFoundError:
-        return {}
+        return []
     except OSError as error:
         message = f"The mask folder {folder} can't be listed ({error.strerror}): change its permissions."
         raise DataError(message) from error
+
+
+def _named(folder: str, names: Sequence[str]) -> dict[str, str]:
+    """As `masks_in_folder`, of these sorted names."""
     images = [name for name in names if os.path.splitext(name)[1].lower() in EXTENSIONS]
     stems = {masked_stem(name) or os.path.splitext(name)[0]: os.path.join(folder, name) for name in images}
     return {stem.lower(): path for stem, path in stems.items()} | stems
@@ -207,8 +237,12 @@ def masks_in_folder(folder: str) -> dict[str, str]:
 
 def _masks_in(folder: str) -> dict[str, str]:
     """Stem of an image (also in lower case) -> path of its mask; of several masks, the one whose suffix comes first."""
+    return _beside(folder, sorted(os.listdir(folder)))
+
+
+def _beside(folder: str, names: Sequence[str]) -> dict[str, str]:
+    """As `_masks_in`, of these sorted names."""
     found: dict[str, str] = {}
-    names = sorted(os.listdir(folder))
     for suffix in reversed(SUFFIXES):
         for name in names:
             stem = masked_stem(name)

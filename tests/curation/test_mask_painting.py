@@ -1,5 +1,7 @@
 """A painted mask: strokes, areas, edges and undo, and the file that it is saved in."""
 
+import sys
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -11,7 +13,8 @@ from modules.curation.FileChanges import ChangedOutside
 from modules.curation.Journal import Journal
 from modules.curation.mask_files import MaskFile
 from modules.curation.MaskPainting import BLACK, Brush, MaskPainting
-from modules.data.masks import mask_beside
+from modules.data.concepts import scan
+from modules.data.masks import find_masks, mask_beside
 
 
 def black(width=64, height=48) -> MaskPainting:
@@ -212,6 +215,36 @@ def test_a_mask_of_another_format_and_size_is_read_and_replaced_and_undo_brings_
     assert [path.name for path in sorted(image.parent.iterdir())] == ["cat.jpg", "cat_mask.bmp"]
     assert before.read_bytes() == content
     assert image.read_bytes() == pixels
+
+
+@pytest.mark.parametrize("in_folder", [False, True])
+def test_after_removing_a_mask_training_reads_no_other_file_of_the_image(image, tmp_path, in_folder):
+    names = ["cat.mask.png", "cat-masklabel.bmp", "CAT_mask.webp", "cat-masklabel.png"]
+    folder = tmp_path / "masks" if in_folder else image.parent
+    folder.mkdir(exist_ok=True)
+    image.with_name("dog.jpg").write_bytes(image.read_bytes())
+    for name in [*names, "dog_mask.png"]:
+        Image.new("L", (40, 60), 255).save(folder / name)
+    concept = ConceptConfig(path=str(image.parent), mask_folder=str(folder) if in_folder else "")
+    file = MaskFile(str(image), concept)
+    file.look()
+    journal = save(image, concept, file, None)
+    assert find_masks(scan([concept])) == [None, str(folder / "dog_mask.png")]
+    journal.undo()
+    assert {path.name for path in folder.glob("*mask*")} == {*names, "dog_mask.png"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs names that differ by case alone")
+def test_a_mask_of_an_image_of_the_same_name_in_lower_case_is_left_alone(image):
+    other = image.with_name("Cat.jpg")
+    other.write_bytes(image.read_bytes())
+    theirs = image.with_name("cat_mask.png")
+    Image.fromarray(painted()).save(theirs)
+    concept = ConceptConfig(path=str(image.parent))
+    file = MaskFile(str(other), concept)
+    assert file.read((40, 60)) is not None  # as training reads it
+    save(image, concept, file, painted())
+    assert theirs.exists()
 
 
 def test_in_a_mask_folder_a_mask_is_called_like_its_image(image, tmp_path):

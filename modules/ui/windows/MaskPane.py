@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import customtkinter as ctk
 import numpy as np
 
+from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.config.labels import with_labels
 from modules.config.visible_text import visible_text
@@ -94,7 +95,7 @@ class MaskPane(ctk.CTkFrame):
             self._save(self.opened)
 
     def remove(self) -> None:
-        """Remove the mask's file: the image is learned as a whole."""
+        """Remove the mask, in all files that could be read as one: the image is learned as a whole."""
         if self.opened is None or self.canvas.is_busy:
             return
         self._edit(self.opened.painting.fill_all(BLACK))
@@ -162,7 +163,8 @@ class MaskPane(ctk.CTkFrame):
         item, work = opened.item, opened.work
 
         def take(applied: Applied) -> None:
-            self._on_note(f"{applied.label} saved." if values is not None else f"{applied.label}: done.")
+            removed = f": {counted(len(applied.paths), 'file')} removed."
+            self._on_note(applied.label + (" saved." if values is not None else removed))
             self._captions.renew([item], with_masks=True)
 
         def fail(error: Exception) -> None:
@@ -330,7 +332,7 @@ class MaskPane(ctk.CTkFrame):
             return f"Let edges fade over {pixels} pixels to either side; again for more."
 
         whole = "Learn all of the image, then erase what is not to be learned."
-        removed = "Remove the mask's file: the image is learned as a whole."
+        removed = "Remove the mask's file, and others that would be read instead: the image is learned as a whole."
         return (
             ("undo", "Undo", partial(self.step, "undo"), lambda: "Undo the last step of painting (Ctrl+Z)."),
             ("redo", "Redo", partial(self.step, "redo"), lambda: "Redo it (Ctrl+Y)."),
