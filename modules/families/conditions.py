@@ -114,6 +114,8 @@ class FirstFrame(Condition):
     pipeline: the diffusers class for videos whose first frame is given as an image.
     needed: whether the denoiser always sees it, so that it trains clips only, and samples start from an image; else
         some clips keep their first latent frame without noise.
+    clean: whether it takes the place of the clip's first latent frame, which then has no noise and no loss; only where
+        it is `needed`.
     last: whether the last frame can be given, too, or always is; the pipeline's `__call__` takes it as `last_image`.
     encode: (family, VAE, first frame [1, 3, H, W] in [-1, 1]) -> the `first_frame` of one clip, [1, C, 1, h, w]; None
         if that is the clip with gray behind its first frame.
@@ -124,6 +126,7 @@ class FirstFrame(Condition):
 
     pipeline: str
     needed: bool = False
+    clean: bool = False
     last: Literal["", "optional", "needed"] = ""
     encode: Callable[[Family, ModelMixin, Tensor], Tensor] | None = None
     components: tuple[str, ...] = ()

@@ -24,7 +24,7 @@ _CELL = 8  # pixels of a latent cell along each side
 _480P = range(480, 855)  # pixels of a side
 
 
-def _inputs(call: DenoiserCall) -> dict[str, Any]:
+def video_inputs(call: DenoiserCall) -> dict[str, Any]:
     import torch
 
     text, (frames, height, width) = call.text_tensor("prompt_embeds_qwen"), call.shape[-3:]
@@ -71,7 +71,7 @@ KANDINSKY5_VIDEO = replace(
         decode=decode_frames,
         shape=shape_by_ratios,
     ),
-    inputs=_inputs,
+    inputs=video_inputs,
     pack=_pack,
     unpack=_unpack,
     call_attributes=lambda pipe, width, height, guidance: {},

@@ -56,15 +56,15 @@ def train(base: BaseModel, config: TrainConfig, steps: int = 3, prompts: Sequenc
 def our_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> np.ndarray:
     """float32[H, W, 3] in [0, 1] of our own sampler, seen just before it is rounded to a PIL image.
 
-    Of layers float32[H, W, 4], the lowest one.
+    Of layers float32[H, W, 4], the lowest one; of a video the last frame.
     """
-    seen = []
+    seen, shown = [], -1 if request.frames > 1 else 0
     # the one of videos calls that of pictures for each of them
     processor = getattr(pipe, "video_processor", None) or pipe.image_processor
     postprocess = processor.postprocess
 
     def spy(image, output_type, **options):
-        seen.append(postprocess(image, output_type="np", **options)[0])
+        seen.append(postprocess(image, output_type="np", **options)[shown])
         return postprocess(image, output_type=output_type, **options)
 
     processor.postprocess = spy
@@ -74,8 +74,8 @@ def our_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> np.
         processor.postprocess = postprocess
     assert made is request
     images = picture.images if isinstance(picture, SampleLayers) else picture
-    first = images[0] if isinstance(images, list) else images  # of layers, or of a video
-    assert np.array_equal(np.asarray(first), (seen[0] * 255).round().astype(np.uint8))
+    one = images[shown] if isinstance(images, list) else images  # of layers, or of a video
+    assert np.array_equal(np.asarray(one), (seen[0] * 255).round().astype(np.uint8))
     return seen[0]
 
 
@@ -86,7 +86,10 @@ def load_plainly(pipe: DiffusionPipeline, file: Path) -> None:
 
 
 def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> np.ndarray:
-    """float32[H, W, 3] of a plain call, as anybody would make it who wants an image of this size."""
+    """float32[H, W, 3] of a plain call, as anybody would make it who wants an image of this size.
+
+    Of a video the last frame.
+    """
     family = family_of_pipeline(pipe)
     arguments = {"negative_prompt": request.negative_prompt, "max_area": request.width * request.height}
     arguments[family.frames_argument if family else "num_frames"] = request.frames
@@ -117,4 +120,4 @@ def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> n
     images = images_in(output)
     if family and family.has(Layers):
         return images[0][0]
-    return output.frames[0][0] if images is None else images[0]
+    return output.frames[0][-1] if images is None else images[0]

@@ -1521,6 +1521,15 @@ def make_tiny_kandinsky5_image(path: str | Path) -> Path:
 
 def make_tiny_kandinsky5_video(path: str | Path) -> Path:
     """Save a tiny Kandinsky 5 pipeline for videos below `path` and return the path; see that for images."""
+    return _save_tiny_kandinsky5_video(path, "Kandinsky5T2VPipeline")
+
+
+def make_tiny_kandinsky5_i2v(path: str | Path) -> Path:
+    """Save a tiny Kandinsky 5 pipeline from images to videos below `path` and return the path; see that for images."""
+    return _save_tiny_kandinsky5_video(path, "Kandinsky5I2VPipeline")
+
+
+def _save_tiny_kandinsky5_video(path: str | Path, pipeline: str) -> Path:
     from diffusers import AutoencoderKLHunyuanVideo
 
     vae = AutoencoderKLHunyuanVideo(
@@ -1530,7 +1539,7 @@ def make_tiny_kandinsky5_video(path: str | Path) -> Path:
     # words of the instruction as one token, or too little of a prompt would be left
     words = "describe how the camera moves shakes zoom and view angle whether follows objects video visual is of some"
     tokenizer.add_tokens([f" {word}" for word in words.split()])
-    return _save_tiny_kandinsky5(path, "Kandinsky5T2VPipeline", vae, tokenizer, visual_cond=True)
+    return _save_tiny_kandinsky5(path, pipeline, vae, tokenizer, visual_cond=True)
 
 
 def _save_tiny_kandinsky5(path: str | Path, pipeline: str, vae, tokenizer, **transformer_config) -> Path:

@@ -84,7 +84,7 @@ class _FirstFrame(ConditionData[FirstFrame]):
     def given(self, rows: Rows) -> dict[str, Tensor | list[list[Tensor]]]:
         import torch
 
-        share, from_first = self._last_share(rows.data), rows.data.image_to_video
+        share, from_first = self._last_share(rows.data), 1.0 if self.spec.clean else rows.data.image_to_video
         is_clip = len(rows.shape) == 4 and rows.shape[1] > 1
         last = [bool(share) and uniform(*draw, "last frame") < share for draw in rows.draws]
         first = [is_clip and bool(from_first) and uniform(*draw, "image to video") < from_first for draw in rows.draws]
