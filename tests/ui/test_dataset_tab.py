@@ -35,7 +35,7 @@ from modules.ui.models.concept_preview import (
     samples_per_epoch,
 )
 from modules.ui.models.DataCheck import DataCheck, DataReport, _read_report
-from modules.ui.models.decoding import decode_pictures
+from modules.ui.models.decoding import PictureKey, decode_pictures
 from modules.ui.models.picture_count import count_key, count_pictures
 from modules.ui.widgets.form import find_field
 from modules.ui.window_system import wheel_events
@@ -91,7 +91,7 @@ def test_videos_are_counted_with_their_clips_and_shown_by_their_first_frame(fold
     assert count_pictures(config, lambda: True) == (10, ())
     assert count_key(config) != count_key(replace(config, data=DataConfig(frames=9)))
     video = next(path for path in found.paths if path.endswith(".mp4"))
-    ((_, thumbnail),) = decode_pictures([(video, 32, 32)])
+    ((_, thumbnail),) = decode_pictures([PictureKey(video, 32, 32)])
     assert thumbnail.size == (32, 24)
     assert number_of(thumbnail) == 0
     assert preview_looks(config, 0, video, 64)[0].image.size == (64, 48)

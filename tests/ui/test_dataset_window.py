@@ -7,7 +7,7 @@ from PIL import Image
 
 from modules.curation.TokenCounts import TokenCount
 from modules.data.concepts import scan
-from modules.ui.models.decoding import decode_pictures
+from modules.ui.models.decoding import PictureKey, decode_pictures
 from modules.ui.models.PictureDecoder import PictureDecoder
 from modules.ui.widgets.VirtualGrid import Tile, VirtualGrid
 from tests.support.waiting import wait_until
@@ -126,13 +126,23 @@ def test_a_changed_folder_is_read_again_and_a_hidden_window_reads_nothing(app, w
 
 
 def test_a_process_decodes_like_a_thread_and_one_that_dies_is_replaced(folder):
-    keys = [(str(folder / "7.png"), 32, 32), (str(folder / "0.txt"), 32, 32), (str(folder / "1.png"), 20, 20)]
+    Image.new("L", (30, 30), 255).save(folder / "1_mask.png")
+    files = [
+        ("7.png", 32, ""),
+        ("0.txt", 32, ""),
+        ("1.png", 20, ""),
+        ("1.png", 20, "1_mask.png"),
+        ("1.png", 20, "0.txt"),
+    ]
+    keys = [PictureKey(str(folder / n), side, side, mask and str(folder / mask)) for n, side, mask in files]
 
     def each_by(decode) -> list:  # one at a time: on a busy machine a call decodes fewer than it is asked for
         found = (one for key in keys for one in decode([key]))
         return [(key, one if isinstance(one, str) else one.tobytes()) for key, one in found]
 
     expected = each_by(decode_pictures)
+    assert expected[2][1] != expected[3][1]
+    assert "its mask can't be read" in expected[4][1]
     decoder = PictureDecoder(1)
     try:
         for _ in range(2):
@@ -280,7 +290,7 @@ def test_duplicates_are_found_and_the_worse_ones_selected(app, window, folder, w
     window.refresh()
     wait_for(app, lambda: len(window.view.items) == 10 and window.view.num_read == 10)
     window.find_duplicates()
-    wait_for(app, lambda: window._search is None)
+    wait_for(app, lambda: not window._duplicates.state)
     groups = {item.path_below: item.is_best for item in window.view.items if item.group}
     assert groups["a.png"] > groups["b.jpg"]
     assert window.view.filter_name == "duplicate"

@@ -197,3 +197,31 @@ def test_a_mask_that_could_not_be_saved_is_shown_again(app, window, pane, folder
 
 def refuse(*arguments):
     raise ChangedOutside(["0-masklabel.png"])
+
+
+def colored(window, photo, size: int = 20) -> bool:
+    """Whether the middle of what is shown is in the color of masks."""
+    red, green, blue = window.tk.call(str(photo), "get", photo.width() // 2, photo.height() // 2)
+    return red > green + 60 and blue > 60
+
+
+def test_masks_are_shown_over_thumbnails_and_the_large_view_and_follow_the_painter(app, window, pane, folder, wait_for):
+    keys(pane, "<Escape>")
+    window.cells.canvas.focus_force()
+    window.cells.canvas.event_generate("<o>")
+    wait_for(app, lambda: not window.cells.is_loading)
+
+    def is_colored() -> bool:
+        return any(colored(window, one) for key, one in window.cells._photos.items() if key.mask and key.version)
+
+    assert not is_colored()
+    before = window.large._photo
+    window.side.toggle_painting()
+    wait_for(app, lambda: pane.opened is not None)
+    pane.buttons["whole"].invoke()
+    wait_for(app, lambda: not pane.canvas.is_busy)
+    keys(pane, "<Escape>")
+    wait_for(app, is_colored)
+    wait_for(app, lambda: window.large._photo is not before and colored(window, window.large._photo))
+    window.caption.step("undo")
+    wait_for(app, lambda: not window.view.items[0].mask and not colored(window, window.large._photo))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from modules.ui.models.decoding import decode_pictures, fit_inside
+from modules.ui.models.decoding import PictureKey, decode_pictures, fit_inside
 from modules.ui.widgets.PictureCanvas import PictureCanvas
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -56,7 +56,7 @@ def test_a_tiny_picture_is_enlarged_with_sharp_pixels():
 def test_a_damaged_picture_is_answered_with_the_reason(tmp_path):
     path = tmp_path / "broken.png"
     path.write_bytes(b"no image")
-    [(_, reason)] = decode_pictures([(str(path), 64, 64)])
+    [(_, reason)] = decode_pictures([PictureKey(str(path), 64, 64)])
     assert "no image format" in reason
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from PIL import Image
 
 from modules.curation.MaskPainting import Box, MaskPainting
+from modules.ui.models.mask_overlay import ALPHAS, COLOR
 
 MAX_PICTURE = 4096  # pixels of the longer side of what is shown: memory is bounded, and a screen shows no more at once
 MAX_ZOOM = 32.0  # screen pixels for one of the mask
-STRENGTH = 0.55  # of the color over what is learned
 MARGIN = 3  # screen pixels around what has changed that resampling may touch
 
 
@@ -25,7 +25,7 @@ class MaskView:
     def __init__(self, picture: Image.Image, painting: MaskPainting):
         self.painting = painting
         self.picture = picture
-        self.color, self.background = (255, 20, 150), (0, 0, 0)  # a color that few photos have
+        self.color, self.background = COLOR, (0, 0, 0)
         self.zoom = 1.0  # screen pixels for one of the mask
         self.left = self.top = 0.0  # of the frame, in mask coordinates
         self._smaller = [picture]  # each half as large as the one before it
@@ -96,7 +96,7 @@ class MaskView:
         left, top, right, bottom = self._screen_box(changed, MARGIN)
         if left >= right or top >= bottom:
             return (0, 0, 0, 0)
-        alpha = self._mask_part((left, top, right, bottom)).point(_ALPHAS)
+        alpha = self._mask_part((left, top, right, bottom)).point(ALPHAS)
         part = self._base.crop((left, top, right, bottom))
         part.paste(self.color, (0, 0, *part.size), alpha)
         self.frame.paste(part, (left, top))
@@ -167,9 +167,6 @@ class MaskView:
         enlarged = size[0] > 2 * (clipped[2] - clipped[0])
         how = Image.Resampling.NEAREST if enlarged else Image.Resampling.BILINEAR
         return image.resize(size, how, box=(clipped[0], clipped[1], clipped[2], clipped[3]))
-
-
-_ALPHAS = [round(value * STRENGTH) for value in range(256)]
 
 
 def reduced(picture: Image.Image) -> Image.Image:

@@ -115,7 +115,7 @@ class _Worker:
     def ask(self, keys: Sequence[PictureKey]) -> Decoded:
         """Raises OSError, EOFError or ValueError if the process has ended."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([[os.path.abspath(key[0]), *key[1:]] for key in keys]).encode() + b"\n")
+        self._process.stdin.write(json.dumps([_absolute(key) for key in keys]).encode() + b"\n")
         self._process.stdin.flush()
         answers = json.loads(self._output.readline() or "null")
         if answers is None:
@@ -144,7 +144,7 @@ def serve(questions: IO[bytes], answers: IO[bytes]) -> None:
     answers.write(b"\n")  # it is ready
     answers.flush()
     for line in questions:
-        decoded = decode_pictures([(path, width, height) for path, width, height in json.loads(line)])
+        decoded = decode_pictures([PictureKey(*one) for one in json.loads(line)])
         made = [picture if isinstance(picture, str) else picture.convert("RGB") for _, picture in decoded]
         head = [picture if isinstance(picture, str) else picture.size for picture in made]
         answers.write(json.dumps(head).encode() + b"\n")
@@ -152,6 +152,11 @@ def serve(questions: IO[bytes], answers: IO[bytes]) -> None:
             if not isinstance(picture, str):
                 answers.write(picture.tobytes())
         answers.flush()
+
+
+def _absolute(key: PictureKey) -> PictureKey:
+    """Of files as the process finds them, which has another working folder."""
+    return key._replace(path=os.path.abspath(key.path), mask=os.path.abspath(key.mask) if key.mask else "")
 
 
 def _read(file: IO[bytes], count: int) -> bytes:

@@ -6,14 +6,25 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from PIL import Image
 
 from modules.data.errors import ImageError
 from modules.data.videos import is_video, load_still, read_frames, read_info
+from modules.ui.models.mask_overlay import with_mask
 
-# path, and the maximum width and height of the image in pixels
-PictureKey = tuple[str, int, int]
+
+class PictureKey(NamedTuple):
+    """width, height: the maximum of the image, in pixels. mask: as of `with_mask`. version: larger once a file has
+    changed, so that it is read again."""
+
+    path: str
+    width: int
+    height: int
+    mask: str = ""
+    version: int = 0
+
 
 MAX_BATCH = 16  # images handed over at once: creating a Tk image of 128 x 128 pixels takes about 0.2 ms
 BATCH_SECONDS = 0.1  # of decoding, after which the images ready so far are shown
@@ -26,7 +37,9 @@ def decode_pictures(keys: Sequence[PictureKey]) -> list[tuple[PictureKey, Image.
     decoded: list[tuple[PictureKey, Image.Image | str]] = []
     for key in keys[:MAX_BATCH]:
         try:
-            decoded.append((key, fit_inside(load_still(key[0], at_least=key[1:]), *key[1:])))
+            size = key.width, key.height
+            image = fit_inside(load_still(key.path, at_least=size), *size)
+            decoded.append((key, with_mask(image, key.path, key.mask)))
         except ImageError as error:
             decoded.append((key, error.reason))
         if time.monotonic() > end:
@@ -54,10 +67,12 @@ class View:
     seconds: float = 0.0
 
 
-def decode_view(path: str, width: int, height: int, at: float = 0.0, folder_fps: float | None = None) -> View:
+def decode_view(
+    path: str, width: int, height: int, at: float = 0.0, folder_fps: float | None = None, mask: str = ""
+) -> View:
     """The image at `path`, or the frame of a video at `at` seconds, fitted into width x height pixels.
 
-    folder_fps: as in VideoInfo.
+    folder_fps: as in VideoInfo. mask: as of `with_mask`.
     """
     try:
         seconds = read_info(path, folder_fps).seconds if is_video(path) else 0.0
@@ -66,6 +81,7 @@ def decode_view(path: str, width: int, height: int, at: float = 0.0, folder_fps:
             image = next(read_frames(path, [min(at, last)], folder_fps))
         else:
             image = load_still(path, (width, height), at)
+        fitted = with_mask(fit_inside(image, width, height), path, mask)
     except ImageError as error:
         return View(None, error.reason)
-    return View(fit_inside(image, width, height), seconds=seconds)
+    return View(fitted, seconds=seconds)

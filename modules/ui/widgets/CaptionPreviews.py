@@ -70,7 +70,7 @@ class CaptionPreviews(ctk.CTkFrame):
 
     def _load(self, picture: ctk.CTkLabel, path: str) -> None:
         version, scale = self._version, self.app.theme.scaled(100) / 100
-        key: PictureKey = (path, round(SIDE * scale), round(SIDE * scale))
+        key = PictureKey(path, round(SIDE * scale), round(SIDE * scale))
 
         def take(decoded: Sequence[tuple[PictureKey, Image.Image | str]]) -> None:
             image = decoded[0][1]

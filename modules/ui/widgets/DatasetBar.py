@@ -24,7 +24,10 @@ UP, DOWN = "↑", "↓"
 
 
 class DatasetBar(ctk.CTkFrame):
-    """Changes what `view` shows. on_change: called when it has; on_resize: called with 1 for larger, -1 for smaller."""
+    """Changes what `view` shows. on_change: called when it has; on_resize: called with 1 for larger, -1 for smaller.
+
+    on_masks: called when masks are to be shown over the images, as `shows_masks` says, or no longer.
+    """
 
     def __init__(
         self,
@@ -33,13 +36,14 @@ class DatasetBar(ctk.CTkFrame):
         view: DatasetView,
         on_change: Callable[[], None],
         on_resize: Callable[[int], object],
+        on_masks: Callable[[], None],
     ):
         super().__init__(parent, fg_color="transparent")
         self.app, self.view, self._on_change = app, view, on_change
         self._typing_job: str | None = None
         self._counts: dict[str, int] = {}
         self.grid_columnconfigure(0, weight=1)
-        self._build_search(on_resize)
+        self._build_search(on_resize, on_masks)
         self._chips_row = ctk.CTkFrame(self, fg_color="transparent")
         self._chips_row.grid(row=1, column=0, sticky="ew", pady=(8, 0))
         self.chips = {name: self._make_chip(name) for name in FILTERS}
@@ -67,6 +71,13 @@ class DatasetBar(ctk.CTkFrame):
         self.show_counts(self._counts)
         self._tell()
 
+    @property
+    def shows_masks(self) -> bool:
+        return bool(self._masks.get())
+
+    def toggle_masks(self) -> None:
+        self._masks.toggle()
+
     def focus_search(self) -> None:
         self.search.focus_set()
         self.search.select_range(0, "end")
@@ -93,7 +104,7 @@ class DatasetBar(ctk.CTkFrame):
             chip.configure(fg_color=Theme.selected, hover_color=Theme.selected_hover, text_color=Theme.on_accent)
         return chip
 
-    def _build_search(self, on_resize: Callable[[int], object]) -> None:
+    def _build_search(self, on_resize: Callable[[int], object], on_masks: Callable[[], None]) -> None:
         theme, font = self.app.theme, self.app.theme.font()
         bar = ctk.CTkFrame(self, fg_color="transparent")
         bar.grid(row=0, column=0, sticky="ew")
@@ -114,6 +125,9 @@ class DatasetBar(ctk.CTkFrame):
             button = ctk.CTkButton(bar, text=text, width=30, font=font, command=partial(on_resize, by))
             button.grid(row=0, column=5 + column, padx=(12 if column == 0 else 4, 0))
             Tooltip(button, theme, partial(RESIZE_HINT.format, hint))
+        self._masks = ctk.CTkSwitch(bar, text="Masks", width=20, font=font, command=on_masks)
+        self._masks.grid(row=0, column=7, padx=(12, 0))
+        Tooltip(self._masks, theme, lambda: "Color what masks let the training learn (O in the grid).")
 
     def _on_typed(self) -> None:
         if self._typing_job is not None:

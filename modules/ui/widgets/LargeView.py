@@ -20,12 +20,14 @@ KEY_SHARE = 0.1  # the same with Page Up and Down
 
 
 class _Wish(NamedTuple):
-    """What is to be shown. at: seconds of a video."""
+    """What is to be shown. at: seconds of a video. mask, version: as of PictureKey."""
 
     path: str
     folder_fps: float | None
     at: float
     size: tuple[int, int]
+    mask: str
+    version: int
 
 
 class LargeView(ctk.CTkFrame):
@@ -41,6 +43,7 @@ class LargeView(ctk.CTkFrame):
         self.seconds = 0.0  # how long the shown video lasts
         self.at = 0.0
         self._folder_fps: float | None = None
+        self._mask, self._version = "", 0
         self._message = ""
         self._photo: ImageTk.PhotoImage | None = None
         self._shown: _Wish | None = None
@@ -68,9 +71,14 @@ class LargeView(ctk.CTkFrame):
         self._stop_listening = app.theme.on_change(self._paint)
         self._paint()
 
-    def show(self, path: str, folder_fps: float | None = None) -> None:
-        """Show the image or the first frame at `path`; "": nothing. folder_fps: as in VideoInfo."""
+    def show(self, path: str, folder_fps: float | None = None, mask: str = "", version: int = 0) -> None:
+        """Show the image or the first frame at `path`; "": nothing. folder_fps: as in VideoInfo.
+
+        mask, version: as of PictureKey.
+        """
+        self._mask, self._version = mask, version
         if path == self.path:
+            self._load()
             return
         self.path, self._folder_fps, self.at, self.seconds, self._message = path, folder_fps, 0.0, 0.0, ""
         if not path:
@@ -106,7 +114,7 @@ class LargeView(ctk.CTkFrame):
     def _load(self) -> None:
         self._resize_job = None
         size = max(1, self.canvas.winfo_width() - 4), max(1, self.canvas.winfo_height() - 4)
-        wish = _Wish(self.path, self._folder_fps, self.at, size)
+        wish = _Wish(self.path, self._folder_fps, self.at, size, self._mask, self._version)
         if not self.path or self._loading or wish == self._shown or size[0] < 10:
             return
         self._loading = wish
@@ -121,7 +129,9 @@ class LargeView(ctk.CTkFrame):
             self._loading = None
             raise error
 
-        self.app.in_background(lambda: decode_view(wish.path, *wish.size, wish.at, wish.folder_fps), take, fail)
+        self.app.in_background(
+            lambda: decode_view(wish.path, *wish.size, wish.at, wish.folder_fps, wish.mask), take, fail
+        )
 
     def _take(self, wish: _Wish, view: View) -> None:
         if wish.path != self.path:

@@ -142,9 +142,14 @@ class PictureCanvas(ctk.CTkFrame):
         self._stale.add(number)
         self._draw_later()
 
-    def draw_picture(self, path: str, x: int, y: int, width: int, height: int) -> None:
-        """Draw the image at `path` centred in a rectangle, or a placeholder until it is decoded."""
-        key = (path, width, height)
+    def draw_picture(
+        self, path: str, x: int, y: int, width: int, height: int, mask: str = "", version: int = 0
+    ) -> None:
+        """Draw the image at `path` centred in a rectangle, or a placeholder until it is decoded.
+
+        mask, version: as of PictureKey.
+        """
+        key = PictureKey(path, width, height, mask, version)
         self._of_cell[key] = None
         theme = self.app.theme
         photo = self._photos.get(key)
@@ -346,12 +351,12 @@ class PictureCanvas(ctk.CTkFrame):
         for key in in_sight:
             if key in self._photos:
                 self._photos.move_to_end(key)
-        spare = self.cache_bytes - sum(width * height * 4 for _, width, height in self._photos)
+        spare = self.cache_bytes - sum(key.width * key.height * 4 for key in self._photos)
         for key in list(self._photos):
             if spare >= 0 or key in in_sight:
                 break
             del self._photos[key]
-            spare += key[1] * key[2] * 4
+            spare += key.width * key.height * 4
 
     def font_of(self, font: tuple) -> tkfont.Font:
         """A font for measuring text. font: from Theme.plain_font."""

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
-from modules.config.counted import counted
-from modules.config.errors import UserError
 from modules.config.files import config_from_values
 from modules.config.labels import with_labels
 from modules.config.visible_text import visible_text
 from modules.curation.TokenCounts import TokenCounts
 from modules.data.masks import uses_masks
+from modules.data.videos import is_video
 from modules.ui.keyboard import bind_keys
 from modules.ui.models.CaptionWork import CaptionWork, too_long
 from modules.ui.models.dataset_reading import Listing, find_item_masks, list_items, read_details
 from modules.ui.models.DatasetView import ALL, DatasetItem, DatasetView, Trait, concept_names
-from modules.ui.models.DuplicateSearch import DuplicateSearch
 from modules.ui.models.PictureDecoder import PictureDecoder
 from modules.ui.widgets.DatasetBar import DatasetBar
 from modules.ui.widgets.dialogs import set_size, show_over
 from modules.ui.widgets.fitting import wrap_to
 from modules.ui.widgets.VirtualGrid import Tile, VirtualGrid
 from modules.ui.windows.dataset_marks import marks_of
+from modules.ui.windows.DuplicateFinder import FIND, DuplicateFinder
 from modules.ui.windows.EditCaptionsWindow import EditCaptionsWindow
 from modules.ui.windows.ImageSide import ImageSide
 
@@ -58,7 +59,8 @@ class DatasetWindow(ctk.CTkToplevel):
     """Closing only hides the window, because CustomTkinter never frees one completely.
 
     Keys: Tab goes from the search to the filters, the grid and the caption; Ctrl+F leads to the search, F5 reads the
-    folders again, Alt+Up and Alt+Down go to the former and the next image from anywhere. M paints the mask.
+    folders again, Alt+Up and Alt+Down go to the former and the next image from anywhere. M paints the mask, and O shows
+    masks.
     """
 
     def __init__(self, app: App):
@@ -75,8 +77,8 @@ class DatasetWindow(ctk.CTkToplevel):
         self._find_job: str | None = None
         self._read_job: str | None = None
         self._notice = ""  # what was done last
-        self._search: DuplicateSearch | None = None
         self._counts: TokenCounts | None = None
+        self._versions: Counter[str] = Counter()  # of the files of items, by path
         self._edited: set[str] = set()  # paths of items whose captions were read again after a change
         self._has_news = False  # whether something was read that is not shown yet
         self.title("Dataset")
@@ -85,7 +87,9 @@ class DatasetWindow(ctk.CTkToplevel):
         self.grid_columnconfigure(1, weight=2, uniform="dataset")
         self.grid_rowconfigure(2, weight=1)
         self._build_head()
-        self.bar = DatasetBar(self, app, self.view, self._show_items, lambda by: self.cells.resize_by(by))
+        self.bar = DatasetBar(
+            self, app, self.view, self._show_items, lambda by: self.cells.resize_by(by), self._show_masks
+        )
         self.bar.grid(row=1, column=0, columnspan=2, sticky="ew", padx=12, pady=(0, 8))
         self._decoder = PictureDecoder(NUM_DECODERS)
         self.cells = VirtualGrid(
@@ -136,6 +140,7 @@ class DatasetWindow(ctk.CTkToplevel):
 
     def refresh(self) -> None:
         """Read the folders again."""
+        self._versions.clear()
         self.cells.forget_pictures()
         self.large.refresh()
         self._find()
@@ -265,7 +270,7 @@ class DatasetWindow(ctk.CTkToplevel):
 
     def _give_up(self) -> None:
         self._given_up.set()
-        self._drop_search()
+        self._duplicates.cancel()
         for job in filter(None, (self._find_job, self._read_job)):
             self.after_cancel(job)
         self._find_job = self._read_job = None
@@ -290,7 +295,7 @@ class DatasetWindow(ctk.CTkToplevel):
     def _show_news(self, is_due: bool = False) -> None:
         """Let counts and filters follow what was read."""
         if not self._has_news and not is_due:
-            if self._search is not None:
+            if self._duplicates.state:
                 self._show_summary()
             return
         self._has_news = False
@@ -313,8 +318,7 @@ class DatasetWindow(ctk.CTkToplevel):
     def _show_summary(self) -> None:
         text = self.view.summary(len(self.cells.selection.numbers))
         total = len(self.view.items)
-        if self._search is not None:
-            text += f"; looking for duplicates, {self._search.num_done:,} of {self._search.num_images:,}"
+        text += self._duplicates.state
         if self._next_unread < total:
             text += f"; reading sizes and captions, {self._next_unread / total:.0%}"
         self._tell(" ".join(filter(None, [f"{text}.", self._notice, *map(with_labels, self._listing.problems)])))
@@ -334,12 +338,25 @@ class DatasetWindow(ctk.CTkToplevel):
 
     def _tile_of(self, number: int) -> Tile:
         item = self.view.items[number]
-        return Tile(item.path, marks_of(item), bool(item.traits & Trait.LEFT_OUT))
+        return Tile(item.path, marks_of(item), bool(item.traits & Trait.LEFT_OUT), *self._overlay_of(item))
+
+    def _overlay_of(self, item: DatasetItem) -> tuple[str, int]:
+        """The mask that is shown over an item, "" for none, and the version of its files."""
+        concepts = self._config.concepts if self._config else []
+        has_own = item.concept < len(concepts) and concepts[item.concept].alpha_mask and not is_video(item.path)
+        mask = (item.mask or (item.path if has_own else "")) if self.bar.shows_masks else ""
+        return mask, self._versions[item.path] if mask else 0
 
     def _show_current(self, number: int | None) -> None:
         item = None if number is None else self.view.items[number]
         concepts = self._config.concepts if self._config else []
-        self.side.show(item, concepts[item.concept].frame_folders_fps if item else None)
+        overlay = self._overlay_of(item) if item else ("", 0)
+        self.side.show(item, concepts[item.concept].frame_folders_fps if item else None, *overlay)
+
+    def _show_masks(self) -> None:
+        """Show the masks over the images, or no longer."""
+        self.cells.redraw()
+        self._show_current(self.cells.selection.current)
 
     def _make_room(self) -> None:
         """Give more room to what is being painted."""
@@ -371,56 +388,25 @@ class DatasetWindow(ctk.CTkToplevel):
         """Show items whose files have changed."""
         paths = {item.path for item in items}
         self._edited |= paths
+        self._versions.update(paths)
         if self._config is not None:
             self._mark_masks(self._config)
         self.cells.redraw_items(self._numbers[path] for path in paths if path in self._numbers)
+        current = self.cells.selection.current
+        if self.bar.shows_masks and current is not None and self.view.items[current].path in paths:
+            self._show_current(current)
         self._has_news = True
 
     def find_duplicates(self) -> None:
         """Search for images that look alike, or cancel that."""
-        if self._search is not None:
-            self._drop_search()
-            return
-        if not self.view.items or self._next_unread < len(self.view.items):
-            self._note("Sizes and captions are still being read: search for duplicates once they are.")
-            return
         concepts = self._config.concepts if self._config else []
-        of_folder: dict[str, list[DatasetItem]] = {}
-        for item in self.view.items:
-            of_folder.setdefault(concepts[item.concept].path, []).append(item)
-        search = self._search = DuplicateSearch(of_folder)
-        self._find_button.configure(text="Cancel")
-        self.app.in_background(
-            search.run, lambda groups: self._take_groups(search, groups), lambda error: self._fail_search(search, error)
-        )
+        self._duplicates.toggle(concepts, self._next_unread >= len(self.view.items))
 
-    def _take_groups(self, search: DuplicateSearch, groups: Sequence[Sequence[str]] | None) -> None:
-        if search is not self._search or groups is None:
-            return
-        self._drop_search()
-        worse = self.view.take_groups(groups)
+    def _show_duplicates(self, worse: Sequence[int], are_any: bool) -> None:
         self.bar.show_counts(self.view.counts())
-        self.bar.choose("duplicate" if groups else "all")
+        self.bar.choose("duplicate" if are_any else "all")
         self.cells.select(worse)
         self.cells.redraw()
-        text = f"{counted(len(groups), 'group')} of images that look alike"
-        self._note(
-            f"{text}; the worse ones are selected: Delete leaves them out." if groups else "No images look alike."
-        )
-
-    def _fail_search(self, search: DuplicateSearch, error: Exception) -> None:
-        if not isinstance(error, UserError):
-            raise error
-        if search is self._search:
-            self._drop_search()
-            self._note(str(error))
-
-    def _drop_search(self) -> None:
-        if self._search is not None:
-            self._search.cancel()
-            self._search = None
-            self._find_button.configure(text="Find duplicates")
-            self._show_summary()
 
     def _go_to(self, item: DatasetItem) -> None:
         number = self._numbers.get(item.path)
@@ -443,9 +429,11 @@ class DatasetWindow(ctk.CTkToplevel):
         )
         self._concept.grid(row=0, column=0)
         ctk.CTkButton(head, text="Refresh", width=70, font=font, command=self.refresh).grid(row=0, column=1, padx=6)
-        find = ctk.CTkButton(head, text="Find duplicates", width=110, font=font, command=self.find_duplicates)
+        find = ctk.CTkButton(head, text=FIND, width=110, font=font, command=self.find_duplicates)
         find.grid(row=0, column=2, padx=(0, 12))
-        self._find_button = find
+        self._duplicates = DuplicateFinder(
+            self.app, self.view, find, self._show_duplicates, self._note, self._show_summary
+        )
         self._state = ctk.CTkLabel(head, text="", font=font, anchor="w", justify="left", text_color=theme.muted)
         self._state.grid(row=0, column=3, sticky="ew")
         wrap_to(head, self._state, theme, taken=390)
@@ -455,6 +443,8 @@ class DatasetWindow(ctk.CTkToplevel):
         self.bind("<F5>", lambda event: self.refresh())
         for key in ("<m>", "<M>"):
             self.cells.canvas.bind(key, lambda event: self.side.toggle_painting())
+        for key, canvas in itertools.product(("<o>", "<O>"), (self.cells.canvas, self.large.canvas)):
+            canvas.bind(key, lambda event: self.bar.toggle_masks())
         self.cells.canvas.bind("<Delete>", lambda event: self.caption.toggle_left_out())
         command = "Command" if self.tk.call("tk", "windowingsystem") == "aqua" else "Control"
         bind_keys(

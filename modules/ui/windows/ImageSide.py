@@ -64,9 +64,9 @@ class ImageSide(ctk.CTkFrame):
         for key in ("<m>", "<M>"):
             self.large.canvas.bind(key, lambda event: self.toggle_painting())
 
-    def show(self, item: DatasetItem | None, folder_fps: float | None = None) -> None:
-        """Show an item, as large as there is room; None: nothing. folder_fps: as in VideoInfo."""
-        self.large.show(item.path if item else "", folder_fps)
+    def show(self, item: DatasetItem | None, folder_fps: float | None = None, mask: str = "", version: int = 0) -> None:
+        """Show an item, as large as there is room; None: nothing. The others: as of LargeView."""
+        self.large.show(item.path if item else "", folder_fps, mask, version)
         self.show_details(item)
 
     def show_details(self, item: DatasetItem | None) -> None:
