@@ -37,6 +37,7 @@ RULES = (
     memory.attention_mask_problems,
     memory.quantization_problems,
     memory.matmul_problems,
+    memory.rotation_problems,
     memory.gguf_problems,
     adapters.adapter_problems,
     memory.offloading_problems,

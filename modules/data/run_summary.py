@@ -189,7 +189,8 @@ def _matmul_lines(config: TrainConfig) -> Iterator[tuple[str, str]]:
     if model.quantized_matmul == "on" and facts_of(config).uses_denoiser:
         size = model.quantized_matmul_size
         which = f"layers of at least {size:,} million weights" if size else "all quantized layers"
-        yield "8-bit matmul", f"{model.denoiser_quantization}, in {which}"
+        rotated = ", with rotated inputs" if model.quantized_matmul_rotation else ""
+        yield "8-bit matmul", f"{model.denoiser_quantization}, in {which}{rotated}"
 
 
 def _compile_lines(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from modules.layers.dequantize import dequantize
+from modules.layers.hadamard import rotate
 from modules.layers.quantized_formats import BLOCK, FLOAT8
 from modules.layers.quantized_matmul import multiply_back, multiply_rows
 
@@ -25,18 +26,21 @@ class Form(NamedTuple):
     """How a quantized weight is held and used.
 
     quantization, shape: as of QuantizedLinear. in_8_bits: whether the products of an int8 or a float8 weight are
-        computed in 8 bits, with quantized inputs and gradients, or with the dequantized weight.
+        computed in 8 bits, with quantized inputs and gradients, or with the dequantized weight. rotation: the size of
+        the groups in which the rows of the weight and the inputs are rotated; 0 if they are not. See `hadamard`.
     """
 
     quantization: str
     shape: tuple[int, int]
     in_8_bits: bool = False
+    rotation: int = 0
 
 
 class QuantizedLinear(nn.Linear):
     """A frozen linear layer that dequantizes its weight in each pass and computes in the precision of its input.
 
-    With `in_8_bits`, products are computed in 8 bits instead: see `quantized_matmul`.
+    With `in_8_bits`, products are computed in 8 bits instead: see `quantized_matmul`. With a rotation, as in `Form`,
+    the inputs are rotated first.
 
     quantization: "int8" (symmetric) or "float8" (e4m3), with a scale per output, or "nf4" (Dettmers et al. 2023, arXiv
         2305.14314, section 3), with a scale per 64 weights; or a format of GGUF files, as "GGUF Q4_0".
@@ -56,24 +60,26 @@ class QuantizedLinear(nn.Linear):
         scale: Tensor,
         bias: Tensor | None,
         compute_dtype: torch.dtype,
+        rotation: int = 0,
     ):
-        """shape: (out, in)."""
+        """shape: (out, in). rotation: of the weight, as in Form."""
         nn.Module.__init__(self)  # the one of Linear would allocate a weight
         self.out_features, self.in_features = shape
         self.quantization = quantization
         self.in_8_bits = False
+        self.rotation = rotation
         self.compute_dtype = compute_dtype
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.scale = nn.Parameter(scale, requires_grad=False)
         self.register_parameter("bias", None if bias is None else nn.Parameter(bias, requires_grad=False))
 
     @classmethod
-    def of(cls, layer: nn.Linear, quantization: str, device: torch.device) -> QuantizedLinear:
-        """A copy of `layer` on `device`, where its weight is quantized."""
-        weight, scale = quantize(layer.weight.detach().to(device), quantization)
+    def of(cls, layer: nn.Linear, quantization: str, device: torch.device, rotation: int = 0) -> QuantizedLinear:
+        """A copy of `layer` on `device`, where its weight is rotated, as Form says, and quantized."""
+        weight, scale = quantize(layer.weight.detach().to(device), quantization, rotation)
         bias = None if layer.bias is None else layer.bias.detach().to(device)
         shape = layer.out_features, layer.in_features
-        return cls(shape, quantization, weight, scale, bias, layer.weight.dtype)
+        return cls(shape, quantization, weight, scale, bias, layer.weight.dtype, rotation)
 
     @property
     def W_q(self) -> Tensor:
@@ -81,8 +87,11 @@ class QuantizedLinear(nn.Linear):
         return self.weight
 
     def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:
-        """[out, in], in the precision of the original weight by default."""
-        return dequantize(self.weight, self.scale, self.quantization, self.form.shape, dtype or self.compute_dtype)
+        """[out, in], for inputs that are not rotated; in the precision of the original weight by default."""
+        dtype = dtype or self.compute_dtype
+        weight = dequantize(self.weight, self.scale, self.quantization, self.form.shape, dtype)
+        with torch.autocast(weight.device.type, enabled=False):  # which would lower the precision
+            return rotate(weight, self.rotation)
 
     def forward(self, values: Tensor) -> Tensor:
         device = values.device.type
@@ -92,11 +101,12 @@ class QuantizedLinear(nn.Linear):
         return _Multiply.apply(values, self.weight, self.scale, bias, self.form)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, quantization={self.quantization}"
+        rotation = f", rotation={self.rotation}" if self.rotation else ""
+        return f"{super().extra_repr()}, quantization={self.quantization}{rotation}"
 
     @property
     def form(self) -> Form:
-        return Form(self.quantization, (self.out_features, self.in_features), self.in_8_bits)
+        return Form(self.quantization, (self.out_features, self.in_features), self.in_8_bits, self.rotation)
 
 
 class _Multiply(torch.autograd.Function):
@@ -116,6 +126,7 @@ class _Multiply(torch.autograd.Function):
 
 def multiply(values: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, form: Form) -> Tensor:
     """values [..., in] @ weight.T + bias, without gradients."""
+    values = rotate(values, form.rotation)
     if not form.in_8_bits:
         return F.linear(values, dequantize(weight, scale, form.quantization, form.shape, values.dtype), bias)
     rows = values.reshape(-1, values.shape[-1])
@@ -124,16 +135,19 @@ def multiply(values: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None,
 
 def gradient_of_inputs(gradient: Tensor, weight: Tensor, scale: Tensor, form: Form) -> Tensor:
     """gradient [..., out] @ weight, without gradients of its own."""
-    if not form.in_8_bits:
-        return gradient @ dequantize(weight, scale, form.quantization, form.shape, gradient.dtype)
-    rows = gradient.reshape(-1, gradient.shape[-1])
-    return multiply_back(rows, weight, scale, form.quantization).view(*gradient.shape[:-1], -1)
+    if form.in_8_bits:
+        rows = gradient.reshape(-1, gradient.shape[-1])
+        result = multiply_back(rows, weight, scale, form.quantization).view(*gradient.shape[:-1], -1)
+    else:
+        result = gradient @ dequantize(weight, scale, form.quantization, form.shape, gradient.dtype)
+    return rotate(result, form.rotation)  # its matrix is its own inverse
 
 
-def quantize(weight: Tensor, quantization: str) -> tuple[Tensor, Tensor]:
+def quantize(weight: Tensor, quantization: str, rotation: int = 0) -> tuple[Tensor, Tensor]:
     """(quantized weight, scale), as in QuantizedLinear, of a weight [out, in].
 
-    Some rows are quantized after others, so that little memory is needed beside the result.
+    Some rows are quantized after others, so that little memory is needed beside the result. rotation: as in Form, of
+    weights in 8 bits.
     """
     num_rows = max(1, _MOST_VALUES // weight.shape[1])
     if quantization == "nf4":
@@ -142,7 +156,7 @@ def quantize(weight: Tensor, quantization: str) -> tuple[Tensor, Tensor]:
     packed = torch.empty_like(weight, dtype=torch.int8, memory_format=torch.contiguous_format)
     scale = weight.new_empty(len(weight), 1, dtype=torch.float32)
     for rows, part, scales in zip(*(one.split(num_rows) for one in (weight, packed, scale)), strict=True):
-        _quantize_rows(rows, quantization, part, scales)
+        _quantize_rows(rows, quantization, rotation, part, scales)
     return packed, scale
 
 
@@ -155,9 +169,9 @@ def _quantize_nf4(weight: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
     return packed.view(torch.int8), scale
 
 
-def _quantize_rows(weight: Tensor, quantization: str, packed: Tensor, scale: Tensor) -> None:
+def _quantize_rows(weight: Tensor, quantization: str, rotation: int, packed: Tensor, scale: Tensor) -> None:
     """Writes to `packed` and `scale`."""
-    values = weight.to(torch.float32, copy=True)
+    values = rotate(weight.to(torch.float32, copy=True), rotation)
     most = _INT8_MAX if quantization == "int8" else torch.finfo(FLOAT8).max
     largest = torch.maximum(values.amax(1, keepdim=True), -values.amin(1, keepdim=True))
     scale.copy_((largest / most).clamp_(min=torch.finfo(torch.float32).tiny))

@@ -159,6 +159,8 @@ def _matmul_lines(base: BaseModel, components: Iterable[str], config: TrainConfi
     count, size = sum(layer.in_8_bits for layer in layers), config.model.quantized_matmul_size
     of_all = f"{count} of {counted(len(layers), 'quantized layer')}"
     text = f"Matrix products in {config.model.denoiser_quantization} in {of_all}"
+    if rotated := sum(layer.in_8_bits and layer.rotation > 0 for layer in layers):
+        text = f"{text}, {rotated} of them with rotated inputs"
     lacking = f"none has {size} million weights in multiples of {SIDE_STEP} inputs and outputs"
     yield text if count else f"{text}: {lacking}; lower model.quantized_matmul_size, or set quantized_matmul to off"
 

@@ -129,9 +129,8 @@ class BaseModel:
 
     def _quantize(self, name: str) -> None:
         if self._is_to_be_quantized(name):
-            quantization = quantization_of(self.family, name, self.config)
             swapped = tuple(f"{block}." for block in self._swapped(name))
-            quantize_layers(self.family, name, self.module(name), quantization, self.device, swapped)
+            quantize_layers(self.family, name, self.module(name), self.config, self.device, swapped)
             self._quantized.add(name)
 
     def _is_to_be_quantized(self, name: str) -> bool:

@@ -134,8 +134,7 @@ class FolderComponents:
                 check_tokenizer(component)
                 return component
             if name in self.own_parts:
-                form = self.dtype, quantization_of(self.family, name, self.config)
-                own = self.own_parts[name], self.path / name, *form
+                own = self.own_parts[name], self.path / name, self.dtype, self.config
                 return self._ready(name, load_own_part(self.family, name, component_class, *own))
             if stored_quantization(self.path / name) != "none":
                 stored = load_prequantized(component_class, self.path / name, self.dtype)

@@ -19,7 +19,7 @@ from modules.weights.hub_parts import with_parts_on_disk
 from modules.weights.load_component import is_of_transformers, load_component
 from modules.weights.part_files import denoiser_tensors, inner_tensors, vae_tensors
 from modules.weights.part_names import INSIDE, found_inside, in_diffusers_names, surplus
-from modules.weights.quantization import put_scaled_rows, quantizable_layers, quantization_of
+from modules.weights.quantization import put_scaled_rows, quantizable_layers, quantization_of, rotation_of
 from modules.weights.safe import read_header, tensor_shapes
 from modules.weights.single_file_parts import has_part
 from modules.weights.text_encoder_files import SETTING as ENCODERS_SETTING
@@ -165,8 +165,7 @@ def put_own_parts(pipe: DiffusionPipeline, family: Family, parts: Mapping[str, P
         own = getattr(pipe, name)
         with tempfile.TemporaryDirectory() as folder:
             (own.config.save_pretrained if is_of_transformers(type(own)) else own.save_config)(folder)
-            kind = own.dtype, quantization_of(family, name, config)
-            setattr(pipe, name, load_own_part(family, name, type(own), path, Path(folder), *kind))
+            setattr(pipe, name, load_own_part(family, name, type(own), path, Path(folder), own.dtype, config))
 
 
 def take_missing(
@@ -199,13 +198,13 @@ def load_own_part(
     path: Path,
     config_folder: Path,
     dtype: torch.dtype,
-    quantization: str = "none",
+    config: ModelConfig | None = None,
 ) -> Model:
     """A component from its own file or folder.
 
     name: of the component. config_folder: of the base model's component, whose architecture a file must have, in the
-    tensor names of diffusers or transformers, or in those of the original, as far as they are known. quantization: in
-    which a denoiser is to be held; layers that are in this format in the file are QuantizedLinear at once.
+    tensor names of diffusers or transformers, or in those of the original, as far as they are known. config: says how
+    layers are to be held, those of a denoiser; the ones that the file has in this form are QuantizedLinear at once.
     Raises WeightsError, starting with the setting, if it can't be read or is of another kind.
     """
     setting = setting_of(family, name)
@@ -215,7 +214,7 @@ def load_own_part(
         elif path.is_dir():
             component, missing = _from_folder(component_class, path, dtype)
         else:
-            wanted = _Wanted(family, name, quantization if name in family.denoisers else "none")
+            wanted = _Wanted(family, name, config if name in family.denoisers else None)
             component, missing = _from_file(component_class, path, config_folder, dtype, wanted)
     if missing:
         raise _error(setting, path, component_class, f"its weights lack {missing}")
@@ -230,19 +229,27 @@ def _from_folder(component_class: type[Any], path: Path, dtype: torch.dtype) -> 
 
 
 class _Wanted(NamedTuple):
-    """Of a component: its family and name, and the format in which it is to be held."""
+    """Of a component: its family and name, and the settings that say how its layers are to be held, if any do."""
 
     family: Family
     name: str
-    quantization: str
+    config: ModelConfig | None
 
-    def layers(self, component: Any, dtype: torch.dtype) -> list[str]:
-        """Those that are to be held in this format; not those that diffusers keeps in float32."""
+    @property
+    def quantization(self) -> str:
+        return quantization_of(self.family, self.name, self.config) if self.config else "none"
+
+    def rotations(self, component: Any, dtype: torch.dtype) -> dict[str, int]:
+        """Those of the layers that are to be quantized; without those that diffusers keeps in float32."""
         import torch
 
+        assert self.config
         exact = set() if dtype == torch.float32 else set(component._keep_in_fp32_modules or ())
-        names = quantizable_layers(self.family, self.name, component)
-        return [name for name in names if exact.isdisjoint(name.split("."))]
+        return {
+            name: rotation_of(self.family, self.name, component.get_submodule(name), self.config)
+            for name in quantizable_layers(self.family, self.name, component)
+            if exact.isdisjoint(name.split("."))
+        }
 
 
 def _from_file(
@@ -276,7 +283,7 @@ def _from_file(
     if is_gguf(path):
         put_quantized(component, tensors, dtype)
     if wanted.quantization in EIGHT_BITS:
-        put_scaled_rows(component, tensors, wanted.layers(component, dtype), wanted.quantization)
+        put_scaled_rows(component, tensors, wanted.rotations(component, dtype), wanted.quantization)
     missing = next((name for name in expected if name.endswith(_STATISTICS) and name not in tensors), "")
     exact = set(component_class._keep_in_fp32_modules or ())  # as diffusers loads it from a folder
     weights = component.state_dict()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from modules.config.errors import UserError
@@ -34,15 +34,33 @@ def multiply_in_8_bits(module: nn.Module, config: ModelConfig, device: torch.dev
     """
     if config.quantized_matmul != "on":
         return
-    from modules.layers.quantized_matmul import SIDE_STEP
     from modules.layers.QuantizedLinear import QuantizedLinear
 
     check_matmul(config, device)
     for layer in module.modules():
         if isinstance(layer, QuantizedLinear) and layer.quantization in EIGHT_BITS:
-            sides = layer.in_features, layer.out_features
-            is_large = sides[0] * sides[1] >= config.quantized_matmul_size * MILLION
-            layer.in_8_bits = is_large and not any(side % SIDE_STEP for side in sides)
+            layer.in_8_bits = _is_for_8_bits(layer, config)
+
+
+def _is_for_8_bits(layer: nn.Linear, config: ModelConfig) -> bool:
+    """Whether a layer is large enough, and of sides that the kernels take."""
+    from modules.layers.quantized_matmul import SIDE_STEP
+
+    sides = layer.in_features, layer.out_features
+    is_large = sides[0] * sides[1] >= config.quantized_matmul_size * MILLION
+    return is_large and not any(side % SIDE_STEP for side in sides)
+
+
+def rotation_of(family: Family, component: str, layer: nn.Linear, config: ModelConfig) -> int:
+    """The size of the groups in which the settings say that a layer of a component is rotated; 0 if it is not.
+
+    Only layers that multiply in 8 bits are: rotating costs time, and others don't round their inputs.
+    """
+    from modules.layers.hadamard import group_size
+
+    is_denoiser = component in (*family.denoisers, *family.guidance_denoisers)
+    is_on = config.quantized_matmul == "on" and config.quantized_matmul_rotation
+    return group_size(layer.in_features) if is_on and is_denoiser and _is_for_8_bits(layer, config) else 0
 
 
 def check_matmul(config: ModelConfig, device: torch.device) -> None:
@@ -82,11 +100,15 @@ def quantizable_layers(family: Family, component: str, module: nn.Module) -> lis
     ]
 
 
-def put_scaled_rows(module: nn.Module, tensors: dict[str, Tensor], names: Collection[str], quantization: str) -> None:
+def put_scaled_rows(
+    module: nn.Module, tensors: dict[str, Tensor], rotations: Mapping[str, int], quantization: str
+) -> None:
     """Puts a QuantizedLinear in place of each of these layers whose weight is `ScaledRows`, and takes its tensors out
-    of `tensors`; what else is ScaledRows there gets values.
+    of `tensors`; what else is ScaledRows there gets values, as do rows that are to be rotated, which quantizes them
+    anew.
 
-    names: of layers. quantization: the format of the rows, whose dtype is that of the module.
+    rotations: name of a layer -> as `rotation_of` gives it. quantization: the format of the rows, whose dtype is that
+    of the module.
     """
     import torch
 
@@ -97,7 +119,7 @@ def put_scaled_rows(module: nn.Module, tensors: dict[str, Tensor], names: Collec
         if not isinstance(rows, ScaledRows):
             continue
         layer_name = name.removesuffix(".weight")
-        if layer_name not in names:
+        if rotations.get(layer_name, 1):
             tensors[name] = rows.values()
             continue
         layer = module.get_submodule(layer_name)
@@ -113,22 +135,25 @@ def quantize_layers(
     family: Family,
     component: str,
     module: nn.Module,
-    quantization: str,
+    config: ModelConfig,
     device: torch.device,
     on_cpu: tuple[str, ...] = (),
 ) -> None:
     """Replaces the layers by quantized ones on `device`, one at a time: the device never holds the unquantized model.
 
-    The other layers stay where they are. on_cpu: starts of the names of layers that are on the CPU afterwards.
+    The other layers stay where they are. config: says how the layers are quantized. on_cpu: starts of the names of
+    layers that are on the CPU afterwards.
     """
     from torch import nn
 
     from modules.layers.QuantizedLinear import QuantizedLinear
     from modules.weights.deferred_casts import compute
 
+    quantization = quantization_of(family, component, config)
     for name in quantizable_layers(family, component, module):
         layer = module.get_submodule(name)
         assert isinstance(layer, nn.Linear)  # as `quantizable_layers` says
         compute(layer)
-        quantized = QuantizedLinear.of(layer, quantization, device).eval()
+        rotation = rotation_of(family, component, layer, config)
+        quantized = QuantizedLinear.of(layer, quantization, device, rotation).eval()
         module.set_submodule(name, quantized.cpu() if name.startswith(on_cpu) else quantized)

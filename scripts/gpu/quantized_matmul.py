@@ -12,22 +12,25 @@ from scripts.gpu.ceilings import PRODUCTS, median_seconds
 
 ON_CPU = 64, 64, 64
 RIGHT = {"int8": 0.013, "float8": 0.04}  # relative errors of normally distributed numbers, as in docs/memory.md
+ROTATION = 256  # the size of its groups in most layers
 FEW_ROWS = 2  # as of layers that modulate blocks
 
 
 def products_in_8_bits(device: str) -> Iterator[Case]:
     for quantization in EIGHT_BITS:
         for rows in (FEW_ROWS, 512):
-            for compiled in (False, True) if is_cuda(device) else (False,):
-                name = f"{quantization}, {rows} rows{', compiled' if compiled else ''}"
-                yield name, partial(close_to_the_layer, quantization, rows, compiled, device)
+            for rotation in (0, ROTATION) if quantization == "int8" and rows > FEW_ROWS else (0,):
+                for compiled in (False, True) if is_cuda(device) else (False,):
+                    name = f"{quantization}, {rows} rows{', rotated' if rotation else ''}"
+                    one = partial(close_to_the_layer, quantization, rows, rotation, compiled, device)
+                    yield f"{name}{', compiled' if compiled else ''}", one
 
 
-def close_to_the_layer(quantization: str, rows: int, compiled: bool, device: str) -> dict[str, Any]:
+def close_to_the_layer(quantization: str, rows: int, rotation: int, compiled: bool, device: str) -> dict[str, Any]:
     """Output and gradient of the inputs, beside those of the unquantized layer in float32; twice the same."""
     import torch
 
-    held, plain = _layers(quantization, 512, 768, device)
+    held, plain = _layers(quantization, 512, 768, device, rotation)
     exact = plain.float()
     run = torch.compile(held, fullgraph=True) if compiled else held
     values = torch.randn(rows, 512, device=device, dtype=torch.bfloat16)
@@ -51,25 +54,28 @@ def times_in_8_bits(device: str) -> Iterator[Case]:
 
 
 def timed(quantization: str, shape: tuple[int, int, int], compiled: bool, device: str) -> dict[str, Any]:
-    """Seconds of a forward and backward pass of a layer: in bfloat16, dequantized, and in 8 bits.
+    """Seconds of a forward and backward pass of a layer: in bfloat16, dequantized, in 8 bits, and with rotated inputs.
 
     ratio: of 8 bits to dequantized; where it is below 1, `model.quantized_matmul` gains by layers of this size.
     """
     import torch
+
+    from modules.layers.hadamard import group_size
 
     rows, inputs, outputs = shape if is_cuda(device) else ON_CPU
     held, plain = _layers(quantization, inputs, outputs, device)
     values = torch.randn(rows, inputs, device=device, dtype=torch.bfloat16)
     gradient = torch.randn(rows, outputs, device=device, dtype=torch.bfloat16)
     seconds = {}
-    for name, layer in (("bfloat16", plain), ("dequantized", held), ("in_8_bits", held)):
-        held.in_8_bits = name == "in_8_bits"
+    for name, layer in (("bfloat16", plain), ("dequantized", held), ("in_8_bits", held), ("rotated", held)):
+        held.in_8_bits = name in ("in_8_bits", "rotated")
+        held.rotation = group_size(inputs) if name == "rotated" else 0
         run = torch.compile(layer, fullgraph=True) if compiled else layer
         seconds[name] = median_seconds(partial(_both, run, values, gradient), device)
     return {**seconds, "ratio": seconds["in_8_bits"] / seconds["dequantized"], "weights": inputs * outputs}
 
 
-def _layers(quantization: str, inputs: int, outputs: int, device: str) -> tuple[Any, Any]:
+def _layers(quantization: str, inputs: int, outputs: int, device: str, rotation: int = 0) -> tuple[Any, Any]:
     """(a layer that multiplies in 8 bits, the one that it was made of, in bfloat16)."""
     import torch
 
@@ -81,7 +87,7 @@ def _layers(quantization: str, inputs: int, outputs: int, device: str) -> tuple[
         raise NotHere(f"{quantization} {reason}")
     torch.manual_seed(0)
     plain = torch.nn.Linear(inputs, outputs, device=place, dtype=torch.bfloat16).requires_grad_(False)
-    held = QuantizedLinear.of(plain, quantization, place)
+    held = QuantizedLinear.of(plain, quantization, place, rotation)
     held.in_8_bits = True
     return held, plain
 

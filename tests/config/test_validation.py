@@ -35,7 +35,7 @@ def test_an_untouched_config_lacks_only_model_and_pictures():
 
 
 CHECKPOINTS, GRAPHS = ("model.gradient_checkpointing=true",), ("model.cuda_graphs=on",)
-MATMUL = ("model.quantized_matmul=on",)
+MATMUL, ROTATION = ("model.quantized_matmul=on",), "model.quantized_matmul_rotation=true"
 FUSED = ("method=full", "optimizer.fused_backward=true", "optimizer.max_grad_norm=0")
 
 MISTAKES = [
@@ -231,6 +231,9 @@ DOUBTS = [
     (["sampling.at_start=true", "sampling.samples.0.enabled=false"], "sampling.samples"),
     (["concepts.0.captions=prompt"], "concepts.0.prompt"),
     (["enable_multi_gpu=true", "num_nodes=2"], "master_addr"),
+    (["method=lora", ROTATION], "model.denoiser_quantization"),
+    (["method=lora", ROTATION, "model.denoiser_quantization=int8"], "model.quantized_matmul"),
+    ([*MATMUL, "method=lora", ROTATION, "model.denoiser_quantization=float8"], "model.quantized_matmul_rotation"),
 ]
 
 

@@ -69,7 +69,8 @@ def test_the_format_of_products_in_8_bits_is_told_with_the_size_of_their_layers(
     values |= {"method": "lora", "model": model}
     assert text_of(values, "8-bit matmul") == "int8, in layers of at least 10 million weights"
     values["model"]["quantized_matmul_size"] = 0
-    assert text_of(values, "8-bit matmul") == "int8, in all quantized layers"
+    values["model"]["quantized_matmul_rotation"] = True
+    assert text_of(values, "8-bit matmul") == "int8, in all quantized layers, with rotated inputs"
 
 
 def test_the_method_is_called_as_in_the_window(values):

@@ -41,12 +41,32 @@ def test_a_layer_computes_as_with_its_dequantized_weight_which_is_close_to_the_o
     torch.testing.assert_close(values.grad, plain_values.grad)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", EIGHT_BITS)
+def test_a_rotated_layer_gives_the_weight_and_the_products_of_one_that_is_not(kind, dtype):
+    layer = linear(dtype)
+    held = QuantizedLinear.of(layer, kind, CPU, 16)
+    with torch.autocast("cpu", torch.bfloat16):  # as adapters that need the weight ask for it
+        weight = held.dequantize()
+    assert weight.dtype == dtype
+    assert (weight - layer.weight).float().norm() <= ERRORS[kind] * layer.weight.float().norm()
+    assert not torch.equal(held.weight, QuantizedLinear.of(layer, kind, CPU).weight)
+    values = torch.randn(3, 5, 128, dtype=dtype, requires_grad=True)
+    output, expected = held(values), nn.functional.linear(values, weight, layer.bias)
+    for found, wanted in ((output, expected), (_gradient(output, values), _gradient(expected, values))):
+        assert (found - wanted).float().norm() <= 4 * torch.finfo(dtype).eps * wanted.float().norm()
+
+
+def _gradient(output, values):
+    return torch.autograd.grad(output.float().square().sum(), values)[0]
+
+
 @pytest.mark.parametrize("width", [96, 128])  # of rows with a part of a block of nf4, and with whole ones
 def test_a_weight_is_quantized_some_rows_at_a_time_as_it_is_at_once(quantization, width, monkeypatch):
     weight = linear(torch.bfloat16, width).weight
-    at_once = quantized_linear.quantize(weight, quantization)
+    at_once = quantized_linear.quantize(weight, quantization, 16)
     monkeypatch.setattr(quantized_linear, "_MOST_VALUES", 5 * width)
-    in_parts = quantized_linear.quantize(weight, quantization)
+    in_parts = quantized_linear.quantize(weight, quantization, 16)
     assert all(map(torch.equal, in_parts, at_once))
 
 
@@ -77,11 +97,11 @@ def test_a_cast_of_the_model_leaves_quantized_weights_alone(quantization):
     assert torch.equal(layer.half().weight, before)
 
 
-@pytest.mark.parametrize("in_8_bits", [False, True])
-def test_a_quantized_layer_compiles_into_one_graph_for_both_passes(quantization, in_8_bits):
+@pytest.mark.parametrize(("in_8_bits", "rotation"), [(False, 0), (True, 0), (True, 64)])
+def test_a_quantized_layer_compiles_into_one_graph_for_both_passes(quantization, in_8_bits, rotation):
     if in_8_bits and quantization not in EIGHT_BITS:
         pytest.skip("has no products of its own")
-    layer = QuantizedLinear.of(linear(), quantization, CPU)
+    layer = QuantizedLinear.of(linear(), quantization, CPU, rotation)
     layer.in_8_bits = in_8_bits
     torch._dynamo.reset()
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)

@@ -19,19 +19,19 @@ def quantization(request) -> str:
     return request.param
 
 
-def held(quantization, bias=True):
+def held(quantization, rotation=0, width=128):
     """(a layer that multiplies in 8 bits, the one that it is made of)."""
     torch.manual_seed(0)
-    layer = nn.Linear(128, 96, bias).requires_grad_(False)
-    quantized = QuantizedLinear.of(layer, quantization, CPU)
+    layer = nn.Linear(width, 96).requires_grad_(False)
+    quantized = QuantizedLinear.of(layer, quantization, CPU, rotation)
     quantized.in_8_bits = True
     return quantized, layer
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("num_rows", [2, 60])  # kernels of GPUs take no few
-def test_output_and_gradient_are_those_of_the_layer_but_for_the_rounding(quantization, dtype, num_rows):
-    quantized, layer = held(quantization)
+@pytest.mark.parametrize(("num_rows", "rotation"), [(2, 0), (60, 0), (60, 64)])  # kernels of GPUs take no few
+def test_output_and_gradient_are_those_of_the_layer_but_for_the_rounding(quantization, dtype, num_rows, rotation):
+    quantized, layer = held(quantization, rotation)
     values = torch.randn(num_rows, 2, 128).to(dtype).requires_grad_()
     exact = values.detach().float().requires_grad_()
     output, expected = quantized(values), layer(exact)
@@ -41,6 +41,18 @@ def test_output_and_gradient_are_those_of_the_layer_but_for_the_rounding(quantiz
     expected.backward(gradient)
     for found, wanted in ((output, expected), (values.grad, exact.grad)):
         assert 0 < (found.float() - wanted).norm() <= ERRORS[quantization] * wanted.norm()
+
+
+def test_rotated_inputs_in_int8_are_as_exact_with_outliers_as_without():
+    torch.manual_seed(0)
+    values = torch.randn(60, 1024)
+    values[:, [100, 700]] *= 20
+    errors = []
+    for rotation in (0, 256):
+        quantized, layer = held("int8", rotation, 1024)
+        exact = layer(values)
+        errors.append((quantized(values) - exact).norm() / exact.norm())
+    assert errors[1] <= ERRORS["int8"] < 0.5 * errors[0]
 
 
 def test_a_row_gives_the_same_whatever_is_in_its_batch():

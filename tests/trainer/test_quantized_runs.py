@@ -48,6 +48,8 @@ def quantized(quantization: str) -> tuple[str, ...]:
     if package := QUANTIZATIONS[quantization].package:
         pytest.importorskip(package, reason="an optional package")
     in_8_bits = ("model.quantized_matmul=on", "model.quantized_matmul_size=0") if matmul else ()
+    if matmul == "rotated":
+        in_8_bits += ("model.quantized_matmul_rotation=true",)
     formats = f"model.denoiser_quantization={quantization}", f"model.text_encoder_quantization={quantization}"
     return (*formats, *in_8_bits)
 
@@ -60,14 +62,15 @@ def flux(tiny_model, make_config) -> Callable[..., TrainConfig]:
 
 
 # float8 is kept as int8 is, by the same layer
-@pytest.mark.parametrize("quantization", ["int8", "nf4", "int8 matmul"])
+@pytest.mark.parametrize("quantization", ["int8", "nf4", "int8 rotated"])
 def test_a_lora_trains_resumes_exactly_and_works_in_plain_diffusers(quantization, flux, train, tiny_model, tmp_path):
     settings = (*quantized(quantization), *OPTIONS)
     straight = train(flux(*settings, "max_steps=5", f"workspace_dir={tmp_path / 'straight'}"))
     assert np.isfinite(straight.callbacks.losses).all()
     denoiser = straight.prepared.base.module("transformer")
     layers = [layer for layer in denoiser.modules() if isinstance(layer, QuantizedLinear)]
-    assert {layer.in_8_bits for layer in layers} == {"matmul" in quantization}
+    forms = {(layer.in_8_bits, layer.rotation > 0) for layer in layers}
+    assert forms == {("rotated" in quantization, "rotated" in quantization)}
     train(flux(*settings, "max_steps=3"))
     resumed = train(flux(*settings, "max_steps=5"), resume=True)
     assert resumed.callbacks.losses == straight.callbacks.losses[3:]

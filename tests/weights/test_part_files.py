@@ -223,6 +223,20 @@ def test_a_file_in_another_format_than_the_layers_is_quantized_anew(quantization
     assert {layer.quantization for layer in layers} == {quantization}
 
 
+def test_a_file_that_is_not_rotated_is_quantized_anew_where_the_settings_rotate(tiny_model, tmp_path):
+    folder, file = tiny_model("qwen_image"), tmp_path / "file.safetensors"
+    quantized_file(file, weights_of(folder), "int8", True)
+    options = {"quantized_matmul": "on", "quantized_matmul_size": 0, "quantized_matmul_rotation": True}
+    rotated, plain = (
+        open_base(folder, "qwen_image", file, denoiser_quantization="int8", **each) for each in (options, {})
+    )
+    for name, layer in rotated.named_modules():
+        if isinstance(layer, QuantizedLinear) and layer.in_8_bits:
+            assert layer.rotation
+            weight = plain.get_submodule(name).dequantize()
+            assert (layer.dequantize() - weight).norm() <= 0.01 * weight.norm()
+
+
 def test_rows_stay_quantized_when_they_are_divided_and_joined_and_give_values_for_all_else():
     codes, scale = torch.randint(-127, 128, (6, 4), dtype=torch.int8), torch.rand(6, 1)
     rows = ScaledRows(codes, scale, torch.bfloat16)

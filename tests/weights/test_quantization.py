@@ -48,7 +48,8 @@ def test_the_linear_layers_of_flux_take_half_or_a_third(quantization):
     denoiser = build(replace(published, config=config), torch.bfloat16)
     layers = [name for name, layer in denoiser.named_modules() if isinstance(layer, nn.Linear)]
     plain = sum(num_bytes(denoiser.get_submodule(name)) for name in layers)
-    quantize_layers(FAMILIES["flux1"], "transformer", denoiser, quantization, torch.device("meta"))
+    config = ModelConfig(denoiser_quantization=quantization)
+    quantize_layers(FAMILIES["flux1"], "transformer", denoiser, config, torch.device("meta"))
     assert sum(num_bytes(denoiser.get_submodule(name)) for name in layers) <= SHARES[quantization] * plain
 
 
@@ -124,6 +125,19 @@ def test_large_layers_of_a_denoiser_multiply_in_8_bits_if_their_sides_are_of_the
     on.denoiser_quantization = "float8"
     multiply_in_8_bits(module, on, CPU)
     assert [name for name, layer in layers.items() if layer.in_8_bits] == ["large"]
+
+
+@pytest.mark.parametrize(("rotation", "matmul"), [(True, "on"), (True, "off"), (False, "on")])
+def test_the_layers_that_multiply_in_8_bits_are_rotated_if_the_settings_say_so(rotation, matmul, tiny_sd15):
+    options = {"quantized_matmul": matmul, "quantized_matmul_size": 0, "quantized_matmul_rotation": rotation}
+    model = ModelConfig(base=str(tiny_sd15), denoiser_quantization="int8", text_encoder_quantization="int8", **options)
+    base = BaseModel(FAMILIES["sd15"], model, CPU)
+    base.require("unet", "text_encoder")
+    layers = [one for one in base.module("unet").modules() if isinstance(one, QuantizedLinear)]
+    assert {one.rotation > 0 for one in layers if one.in_8_bits} == ({rotation} if matmul == "on" else set())
+    assert not any(one.rotation for one in layers if not one.in_8_bits)
+    encoder = base.module("text_encoder").modules()
+    assert {one.rotation for one in encoder if isinstance(one, QuantizedLinear)} == {0}
 
 
 def test_a_device_without_products_in_8_bits_is_refused_when_the_model_is_placed(tiny_sd15, monkeypatch):

@@ -126,6 +126,29 @@ def matmul_problems(config: TrainConfig) -> Iterator[Problem]:
     yield Problem(held, f"{message}off.", remedy=set_to(held, EIGHT_BITS[0]))
 
 
+def rotation_problems(config: TrainConfig) -> Iterator[Problem]:
+    """A rotation that changes nothing, or does not help."""
+    model, path = config.model, "model.quantized_matmul_rotation"
+    if not model.quantized_matmul_rotation or not facts_of(config).uses_denoiser:
+        return
+    place = path
+    if model.quantized_matmul != "on":
+        # where the window leads to, because the rotation is hidden
+        place = "model.quantized_matmul" if model.denoiser_quantization in EIGHT_BITS else "model.denoiser_quantization"
+        message = (
+            f"{path} on with model.quantized_matmul {model.quantized_matmul}: only layers that multiply in 8 bits are "
+            "rotated; set model.quantized_matmul to on, or switch the rotation off."
+        )
+    elif model.denoiser_quantization == "float8":
+        message = (
+            f"{path} on with model.denoiser_quantization float8: its rounding errors don't depend on outliers; switch "
+            "the rotation off, or use int8."
+        )
+    else:
+        return
+    yield Problem(place, message, blocking=False, remedy=set_to(path, False, "Off"))
+
+
 def gguf_problems(config: TrainConfig) -> Iterator[Problem]:
     """A denoiser in a GGUF file is quantized, and stays as it is."""
     files = config.model.denoiser_files(load_families()[config.family].denoisers)

@@ -52,6 +52,7 @@ CARDS = (
             "model.text_encoder_quantization",
             "model.quantized_matmul",
             "model.quantized_matmul_size",
+            "model.quantized_matmul_rotation",
             "model.mixed_precision",
             "model.tf32",
             "model.gradient_checkpointing",
