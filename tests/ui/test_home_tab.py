@@ -140,6 +140,7 @@ def test_own_images_are_trained_from_nothing_with_four_choices(make_home, wait_f
     values = load_preset("sdxl-lora-12gb")
     values["model"]["base"] = "somebody/sdxl"
     values["concepts"] = [{"path": str(images)}]
+    values.update(workspace_dir="workspace/cats", output={**values.get("output", {}), "name": "cats"})
     assert started == [(config_from_values(values), False)] * 2
     assert app.tab_bar.selected == "monitor"
 

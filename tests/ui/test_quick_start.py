@@ -35,7 +35,7 @@ def values_of(preset: str, **changes) -> dict:
     """All values of a preset, with some sections replaced or extended."""
     values = load_preset(preset)
     for name, change in changes.items():
-        values[name] = {**values[name], **change} if isinstance(change, dict) else change
+        values[name] = {**values.get(name, {}), **change} if isinstance(change, dict) else change
     return config_from_values(values)
 
 
@@ -76,7 +76,9 @@ def test_own_images_replace_the_demo_by_the_suggested_preset_in_one_undo_step(fo
     quick.use_folder("/cats")
     if folder_first:
         settings.set("model.base", "somebody/sdxl")
-    expected = values_of("sdxl-lora-24gb", model={"base": "somebody/sdxl"}, concepts=[{"path": "/cats"}])
+    expected = values_of(
+        "sdxl-lora-24gb", model={"base": "somebody/sdxl"}, concepts=[{"path": "/cats"}], **named_after("cats")
+    )
     assert settings.config() == expected
     assert not quick.has_demo_images
     assert quick.chosen_preset == quick.suggested == PresetChoice("sdxl-lora", 24)
@@ -85,13 +87,14 @@ def test_own_images_replace_the_demo_by_the_suggested_preset_in_one_undo_step(fo
     assert not settings.undo()
 
 
-def test_another_folder_changes_nothing_else():
+def test_another_folder_changes_only_the_names_with_it():
     settings, quick = quick_start(24)
     quick.use_folder("/cats")
     settings.set("epochs", 3)
     before = settings.values
     quick.use_folder("/dogs")
     assert settings.get("concepts.0.path") == "/dogs"
+    assert names(settings) == ("workspace/dogs", "dogs")
     assert settings.get("epochs") == 3
     settings.undo()
     assert settings.values == before
@@ -103,8 +106,41 @@ def test_a_preset_keeps_base_and_folder():
     settings.set("model.base", "somebody/sd15")
     quick.use_preset(PresetChoice("sd15-lora", 8))
     assert settings.config() == values_of(
-        "sd15-lora-8gb", model={"base": "somebody/sd15"}, concepts=[{"path": "/cats"}]
+        "sd15-lora-8gb", model={"base": "somebody/sd15"}, concepts=[{"path": "/cats"}], **named_after("cats")
     )
+
+
+def names(settings: SettingsModel) -> tuple[str, str]:
+    return settings.get("workspace_dir"), settings.get("output.name")
+
+
+def named_after(name: str) -> dict:
+    return {"workspace_dir": f"workspace/{name}", "output": {"name": name}}
+
+
+def test_run_and_model_are_named_after_the_images_unless_somebody_has_named_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings, quick = quick_start(24)
+    quick.use_folder("/photos/my cats/images")
+    assert names(settings) == ("workspace/my cats", "my cats")
+    (tmp_path / "workspace" / "dogs").mkdir(parents=True)
+    quick.use_folder("/photos/10_dogs")
+    assert names(settings) == ("workspace/dogs-2", "dogs")  # there is another run of dogs
+    settings.set("output.name", "rex")
+    quick.use_folder("/photos/dogs")
+    assert names(settings) == ("workspace/dogs-2", "rex")
+    settings.set("workspace_dir", "/runs/mine")
+    quick.use_folder("/photos/birds")
+    assert names(settings) == ("/runs/mine", "rex")
+
+
+def test_names_of_a_settings_file_are_kept_and_the_usual_ones_are_not(tmp_path):
+    settings, quick = quick_start(24)
+    settings.set("workspace_dir", "/runs/run-3")
+    settings.set("output.name", "rex")
+    settings.save(tmp_path / "mine.yaml")
+    quick.use_folder("/photos/dogs")
+    assert names(settings) == ("/runs/dogs", "rex")
 
 
 def test_the_number_of_gpus_takes_the_variant_for_it_and_keeps_what_was_changed():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from modules.ui.models.fitting_presets import PresetChoice, choice_of, fitting_presets, suggested_preset
+from modules.ui.models.run_names import name_after_images
 from modules.ui.models.SettingsModel import FIRST_PRESET
 
 if TYPE_CHECKING:
@@ -53,13 +54,16 @@ class QuickStart:
         return True if is_all else None
 
     def use_folder(self, path: str) -> None:
-        """Train the images of a folder. Settings of the demo, which suit no other images, are replaced by the suggested
-        preset; it keeps what the user has chosen before, such as the base model."""
-        is_demo, suggested = self.has_demo_images, self.suggested
+        """Train the images of a folder, after which run and model are named. Settings of the demo, which suit no other
+        images, are replaced by the suggested preset; it keeps what the user has chosen before, such as the base
+        model."""
+        is_demo, suggested, concepts = self.has_demo_images, self.suggested, self._settings.get("concepts")
+        before = concepts[0].path if concepts else ""
         with self._settings.one_undo_step():
             self._settings.replace_parts("concepts", [{"path": path}])
             if is_demo and suggested is not None:
                 self._load(suggested, self.uses_all_gpus is not False)
+            name_after_images(self._settings, before)
 
     def use_preset(self, choice: PresetChoice) -> None:
         """Apply a preset for the chosen GPUs, keeping the base model, the images and the folders."""

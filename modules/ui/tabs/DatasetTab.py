@@ -22,6 +22,7 @@ from modules.ui.cards.ConceptCards import ConceptCard, ConceptCards
 from modules.ui.models.concept_preview import ConceptPictures, find_pictures, samples_per_epoch
 from modules.ui.models.path_picker import PathQuestion
 from modules.ui.models.picture_count import scan_key
+from modules.ui.models.run_names import name_after_images
 from modules.ui.widgets.dialogs import ask_path, open_window
 from modules.ui.widgets.fitting import lay_in_rows, wrap_to
 from modules.ui.widgets.form import CardSpec, SettingsForm, SettingsPage, usual_rows
@@ -101,7 +102,12 @@ class DatasetTab(ctk.CTkFrame):
         """Add a concept for a folder; ask for one unless it is given."""
         path = path or ask_path(self.app, PathQuestion("folder", "A folder of images"))
         if path:
-            self.cards.choose(self.app.settings.add("concepts", {"path": path}))
+            settings = self.app.settings
+            with settings.one_undo_step():
+                number = settings.add("concepts", {"path": path})
+                if number == 0:
+                    name_after_images(settings, "")
+            self.cards.choose(number)
 
     def edit(self, number: int) -> None:
         """Open the window of a concept, with its images."""
