@@ -20,6 +20,7 @@ from modules.ui.windows import RunSummaryWindow as summary_module
 from tests.support.backup_files import write_backup
 from tests.support.fake_nvml import FakeGpu, FakeNvml, put_gpus
 from tests.ui.test_quick_start import make_run
+from tests.ui.test_train_ui import texts_in
 
 
 @pytest.fixture
@@ -195,6 +196,7 @@ def test_recent_runs_are_shown_followed_resumed_and_their_settings_loaded(
     wait_for(app, lambda: app.run.state.exit is not None)
     done, broken, going = (str(runs[name].path) for name in ("done", "broken", "going"))
     wait_for(app, lambda: {(done, "Show"), (broken, "Resume"), (going, "Monitor")} <= set(buttons))
+    assert {"done", "workspace/done", "workspace/broken"} <= set(texts_in(home.recent))
 
     buttons[done, "Load settings"].invoke()
     assert app.settings.get("epochs") == len("done")

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from PIL import Image
 
 from modules.config.families import load_families
 from modules.config.files import config_from_values
@@ -227,6 +228,21 @@ def test_recent_runs_are_those_beside_the_folder_and_those_remembered(tmp_path):
     assert set(recent.runs) == expected
     assert recent.files == (str(file),)
     assert recent.gone == (str(tmp_path / "gone"),)
+
+
+def test_a_recent_run_has_a_thumbnail_of_its_newest_sample(tmp_path):
+    run = make_run(tmp_path / "cats", "finished")
+    (row,) = find_recent(str(tmp_path / "next"), [], []).runs
+    assert (row.sample, row.thumbnail) == (None, None)
+    for name, size in (("step-00000100", (8, 8)), ("step-00000200", (640, 320)), ("generated", (4, 4))):
+        (run.samples_dir / name).mkdir()
+        Image.new("RGB", size).save(run.samples_dir / name / "000_a-cat.png")
+    (row,) = find_recent(str(tmp_path / "next"), [], []).runs
+    assert (row.sample.parent.name, row.thumbnail.size) == ("step-00000200", (128, 64))
+    row.sample.write_bytes(b"half a fi")
+    (row,) = find_recent(str(tmp_path / "next"), [], []).runs
+    assert row.sample is not None
+    assert row.thumbnail is None
 
 
 def test_the_precision_and_size_of_a_base_model_are_read_from_its_header(tmp_path):

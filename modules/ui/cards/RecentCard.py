@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.config.errors import UserError
+from modules.session.working_folder import shown_path
 from modules.ui.cards.Card import Card
 from modules.ui.models.recent_runs import Recent, RecentRun, find_recent
 from modules.ui.theme import Theme
@@ -18,10 +19,13 @@ from modules.ui.widgets.fitting import FittedLabel
 from modules.ui.widgets.Tooltip import Tooltip
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from modules.ui.App import App
     from modules.ui.models.RunState import RunState
 
 LOOK_SECONDS = 10.0
+SIDE = 48  # of a thumbnail, unscaled
 
 
 class RecentCard(Card):
@@ -88,24 +92,37 @@ class RecentCard(Card):
             title.grid(row=self._next_row(), column=0, sticky="w", pady=(10, 2))
         for path in found.files:
             open_file = partial(self.app.open_settings, path)
-            self._add_row(path, Path(path).name, str(Path(path).parent), {"Open": open_file})
+            self._add_row(path, (Path(path).name, str(Path(path).parent)), {"Open": open_file})
 
     def _add_run(self, run: RecentRun) -> None:
         actions: dict[str, Callable[[], object]] = {
             "Load settings": partial(self._load_settings, run.folder),
             run.action: partial(self._resume if run.action == "Resume" else self._open, run),
         }
-        self._add_row(str(run.folder), run.folder.name, run.text, actions)
+        lines = (run.folder.name, run.text, shown_path(run.folder))
+        self._add_row(str(run.folder), lines, actions, run.thumbnail)
 
-    def _add_row(self, path: str, name: str, text: str, actions: dict[str, Callable[[], object]]) -> None:
+    def _add_row(
+        self,
+        path: str,
+        lines: Sequence[str],
+        actions: dict[str, Callable[[], object]],
+        thumbnail: Image.Image | None = None,
+    ) -> None:
+        """lines: its name, and what is said about it."""
         theme, row = self.app.theme, self._next_row()
         texts = ctk.CTkFrame(self._body, fg_color="transparent")
         texts.grid(row=row, column=0, sticky="ew", pady=3)
-        texts.grid_columnconfigure(0, weight=1)
-        for line, (shown, colour, size) in enumerate(((name, Theme.text, 13), (text, Theme.muted, 12))):
+        texts.grid_columnconfigure(1, weight=1)
+        if thumbnail is not None:
+            picture = ctk.CTkImage(thumbnail, size=fit(thumbnail.size, SIDE))
+            shown_picture = ctk.CTkLabel(texts, text="", image=picture, width=SIDE, height=SIDE)
+            shown_picture.grid(row=0, column=0, rowspan=len(lines), padx=(0, 8))
+        for number, shown in enumerate(lines):
+            colour, size = (Theme.muted, 12) if number else (Theme.text, 13)
             label = FittedLabel(texts, text=shown, font=theme.font(size), text_color=colour, anchor="w", height=18)
-            label.grid(row=line, column=0, sticky="ew")
-            Tooltip(label, theme, lambda: f"{path}\n{text}")
+            label.grid(row=number, column=1, sticky="ew")
+            Tooltip(label, theme, lambda: "\n".join((path, *lines[1:2])))
         bar = ctk.CTkFrame(self._body, fg_color="transparent")
         bar.grid(row=row, column=1, sticky="e", padx=(8, 0))
         for column, (action, command) in enumerate(actions.items()):
@@ -153,3 +170,8 @@ class RecentCard(Card):
         """Say why a run can't be used, and drop it if it is gone."""
         self.app.show_message(str(error), "error")
         self._view.invalidate()
+
+
+def fit(size: tuple[int, int], side: int) -> tuple[int, int]:
+    """Width and height in the same ratio, the longer one `side`."""
+    return round(size[0] * side / max(size)) or 1, round(size[1] * side / max(size)) or 1

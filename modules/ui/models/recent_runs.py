@@ -5,28 +5,39 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.session.backups import newest_usable
 from modules.session.following import RunInfo, find_runs, run_info
 from modules.session.RunFolder import RunFolder
+from modules.ui.models.trained_images import FOLDER as GENERATED
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 MAX_RUNS, MAX_FILES = 6, 4
+THUMBNAIL = 128  # the longest side in pixels: enough for a window of twice the size
 
 Action = Literal["Monitor", "Show", "Resume"]
 
 
 @dataclass(frozen=True)
 class RecentRun:
-    """text: how far it is or how it ended. action: what to do with it next."""
+    """text: how far it is or how it ended. action: what to do with it next. sample: the newest image, if any.
+
+    thumbnail: that image, as far as it could be read.
+    """
 
     folder: Path
     text: str
     action: Action
+    sample: Path | None = None
+    thumbnail: Image.Image | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -55,9 +66,39 @@ def find_recent(workspace_dir: str, runs: Sequence[str], files: Sequence[str]) -
                 found[info.folder] = info
     newest = sorted(found.values(), key=lambda info: (info.status != "running", -info.time))[:MAX_RUNS]
     now = time.time()
-    rows = (RecentRun(info.folder, describe_run(info, now), next_action(info)) for info in newest)
+    rows = (_row(info, now) for info in newest)
     existing = tuple(path for path in files if os.path.isfile(path))
     return Recent(tuple(rows), existing[:MAX_FILES], tuple(gone))
+
+
+def _row(info: RunInfo, now: float) -> RecentRun:
+    sample = newest_sample(RunFolder(info.folder))
+    try:
+        thumbnail = None if sample is None else _thumbnail(sample, sample.stat().st_mtime)
+    except (OSError, ValueError, SyntaxError):  # just being replaced, or damaged: Pillow raises these
+        thumbnail = None
+    return RecentRun(info.folder, describe_run(info, now), next_action(info), sample, thumbnail)
+
+
+def newest_sample(run: RunFolder) -> Path | None:
+    """The first of the samples of the last step that has any; None if the run has made none."""
+    try:
+        steps = sorted((path for path in run.samples_dir.iterdir() if path.is_dir()), reverse=True)
+    except OSError:
+        return None
+    steps = [path for path in steps if path.name != GENERATED]  # what was tried afterwards
+    return next((path for step in steps for path in sorted(step.glob("*.png"))), None)
+
+
+@lru_cache(maxsize=64)
+def _thumbnail(path: Path, changed: float) -> Image.Image:
+    """changed: when the file was last written. Raises OSError, ValueError or SyntaxError if it can't be read."""
+    from PIL import Image  # not needed before the window is first drawn
+
+    with Image.open(path, formats=("PNG",)) as image:
+        picture = image.convert("RGB")
+    picture.thumbnail((THUMBNAIL, THUMBNAIL))
+    return picture
 
 
 def describe_run(info: RunInfo, now: float) -> str:
