@@ -28,7 +28,10 @@ from scripts.lora_and_strength import strength_of_each
 from scripts.terminal import escape_unprintable, show
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from modules.families.Family import Family
+    from modules.sampling.generation import Sample
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,6 +39,8 @@ def main(argv: list[str] | None = None) -> int:
     escape_unprintable()
     try:
         check_writable("--out", args.out)  # before minutes of work
+        if args.compare and not args.lora:
+            raise UserError("--compare without --lora: there is nothing to compare with; add a LoRA, or leave it out.")
         from modules.weights.libraries import gc_paused, import_diffusers
 
         with gc_paused(for_good=True):
@@ -46,14 +51,14 @@ def main(argv: list[str] | None = None) -> int:
             from modules.sampling.generation import ImageRequest, generate_images, repeated, save_sample
             from modules.sampling.LoadedPipeline import LoadedPipeline
             from modules.session.names import safe_file_name
-            from modules.weights.load_pipeline import load_pipeline
+            from modules.weights.load_pipeline import add_loras, load_pipeline
 
             import_diffusers()
 
-        device = default_device()
+        device, loras = default_device(), strength_of_each(args.lora)
         pipe = load_pipeline(
             args.base,
-            strength_of_each(args.lora),
+            {} if args.compare else loras,
             device,
             args.config,
             args.embedding,
@@ -65,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
             args.clip_skip if len(args.clip_skip) > 1 else (),
             args.denoiser_2,
             args.text_encoder,
-            lambda text: print_text(text, sys.stderr),
+            warn,
         )
         references = tuple(file for path in args.reference for file in image_files(path))
         family = family_of_pipeline(pipe)
@@ -80,13 +85,18 @@ def main(argv: list[str] | None = None) -> int:
         others["fps"] = args.fps or 0.0
         first = [ImageRequest(prompt, args.negative_prompt, *options, **others) for prompt in args.prompt]
         requests = [request for one in first for request in repeated(one, args.count)]
-        if family is None:  # of which nobody knows what its pipeline uses when
-            pictures = generate_images(pipe.to(device), requests, args.batch_size, args.sampler)
-        else:
-            loaded = LoadedPipeline(pipe, family, device)
-            pictures = loaded.generate(
-                requests, args.batch_size, args.sampler, lambda text: print_text(text, sys.stderr)
-            )
+
+        def generate() -> Iterator[Sample]:
+            if family is None:  # of which nobody knows what its pipeline uses when
+                return generate_images(pipe.to(device), requests, args.batch_size, args.sampler)
+            return LoadedPipeline(pipe, family, device).generate(requests, args.batch_size, args.sampler, warn)
+
+        def generate_both() -> Iterator[Sample]:
+            yield from generate()
+            add_loras(pipe, loras, warn)
+            yield from generate()
+
+        pictures = generate_both() if args.compare else generate()
         for number, (request, image) in enumerate(pictures, start=next_number(Path(args.out))):
             path = Path(args.out) / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
             save_sample(path, image, request, args.fps or (family.fps if family else 16))
@@ -139,6 +149,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         default=[],
         metavar="FILE[:STRENGTH]",
         help="LoRA file, with its strength if that is not 1; may be repeated",
+    )
+    parser.add_argument(
+        "--compare", action="store_true", help="first make all images without the LoRAs, then again with them"
     )
     parser.add_argument("--embedding", action="append", default=[], metavar="FILE", help="embedding; may be repeated")
     parser.add_argument("--prompt", action="append", required=True, metavar="TEXT", help="may be repeated")
@@ -200,6 +213,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--out", required=True, metavar="DIR")
     return parser.parse_args(argv)
+
+
+def warn(text: str) -> None:
+    print_text(text, sys.stderr)
 
 
 def check_frames(num_frames: int, family: Family | None, num_references: int) -> None:

@@ -87,13 +87,7 @@ def load_pipeline(
         pipe.safety_checker = None  # it would silently return black images
     for embedding in embeddings:
         add_embedding(pipe, embedding)
-    strengths: dict[str, float] = {}
-    for lora, strength in loras.items():
-        load_lora(pipe, lora, warn, note)
-        for name in _adapters(pipe) - strengths.keys():
-            strengths[name] = strength
-    if strengths:
-        pipe.set_adapters(list(strengths), list(strengths.values()))  # by default, only the last one is active
+    add_loras(pipe, loras, warn, note)
     family = family_of_pipeline(pipe)
     if family:
         least = min(clip_skips, default=1)
@@ -104,6 +98,22 @@ def load_pipeline(
         check_layers(model, family, {name: one.config.to_dict() for name, one in encoders.items() if one is not None})
         extend_prompts(family.with_text_settings(model), pipe)
     return pipe
+
+
+def add_loras(
+    pipe: DiffusionPipeline,
+    loras: Mapping[str, float],
+    warn: Callable[[str], None] | None = None,
+    note: Callable[[str], None] | None = None,
+) -> None:
+    """Load LoRA files, each with its strength, into a pipeline that has none. Raises WeightsError, as `load_lora`."""
+    strengths: dict[str, float] = {}
+    for lora, strength in loras.items():
+        load_lora(pipe, lora, warn, note)
+        for name in _adapters(pipe) - strengths.keys():
+            strengths[name] = strength
+    if strengths:
+        pipe.set_adapters(list(strengths), list(strengths.values()))  # by default, only the last one is active
 
 
 def _adapters(pipe: DiffusionPipeline) -> set[str]:

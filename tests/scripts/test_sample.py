@@ -97,6 +97,17 @@ def test_a_lora_is_as_strong_as_it_says(tiny_sd15, loras, tmp_path):
     assert abs(pictures["half"] - pictures["halved"]).max() <= 1  # rounding
 
 
+def test_a_comparison_has_the_images_that_two_calls_make(tiny_sd15, loras, tmp_path):
+    options = ("--prompt", "a cat", "--count", "2", "--lora", f"{loras[0]}:0.5", "--lora", str(loras[1]))
+    plain = run(tmp_path / "plain", tiny_sd15, *options[:4])
+    trained = run(tmp_path / "trained", tiny_sd15, *options)
+    both = run(tmp_path / "both", tiny_sd15, *options, "--compare")
+    expected = [*plain.values(), *trained.values()]
+    assert [name[:3] for name in both] == ["000", "001", "002", "003"]
+    assert all((one == other).all() for one, other in zip(both.values(), expected, strict=True))
+    assert abs(expected[0] - expected[2]).max() > 2
+
+
 def test_a_lora_of_which_a_part_can_not_be_applied_makes_images_with_a_warning_and_is_not_merged(
     tiny_model, tmp_path, capsys
 ):
@@ -256,6 +267,12 @@ def test_a_folder_that_can_not_be_written_is_refused_before_the_model_is_loaded(
     error = capsys.readouterr().err
     assert error.startswith("--out ")
     assert error.count("\n") == 1
+
+
+def test_a_comparison_without_a_lora_is_refused(tmp_path, capsys):
+    arguments = ["--base", "base", "--prompt", "x", "--out", str(tmp_path), "--compare"]
+    assert sample.main(arguments) == 2
+    assert "--compare without --lora" in capsys.readouterr().err
 
 
 def test_a_lora_that_is_given_twice_is_refused(tmp_path, capsys):

@@ -1,8 +1,10 @@
 """The monitor tab: what it shows of the run, and that it is open when a run starts."""
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -25,6 +27,7 @@ from modules.ui.models.RunState import Activity, RankRow, RunState, SamplePictur
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import set_size
 from modules.ui.widgets.fitting import FittedLabel
+from scripts.sample import parse as parse_sample
 from tests.support.fake_nvml import GIB
 
 RUNNING = RunState(
@@ -99,19 +102,6 @@ def test_a_rank_on_a_gpu_of_this_machine_has_what_the_driver_says_of_it(monkeypa
     waiting = _line_of(replace(row, steps_per_second=1.0, data_seconds=0.2), devices)
     assert waiting[-2:] == ("waits 20%", Theme.warning)
     assert _line_of(RankRow(3, "cpu", "killed"), devices)[1:] == ("cpu", "-", None, "-", "killed", Theme.error)
-
-
-class ScriptOf:
-    """Stands for a run of scripts/sample.py that has written `path`."""
-
-    def __init__(self, path: str):
-        self._output = f"{path}\n".encode()
-
-    def run(self) -> bytes:
-        return self._output
-
-    def cancel(self) -> None:
-        pass
 
 
 @pytest.fixture
@@ -330,17 +320,92 @@ def test_samples_are_named_by_what_tells_their_prompts_apart(app, run, wait_for,
     assert [title for title, _ in tab.samples.strip.samples] == ["cat asleep", "cat", "dog"]
 
 
-def test_where_an_image_was_saved_is_said_as_in_the_settings(app, run, wait_for, monkeypatch):
-    """Relative to the working folder, as the whole path has no space in a line."""
-    save_config(TrainConfig(), run.config_path)
-    image = run.samples_dir / "generated" / "x.png"
-    monkeypatch.setattr("modules.ui.cards.TryCard.image_script", lambda options, standby: ScriptOf(str(image)))
+def trying(app, run, monkeypatch, scripts: list, **config) -> TryCard:
+    """A card for a run with a model, whose scripts are recorded instead of started."""
+
+    def make(options, standby, heard):
+        scripts.append(SimpleNamespace(options=options, heard=heard, end=threading.Event(), cancel=lambda: None))
+        script = scripts[-1]
+        script.run = lambda: script.end.wait() and b"x"
+        return script
+
+    save_config(TrainConfig(**config), run.config_path)
+    monkeypatch.setattr("modules.ui.cards.TryCard.image_script", make)
+    monkeypatch.setattr("modules.ui.cards.TryCard.newest_model", lambda saved: [Path("cat.safetensors")])
     card = TryCard(app, app)
     card.show(RunState(folder=run.path))
-    monkeypatch.setattr("modules.ui.cards.TryCard.newest_model", lambda saved: [Path("cat.safetensors")])
+    return card
+
+
+def fill(card: TryCard, **values: str) -> None:
+    for name, text in values.items():
+        card.entries[name].delete(0, "end")
+        card.entries[name].insert(0, text)
+
+
+def test_one_process_makes_the_images_of_both_models_and_each_is_shown_at_once(app, run, wait_for, monkeypatch):
+    scripts = []
+    card = trying(app, run, monkeypatch, scripts)
+    assert card.entries["count"].get() == "1"
+    card.negative.insert(0, "a dog")
+    fill(card, seed="2147483640", width="64", height="100", count="2")
     card.generate()
+    assert card._note.cget("text") == "Height '100' must be a multiple of 16, 8 to 16384."
+    fill(card, height="96")
+    card.generate()
+    (script,) = scripts
+    args = parse_sample(script.options)
+    assert (args.negative_prompt, args.seed, args.width, args.height) == ("a dog", 2147483640, 64, 96)
+    assert (args.count, args.compare, args.lora) == (2, True, ["cat.safetensors:1.00"])
+    assert card._note.cget("text") == "Generating with the base model… 4 images left."
+    script.heard("a.png")
+    wait_for(app, lambda: card.images.samples)
+    assert card.images.samples == [("base", "a.png")]
+    for name in ("b", "c", "d"):
+        script.heard(f"{name}.png")
+    wait_for(app, lambda: len(card.images.samples) == 4)
+    assert dict(card.images.samples)["strength 1.00, seed 2147483641"] == "d.png"
+    script.end.set()
     wait_for(app, lambda: not card.is_generating)
-    assert card._note.cget("text") == f"Saved in {Path('cat/samples/generated')}"
+    assert card._note.cget("text") == f"Saved in {Path('cat/samples/generated')}"  # the whole path has no space
+    card.destroy()
+
+
+def test_another_strength_needs_no_base_image_again_and_the_former_images_stay(app, run, wait_for, monkeypatch):
+    scripts = []
+    card = trying(app, run, monkeypatch, scripts)
+
+    def make(*names: str) -> None:
+        card.generate()
+        for name in names:
+            scripts[-1].heard(name)
+        scripts[-1].end.set()
+        wait_for(app, lambda: not card.is_generating)
+
+    make("a", "b")
+    card._set_strength(0.5)
+    make("c")
+    assert [parse_sample(script.options).compare for script in scripts] == [True, False]
+    assert card.images.samples == [("base", "a"), ("strength 1.00", "b"), ("strength 0.50", "c")]
+    card.prompt.insert("1.0", "a dog")
+    make("d", "e")
+    assert [path for _, path in card.images.samples] == ["d", "e", "a", "b", "c"]
+    card.destroy()
+
+
+def test_a_model_trained_as_a_whole_is_loaded_after_the_base(app, run, wait_for, monkeypatch):
+    scripts = []
+    card = trying(app, run, monkeypatch, scripts, method="full")
+    card.generate()
+    scripts[0].heard("a")
+    scripts[0].end.set()
+    wait_for(app, lambda: len(scripts) == 2)
+    assert card.images.samples == [("base", "a")]
+    scripts[1].heard("b")
+    scripts[1].end.set()
+    wait_for(app, lambda: not card.is_generating)
+    assert card.images.samples == [("base", "a"), ("trained", "b")]
+    assert [parse_sample(script.options).base for script in scripts][1] == "cat.safetensors"
     card.destroy()
 
 

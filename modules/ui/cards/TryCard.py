@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import tkinter
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import customtkinter as ctk
 
+from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.config.files import load_config
 from modules.config.methods import facts_of
@@ -21,14 +23,15 @@ from modules.ui.models.path_picker import PathQuestion
 from modules.ui.models.trained_images import (
     FOLDER,
     ImageWish,
+    can_compare,
     first_wish,
     image_script,
     newest_model,
     read_number,
-    read_path,
     sample_options,
     takes,
 )
+from modules.ui.models.TriedImages import TriedImages
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import ask_path
 from modules.ui.widgets.Textbox import Textbox
@@ -41,12 +44,17 @@ if TYPE_CHECKING:
 
 PROMPT_HEIGHT = 58
 MAX_STRENGTH = 2.0
+LISTEN_SECONDS = 0.1
 # "layers" is shown for models that have them only.
-FIELDS = {"seed": "Seed", "steps": "Steps", "guidance": "CFG", "layers": "Layers"}
+FIELDS = {
+    "seed": "Seed", "steps": "Steps", "guidance": "CFG", "layers": "Layers",
+    "width": "Width", "height": "Height", "count": "Images",
+}  # fmt: skip
+COLUMNS = 4  # of fields
 
 
 class TryCard(Card):
-    """A prompt, seed and strength, and two images: without and with what was trained."""
+    """Prompts and figures, and the images without and with what was trained, which stay until another run is shown."""
 
     def __init__(self, parent: tkinter.Misc, app: App):
         super().__init__(parent, app, "Try it")
@@ -55,11 +63,13 @@ class TryCard(Card):
         self._config: TrainConfig | None = None
         self._wish: ImageWish | None = None
         self._script: ScriptRun | None = None
-        self._without: tuple[ImageWish, Path] | None = None  # the last image of the base model
+        self._stop_listening: Callable[[], None] = lambda: None
+        self._tried = TriedImages()
         self._build()
 
     def destroy(self) -> None:
         self._cancel()
+        self._stop_listening()
         super().destroy()
 
     @property
@@ -74,7 +84,8 @@ class TryCard(Card):
         self._cancel()
         self._end("")
         self._shown = shown
-        self._folder, self._config, self._wish, self._without = state.folder, None, None, None
+        self._folder, self._config, self._wish = state.folder, None, None
+        self._tried.clear()
         self.images.show([])
         assert state.folder is not None  # of the run that has ended
         try:
@@ -87,7 +98,10 @@ class TryCard(Card):
         self.prompt.insert("1.0", self._wish.prompt)
         for name, entry in self.entries.items():
             entry.delete(0, "end")
-            entry.insert(0, f"{getattr(self._wish, name):g}")
+            value = getattr(self._wish, name)
+            entry.insert(0, f"{value:g}" if isinstance(value, float) else str(value))
+        self.negative.delete(0, "end")
+        self.negative.insert(0, self._wish.negative_prompt)
         self._show_field("layers", takes(self._config, "layers"))
         self.reference.delete(0, "end")
         self.reference.insert(0, self._wish.reference)
@@ -100,7 +114,7 @@ class TryCard(Card):
         self._strength_row.grid() if has_strength else self._strength_row.grid_remove()
 
     def generate(self) -> None:
-        """Generate both images in processes of their own, or cancel that."""
+        """Generate the images in a process, or cancel that."""
         if self.is_generating:
             self._cancel()
             self._end("")
@@ -112,35 +126,57 @@ class TryCard(Card):
         if wish is None:
             return
         self._button.configure(text="Cancel")
-        if self._without is not None and self._without[0] == wish:
-            self._generate_with(wish, self._without[1])
+        if self._tried.has_base(wish):
+            self._run(wish, self._strength_now())
+        elif can_compare(self._config, model):
+            self._tried.expect(wish, "", True)
+            self._run(wish, self._strength_now(), compares=True)
         else:
-            self._note.configure(text="Generating with the base model…")
-            self._run(wish, None, lambda path: self._generate_with(wish, path))
+            self._run(wish, None, lambda: self._run(wish, self._strength_now()))
 
-    def _generate_with(self, wish: ImageWish, without: Path) -> None:
-        self._without = wish, without
-        self._note.configure(text="Generating with the trained model…")
-        strength = round(float(self._strength.get()), 2)
-        trains_adapters = self._config is not None and facts_of(self._config).trains_adapters
+    def _strength_now(self) -> float:
+        return round(float(self._strength.get()), 2)
 
-        def show(path: Path) -> None:
-            name = f"strength {strength:.2f}" if trains_adapters else "trained"
-            self.images.show([("base model", str(without)), (name, str(path))])
-            self._end(f"Saved in {shown_path(path.parent)}")
-
-        self._run(wish, strength, show)
-
-    def _run(self, wish: ImageWish, strength: float | None, then: Callable[[Path], None]) -> None:
+    def _run(
+        self,
+        wish: ImageWish,
+        strength: float | None,
+        then: Callable[[], None] | None = None,
+        compares: bool = False,
+    ) -> None:
+        """Generate images in one process; each is shown as soon as it is there. then: called once all are."""
         assert self._config is not None  # else nothing is generated
         assert self._folder is not None
-        model = newest_model(self.app.run.state.saved)
-        options = sample_options(self._config, model, wish, strength, RunFolder(self._folder).samples_dir / FOLDER)
-        script = self._script = image_script(options, self.app.standby.take)
+        has_strength = facts_of(self._config).trains_adapters
+        self._tried.expect(
+            wish, f"strength {strength:.2f}" if has_strength and strength is not None else "trained", strength is None
+        )
+        model, folder = newest_model(self.app.run.state.saved), RunFolder(self._folder).samples_dir / FOLDER
+        options = sample_options(self._config, model, wish, strength, folder, compares)
+        lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        script = self._script = image_script(options, self.app.standby.take, lines.put)
+        self._tell_progress()
+
+        def take_lines() -> None:
+            paths = []
+            while not lines.empty():
+                paths.append(Path(lines.get()))
+            if paths and script is self._script and self.winfo_exists():
+                self._tried.take(paths)
+                self.images.show(self._tried.shown())
+                self._tell_progress()
+
+        self._stop_listening = self.app.every(LISTEN_SECONDS, take_lines)
 
         def take(output: bytes | None) -> None:
-            if script is self._script and self.winfo_exists() and (path := read_path(output)) is not None:
-                then(path)
+            if script is not self._script or not self.winfo_exists():
+                return
+            take_lines()
+            self._stop_listening()
+            if then is not None:
+                then()
+            else:
+                self._end(f"Saved in {shown_path(folder)}")
 
         def fail(error: Exception) -> None:
             is_wanted = script is self._script and self.winfo_exists()
@@ -153,8 +189,16 @@ class TryCard(Card):
 
         self.app.in_background(script.run, take, fail)
 
+    def _tell_progress(self) -> None:
+        left = self._tried.num_expected
+        model = "the base model" if self._tried.waits_for_base else "the trained model"
+        more = f" {counted(left, 'image')} left." if left > 1 else ""
+        self._note.configure(text=f"Generating with {model}…{more}", text_color=Theme.muted)
+
     def _end(self, text: str) -> None:
         self._script = None
+        self._stop_listening()
+        self._tried.forget_expected()
         self._button.configure(text="Generate")
         self._note.configure(text=text, text_color=Theme.muted)
 
@@ -165,7 +209,8 @@ class TryCard(Card):
 
     def _read_wish(self, first: ImageWish) -> ImageWish | None:
         """The fields' values, `first` for what has no field; None, with a message, if one is invalid."""
-        values: dict[str, Any] = {"prompt": self.prompt.get("1.0", "end-1c").strip()}
+        prompts = self.prompt.get("1.0", "end-1c").strip(), self.negative.get().strip()
+        values: dict[str, Any] = dict(zip(("prompt", "negative_prompt"), prompts, strict=True))
         for name, label in FIELDS.items():
             text = self.entries[name].get().strip()
             try:
@@ -181,39 +226,41 @@ class TryCard(Card):
         theme = self.app.theme
         self.prompt = Textbox(self, height=PROMPT_HEIGHT, wrap="word", font=theme.font())
         self.prompt.grid(row=1, column=0, sticky="ew", padx=12, pady=(2, 4))
-        row = ctk.CTkFrame(self, fg_color="transparent")
-        row.grid(row=2, column=0, sticky="ew", padx=12)
-        self.entries: dict[str, ctk.CTkEntry] = {}
-        self._labels: dict[str, ctk.CTkLabel] = {}
-        for column, (name, label) in enumerate(FIELDS.items()):
-            self._labels[name] = ctk.CTkLabel(row, text=label, font=theme.font(12), text_color=Theme.muted)
-            self._labels[name].grid(row=0, column=2 * column, padx=(0 if column == 0 else 10, 4))
-            self.entries[name] = ctk.CTkEntry(row, width=64, height=28, font=theme.font())
-            self.entries[name].grid(row=0, column=2 * column + 1, sticky="ew")
-            row.grid_columnconfigure(2 * column + 1, weight=1)
+        self.negative = ctk.CTkEntry(self, height=28, font=theme.font(), placeholder_text="Negative prompt")
+        self.negative.grid(row=2, column=0, sticky="ew", padx=12, pady=(0, 4))
+        self._build_fields()
         self._build_references()
-        self._build_strength()
-        self._button = ctk.CTkButton(
-            self, text="Generate", width=110, height=30, font=theme.font(13, "bold"), fg_color=Theme.start,
-            hover_color=Theme.start_hover, text_color=Theme.on_accent, command=self.generate,
-        )  # fmt: skip
-        self._button.grid(row=6, column=0, sticky="w", padx=12, pady=(4, 2))
+        self._build_start()
         self._note = self.add_note(7)
         self.grid_rowconfigure(8, weight=1, minsize=theme.scaled(150))
         self.images = SampleStrip(self, self.app)
         self.images.nothing = "The images appear here side by side."
         self.images.grid(row=8, column=0, sticky="nsew", padx=8)
 
+    def _build_fields(self) -> None:
+        theme = self.app.theme
+        box = ctk.CTkFrame(self, fg_color="transparent")
+        box.grid(row=3, column=0, sticky="ew", padx=12)
+        self.entries: dict[str, ctk.CTkEntry] = {}
+        self._labels: dict[str, ctk.CTkLabel] = {}
+        for number, (name, label) in enumerate(FIELDS.items()):
+            row, column = divmod(number, COLUMNS)
+            self._labels[name] = ctk.CTkLabel(box, text=label, font=theme.font(12), text_color=Theme.muted, anchor="w")
+            self._labels[name].grid(row=row, column=2 * column, padx=(0 if column == 0 else 8, 4), sticky="w")
+            self.entries[name] = ctk.CTkEntry(box, width=56, height=28, font=theme.font())
+            self.entries[name].grid(row=row, column=2 * column + 1, sticky="ew", pady=2)
+            box.grid_columnconfigure(2 * column + 1, weight=1)
+
     def _show_field(self, name: str, is_shown: bool) -> None:
         label, entry = self._labels[name], self.entries[name]
         for widget in (label, entry):
             widget.grid() if is_shown else widget.grid_remove()
         # an empty column would keep its share of the width
-        entry.master.grid_columnconfigure(2 * list(FIELDS).index(name) + 1, weight=int(is_shown))
+        entry.master.grid_columnconfigure(2 * (list(FIELDS).index(name) % COLUMNS) + 1, weight=int(is_shown))
 
     def _build_references(self) -> None:
-        self._reference_row, self.reference = self._path_row(3, "Reference", "A reference image")
-        self._last_row, self.last_frame = self._path_row(4, "Last frame", "The image that the video ends with")
+        self._reference_row, self.reference = self._path_row(4, "Reference", "A reference image")
+        self._last_row, self.last_frame = self._path_row(5, "Last frame", "The image that the video ends with")
 
     def _path_row(self, number: int, label: str, title: str) -> tuple[ctk.CTkFrame, ctk.CTkEntry]:
         """A row with an entry for an image. title: of the window in which it is chosen."""
@@ -234,18 +281,27 @@ class TryCard(Card):
             entry.delete(0, "end")
             entry.insert(0, path)
 
-    def _build_strength(self) -> None:
+    def _build_start(self) -> None:
         theme = self.app.theme
-        self._strength_row = ctk.CTkFrame(self, fg_color="transparent")
-        self._strength_row.grid(row=5, column=0, sticky="ew", padx=12, pady=4)
+        bar = ctk.CTkFrame(self, fg_color="transparent")
+        bar.grid(row=6, column=0, sticky="ew", padx=12, pady=(6, 2))
+        bar.grid_columnconfigure(1, weight=1)
+        self._button = ctk.CTkButton(
+            bar, text="Generate", width=100, height=30, font=theme.font(13, "bold"), fg_color=Theme.start,
+            hover_color=Theme.start_hover, text_color=Theme.on_accent, command=self.generate,
+        )  # fmt: skip
+        self._button.grid(row=0, column=0)
+        self._strength_row = ctk.CTkFrame(bar, fg_color="transparent")
+        self._strength_row.grid(row=0, column=1, sticky="ew", padx=(12, 0))
         self._strength_row.grid_columnconfigure(1, weight=1)
         label = ctk.CTkLabel(self._strength_row, text="Strength", font=theme.font(12), text_color=Theme.muted)
         label.grid(row=0, column=0, padx=(0, 6))
-        self._strength = ctk.CTkSlider(self._strength_row, from_=0, to=MAX_STRENGTH, number_of_steps=40)
+        self._strength = ctk.CTkSlider(
+            self._strength_row, width=60, from_=0, to=MAX_STRENGTH, number_of_steps=40, command=self._set_strength
+        )
         self._strength.grid(row=0, column=1, sticky="ew")
         self._strength_text = ctk.CTkLabel(self._strength_row, text="", width=40, font=theme.font(12))
         self._strength_text.grid(row=0, column=2)
-        self._strength.configure(command=self._set_strength)
         self._set_strength(1.0)
 
     def _set_strength(self, strength: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,8 @@ class ScriptRun:
     """One run of `scripts/NAME --config SETTINGS OPTIONS`. `run` may take long; `cancel` may be called meanwhile.
 
     config: the settings; None: the script takes none. exit_codes: those of a script with a valid result. seconds: time
-    limit; None: none. standby: gives a process that is as good as a new one, if there is any.
+    limit; None: none. standby: gives a process that is as good as a new one, if there is any. heard: called in the
+    thread of `run` with each line of the output as it comes; not together with `seconds`.
     """
 
     def __init__(
@@ -36,7 +37,9 @@ class ScriptRun:
         exit_codes: Sequence[int] = (0, 1),
         seconds: float | None = None,
         standby: TakeStandby | None = None,
+        heard: Callable[[str], None] | None = None,
     ):
+        self._heard = heard
         self._name = name
         self._config = config
         self._options = list(options)
@@ -79,7 +82,10 @@ class ScriptRun:
         return self._child.start([sys.executable, str(ROOT / "scripts" / self._name), *options])
 
     def _wait(self) -> subprocess.CompletedProcess[bytes]:
+        heard = self._heard
         try:
+            if heard is not None:
+                return self._child.wait(heard=lambda line: heard(line.decode("utf-8", "replace").rstrip("\r\n")))
             return self._child.wait(self._seconds)
         except subprocess.TimeoutExpired as error:
             raise UserError(f"{self._name} took longer than {self._seconds:.0f} seconds: check the disks.") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from modules.ui.models.RunState import SamplePicture, SavedModel
     from modules.ui.models.StandbyKeeper import TakeStandby
 
+SIDE_STEP = 16  # of width and height, for any model
 FOLDER = "generated"  # in the folder of samples, which is never taken for training data
 
 
@@ -29,7 +30,7 @@ class ImageWish:
     """What to generate. width, height: in pixels. reference: an image that the model sees, or a folder of them.
 
     mask, last_frame, layers: as in SampleConfig.
-    frames: of a video; 1 for an image.
+    frames: of a video; 1 for an image. count: of images, with consecutive seeds.
     """
 
     prompt: str
@@ -44,6 +45,7 @@ class ImageWish:
     mask: str = ""
     last_frame: str = ""
     layers: int = DEFAULT_LAYERS
+    count: int = 1
 
 
 def first_wish(config: TrainConfig, samples: Sequence[SamplePicture]) -> ImageWish:
@@ -71,8 +73,12 @@ def read_number(name: str, text: str) -> float:
     """The value that is typed for `name` of ImageWish. Raises ValueError, with what it can be, for any other text."""
     info = settings_by_path()[f"sampling.samples[].{name}"]
     kind, words = (int, "a whole number") if info.type == "int" else (float, "a number")
+    if name in ("width", "height"):
+        words = f"a multiple of {SIDE_STEP}"
     try:
         value = kind(text)
+        if name in ("width", "height") and value % SIDE_STEP:
+            raise ValueError
         setattr(SampleConfig(), name, value)  # which checks the range
     except ValueError as error:
         raise ValueError(f"{words}, {range_text(info)}") from error
@@ -93,11 +99,17 @@ def _without_kohya(path: Path) -> Path:
 
 
 def sample_options(
-    config: TrainConfig, model: Sequence[Path], wish: ImageWish, strength: float | None, folder: Path
+    config: TrainConfig,
+    model: Sequence[Path],
+    wish: ImageWish,
+    strength: float | None,
+    folder: Path,
+    compares: bool = False,
 ) -> list[str]:
-    """The options for scripts/sample.py that generate an image into `folder`.
+    """The options for scripts/sample.py that generate images into `folder`.
 
     config: of the run. model: as from `newest_model`. strength: of the LoRA; None: without what was trained.
+    compares: first without it, where `can_compare` says that this is possible.
     """
     facts, trained = facts_of(config), strength is not None
     adds = facts.trains_adapters or facts.trains_words  # something beside the base model
@@ -118,6 +130,8 @@ def sample_options(
     options += ["--prompt", wish.prompt, "--negative-prompt", wish.negative_prompt, "--seed", str(wish.seed)]
     options += ["--width", str(wish.width), "--height", str(wish.height)]
     options += ["--steps", str(wish.steps), "--guidance", str(wish.guidance), "--batch-size", "1"]
+    options += ["--count", str(wish.count)] if wish.count > 1 else []
+    options += ["--compare"] if compares else []
     if config.model.clip_skip > 1 or config.model.clip_skips:
         single, other = config.model.clip_skips, config.model.clip_skip
         options += ["--clip-skip", ",".join(map(str, [*single, other][:2]))]
@@ -137,14 +151,22 @@ def sample_options(
     return [*options, "--out", str(folder)]
 
 
+def can_compare(config: TrainConfig, model: Sequence[Path]) -> bool:
+    """Whether one process makes the images of the base model, too: what was trained is added to it afterwards."""
+    facts = facts_of(config)
+    return facts.trains_adapters and not (facts.trains_words and any(map(is_word, model)))
+
+
 def takes(config: TrainConfig, name: str) -> bool:
     """Whether a setting of samples, such as "reference", matters to the run's model."""
     return config.family in settings_by_path()[f"sampling.samples[].{name}"].visible_when["family"]
 
 
-def image_script(options: Sequence[str], standby: TakeStandby | None = None) -> ScriptRun:
-    """The run of scripts/sample.py; its output are the paths of the images. standby: as for ScriptRun."""
-    return ScriptRun("sample.py", None, options, exit_codes=(0,), standby=standby)
+def image_script(
+    options: Sequence[str], standby: TakeStandby | None = None, heard: Callable[[str], None] | None = None
+) -> ScriptRun:
+    """The run of scripts/sample.py; its output are the paths of the images. standby, heard: as for ScriptRun."""
+    return ScriptRun("sample.py", None, options, exit_codes=(0,), standby=standby, heard=heard)
 
 
 def run_samples_script(
@@ -163,8 +185,3 @@ def run_samples_script(
 def read_paths(output: bytes | None) -> list[Path]:
     """The images that a script has written, in order; none if it was cancelled."""
     return [] if output is None else [Path(line) for line in output.decode("utf-8", "replace").splitlines()]
-
-
-def read_path(output: bytes | None) -> Path | None:
-    """The image that the script has written; None if it was cancelled."""
-    return next(reversed(read_paths(output)), None)
