@@ -66,6 +66,10 @@ def multi_node() -> None:
     _run("multi_node")
 
 
+def runs() -> None:
+    _run("runs")
+
+
 def slurm_job() -> None:
     _run("slurm_job")
 

@@ -182,6 +182,15 @@ def read_events(
     An incomplete last line is left for the next read; lines that are no events are skipped. A file that has become
     shorter than `offset` is read from its start; a missing file gives ([], 0).
     """
+    lines, offset = read_lines(path, offset, max_bytes)
+    if only_last_step:
+        lines = _without_old_steps(lines)
+    records = [record for line in lines if (record := decode(line)) is not None]
+    return records, offset
+
+
+def read_lines(path: str | os.PathLike, offset: int = 0, max_bytes: int | None = None) -> tuple[list[bytes], int]:
+    """The complete lines of an event file from byte `offset` on, and the offset to continue from, as `read_events`."""
     try:
         with open(path, "rb") as file:
             if file.seek(0, os.SEEK_END) < offset:
@@ -193,11 +202,7 @@ def read_events(
     end = data.rfind(b"\n") + 1
     if not end and len(data) == max_bytes:
         end = len(data)  # no line is that long: damaged data, such as zeros after a power failure
-    lines = data[:end].split(b"\n")
-    if only_last_step:
-        lines = _without_old_steps(lines)
-    records = [record for line in lines if (record := decode(line)) is not None]
-    return records, offset + end
+    return data[:end].split(b"\n"), offset + end
 
 
 def to_plain(value: Any) -> Any:

@@ -9,7 +9,7 @@ import re
 import time
 from dataclasses import dataclass
 from operator import attrgetter
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from modules.session.event_types import FinishedEvent, SavedEvent
@@ -178,6 +178,18 @@ def _last_step(path: Path) -> tuple[int, int, float | None]:
     step = next((event.step for event in events if isinstance(event, StepInfo | FinishedEvent)), 0)
     last = next((event for event in events if isinstance(event, StepInfo)), None)
     return (step, 0, None) if last is None else (step, last.steps_total, last.smooth_loss)
+
+
+def recorded_path(path: str | Path, folder: Path) -> Path:
+    """A path that a run has recorded, adjusted if the run was moved or is mounted elsewhere since.
+
+    folder: the part of the run folder that the path leads into, such as `samples_dir`, where it is now.
+    """
+    parts = PurePath(str(path).replace("\\", "/")).parts
+    if folder.name not in parts:
+        return Path(path)
+    last = len(parts) - 1 - parts[::-1].index(folder.name)
+    return folder.joinpath(*parts[last + 1 :])
 
 
 def is_complete(folder: RunFolder, step: int) -> bool:

@@ -10,10 +10,10 @@ from modules.config.describe import walk_settings
 from modules.config.errors import ConfigError
 from modules.config.files import config_from_values, load_config, save_config, to_values
 from modules.config.presets import load_preset
+from modules.config.setting_values import put_value, value_in
 from modules.config.TrainConfig import TrainConfig
 from modules.session.RunFolder import RunFolder
 from modules.ui.models.ProblemList import ProblemList
-from modules.ui.models.setting_values import put_value, value_in
 from modules.ui.models.SettingsModel import SettingsModel
 
 

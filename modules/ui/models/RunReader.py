@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from operator import itemgetter
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from modules.config.counted import counted
@@ -35,7 +35,7 @@ from modules.session.event_types import (
 )
 from modules.session.events import EventRecord, is_time
 from modules.session.FolderCommands import send_command
-from modules.session.following import RunFollower, is_running, read_tail
+from modules.session.following import RunFollower, is_running, read_tail, recorded_path
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import holder_here
 from modules.session.StepInfo import StepInfo
@@ -249,12 +249,12 @@ class RunReader:
             case WarningEvent() if len(state.warnings) < MAX_WARNINGS:
                 state.warnings.append(LogLine(when, rank, event.type, _text(event)))
             case SampleEvent():
-                path = self._here(event.path, self.folder.samples_dir)
+                path = recorded_path(event.path, self.folder.samples_dir)
                 state.samples.append(SamplePicture(event.step, event.prompt, path))
             case BackupEvent():
-                state.backups.append(self._here(event.path, self.folder.backup_dir))
+                state.backups.append(recorded_path(event.path, self.folder.backup_dir))
             case SavedEvent():
-                state.saved.append(SavedModel(event.step, self._here(event.path, self.folder.models_dir)))
+                state.saved.append(SavedModel(event.step, recorded_path(event.path, self.folder.models_dir)))
             case ValidationEvent() if rank == 0:
                 self.history.add_validation(event.step, event.loss, event.ema_loss)
         self._log(when, rank, event.type, _text(event))
@@ -289,14 +289,6 @@ class RunReader:
         with self._log_lock:
             kept.append((self._num_lines, LogLine(when, rank, kind, text)))
             self._num_lines += 1
-
-    def _here(self, path: str | Path, folder: Path) -> Path:
-        """A path that the run has recorded, adjusted if its folder has been moved or is mounted elsewhere."""
-        parts = PurePath(str(path).replace("\\", "/")).parts
-        if folder.name not in parts:
-            return Path(path)
-        last = len(parts) - 1 - parts[::-1].index(folder.name)
-        return folder.joinpath(*parts[last + 1 :])
 
     # --- lock, exit.json and heartbeats -------------------------------------------------------------------------------
 

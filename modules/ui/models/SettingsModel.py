@@ -20,6 +20,7 @@ from modules.config.errors import ConfigError
 from modules.config.explain import generic_path
 from modules.config.files import config_from_values, load_values, save_config, to_values
 from modules.config.presets import load_preset
+from modules.config.setting_values import Length, copied, flatten, plain, put_value, value_in
 from modules.config.TrainConfig import TrainConfig
 from modules.importers.ImportResult import ImportResult
 from modules.session.following import run_of_record
@@ -27,7 +28,6 @@ from modules.session.RunFolder import RunFolder
 from modules.session.working_folder import absolute_path
 from modules.ui.models.kept_settings import is_within, kept_settings
 from modules.ui.models.Listeners import Listeners
-from modules.ui.models.setting_values import Length, copied, flatten, plain, put_value, value_in
 from modules.ui.models.StateFile import StateFile
 from modules.ui.models.typed_text import read_text, refusal_of
 from modules.ui.models.UndoHistory import UndoHistory

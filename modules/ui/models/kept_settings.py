@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from modules.config.describe import settings_by_path
-from modules.ui.models.setting_values import value_in
+from modules.config.setting_values import value_in
 
 
 def kept_settings(modified: Sequence[str], now: dict, preset: dict) -> list[str]:
