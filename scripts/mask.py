@@ -24,7 +24,13 @@ from modules.annotators.reports import JsonReport, TextReport
 from modules.config.errors import UserError
 from modules.config.installation import command_name, docs_page
 from modules.session.printing import print_text
-from scripts.annotator_options import add_device_options, add_preview_option, add_report_options, memory_message
+from scripts.annotator_options import (
+    PREVIEWED,
+    add_device_options,
+    add_preview_option,
+    add_report_options,
+    memory_message,
+)
 from scripts.concept_option import add_concept_options, chosen_concept, chosen_paths
 from scripts.number_options import share
 from scripts.terminal import STOPPED, escape_unprintable, show
@@ -86,7 +92,8 @@ def read_wanted(args: argparse.Namespace, canceled: Cancellation) -> WantedMasks
         args.cpu,
         args.overwrite,
         chosen_paths(args),
-        args.preview,
+        args.preview or (PREVIEWED if args.preview_to else 0),
+        args.preview_to,
         canceled,
     )
 
@@ -129,6 +136,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     edges.add_argument("--feather", type=int, default=0, metavar="PIXELS", help="over which an edge fades")
     parser.add_argument("--overwrite", action="store_true", help="also images that have a mask")
     add_preview_option(parser, "try {}")
+    parser.add_argument(
+        "--preview-to", default="", metavar="FOLDER", help="save the masks of a preview here, to be looked at"
+    )
     add_report_options(parser)
     parser.add_argument("--serve", action="store_true", help="answer requests on stdin, lines of JSON, for the window")
     return parser.parse_args(argv)

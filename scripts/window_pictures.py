@@ -25,7 +25,7 @@ from unittest.mock import patch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from PIL import Image, ImageColor, ImageGrab  # noqa: E402
+from PIL import Image, ImageColor, ImageDraw, ImageGrab  # noqa: E402
 
 from modules.launch.demo import save_before_and_after  # noqa: E402
 from modules.session.RunFolder import RunFolder  # noqa: E402
@@ -340,10 +340,34 @@ def _captioner(app: TrainUI) -> tkinter.Misc:
     window.server_model.insert(0, "qwen3-vl")
     window.style.set(STYLES["subject"])
     window.name.insert(0, "ohwx cat")
-    window._show_rows()
+    window.show_rows()
     paths = [item.path for item in dataset.view.items]
     previewed = zip(example.PREVIEWED, (paths[0], paths[4], paths[8]), strict=True)
     window._show_preview([Result(path, text) for text, path in previewed])
+    window.panel.tell("A preview: nothing was written.")
+    return window
+
+
+def _masks_window(app: TrainUI) -> tkinter.Misc:
+    """With a preview of masks that were drawn for the picture."""
+    from modules.ui.models.AnnotatorRun import Result
+
+    dataset = _dataset_window(app)
+    dataset.caption.masker.open_window()
+    window = dataset.caption.masker.window
+    assert window is not None  # it was opened
+    window.geometry("760x1010")
+    window.words.insert(0, "eyes, nose")
+    results = []
+    for number, boxes in example.MASKED.items():
+        path, mask = dataset.view.items[number].path, Image.new("L", (256, 256))
+        for box in boxes:
+            ImageDraw.Draw(mask).ellipse(box, fill=255)
+        file = Path(f"mask_{number}.png").absolute()
+        mask.save(file)
+        share = mask.histogram()[255] / (256 * 256)
+        results.append(Result(path, f"{share:.0%} of it is learned.", mask=str(file)))
+    window._show_preview(results)
     window.panel.tell("A preview: nothing was written.")
     return window
 
@@ -416,6 +440,7 @@ EXAMPLES = {
     "dataset_window": Scene(_dataset_window),
     "mask_painter": Scene(_mask_painter),
     "captioner": Scene(_captioner, size="1280x1000"),
+    "masks_window": Scene(_masks_window, size="1280x1000"),
     "several_machines": Scene(_several_machines),
     "problems": Scene(_problems),
 }

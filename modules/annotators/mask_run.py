@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from modules.annotators.onnx_models import check_onnxruntime
 from modules.annotators.reports import Report
 from modules.config.errors import UserError
 from modules.curation.mask_files import mask_path, mask_there
+from modules.data.captions import file_stem
 from modules.data.concepts import scan
 from modules.data.images import load_image
 from modules.data.videos import is_video
@@ -39,7 +41,8 @@ class WantedMasks:
     """What a person asks for.
 
     model: folder, Hub name or ONNX file; ALPHA for the images' own alpha channels. overwrite: also images that have a
-    mask. only: paths to choose among; None for all. preview: mask so many images and write nothing; 0 masks all.
+    mask. only: paths to choose among; None for all. preview: mask so many images and write nothing into the dataset; 0
+    masks all. preview_to: a folder for the masks of a preview; "": they are only counted.
     """
 
     model: str
@@ -51,6 +54,7 @@ class WantedMasks:
     overwrite: bool = False
     only: Collection[str] | None = None
     preview: int = 0
+    preview_to: str = ""
     is_canceled: Callable[[], bool] = field(default=lambda: False)
 
 
@@ -132,14 +136,30 @@ def mask_concept(concept: ConceptConfig, wanted: WantedMasks, write: Write, repo
     def annotate(loaded: Sequence[Any]) -> list[Image.Image | Failure]:
         return [source.mask(one, wanted.hint, wanted.edges) for one in loaded]
 
+    numbers = itertools.count(1)
+
     def finish(path: str, mask: Image.Image) -> dict[str, Any]:
+        file = mask_path(path, concept)
         if not wanted.preview:
             write(path, mask)
+        elif wanted.preview_to:
+            file = _save_preview(wanted.preview_to, next(numbers), path, mask)
         share = sum(number * value for value, number in enumerate(mask.histogram())) / (255 * mask.width * mask.height)
-        return {"mask": mask_path(path, concept), "share": round(share, 4), "written": not wanted.preview}
+        return {"mask": file, "share": round(share, 4), "written": not wanted.preview}
 
     steps = Steps(source.load, annotate, finish, "mask")
     return annotate_all(chosen, steps, 1, report, wanted.is_canceled)
+
+
+def _save_preview(folder: str, number: int, path: str, mask: Image.Image) -> str:
+    """Save a mask where it is only looked at; returns its file. Raises UserError."""
+    file = os.path.join(folder, f"{number:03d}-{file_stem(path)}.png")
+    try:
+        os.makedirs(folder, exist_ok=True)
+        mask.save(file)
+    except OSError as error:
+        raise UserError(f"--preview-to {folder!r}: can't be written to ({error.strerror}): choose another.") from error
+    return file
 
 
 def _targets(concept: ConceptConfig, wanted: WantedMasks) -> list[str]:

@@ -36,6 +36,11 @@ CROPS = (
     (210, 30, 240, "right half of the face"),
 )
 TRIGGER = "a photo of ohwx cat"
+MASKED = {  # number of a photo -> ellipses in a square of 256 pixels, as a model could propose them
+    0: ((48, 80, 108, 128), (158, 84, 216, 134), (80, 166, 150, 222)),
+    4: ((118, 96, 214, 170), (8, 196, 96, 256)),
+    8: ((0, 138, 60, 202), (196, 148, 256, 216)),
+}
 PREVIEWED = (  # what a captioner is shown to propose for the first, the fifth and the ninth photo
     "ohwx cat looks to the right, its head filling the frame, with soft daylight from the side and a blurred brown "
     "background.",

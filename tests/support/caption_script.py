@@ -1,4 +1,4 @@
-"""scripts/caption.py for tests of the window: with a state folder of the test's own."""
+"""scripts/caption.py and scripts/mask.py for tests of the window: with a state folder of the test's own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 from modules.config import installation
 installation.window_state_folder = lambda: Path({state!r})
-from scripts.caption import main
+from scripts.{name} import main
 sys.exit(main())
 """
 
@@ -30,6 +30,7 @@ def use_caption_script(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def _write_script(folder: Path) -> Path:
     scripts = folder / "scripts"
     scripts.mkdir()
-    text = SCRIPT.format(root=str(ROOT), state=str(folder / "state"))
-    (scripts / "caption.py").write_text(text, encoding="utf-8")
+    for name in ("caption", "mask"):
+        text = SCRIPT.format(root=str(ROOT), state=str(folder / "state"), name=name)
+        (scripts / f"{name}.py").write_text(text, encoding="utf-8")
     return scripts

@@ -12,8 +12,9 @@ from modules.config.ConceptConfig import ConceptConfig
 from modules.config.errors import UserError
 from modules.curation.Journal import Journal
 from modules.ui.models import AnnotatorRun as annotator_run
+from modules.ui.models.annotator_choices import parts_of
 from modules.ui.models.AnnotatorRun import AnnotatorRun, Part, Progress, in_words_of_the_window, spoken_time
-from modules.ui.models.CaptionerChoices import CaptionerChoices, parts_of
+from modules.ui.models.CaptionerChoices import CaptionerChoices
 from modules.ui.models.DatasetView import DatasetItem
 from modules.ui.models.Preferences import Preferences
 from tests.support.caption_script import use_caption_script
@@ -239,7 +240,7 @@ def test_chosen_images_go_to_their_concepts_and_clips_only_if_wanted(tmp_path):
     concepts = {0: ConceptConfig(path="a"), 2: ConceptConfig(path="b")}
     items = [DatasetItem("b/1.png", 2, "1.png"), DatasetItem("a/1.mp4", 0, "1.mp4"), DatasetItem("b/2.png", 2, "2.png")]
     chosen = tuple(map(os.path.abspath, ("b/1.png", "b/2.png")))
-    assert parts_of(items, concepts.get, True, False) == [Part(concepts[2], chosen)]
-    assert parts_of(items, concepts.get, False, True) == [Part(concepts[0]), Part(concepts[2])]
-    with pytest.raises(UserError, match="tick Also clips"):
-        parts_of(items[1:2], concepts.get, True, False)
+    assert parts_of(items, concepts.get, True, False, "") == [Part(concepts[2], chosen)]
+    assert parts_of(items, concepts.get, False, True, "") == [Part(concepts[0]), Part(concepts[2])]
+    with pytest.raises(UserError, match="only clips"):
+        parts_of(items[1:2], concepts.get, True, False, "only clips")

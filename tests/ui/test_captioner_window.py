@@ -48,7 +48,7 @@ def window(dataset, server, wait_for):
     made.source.set(CaptionerWindow.SERVER)
     made.address.insert(0, server.address)
     made.key.insert(0, KEY)
-    made._show_rows()
+    made.show_rows()
     return made
 
 
@@ -114,7 +114,7 @@ def test_nothing_is_sent_to_another_machine_without_a_yes(window, monkeypatch):
 def test_what_is_wrong_is_said_in_a_sentence_and_fields_follow_the_choice(window):
     window.source.set(CaptionerWindow.HERE)
     window.style.set("Subject with a name")
-    window._show_rows()
+    window.show_rows()
     window.update()
     assert window.name.winfo_ismapped()
     assert not window.address.winfo_ismapped()

@@ -47,6 +47,7 @@ _NAMES = {  # of options in messages of the scripts -> what the windows say
     "--style": "Style",
     "--name": "Name",
     "--only": "Images",
+    "--click": "Clicks",
 }
 
 
@@ -59,12 +60,14 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """What was made of an image. text: its caption, or the file of its mask. failed: why there is none."""
+    """What was made of an image. text: its caption, or how much of it is masked. mask: the file of that. failed: why
+    there is neither."""
 
     path: str
     text: str = ""
     is_written: bool = False
     failed: str = ""
+    mask: str = ""
 
 
 @dataclass(frozen=True)
@@ -233,8 +236,9 @@ class AnnotatorRun:
             self._results.append(Result(event["path"], failed=event["reason"]))
             self._progress = self._counted(event, replace(before, failed=before.failed + 1))
         elif kind in _RESULTS:
-            text, is_written = event.get("text") or event.get("mask", ""), event["written"]
-            self._results.append(Result(event["path"], text, is_written))
+            mask, is_written = event.get("mask", ""), event["written"]
+            text = f"{event['share']:.0%} of it is learned." if mask else event["text"]
+            self._results.append(Result(event["path"], text, is_written, mask=mask))
             self._progress = self._counted(event, replace(before, written=before.written + is_written))
 
     def _counted(self, event: Mapping[str, Any], before: Progress) -> Progress:

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 
 from modules.annotators.Captioner import CHARACTER_THRESHOLD, GENERAL_THRESHOLD
 from modules.annotators.captioner_kinds import KINDS
 from modules.annotators.chat_client import KEY_VARIABLE, sent_where, server_address
 from modules.config.errors import UserError
-from modules.data.videos import is_video
+from modules.ui.models.annotator_choices import NUM_PREVIEWED, check_number, given_options, kept_values
 from modules.ui.models.AnnotatorRun import AnnotatorRun, Part, in_words_of_the_window
 
-if TYPE_CHECKING:
-    from modules.config.ConceptConfig import ConceptConfig
-    from modules.ui.models.DatasetView import DatasetItem
-
-NUM_PREVIEWED = 3
 OWN_PROMPT = "prompt"
 STYLES = {
     "": "The model's usual style",
@@ -55,8 +49,7 @@ class CaptionerChoices:
     @classmethod
     def of_values(cls, values: Mapping[str, object]) -> CaptionerChoices:
         """From `to_values`, possibly of another version; what is not valid gets its default."""
-        kinds = {field.name: type(field.default) for field in fields(cls)}
-        kept: dict[str, Any] = {name: value for name, value in values.items() if type(value) is kinds.get(name)}
+        kept = kept_values(cls, values)
         return cls(**kept) if kept.get("style", "") in STYLES else cls(**(kept | {"style": ""}))
 
     def to_values(self) -> dict[str, object]:
@@ -93,10 +86,10 @@ class CaptionerChoices:
             raise UserError("Name: is empty; write what the captions call the subject, or choose another style.")
         if self.style == OWN_PROMPT and not self.prompt.strip():
             raise UserError("Prompt: is empty; write what the model is told, or choose another style.")
-        _number("Images at a time", self.batch_size, int, 1, 1024)
+        check_number("Images at a time", self.batch_size, int, 1, 1024)
         if not self.on_server:
-            _number("Tags from", self.general, float, 0, 1)
-            _number("Characters from", self.character, float, 0, 1)
+            check_number("Tags from", self.general, float, 0, 1)
+            check_number("Characters from", self.character, float, 0, 1)
 
     def options(self, replaces: bool = False, restarts: bool = False) -> list[str]:
         """Of the script. replaces: whether captions that are there are replaced. restarts: those, too, that an
@@ -111,8 +104,7 @@ class CaptionerChoices:
         else:
             options |= {"--style": self.style, "--name": self.name if self.style == "subject" else ""}
         switches = {"--videos": self.videos, "--overwrite": replaces, "--restart": replaces and restarts}
-        given = [f"{name}={text.strip()}" for name, text in options.items() if text.strip()]  # it may begin with a dash
-        return given + [name for name, is_on in switches.items() if is_on]
+        return given_options(options, switches)
 
     def start(
         self,
@@ -136,40 +128,5 @@ class CaptionerChoices:
         return server_address(self.address)
 
 
-def parts_of(
-    items: Iterable[DatasetItem], concept_of: Callable[[int], ConceptConfig], selected: bool, videos: bool
-) -> list[Part]:
-    """The items by their concepts, as a run takes them. concept_of: a concept by its number. selected: whether the
-    items are not all of their concepts.
-
-    Raises UserError if there is nothing that can be captioned.
-    """
-    of_concept: dict[int, list[str]] = {}
-    num_videos = 0
-    for item in items:
-        if is_video(item.path) and not videos:
-            num_videos += 1
-            continue
-        of_concept.setdefault(item.concept, []).append(item.path)
-    if not of_concept:
-        raise UserError(
-            "Only clips are chosen: tick Also clips to caption them." if num_videos else "No image is chosen."
-        )
-    return [
-        Part(concept_of(number), tuple(map(os.path.abspath, paths)) if selected else None)
-        for number, paths in sorted(of_concept.items())
-    ]
-
-
 def has_key_in_environment() -> bool:
     return bool(os.environ.get(KEY_VARIABLE, "").strip())
-
-
-def _number(label: str, text: str, kind: type[int] | type[float], least: float, most: float) -> None:
-    try:
-        number = kind(text)
-    except ValueError:
-        number = None
-    if number is None or not least <= number <= most:
-        what = "a whole number" if kind is int else "a number"
-        raise UserError(f"{label} {text.strip()!r}: is not {what} from {least} to {most}; write one.")

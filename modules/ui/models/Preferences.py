@@ -22,7 +22,8 @@ class Preferences:
     the size unscaled. show_all: whether advanced settings are shown. tab: the one in front. recent: settings files used
     recently, newest first. runs: the folders of runs shown recently, newest first. gpu_memory: in GB, for which a run
     is to fit on a machine without a GPU. preloads: whether processes wait with their libraries imported.
-    captioner: what was chosen last in the window that captions by a model, as from CaptionerChoices.to_values.
+    captioner, masker: what was chosen last in the windows in which models caption and mask, as from to_values of
+    CaptionerChoices and MaskerChoices.
     """
 
     appearance: str = "system"
@@ -35,6 +36,7 @@ class Preferences:
     gpu_memory: int = 12
     preloads: bool = True
     captioner: dict[str, object] = dataclasses.field(default_factory=dict)
+    masker: dict[str, object] = dataclasses.field(default_factory=dict)
     path: Path | None = None
 
     def __post_init__(self):
@@ -60,8 +62,9 @@ class Preferences:
                 setattr(kept, name, [entry for entry in values[name] if isinstance(entry, str)][:MAX_RECENT])
         kept.show_all = values.get("show_all") is True
         kept.preloads = values.get("preloads") is not False
-        if isinstance(values.get("captioner"), dict):
-            kept.captioner = values["captioner"]
+        for name in ("captioner", "masker"):
+            if isinstance(values.get(name), dict):
+                setattr(kept, name, values[name])
         if values.get("gpu_memory") in MEMORY_SIZES:
             kept.gpu_memory = values["gpu_memory"]
         for name in ("geometry", "tab"):

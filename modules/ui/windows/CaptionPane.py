@@ -23,7 +23,7 @@ from modules.ui.widgets.dialogs import ask
 from modules.ui.widgets.fitting import lay_in_rows, wrap_to
 from modules.ui.widgets.Textbox import Textbox
 from modules.ui.widgets.Tooltip import Tooltip
-from modules.ui.windows.DatasetCaptioner import OPEN, OPEN_HINT, DatasetCaptioner
+from modules.ui.windows.DatasetAnnotator import DatasetAnnotator, make_captioner, make_masker
 
 if TYPE_CHECKING:
     from modules.curation.CaptionFiles import Caption
@@ -70,8 +70,9 @@ class CaptionPane(ctk.CTkFrame):
         self.app = app
         self.item: DatasetItem | None = None
         self.work: CaptionWork | None = None
-        self._items: Callable[[], Sequence[DatasetItem]] = list
-        self._selected, self._on_renewed = selected, on_renewed
+        self.items: Callable[[], Sequence[DatasetItem]] = list
+        self.shown: Callable[[], Sequence[DatasetItem]] = list
+        self.selected, self._on_renewed = selected, on_renewed
         self._on_unsaved, self._on_note = on_unsaved, on_note
         self._caption: Caption | None = None  # that the text was made from
         self._is_own = False  # whether that is a text that was saved here, and its file was not read since
@@ -84,7 +85,9 @@ class CaptionPane(ctk.CTkFrame):
         self._is_counting = False
         self.grid_columnconfigure(0, weight=1)
         self.grid_rowconfigure(1, weight=1)
-        self.captioner = DatasetCaptioner(self, selected, lambda: self._items(), self.renew, self._step)
+        self.captioner = DatasetAnnotator(self, "captioner", make_captioner, self.renew, self._step)
+        renew_masks = partial(self.renew, with_masks=True)
+        self.masker = DatasetAnnotator(self, "masker", make_masker, renew_masks, self._step)
         self._build(on_edit_many)
         self.show(None)
 
@@ -95,10 +98,12 @@ class CaptionPane(ctk.CTkFrame):
         work: CaptionWork | None,
         items: Callable[[], Sequence[DatasetItem]],
         counts: TokenCounts | None = None,
+        shown: Callable[[], Sequence[DatasetItem]] = list,
     ) -> None:
-        """Edit the captions of these concepts. items: all that are known of them. counts: counts their tokens."""
+        """Edit the captions of these concepts. items: all that are known of them. counts: counts their tokens. shown:
+        the items that pass the filter and the search."""
         self.save()
-        self.work, self._items, self._counts = work, items, counts
+        self.work, self.items, self._counts, self.shown = work, items, counts, shown
         self.show(None)
 
     def show(self, item: DatasetItem | None) -> None:
@@ -166,7 +171,7 @@ class CaptionPane(ctk.CTkFrame):
             return
 
         def take(applied: Applied) -> None:
-            self.renew(work.touched(number, self._items(), applied.paths), with_masks=True)
+            self.renew(work.touched(number, self.items(), applied.paths), with_masks=True)
             done = "Undone" if direction == "undo" else "Redone"
             self._on_note(f"{done}: {applied.label}.")
 
@@ -184,7 +189,7 @@ class CaptionPane(ctk.CTkFrame):
     def toggle_left_out(self) -> None:
         """Leave the selected images out of the training; train them again if all of them are left out."""
         self.save()
-        work, chosen = self.work, list(self._selected())
+        work, chosen = self.work, list(self.selected())
         if work is None or not chosen:
             return
         left_out = not all(item.traits & Trait.LEFT_OUT for item in chosen)
@@ -200,7 +205,7 @@ class CaptionPane(ctk.CTkFrame):
         if work is None:
             return
         for number, of_concept in texts.items():
-            items = [item for item in self._items() if item.path in of_concept]
+            items = [item for item in self.items() if item.path in of_concept]
             write = partial(work.write, label, number, of_concept, made_from)
             self.do(write, partial(self._take_written, items, True), partial(self._take_failed, items))
 
@@ -387,9 +392,9 @@ class CaptionPane(ctk.CTkFrame):
         }
         for direction, is_possible in can.items():
             self.buttons[direction].configure(state="normal" if is_possible else "disabled")
-        for name in ("edit", "captioner", "left_out"):
+        for name in ("edit", "captioner", "masker", "left_out"):
             self.buttons[name].configure(state="normal" if self.item is not None else "disabled")
-        chosen = self._selected()
+        chosen = self.selected()
         all_out = bool(chosen) and all(item.traits & Trait.LEFT_OUT for item in chosen)
         self.buttons["left_out"].configure(text="Train again" if all_out else "Leave out")
 
@@ -424,7 +429,8 @@ class CaptionPane(ctk.CTkFrame):
             ("undo", "Undo", lambda: self.step("undo"), lambda: f"Undo (Ctrl+Z): {self._labels['undo']}"),
             ("redo", "Redo", lambda: self.step("redo"), lambda: f"Redo (Ctrl+Y): {self._labels['redo']}"),
             ("edit", "Edit captions…", on_edit_many, lambda: "Change the captions of the selected images (Ctrl+E)."),
-            ("captioner", OPEN, self.captioner.open_window, lambda: OPEN_HINT),
+            ("captioner", "Caption with a model…", self.captioner.open_window, lambda: CAPTIONER_HINT),
+            ("masker", "Make masks…", self.masker.open_window, lambda: MASKER_HINT),
             ("left_out", "Leave out", self.toggle_left_out, lambda: LEAVE_OUT_HINT),
         ):
             self.buttons[name] = ctk.CTkButton(bar, text=text, width=50, height=28, font=font, command=command)
@@ -444,6 +450,8 @@ class CaptionPane(ctk.CTkFrame):
         super().destroy()
 
 
+CAPTIONER_HINT = "A model on this machine, or a server, writes captions for the images that have none."
+MASKER_HINT = "A model on this machine masks the images that have no mask."
 LEAVE_OUT_HINT = "The selected images stay in the folder but aren't trained, or are trained again (Delete)."
 
 

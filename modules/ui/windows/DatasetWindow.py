@@ -175,7 +175,7 @@ class DatasetWindow(ctk.CTkToplevel):
         assert self._config is not None  # the images were found with it
         self._close_counts()
         self._counts = TokenCounts(self._config.family, self._config.model)
-        self.caption.use(work, lambda: self.view.items, self._counts)
+        self.caption.use(work, lambda: self.view.items, self._counts, self._shown)
         self._edited.clear()
         self.cells.empty = "No image passes the filter and the search." if listing.items else "No images"
         self._set_items(listing)
@@ -373,6 +373,9 @@ class DatasetWindow(ctk.CTkToplevel):
 
     def _selected(self) -> list[DatasetItem]:
         return [self.view.items[number] for number in self.cells.selection.in_order]
+
+    def _shown(self) -> list[DatasetItem]:
+        return [self.view.items[number] for number in self.view.shown]
 
     def edit_captions(self) -> None:
         """Edit the captions of the selected images, or of all that are shown if only one is selected."""

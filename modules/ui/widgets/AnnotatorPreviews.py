@@ -1,4 +1,4 @@
-"""A few images, each with the caption that a model proposes beside it."""
+"""A few images, each with the caption or mask that a model proposes for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIDE = 96  # of a thumbnail, in unscaled pixels
 MAX_LETTERS = 1500  # of a caption
 
 
-class CaptionPreviews(ctk.CTkFrame):
+class AnnotatorPreviews(ctk.CTkFrame):
     """Grows with `add`; the thumbnails are decoded in threads."""
 
     def __init__(self, parent: tk.Misc, app: App):
@@ -66,11 +66,11 @@ class CaptionPreviews(ctk.CTkFrame):
         self._rows.append(row)
         self.pictures.append(picture)
         self.texts.append(label)
-        self._load(picture, result.path)
+        self._load(picture, result.path, result.mask)
 
-    def _load(self, picture: ctk.CTkLabel, path: str) -> None:
+    def _load(self, picture: ctk.CTkLabel, path: str, mask: str) -> None:
         version, scale = self._version, self.app.theme.scaled(100) / 100
-        key = PictureKey(path, round(SIDE * scale), round(SIDE * scale))
+        key = PictureKey(path, round(SIDE * scale), round(SIDE * scale), mask)
 
         def take(decoded: Sequence[tuple[PictureKey, Image.Image | str]]) -> None:
             image = decoded[0][1]

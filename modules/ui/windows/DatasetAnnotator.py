@@ -1,7 +1,8 @@
-"""What the window in which a model writes captions needs of the images that the dataset window shows."""
+"""What a window in which a model works on images needs of those that the dataset window shows."""
 
 from __future__ import annotations
 
+import tkinter as tk
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -9,43 +10,50 @@ from modules.config.errors import UserError
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
+    from modules.ui.App import App
     from modules.ui.models.DatasetView import DatasetItem
-    from modules.ui.windows.CaptionerWindow import CaptionerWindow
+    from modules.ui.windows.AnnotatorWindow import AnnotatorWindow
     from modules.ui.windows.CaptionPane import CaptionPane
 
-OPEN = "Caption with a model…"
-OPEN_HINT = "A model on this machine, or a server, writes captions for the images that have none."
 
-
-class DatasetCaptioner:
+class DatasetAnnotator:
     """The images may change while the window is open, which is made when it is first opened.
 
-    selected, items: the selected images, and all. renew: shows items whose files have changed. step: undoes or redoes
-    the last change to the files of a concept, by its number.
+    button: opens it, and shows how far a run is. make: makes the window. renew: shows items whose files have changed.
+    step: undoes or redoes the last change to the files of a concept, by its number.
     """
 
     def __init__(
         self,
         pane: CaptionPane,
-        selected: Callable[[], Sequence[DatasetItem]],
-        items: Callable[[], Sequence[DatasetItem]],
+        button: str,
+        make: Callable[[App, tk.Misc, DatasetAnnotator], AnnotatorWindow],
         renew: Callable[[Sequence[DatasetItem]], None],
         step: Callable[[int, Literal["undo", "redo"]], None],
     ):
-        self._pane, self._renew, self._step = pane, renew, step
-        self.selected, self.items = selected, items
-        self.window: CaptionerWindow | None = None
+        self._pane, self._button, self._make = pane, button, make
+        self._renew, self._step = renew, step
+        self._text = ""  # of the button while no run works
+        self.window: AnnotatorWindow | None = None
 
     def open_window(self) -> None:
         """Open the window, or bring it to the front."""
         self._pane.save()
         if self.window is not None and self.window.winfo_exists():
             self.window.reopen()
-            return
-        # its models of servers and options take a while to import, which an opening dataset window would wait for
-        from modules.ui.windows.CaptionerWindow import CaptionerWindow
+        else:
+            self.window = self._make(self._pane.app, self._pane.winfo_toplevel(), self)
 
-        self.window = CaptionerWindow(self._pane.app, self._pane.winfo_toplevel(), self)
+    def items(self) -> Sequence[DatasetItem]:
+        """All images of the dataset window."""
+        return self._pane.items()
+
+    def shown(self) -> Sequence[DatasetItem]:
+        """Those that pass its filter and its search."""
+        return self._pane.shown()
+
+    def selected(self) -> Sequence[DatasetItem]:
+        return self._pane.selected()
 
     def concept(self, number: int) -> ConceptConfig:
         """Raises UserError if the dataset window was closed meanwhile."""
@@ -54,7 +62,7 @@ class DatasetCaptioner:
         return self._pane.work.concept(number)
 
     def show_written(self, paths: Collection[str]) -> None:
-        """Show the captions of these images as they are in their files now."""
+        """Show these images as their files are now."""
         self._renew([item for item in self.items() if item.path in paths])
 
     def take_back(self, label: str, numbers: Iterable[int]) -> None:
@@ -70,5 +78,22 @@ class DatasetCaptioner:
 
     def show_progress(self, text: str) -> None:
         """Show how far a run is, as its window may be hidden. text: "" if none works."""
-        self._pane.buttons["captioner"].configure(text=text or OPEN)
+        button = self._pane.buttons[self._button]
+        self._text = self._text or button.cget("text")
+        button.configure(text=text or self._text)
         self._pane.show_selection()
+
+
+# their models of servers and options take a while to import, which an opening dataset window would wait for
+
+
+def make_captioner(app: App, parent: tk.Misc, dataset: DatasetAnnotator) -> AnnotatorWindow:
+    from modules.ui.windows.CaptionerWindow import CaptionerWindow
+
+    return CaptionerWindow(app, parent, dataset)
+
+
+def make_masker(app: App, parent: tk.Misc, dataset: DatasetAnnotator) -> AnnotatorWindow:
+    from modules.ui.windows.MasksWindow import MasksWindow
+
+    return MasksWindow(app, parent, dataset)
