@@ -113,13 +113,12 @@ def test_what_another_program_has_written_is_not_overwritten(folder, journal):
 
 
 def test_what_changes_while_it_is_being_written_is_not_overwritten_either(folder, journal, monkeypatch):
-    def writes_between(*arguments):
-        rename(*arguments)
-        if Path(arguments[1]).parent == folder:
-            (folder / "c.txt").write_text("theirs")
+    def writes_meanwhile(path):
+        (folder / "c.txt").write_text("theirs")
+        sync_file(path)
 
-    rename = replacing.rename
-    monkeypatch.setattr(replacing, "rename", writes_between)
+    sync_file = replacing.sync_file
+    monkeypatch.setattr(replacing, "sync_file", writes_meanwhile)
     before = contents(folder)
     with pytest.raises(ChangedOutside, match=r"c\.txt"):
         journal.apply("Edit", change(folder, a="new a", b="new b", c="new c"))
