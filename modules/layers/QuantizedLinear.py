@@ -20,6 +20,7 @@ from modules.layers.quantized_matmul import multiply_back, multiply_rows
 
 _INT8_MAX = 127
 _MOST_VALUES = 2**22  # that are quantized at a time
+_MOST_VALUES_NF4 = 2**19  # on the CPU, where bitsandbytes takes 20 bytes more for each of them
 
 
 class Form(NamedTuple):
@@ -149,7 +150,8 @@ def quantize(weight: Tensor, quantization: str, rotation: int = 0) -> tuple[Tens
     Some rows are quantized after others, so that little memory is needed beside the result. rotation: as in Form, of
     weights in 8 bits.
     """
-    num_rows = max(1, _MOST_VALUES // weight.shape[1])
+    is_large_beside = quantization == "nf4" and weight.device.type == "cpu"
+    num_rows = max(1, (_MOST_VALUES_NF4 if is_large_beside else _MOST_VALUES) // weight.shape[1])
     if quantization == "nf4":
         has_whole_blocks = weight.shape[1] % BLOCK == 0  # in each row
         return _quantize_nf4(weight, num_rows if has_whole_blocks else len(weight))
@@ -163,9 +165,15 @@ def quantize(weight: Tensor, quantization: str, rotation: int = 0) -> tuple[Tens
 def _quantize_nf4(weight: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
     import bitsandbytes  # noqa: F401 - registers the operators
 
-    quantize_4bit = torch.ops.bitsandbytes.quantize_4bit
-    parts = [quantize_4bit(rows.contiguous(), BLOCK, "nf4", torch.uint8) for rows in weight.split(num_rows)]
-    packed, scale = (torch.cat(one) for one in zip(*parts, strict=True))
+    num_values = weight.numel()
+    packed = torch.empty(-(-num_values // 2), 1, dtype=torch.uint8, device=weight.device)
+    scale = weight.new_empty(-(-num_values // BLOCK), dtype=torch.float32)
+    at_once = num_rows * weight.shape[1]
+    parts = weight.split(num_rows), packed.split(-(-at_once // 2)), scale.split(-(-at_once // BLOCK))
+    for rows, part, scales in zip(*parts, strict=True):
+        values, largest = torch.ops.bitsandbytes.quantize_4bit(rows.contiguous(), BLOCK, "nf4", torch.uint8)
+        part.copy_(values)
+        scales.copy_(largest)
     return packed.view(torch.int8), scale
 
 

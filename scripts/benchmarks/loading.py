@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,10 @@ def measure_loading(folder: Path) -> Iterator[Figure]:
 
 
 def load(model: Path, kind: str) -> dict[str, Any]:
-    """Loads the denoiser, and gives the most memory that this took and the size of what is held in the end."""
+    """Loads the denoiser, and gives the most memory that this took and the size of what is held in the end.
+
+    The library of the kind is imported before, as it takes the same for a base of any size: bitsandbytes 134 MiB.
+    """
     import torch
 
     from modules.config.files import config_from_values
@@ -67,6 +71,7 @@ def load(model: Path, kind: str) -> dict[str, Any]:
         }
     )
     base = BaseModel(FAMILIES[FAMILY], config.model, torch.device("cpu"))
+    import_module(KINDS[kind])
     with _MemoryWatch() as watch:
         base.require("transformer")
     module = base.module("transformer")

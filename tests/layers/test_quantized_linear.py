@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from modules.config.quantizations import EIGHT_BITS, QUANTIZATIONS
 from modules.layers import QuantizedLinear as quantized_linear
@@ -65,9 +66,30 @@ def _gradient(output, values):
 def test_a_weight_is_quantized_some_rows_at_a_time_as_it_is_at_once(quantization, width, monkeypatch):
     weight = linear(torch.bfloat16, width).weight
     at_once = quantized_linear.quantize(weight, quantization, 16)
-    monkeypatch.setattr(quantized_linear, "_MOST_VALUES", 5 * width)
+    for most in ("_MOST_VALUES", "_MOST_VALUES_NF4"):
+        monkeypatch.setattr(quantized_linear, most, 5 * width)
     in_parts = quantized_linear.quantize(weight, quantization, 16)
     assert all(map(torch.equal, in_parts, at_once))
+
+
+def test_nf4_takes_little_memory_on_the_cpu_beside_its_result():
+    pytest.importorskip("bitsandbytes", reason="an optional package")
+    with QuantizedAtOnce() as seen:
+        quantized_linear.quantize(torch.ones(2**9, 2**11, dtype=torch.bfloat16), "nf4")
+    assert seen.counts == [2**19, 2**19]  # of which bitsandbytes makes several copies in float32
+
+
+class QuantizedAtOnce(TorchDispatchMode):
+    """How many values bitsandbytes gets in each call."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if "quantize_4bit" in function._schema.name:
+            self.counts.append(args[0].numel())
+        return function(*args, **(kwargs or {}))
 
 
 def test_zero_weights_stay_zero(quantization):
