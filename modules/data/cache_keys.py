@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from modules.config.quantizations import EIGHT_BITS
 from modules.data.clips import clip_of
 from modules.data.conditions import conditions_of
 from modules.data.crops import crop_of_sample
@@ -74,6 +75,8 @@ def text_keys(captions: Sequence[str], base: BaseModel, hashes: FileHashes, imag
     quantization = base.config.text_encoder_quantization
     # Without quantization nothing is added, so that earlier caches stay valid.
     precision = str(base.dtype) if quantization == "none" else f"{base.dtype} {quantization}"
+    if quantization in EIGHT_BITS and base.config.text_encoders:
+        precision += " as stored"  # earlier, such files were quantized anew
 
     def encoders(options: dict) -> str:
         if base.family.text.chunks > 1:

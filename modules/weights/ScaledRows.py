@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from modules.layers.hadamard import rotate
+
 _aten: Any = torch.ops.aten
 _SAME = {_aten.alias, _aten.detach}
 _OF_ROWS = {_aten.slice, _aten.split, _aten.split_with_sizes}  # their third argument, or second of `slice`, is an axis
@@ -17,18 +19,19 @@ class ScaledRows(Tensor):
     """A matrix whose rows are codes times a scale: to others a tensor of `dtype`.
 
     Whole rows stay quantized when they are divided and joined; everything else is done with the values.
-    codes: int8 or float8[out, in]. scale: float32[out, 1].
+    codes: int8 or float8[out, in]. scale: float32[out, 1]. rotation: of the codes, as in `QuantizedLinear.Form`.
     """
 
     codes: Tensor
     scale: Tensor
+    rotation: int
 
     @staticmethod
-    def __new__(cls, codes: Tensor, scale: Tensor, dtype: torch.dtype) -> ScaledRows:
+    def __new__(cls, codes: Tensor, scale: Tensor, dtype: torch.dtype, rotation: int = 0) -> ScaledRows:
         made = torch.Tensor._make_wrapper_subclass(
             cls, codes.shape, strides=codes.stride(), dtype=dtype, device=codes.device
         )
-        made.codes, made.scale = codes, scale
+        made.codes, made.scale, made.rotation = codes, scale, rotation
         return made
 
     # results are of the class that operations give them
@@ -39,7 +42,7 @@ class ScaledRows(Tensor):
 
     def values(self) -> Tensor:
         """[out, in], computed in float32 and rounded once."""
-        return (self.codes.float() * self.scale).to(self.dtype)
+        return rotate(self.codes.float() * self.scale, self.rotation).to(self.dtype)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override] # torch declares the placeholder of its C code
@@ -51,11 +54,11 @@ class ScaledRows(Tensor):
             own = args[0]
             codes, scale = (func(one, *args[1:], **kwargs) for one in (own.codes, own.scale))
             if isinstance(codes, Tensor):
-                return cls(codes, scale, own.dtype)
-            return type(codes)(cls(*pair, own.dtype) for pair in zip(codes, scale, strict=True))
+                return cls(codes, scale, own.dtype, own.rotation)
+            return type(codes)(cls(*pair, own.dtype, own.rotation) for pair in zip(codes, scale, strict=True))
         if operation is _aten.cat and _can_join(args[0]) and _axis(operation, args, kwargs) == 0:
             codes, scale = (torch.cat([getattr(one, name) for one in args[0]]) for name in ("codes", "scale"))
-            return cls(codes, scale, args[0][0].dtype)
+            return cls(codes, scale, args[0][0].dtype, args[0][0].rotation)
         args, kwargs = tree_map_only(cls, cls.values, (args, kwargs))
         return func(*args, **kwargs)
 
@@ -68,4 +71,6 @@ def _axis(operation: Any, args: Any, kwargs: Any) -> int:
 
 
 def _can_join(tensors: Any) -> bool:
-    return all(isinstance(one, ScaledRows) for one in tensors) and len({one.codes.dtype for one in tensors}) == 1
+    if not all(isinstance(one, ScaledRows) for one in tensors):
+        return False
+    return len({(one.codes.dtype, one.rotation) for one in tensors}) == 1

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Collection, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from modules.config.ModelConfig import DENOISER_SETTINGS
 from modules.config.quantizations import EIGHT_BITS
@@ -19,7 +19,7 @@ from modules.weights.hub_parts import with_parts_on_disk
 from modules.weights.load_component import is_of_transformers, load_component
 from modules.weights.part_files import denoiser_tensors, inner_tensors, vae_tensors
 from modules.weights.part_names import INSIDE, found_inside, in_diffusers_names, surplus
-from modules.weights.quantization import put_scaled_rows, quantizable_layers, quantization_of, rotation_of
+from modules.weights.quantization import Wanted, put_scaled_rows
 from modules.weights.safe import read_header, tensor_shapes
 from modules.weights.single_file_parts import has_part
 from modules.weights.text_encoder_files import SETTING as ENCODERS_SETTING
@@ -187,7 +187,7 @@ def take_missing(
         else:
             config_folder = path if path.is_dir() else published_config(Path(os.path.expanduser(config.base)), name)
         component_class = getattr(import_module(library), class_name)
-        taken[name] = load_own_part(family, name, component_class, path, config_folder, dtype)
+        taken[name] = load_own_part(family, name, component_class, path, config_folder, dtype, config)
     return taken
 
 
@@ -204,17 +204,18 @@ def load_own_part(
 
     name: of the component. config_folder: of the base model's component, whose architecture a file must have, in the
     tensor names of diffusers or transformers, or in those of the original, as far as they are known. config: says how
-    layers are to be held, those of a denoiser; the ones that the file has in this form are QuantizedLinear at once.
+    the layers of denoisers and text encoders are to be held; those that a file has in this form are QuantizedLinear at
+    once.
     Raises WeightsError, starting with the setting, if it can't be read or is of another kind.
     """
     setting = setting_of(family, name)
     with refusing(lambda error: _error(setting, path, component_class, loading_reason(error))):
+        wanted = Wanted(family, name, config if name in (*family.denoisers, *family.text.encoders) else None)
         if name in family.text.encoders:
-            component, missing = load_text_encoder(component_class, path, config_folder, dtype, family.text)
+            component, missing = load_text_encoder(component_class, path, config_folder, dtype, wanted)
         elif path.is_dir():
             component, missing = _from_folder(component_class, path, dtype)
         else:
-            wanted = _Wanted(family, name, config if name in family.denoisers else None)
             component, missing = _from_file(component_class, path, config_folder, dtype, wanted)
     if missing:
         raise _error(setting, path, component_class, f"its weights lack {missing}")
@@ -228,32 +229,8 @@ def _from_folder(component_class: type[Any], path: Path, dtype: torch.dtype) -> 
     return load_component(component_class, path, "", dtype)
 
 
-class _Wanted(NamedTuple):
-    """Of a component: its family and name, and the settings that say how its layers are to be held, if any do."""
-
-    family: Family
-    name: str
-    config: ModelConfig | None
-
-    @property
-    def quantization(self) -> str:
-        return quantization_of(self.family, self.name, self.config) if self.config else "none"
-
-    def rotations(self, component: Any, dtype: torch.dtype) -> dict[str, int]:
-        """Those of the layers that are to be quantized; without those that diffusers keeps in float32."""
-        import torch
-
-        assert self.config
-        exact = set() if dtype == torch.float32 else set(component._keep_in_fp32_modules or ())
-        return {
-            name: rotation_of(self.family, self.name, component.get_submodule(name), self.config)
-            for name in quantizable_layers(self.family, self.name, component)
-            if exact.isdisjoint(name.split("."))
-        }
-
-
 def _from_file(
-    component_class: type[Any], path: Path, config_folder: Path, dtype: torch.dtype, wanted: _Wanted
+    component_class: type[Any], path: Path, config_folder: Path, dtype: torch.dtype, wanted: Wanted
 ) -> tuple[Any, str]:
     import torch
     from accelerate import init_empty_weights

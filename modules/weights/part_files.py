@@ -21,6 +21,7 @@ _QUANT = ".comfy_quant"  # how ComfyUI has quantized a layer, as JSON in bytes
 _QUANT_METADATA = "_quantization_metadata"  # the same for all layers, in the metadata of a file
 _NOT_WEIGHTS = (*_SCALES, ".scale_input", ".input_scale", _QUANT, "scaled_fp8")
 _FORMATS = ("float8_e4m3fn", "float8_e5m2", "int8_tensorwise")
+_CONVROT_SIZE = 256  # of groups, if a file does not say
 _HELD = {"float8": "float8_e4m3fn", "int8": "int8_tensorwise"}  # format of QuantizedLinear -> ComfyUI's
 CHOOSE_FLOAT = "which can't be read; choose the file in bfloat16, float16, float8 or int8_tensorwise"
 
@@ -102,14 +103,15 @@ def _as_held(
     from modules.weights.ScaledRows import ScaledRows
 
     own = {torch.int8: "int8", torch.float8_e4m3fn: "float8"}.get(weight.dtype)
-    if own is None or own != quantization or weight.dim() != 2 or how.get("convrot"):
+    if own is None or own != quantization or weight.dim() != 2:
         return None
     if how.get("format", _HELD[own]) != _HELD[own] or (own == "int8" and scale is None):
         return None
     scale = torch.ones(1) if scale is None else scale.float()  # float8 without scales
-    if scale.numel() not in (1, len(weight)):
+    rotation = _rotation(how)
+    if scale.numel() not in (1, len(weight)) or not _is_rotated_in(weight, rotation):
         return None
-    return ScaledRows(weight, scale.reshape(-1, 1).expand(len(weight), 1).contiguous(), dtype)
+    return ScaledRows(weight, scale.reshape(-1, 1).expand(len(weight), 1).contiguous(), dtype, rotation)
 
 
 def _quantized_layers(metadata: Mapping[str, str], prefix: str) -> dict[str, dict[str, Any]]:
@@ -131,6 +133,8 @@ def _dequantized(name: str, weight: Tensor, scale: Tensor | None, how: Mapping[s
     """The values of a weight with a scale of the whole matrix, or of each row. how: as ComfyUI describes it."""
     import torch
 
+    from modules.layers.hadamard import rotate
+
     scales = "without scales" if scale is None else f"with scales of the shape {tuple(scale.shape)}"
     called = how.get("format", _called(weight))
     is_float8 = weight.dtype.itemsize == 1 and weight.is_floating_point()
@@ -138,26 +142,22 @@ def _dequantized(name: str, weight: Tensor, scale: Tensor | None, how: Mapping[s
     if not known or scale is None or scale.numel() not in (1, len(weight)):
         raise ValueError(f"its {name} is quantized to {called} {scales}, {CHOOSE_FLOAT}")
     values = weight.float() * scale.float().reshape(-1, *[1] * (weight.dim() - 1))
-    if not how.get("convrot"):
-        return values
-    size = how.get("convrot_groupsize", 256)
-    if weight.dim() != 2 or size not in (4, 16, 64, 256, 1024) or weight.shape[1] % size:
-        raise ValueError(f"its {name} is quantized to {called} and rotated in groups of {size}, {CHOOSE_FLOAT}")
-    return (values.reshape(len(values), -1, size) @ _rotation(size)).reshape(weight.shape)
+    rotation = _rotation(how)
+    if not _is_rotated_in(weight, rotation):
+        raise ValueError(f"its {name} is quantized to {called} and rotated in groups of {rotation}, {CHOOSE_FLOAT}")
+    return rotate(values, rotation)
 
 
-def _rotation(size: int) -> Tensor:
-    """The matrix by which ComfyUI's "convrot" turns the inputs of a weight: [size, size], a power of 4.
+def _rotation(how: Mapping[str, Any]) -> Any:
+    """The size of the groups in which ComfyUI's "convrot" has rotated the rows of a weight; 0 if it has not."""
+    return how.get("convrot_groupsize", _CONVROT_SIZE) if how.get("convrot") else 0
 
-    A regular Hadamard matrix, symmetric and orthogonal, so that it also turns them back.
-    """
-    import torch
 
-    least = torch.ones(4, 4) - 2 * torch.eye(4).flip(0)
-    turned = least
-    while len(turned) < size:
-        turned = torch.kron(turned, least)
-    return turned / size**0.5
+def _is_rotated_in(weight: Tensor, size: Any) -> bool:
+    """Whether a weight can be rotated in groups of a size that a file names."""
+    from modules.layers.hadamard import GROUP_SIZES
+
+    return size == 0 or (weight.dim() == 2 and size in GROUP_SIZES and weight.shape[1] % size == 0)
 
 
 def _called(tensor: Tensor) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modules.config.errors import UserError
 from modules.config.quantizations import EIGHT_BITS
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from modules.config.ModelConfig import ModelConfig
     from modules.families.Family import Family
+    from modules.layers.QuantizedLinear import QuantizedLinear
+    from modules.weights.ScaledRows import ScaledRows
 
 MILLION = 1_000_000
 
@@ -100,35 +102,66 @@ def quantizable_layers(family: Family, component: str, module: nn.Module) -> lis
     ]
 
 
+class Wanted(NamedTuple):
+    """Of a component: its family and name, and the settings that say how its layers are to be held, if any do."""
+
+    family: Family
+    name: str
+    config: ModelConfig | None
+
+    @property
+    def quantization(self) -> str:
+        return quantization_of(self.family, self.name, self.config) if self.config else "none"
+
+    def rotations(self, component: Any, dtype: torch.dtype) -> dict[str, int]:
+        """Those of the layers that are to be quantized; without those that diffusers keeps in float32."""
+        import torch
+
+        if self.config is None:
+            return {}
+        exact = set() if dtype == torch.float32 else set(component._keep_in_fp32_modules or ())
+        return {
+            name: rotation_of(self.family, self.name, component.get_submodule(name), self.config)
+            for name in quantizable_layers(self.family, self.name, component)
+            if exact.isdisjoint(name.split("."))
+        }
+
+
 def put_scaled_rows(
     module: nn.Module, tensors: dict[str, Tensor], rotations: Mapping[str, int], quantization: str
 ) -> None:
     """Puts a QuantizedLinear in place of each of these layers whose weight is `ScaledRows`, and takes its tensors out
-    of `tensors`; what else is ScaledRows there gets values, as do rows that are to be rotated, which quantizes them
-    anew.
+    of `tensors`; what else is ScaledRows there gets values, and so do rows that are to be rotated and are not, which
+    are then quantized anew.
 
     rotations: name of a layer -> as `rotation_of` gives it. quantization: the format of the rows, whose dtype is that
     of the module.
     """
-    import torch
-
-    from modules.layers.QuantizedLinear import QuantizedLinear
     from modules.weights.ScaledRows import ScaledRows
 
     for name, rows in list(tensors.items()):
         if not isinstance(rows, ScaledRows):
             continue
         layer_name = name.removesuffix(".weight")
-        if rotations.get(layer_name, 1):
+        wanted = rotations.get(layer_name)
+        if wanted is None or (wanted and not rows.rotation):
             tensors[name] = rows.values()
             continue
         layer = module.get_submodule(layer_name)
         bias = tensors.pop(f"{layer_name}.bias").to(rows.dtype) if layer.bias is not None else None
         del tensors[name]
-        codes = rows.codes.contiguous().view(torch.int8)
-        shape = len(codes), codes.shape[1]
-        quantized = QuantizedLinear(shape, quantization, codes, rows.scale, bias, rows.dtype)
-        module.set_submodule(layer_name, quantized)
+        module.set_submodule(layer_name, layer_of_rows(rows, bias, quantization))
+
+
+def layer_of_rows(rows: ScaledRows, bias: Tensor | None, quantization: str) -> QuantizedLinear:
+    """A layer with these codes and scales, bit for bit. quantization: their format."""
+    import torch
+
+    from modules.layers.QuantizedLinear import QuantizedLinear
+
+    codes = rows.codes.contiguous().view(torch.int8)
+    shape = len(codes), codes.shape[1]
+    return QuantizedLinear(shape, quantization, codes, rows.scale, bias, rows.dtype, rows.rotation)
 
 
 def quantize_layers(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.weights.part_files import float_tensors
+from modules.weights.quantization import layer_of_rows, quantizable_layers
 from modules.weights.single_file import OPEN_CLIP_LAYER, OPEN_CLIP_TOP
 from modules.weights.text_encoder_files import kind_in
 
@@ -16,24 +17,27 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedModel
 
-    from modules.families.TextEncoding import TextEncoding
+    from modules.weights.quantization import Wanted
+    from modules.weights.ScaledRows import ScaledRows
 
 _EMBEDDING = re.compile(r"(?P<stack>(?:\w+\.)*)embed_tokens\.weight")  # of a language model
 _LAYER = re.compile(r"(?P<stack>.*\b(?:layers|layer|block)\.)(?P<number>\d+)\.")
 _COMPUTED = (".position_ids", ".inv_freq")  # buffers that older files have
+_LEVELS = ("text_model.", "model.")  # before names in files or in modules, and not in the other
 # What makes images of a language model's input, or words of its output: no pipeline that only reads texts needs them.
 _HEAD = "lm_head."
 _VISION = re.compile(r"(?:^|\.)(?:visual|vision_tower|vision_model|multi_modal_projector)\.")
 
 
 def load_text_encoder(
-    component_class: type[Any], path: Path, config_folder: Path, dtype: torch.dtype, encoding: TextEncoding
+    component_class: type[Any], path: Path, config_folder: Path, dtype: torch.dtype, wanted: Wanted
 ) -> tuple[PreTrainedModel, str]:
     """The text encoder, and one of the tensors that its file lacks; else "".
 
-    config_folder: of the base model's component, whose architecture the file must have. encoding: tells what is needed
-    of it. A vision tower for images that it is never shown is 0 where the file has none, and so is what turns its
-    outputs into words; layers that are never read may be missing.
+    config_folder: of the base model's component, whose architecture the file must have. wanted: its family tells what
+    is needed of it. A vision tower for images that it is never shown is 0 where the file has none, and so is what turns
+    its outputs into words; layers that are never read may be missing. Those that the file has quantized as the settings
+    want them are QuantizedLinear at once.
     Raises ValueError for a file with layers or shapes that the base model's has not, and whatever transformers raises.
     """
     import torch
@@ -43,7 +47,9 @@ def load_text_encoder(
         del config.quantization_config
     with torch.device("meta"):
         expected = component_class(config).state_dict().keys()
-    tensors = _named(float_tensors(path, dtype, kind_in(path).prefix), expected)
+    encoding = wanted.family.text
+    tensors = _named(float_tensors(path, dtype, kind_in(path).prefix, wanted.quantization), expected)
+    rows = _take_rows(tensors)
     last = _leave_out_layers(config, tensors, encoding.layers_read)
     if (projection := "text_projection.weight") in expected and projection not in tensors and _is_unprojected(config):
         tensors[projection] = torch.eye(config.projection_dim, config.hidden_size)
@@ -60,7 +66,32 @@ def load_text_encoder(
         if name.startswith(_HEAD) or is_unseen or (last and f".layers.{last}." in f".{name}"):
             missing.remove(name)
             weights[name].zero_()
+    _put_rows(component, rows, wanted)
     return component, min(missing, default="")
+
+
+def _take_rows(tensors: dict[str, Tensor]) -> dict[str, ScaledRows]:
+    """Those that are ScaledRows, in whose place there are their values then, which transformers can convert."""
+    from modules.weights.ScaledRows import ScaledRows
+
+    rows = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, ScaledRows)}
+    tensors |= {name: one.values() for name, one in rows.items()}
+    return rows
+
+
+def _put_rows(component: PreTrainedModel, rows: Mapping[str, ScaledRows], wanted: Wanted) -> None:
+    """Puts a QuantizedLinear in place of each layer that is to be quantized and whose rows are."""
+    for name in quantizable_layers(wanted.family, wanted.name, component) if rows else ():
+        layer: Any = component.get_submodule(name)
+        own = _rows_of(name, rows)
+        if own is not None and own.shape == layer.weight.shape:
+            component.set_submodule(name, layer_of_rows(own, layer.bias, wanted.quantization))
+
+
+def _rows_of(layer: str, rows: Mapping[str, ScaledRows]) -> ScaledRows | None:
+    """The rows of a layer, whose name may begin with a level more or less than in the file."""
+    names = [layer, *(level + layer for level in _LEVELS), *(layer.removeprefix(level) for level in _LEVELS)]
+    return next((rows[f"{name}.weight"] for name in names if f"{name}.weight" in rows), None)
 
 
 def _leave_out_layers(config: PretrainedConfig, tensors: Collection[str], needed: int) -> int:

@@ -163,13 +163,21 @@ def test_int8_weights_of_comfyui_are_scaled_and_turned_back(place, turned, rows,
 CODES = {"float8": ("float8_e4m3fn", torch.float8_e4m3fn, 400), "int8": ("int8_tensorwise", torch.int8, 127)}
 
 
-def quantized_file(path, tensors, kind, rows, scaled=True):
-    """Writes a file of ComfyUI with all matrices in a format; returns the codes and scales of each, by its name."""
+def quantized_file(path, tensors, kind, rows, scaled=True, rotation=0):
+    """Writes a file of ComfyUI with all matrices in a format; returns the codes and scales of each, by its name.
+
+    rotation: of those that are as wide, in groups of 16.
+    """
     called, dtype, largest = CODES[kind]
     written, held = {}, {}
     for name, tensor in tensors.items():
         written[name] = tensor
         if tensor.dim() == 2 and name.endswith(".weight"):
+            how = {"format": called}
+            if rotation and tensor.shape[1] % rotation == 0:
+                how |= {"convrot": True, "convrot_groupsize": rotation}
+                turned = tensor.reshape(len(tensor), -1, rotation) @ (torch.kron(H4, H4) / 4)
+                tensor = turned.reshape(tensor.shape)
             scale = (tensor.abs().amax(1, keepdim=True) if rows else tensor.abs().max()) / largest
             codes = tensor / scale if scaled else tensor
             codes = (codes.round() if dtype == torch.int8 else codes).to(dtype)
@@ -178,24 +186,25 @@ def quantized_file(path, tensors, kind, rows, scaled=True):
             if scaled:
                 layer = name.removesuffix(".weight")
                 written[f"{layer}.weight_scale"] = scale
-                written[f"{layer}.comfy_quant"] = torch.tensor(list(json.dumps({"format": called}).encode()))
+                written[f"{layer}.comfy_quant"] = torch.tensor(list(json.dumps(how).encode()))
     save_tensors(path, written)
     return held
 
 
 @pytest.mark.parametrize(
-    ("family", "kind", "rows", "scaled"),
+    ("family", "kind", "rows", "scaled", "rotation"),
     [
-        ("zimage", "int8", True, True),  # whose queries, keys and values are one matrix in the file
-        ("zimage", "float8", False, True),
-        ("qwen_image", "float8", False, False),
+        ("zimage", "int8", True, True, 0),  # whose queries, keys and values are one matrix in the file
+        ("zimage", "int8", True, True, 16),
+        ("zimage", "float8", False, True, 0),
+        ("qwen_image", "float8", False, False, 0),
     ],
 )
 def test_layers_that_are_to_be_quantized_as_the_file_is_take_its_codes_and_scales(
-    family, kind, rows, scaled, tiny_model, tmp_path
+    family, kind, rows, scaled, rotation, tiny_model, tmp_path
 ):
     folder, file = tiny_model(family), tmp_path / "file.safetensors"
-    held = quantized_file(file, original(family, weights_of(folder)), kind, rows, scaled)
+    held = quantized_file(file, original(family, weights_of(folder)), kind, rows, scaled, rotation)
     options = {"weight_dtype": "bfloat16"}
     module = open_base(folder, family, file, denoiser_quantization=kind, **options)
     plain = open_base(folder, family, file, **options)
@@ -210,6 +219,26 @@ def test_layers_that_are_to_be_quantized_as_the_file_is_take_its_codes_and_scale
     for name, value in module.state_dict().items():
         if name.rpartition(".")[0] not in found:
             assert torch.equal(value, exact[name]), name
+    for name, layer in found.items():
+        assert layer.rotation == (0 if rotation and layer.in_features % rotation else rotation)
+        inputs = torch.randn(4, layer.in_features)
+        torch.testing.assert_close(layer(inputs), inputs @ layer.dequantize(torch.float32).T + biased(layer))
+        assert (layer.dequantize() - exact[f"{name}.weight"]).norm() <= 0.01 * exact[f"{name}.weight"].norm()
+
+
+def biased(layer):
+    return 0 if layer.bias is None else layer.bias.float()
+
+
+def test_a_rotated_file_is_used_as_it_is_also_where_the_settings_rotate(tiny_model, tmp_path):
+    folder, file = tiny_model("qwen_image"), tmp_path / "file.safetensors"
+    held = quantized_file(file, weights_of(folder), "int8", True, rotation=16)
+    options = {"quantized_matmul": "on", "quantized_matmul_size": 0, "quantized_matmul_rotation": True}
+    module = open_base(folder, "qwen_image", file, denoiser_quantization="int8", **options)
+    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, QuantizedLinear)}
+    assert all(layer.in_8_bits and layer.rotation == 16 for layer in layers.values())
+    assert all(torch.equal(layer.weight, held[f"{name}.weight"][0]) for name, layer in layers.items())
+    assert layers
 
 
 @pytest.mark.parametrize("quantization", ["float8", "nf4"])
@@ -239,9 +268,11 @@ def test_a_file_that_is_not_rotated_is_quantized_anew_where_the_settings_rotate(
 
 def test_rows_stay_quantized_when_they_are_divided_and_joined_and_give_values_for_all_else():
     codes, scale = torch.randint(-127, 128, (6, 4), dtype=torch.int8), torch.rand(6, 1)
-    rows = ScaledRows(codes, scale, torch.bfloat16)
+    rows, turned = (ScaledRows(codes, scale, torch.bfloat16, rotation) for rotation in (0, 4))
     values = rows.values()
     assert torch.equal(values, (codes.float() * scale).bfloat16())
+    assert turned.chunk(3)[0].rotation == torch.cat([turned, turned]).rotation == 4
+    assert type(torch.cat([rows, turned])) is torch.Tensor
     first, second, third = rows.chunk(3)
     swapped = torch.cat([second, first, third[1:]])
     assert isinstance(swapped, ScaledRows)

@@ -12,11 +12,13 @@ import torch
 from modules.config.files import config_from_values
 from modules.config.ModelConfig import ModelConfig
 from modules.families.registry import FAMILIES
+from modules.layers.QuantizedLinear import QuantizedLinear
 from modules.trainer.checks import check_start
 from modules.weights.BaseModel import BaseModel
 from modules.weights.errors import WeightsError
 from modules.weights.load_pipeline import load_pipeline
 from modules.weights.own_parts import replaced_parts
+from modules.weights.quantization import quantizable_layers
 from modules.weights.safe import load_tensors, save_tensors
 from modules.weights.single_file import _open_clip
 from scripts import sample
@@ -96,6 +98,58 @@ def in_float8(weights: dict[str, torch.Tensor], scale: str) -> dict[str, torch.T
         else:
             tensors[name] = value.half()
     return tensors | ({"scaled_fp8": torch.zeros(2).to(torch.float8_e4m3fn)} if scale == ".scale_weight" else {})
+
+
+CODES = {"float8": ("float8_e4m3fn", torch.float8_e4m3fn, 400), "int8": ("int8_tensorwise", torch.int8, 127)}
+
+
+@pytest.mark.parametrize(
+    ("family", "component", "kind", "scale", "prefixes"),
+    [
+        ("flux1", "text_encoder_2", "float8", ".scale_weight", {}),  # t5xxl_fp8_e4m3fn_scaled
+        ("flux1", "text_encoder_2", "float8", "", {}),  # t5xxl_fp8_e4m3fn
+        ("flux1", "text_encoder", "int8", ".weight_scale", {"": "text_model."}),
+        ("qwen_image", "text_encoder", "int8", ".weight_scale", {"model.language_model.": "model."}),
+        ("zimage", "text_encoder", "float8", ".weight_scale", {"": "model."}),
+    ],
+)
+def test_a_file_in_the_format_of_the_setting_gives_its_codes_and_scales_bit_for_bit(
+    family, component, kind, scale, prefixes, tiny_model, tmp_path
+):
+    folder, file = tiny_model(family), tmp_path / "text_encoder.safetensors"
+    plain = BaseModel(FAMILIES[family], ModelConfig(base=str(folder), weight_dtype="bfloat16"), CPU)
+    plain.require(component)
+    layers = quantizable_layers(FAMILIES[family], component, plain.module(component))
+    tensors, held = {}, {}
+    for name, value in plain.module(component).state_dict().items():
+        layer, stored = in_comfyuis_name(name, prefixes).removesuffix(".weight"), value.float()
+        if name.removesuffix(".weight") in layers:
+            called, dtype, largest = CODES[kind]
+            size = stored.abs().amax(1, keepdim=True) / largest if scale else torch.ones(len(stored), 1)
+            size = size if kind == "int8" or not scale else size.max()
+            codes = stored / size
+            stored = (codes.round() if kind == "int8" else codes).to(dtype)
+            held[name.removesuffix(".weight")] = stored.view(torch.int8), size.expand(len(stored), 1)
+            if scale:
+                tensors[layer + scale] = size
+            if scale == ".weight_scale":
+                tensors[f"{layer}.comfy_quant"] = torch.tensor([*json.dumps({"format": called}).encode()])
+        tensors[in_comfyuis_name(name, prefixes)] = stored
+    save_tensors(file, tensors)
+    options = {"base": str(folder), "text_encoders": [str(file)], "weight_dtype": "bfloat16"}
+    base = BaseModel(FAMILIES[family], ModelConfig(**options, text_encoder_quantization=kind), CPU)
+    base.require(component)
+    found = {name: one for name, one in base.module(component).named_modules() if isinstance(one, QuantizedLinear)}
+    assert found.keys() == set(layers)
+    for name, layer in found.items():
+        assert torch.equal(layer.weight, held[name][0]), name
+        assert torch.equal(layer.scale, held[name][1]), name
+    loose = BaseModel(FAMILIES[family], ModelConfig(**options), CPU)  # which has the values
+    loose.require(component)
+    for name, value in loose.module(component).state_dict().items():
+        layer = name.removesuffix(".weight")
+        own = found[layer].dequantize() if layer in found else base.module(component).state_dict()[name]
+        assert torch.equal(own, value), name
 
 
 def test_clip_g_in_the_names_of_openclip_is_read(tiny_sdxl, tmp_path):
