@@ -29,7 +29,9 @@ SIDE = 48  # of a thumbnail, unscaled
 
 
 class RecentCard(Card):
-    def __init__(self, parent: tkinter.Misc, app: App):
+    """show_all: opens the window with all runs."""
+
+    def __init__(self, parent: tkinter.Misc, app: App, show_all: Callable[[], object]):
         super().__init__(parent, app, "Recent")
         self._shown: Recent | None = None
         self._run: tuple = ()
@@ -38,6 +40,7 @@ class RecentCard(Card):
         self._body = ctk.CTkFrame(self, fg_color="transparent", height=0)
         self._body.grid(row=1, column=0, sticky="ew", padx=12, pady=(2, 4))
         self._body.grid_columnconfigure(0, weight=1)
+        self.add_buttons(2, ("All runs…", show_all))
         self._view = app.views.add(self, self._on_settings)
         self.ends += [
             self._view.end,

@@ -52,8 +52,13 @@ class HomeTab(ctk.CTkFrame):
         self.own = OwnImagesCard(self._page, self.app, lambda: open_window(self.app, BaseModelWindow))
         self._arrange()
         yield
-        self.recent = RecentCard(self._page, self.app)
+        self.recent = RecentCard(self._page, self.app, self._show_runs)
         self._arrange()
+
+    def _show_runs(self) -> None:
+        from modules.ui.windows.RunsWindow import RunsWindow
+
+        open_window(self.app, RunsWindow)
 
     def _arrange(self) -> None:
         width = self._page._parent_canvas.winfo_width()
