@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
+from modules.config.counted import counted
 from modules.distributed.environments import ATTEMPT_VARIABLE
 from modules.launch.launchers import Launcher, kill_processes
 from modules.launch.lifeline import LifelineServer
@@ -113,6 +114,7 @@ class Supervisor:
         server = LifelineServer()
         watch = RankWatch(server, range(self._first_rank, self._first_rank + launcher.num_ranks))
         ranks = _Ranks(launcher, server, watch)
+        self._callbacks.on_status(f"Starting {counted(launcher.num_ranks, 'process', 'processes')}")
         try:
             with signals_blocked((*HANGUP_SIGNALS, *NOTICE_SIGNALS)):  # handled by this process, not by the ranks
                 launcher.start({**server.variables(), ATTEMPT_VARIABLE: str(attempt), **self._token})

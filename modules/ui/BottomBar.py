@@ -11,6 +11,7 @@ from modules.ui.models.run_text import describe_progress, share_done
 from modules.ui.models.RunState import RunState
 from modules.ui.RunControl import RunControl
 from modules.ui.theme import Theme
+from modules.ui.widgets.ActivityBar import ActivityBar
 from modules.ui.widgets.dialogs import open_window
 from modules.ui.widgets.fitting import FittedLabel
 from modules.ui.widgets.Tooltip import Tooltip
@@ -39,8 +40,7 @@ class BottomBar(ctk.CTkFrame):
         self.all_problems = ctk.CTkButton(line, text="Show all…", width=20, height=24, font=app.theme.font(12))
         self.all_problems.configure(command=lambda: open_window(app, ProblemsWindow))
         self.all_problems.grid(row=0, column=1, padx=(4, 0))
-        self.progress = ctk.CTkProgressBar(self, width=260, height=9)
-        self.progress.set(0)
+        self.progress = ActivityBar(self, app, width=260, height=9)
         self.status = FittedLabel(self, text="", font=app.theme.font(12), anchor="w")
         Tooltip(self.status, app.theme, lambda: self.status.cget("text") if self.status.is_cut else "")
         self._canvas.bind("<Configure>", lambda event: self._arrange(), add="+")
@@ -65,7 +65,7 @@ class BottomBar(ctk.CTkFrame):
 
     def show_run(self, state: RunState) -> None:
         """Show the progress of the run."""
-        self.progress.set(share_done(state))
+        self.progress.show(share_done(state))
         self.status.configure(text=describe_progress(state))
         self.show_button()
 

@@ -294,7 +294,7 @@ def test_the_first_interrupt_asks_for_a_stop(folder, callbacks, supervise):
 
     with meanwhile(interrupt):
         assert supervise(["work_until_stopped"], ["work_until_stopped"], max_restarts=1) == STOPPED
-    assert callbacks.statuses == ["Stopping within two steps; press Ctrl-C again to stop at once without saving"]
+    assert callbacks.statuses[1:] == ["Stopping within two steps; press Ctrl-C again to stop at once without saving"]
     assert folder.read_exit()["status"] == "stopped"
     assert callbacks.attempts == [(0, False)]
 
@@ -303,7 +303,7 @@ def test_the_second_interrupt_ends_all_at_once(folder, callbacks, supervise):
     def interrupt():
         wait_for_ranks(folder)
         os.kill(os.getpid(), signal.SIGINT)
-        wait_until(lambda: callbacks.statuses)
+        wait_until(lambda: callbacks.statuses[1:])
         os.kill(os.getpid(), signal.SIGTERM)
 
     with meanwhile(interrupt):
@@ -320,7 +320,7 @@ def test_ranks_that_still_import_are_ended_by_the_first_interrupt(number, folder
 
     with meanwhile(interrupt):
         assert supervise(["import"], ["import"]) == STOPPED
-    assert callbacks.statuses == ["Stopped before the training began"]
+    assert callbacks.statuses[1:] == ["Stopped before the training began"]
     assert folder.read_exit()["status"] == "stopped"
     assert not list(folder.commands_dir.glob("*.cmd"))
 
@@ -328,7 +328,7 @@ def test_ranks_that_still_import_are_ended_by_the_first_interrupt(number, folder
 def test_a_stop_while_ranks_import_again_says_what_is_kept(folder, callbacks, supervise):
     with meanwhile(lambda: (wait_for_ranks(folder), os.kill(os.getpid(), signal.SIGTERM))):
         assert supervise(["import"], ["import"], resume=True) == STOPPED
-    assert callbacks.statuses == ["Stopped at once; there is no backup to resume from"]
+    assert callbacks.statuses[1:] == ["Stopped at once; there is no backup to resume from"]
 
 
 def test_ranks_of_other_nodes_are_asked_to_stop_also_while_they_import(folder, callbacks, supervise):
@@ -340,7 +340,7 @@ def test_ranks_of_other_nodes_are_asked_to_stop_also_while_they_import(folder, c
 
     with meanwhile(interrupt):
         assert supervise(["import"], ["import"], has_all=False) == STOPPED
-    assert callbacks.statuses[0].startswith("Stopping within two steps")
+    assert callbacks.statuses[1].startswith("Stopping within two steps")
 
 
 @pytest.mark.parametrize(
@@ -358,14 +358,14 @@ def test_a_closed_terminal_or_a_notice_is_one_stop_and_reaches_no_rank(name, sai
         wait_for_ranks(folder)
         for pid in (*pids(folder), os.getpid()):
             os.kill(pid, number)
-        wait_until(lambda: callbacks.statuses)
+        wait_until(lambda: callbacks.statuses[1:])
         os.kill(os.getpid(), number)
         os.kill(os.getpid(), signal.SIGTERM)
 
     with meanwhile(close):
         actions = ["work_until_stopped"]
         assert supervise(actions, actions, launcher=ToyLauncher, max_restarts=1) == STOPPED
-    assert callbacks.statuses == [said]
+    assert callbacks.statuses[1:] == [said]
     assert folder.read_exit()["status"] == "stopped"
 
 

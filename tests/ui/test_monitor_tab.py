@@ -22,7 +22,7 @@ from modules.ui.cards.RankBars import _line_of
 from modules.ui.cards.TryCard import TryCard
 from modules.ui.models.DeviceModel import DeviceModel
 from modules.ui.models.Preferences import Preferences
-from modules.ui.models.run_text import describe_ranks, share_done, wait_advice
+from modules.ui.models.run_text import describe_end, describe_ranks, share_done, wait_advice
 from modules.ui.models.RunState import Activity, RankRow, RunState, SamplePicture
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import set_size
@@ -53,13 +53,14 @@ def test_the_figures_of_a_run():
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({}, "Training, running for 01:05"),
-        ({"is_stopping": True}, "Stopping…, running for 01:05"),
-        ({"activity": Activity("Caching images", 700, 1200)}, "Caching images: 700 of 1,200, running for 01:05"),
+        ({}, "Training, 01:05 since the start"),
+        ({"is_stopping": True}, "Stopping…, 01:05 since the start"),
+        ({"activity": Activity("Caching images", 700, 1200)}, "Caching images: 700 of 1,200, 01:05 since the start"),
         ({"is_running": False, "exit": {"status": "finished", "time": 1161.0}}, "Finished, after 02:41"),
         ({"is_running": False, "exit": {"status": "failed"}}, "Failed"),  # of an old version, without a time
         ({"message": "The run folder is gone."}, "The run folder is gone."),
         ({"started": None}, "Training"),
+        ({"phase": "", "started": None}, "Starting"),
         ({"folder": None}, "No run yet"),
     ],
 )
@@ -71,6 +72,29 @@ def test_the_bar_is_that_of_the_activity_before_the_first_step():
     assert share_done(RUNNING) == 320 / 500
     assert share_done(replace(RUNNING, step=0, activity=Activity("Caching images", 3, 4))) == 0.75
     assert share_done(RunState()) == 0
+    for phase in ("", "Starting 2 processes", "Loading libraries", "Generating 4 samples"):
+        assert share_done(replace(RUNNING, phase=phase)) is None
+    assert share_done(replace(RUNNING, phase="Stopped at step 320", is_running=False)) == 320 / 500
+
+
+def test_the_bar_moves_while_nobody_knows_how_long_something_takes(app, settle):
+    bar = app.bottom_bar.progress
+    app.bottom_bar.show_run(replace(RUNNING, phase="Loading libraries"))
+    settle(app)
+    before = bar._indeterminate_value
+    bar._move()
+    assert bar.is_moving
+    assert bar._indeterminate_value > before
+    app.bottom_bar.show_run(RUNNING)
+    assert not bar.is_moving
+    assert bar.get() == 320 / 500
+
+
+@pytest.mark.parametrize(("is_resumed", "text"), [(False, "Finished in 02:41"), (True, "Finished 02:41 after it was ")])
+def test_the_time_of_a_resumed_run_is_that_since_then(is_resumed, text):
+    record = {"status": "finished", "time": 1161.0}
+    state = replace(RUNNING, is_running=False, exit=record, is_resumed=is_resumed)
+    assert describe_end(state).startswith(text)
 
 
 def test_a_rank_that_waits_for_data_is_named_with_a_remedy():

@@ -15,6 +15,7 @@ from modules.ui.keyboard import pressed_once
 from modules.ui.models.run_text import describe_phase, describe_seconds, describe_warnings, share_done
 from modules.ui.models.RunState import RunState
 from modules.ui.theme import Theme
+from modules.ui.widgets.ActivityBar import ActivityBar
 from modules.ui.widgets.fitting import lay_in_rows
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class ProgressCard(Card):
         grid.grid_columnconfigure((0, 1), weight=1, uniform="figures")
         self._values = {name: self._add_figure(grid, number, name) for number, name in enumerate(FIGURES)}
         self.phase = self.add_note(2)
-        self._bar = ctk.CTkProgressBar(self, height=9)
+        self._bar = ActivityBar(self, app, height=9)
         self._bar.grid(row=3, column=0, sticky="ew", padx=12, pady=(2, 6))
         self.warning = self.add_note(5)
         self.warning.configure(text_color=Theme.warning)
@@ -57,9 +58,7 @@ class ProgressCard(Card):
         _write(self.phase, describe_activity(state, time.time()))
         _write(self.warning, describe_warnings(state))
         self.warning.grid() if self.warning.cget("text") else self.warning.grid_remove()
-        share = share_done(state)
-        if self._bar.get() != share:
-            self._bar.set(share)
+        self._bar.show(share_done(state))
         can_ask = state.is_running and not state.is_stopping
         for button in self.buttons.values():
             _enable(button, can_ask)
@@ -105,8 +104,10 @@ def describe_activity(state: RunState, now: float) -> str:
     if state.message or state.folder is None:
         return state.message or "No run yet"
     elapsed = state.elapsed(now)
-    since = "" if elapsed is None else f", {'running for' if state.is_running else 'after'} {describe_seconds(elapsed)}"
-    return f"{describe_phase(state)}{since}"
+    if elapsed is None:
+        return describe_phase(state)
+    time_text = describe_seconds(elapsed)
+    return f"{describe_phase(state)}, {f'{time_text} since the start' if state.is_running else f'after {time_text}'}"
 
 
 def _write(label: ctk.CTkLabel, text: str) -> None:

@@ -100,8 +100,9 @@ class TryCard(Card):
             entry.delete(0, "end")
             value = getattr(self._wish, name)
             entry.insert(0, f"{value:g}" if isinstance(value, float) else str(value))
-        self.negative.delete(0, "end")
-        self.negative.insert(0, self._wish.negative_prompt)
+        if self.negative.get() != self._wish.negative_prompt:  # even "" would take the place of the placeholder
+            self.negative.delete(0, "end")
+            self.negative.insert(0, self._wish.negative_prompt)
         self._show_field("layers", takes(self._config, "layers"))
         self.reference.delete(0, "end")
         self.reference.insert(0, self._wish.reference)

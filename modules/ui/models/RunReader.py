@@ -40,6 +40,7 @@ from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import holder_here
 from modules.session.StepInfo import StepInfo
 from modules.ui.models.LossHistory import LossHistory
+from modules.ui.models.run_text import TRAINING
 from modules.ui.models.RunState import Activity, LogLine, RankRow, RunState, SamplePicture, SavedModel
 
 WARM_UP_STEPS = 3  # after loading, in which kernels are compiled and caches filled
@@ -50,7 +51,6 @@ MAX_LOG_LINES = 20_000  # plus as many steps of ranks other than 0
 REFUSED = 2  # the exit code of scripts/train.py for invalid settings
 REFUSAL_LINES = 10
 MAX_WARNINGS = 1000
-TRAINING = "Training"
 FULL_BYTES = 2**20  # free on a disk that is as good as full: the events of its run may no longer arrive
 
 GONE = "The run folder {} is gone: connect its disk again, or open another run."
@@ -261,6 +261,7 @@ class RunReader:
 
     def _note_start(self, started: float) -> None:
         """A new start of the run: the speed of an earlier one no longer applies."""
+        self._state.is_resumed = self._state.step > 0
         self._state.started = started
         self._progress.clear()
         self._recent.clear()

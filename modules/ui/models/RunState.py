@@ -76,7 +76,7 @@ class RunState:
 
     folder: None before there is a run. phase: what it is doing, in words. activity: the progress of that, if it is
     counted. waits_for: that it waits for something that a person can provide, in words; "" if it does not. started:
-    when it was started or last resumed, in Unix seconds; None in records of old versions.
+    when it was started or last resumed, in Unix seconds; None in records of old versions. is_resumed: whether it was.
     is_running: whether its processes are running. is_stopping: whether it was asked to stop. total: the step at which
     it ends, 0 while unknown. smooth: the running mean of the loss. eta_seconds: until the last step; None while it
     can't be estimated. samples_per_second: over all ranks. exit: the content of exit.json, None while it runs.
@@ -88,6 +88,7 @@ class RunState:
     activity: Activity | None = None
     waits_for: str = ""
     started: float | None = None
+    is_resumed: bool = False
     is_running: bool = False
     is_stopping: bool = False
     epoch: int = 0

@@ -12,6 +12,8 @@ from modules.machine.memory_estimate import GIB
 if TYPE_CHECKING:
     from modules.ui.models.RunState import RankRow, RunState
 
+TRAINING = "Training"  # the phase of steps, which are counted
+STARTING = "Starting"  # before the run says anything
 ENDED_WELL = ("finished", "stopped")
 ENDED_BADLY = ("failed", "killed", "hung", "ended", "lost")
 SLOWER = 0.03  # smaller differences are noise
@@ -49,7 +51,7 @@ def describe_phase(state: RunState) -> str:
         return "Stopping…"
     if state.activity is not None:
         return f"{state.activity.text}: {state.activity.done:,} of {state.activity.total:,}"
-    return state.phase or ("Running" if state.is_running else "Ended")
+    return state.phase or (STARTING if state.is_running else "Ended")
 
 
 def describe_warnings(state: RunState) -> str:
@@ -62,9 +64,14 @@ def describe_warnings(state: RunState) -> str:
 
 
 def describe_end(state: RunState) -> str:
-    """Such as "Finished in 02:41"."""
+    """Such as "Finished in 02:41"; of a resumed run, only the time since then is known."""
     elapsed = state.elapsed(0.0)
-    return describe_phase(state) + ("" if elapsed is None else f" in {describe_seconds(elapsed)}")
+    if elapsed is None:
+        return describe_phase(state)
+    text = (
+        f"{describe_seconds(elapsed)} after it was resumed" if state.is_resumed else f"in {describe_seconds(elapsed)}"
+    )
+    return f"{describe_phase(state)} {text}"
 
 
 def describe_result(state: RunState) -> str:
@@ -91,10 +98,12 @@ def describe_seconds(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
 
 
-def share_done(state: RunState) -> float:
-    """The share of the current activity that is done, else of the steps."""
+def share_done(state: RunState) -> float | None:
+    """The share of the current activity that is done, else of the steps; None while nobody knows how long it takes."""
     if state.activity is not None:
         return state.activity.done / max(1, state.activity.total)
+    if state.is_running and not state.waits_for and not state.phase.startswith(TRAINING):
+        return None
     return state.step / state.total if state.total else 0.0
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 USAGE_SECONDS = 1.0
 TWO_COLUMNS = 940  # minimum width, unscaled
 # heights of rows, unscaled; UPPER: with the progress, TRY: with images to try
-MIN_CHART, UPPER, SAMPLES, TRY, MIN_LOG, LOG = 250, 284, 196, 408, 100, 150
+MIN_CHART, UPPER, SAMPLES, TRY, MIN_LOG, LOG = 250, 284, 196, 420, 100, 150
 GAP = 6
 SPARE = 2  # of the height, so that the page never needs a scrollbar by a pixel
 HEIGHT_STEP = 16  # screen pixels
@@ -126,6 +126,7 @@ class MonitorTab(ctk.CTkFrame):
         yield
         self.trying = TryCard(self._page, self.app)
         self.result = result
+        result.bind("<Configure>", lambda event: self._arrange(), add="+")  # it may say more than before
         yield
         self._show_end(self.app.run.state)
 
@@ -158,28 +159,60 @@ class MonitorTab(ctk.CTkFrame):
         first = self.result if shows_end else self.progress
         second = self.trying if shows_end and self.app.run.state.saved else self.ranks
         cards = (first, self.chart, self.samples, second, self.log)
-        if self._layout == (layout := (count, height, cards)):
+        top = self.result.winfo_reqheight() if self.result is not None and first is self.result else 0
+        if self._layout == (layout := (count, height, cards, top)):
             return
         self._layout = layout
         for card in (self.progress, self.ranks, self.result, self.trying):
             if card is not None and card not in cards:
                 card.grid_remove()
+        shows_try = count == 2 and second is not None and second is self.trying
+        if shows_try:
+            self._arrange_end(height)
+            return
         places = ((0, 1), (0, 0), (1, 0), (1, 1)) if count == 2 else ((0, 0), (1, 0), (2, 0), (3, 0))
         order = [(card, *place) for card, place in zip(cards, places, strict=False) if card is not None]
         for card, row, column in order:
-            card.grid(row=row, column=column, columnspan=1, sticky="nsew", padx=GAP, pady=GAP)
+            card.grid(row=row, column=column, rowspan=1, columnspan=1, sticky="nsew", padx=GAP, pady=GAP)
         if self.log is not None:
             self.log.grid(row=4, column=0, columnspan=count, sticky="nsew", padx=GAP, pady=GAP)
-        self._page.grid_columnconfigure(0, weight=13, uniform="cards" if count == 2 else "")
-        self._page.grid_columnconfigure(1, weight=7 if count == 2 else 0, uniform="cards" if count == 2 else "")
-        upper = UPPER if count == 2 else MIN_CHART
-        lower = TRY if count == 2 and second is self.trying else SAMPLES
+        self._divide(count)
+        upper, lower = (UPPER if count == 2 else MIN_CHART), SAMPLES
         free = height / scaled(100) * 100 - lower - 2 * GAP - SPARE  # for the chart and the log
         log = min(LOG, max(MIN_LOG, free - upper))
         heights = {self.chart: max(upper, free - log), self.samples: lower}
         rows = {row: heights[card] for card, row, column in order if column == 0 and card in heights}
         for row in range(4):
-            self._page.grid_rowconfigure(row, minsize=scaled(rows.get(row, 0)))
+            self._page.grid_rowconfigure(row, minsize=scaled(rows.get(row, 0)), weight=0)
         if self.log is not None:
             self.log.configure(height=log)
+            self.log.grid_propagate(False)
+
+    def _divide(self, count: int) -> None:
+        """Into one or two columns."""
+        self._page.grid_columnconfigure(0, weight=13, uniform="cards" if count == 2 else "")
+        self._page.grid_columnconfigure(1, weight=7 if count == 2 else 0, uniform="cards" if count == 2 else "")
+
+    def _arrange_end(self, height: int) -> None:
+        """The result is as high as what it says, and trying the model takes all the height below it; beside them are
+        the chart, which ends lower than the result, and the samples.
+
+        height: of the page, in screen pixels.
+        """
+        scaled, gap = self.app.theme.scaled, 2 * self.app.theme.scaled(GAP)
+        assert self.result is not None  # the run has ended
+        places = ((self.result, 0, 1, 1), (self.trying, 1, 2, 1), (self.chart, 0, 2, 0), (self.samples, 2, 1, 0))
+        for card, row, rows, column in places:
+            if card is not None:
+                card.grid(row=row, rowspan=rows, column=column, columnspan=1, sticky="nsew", padx=GAP, pady=GAP)
+        top, trying = self.result.winfo_reqheight() + gap, scaled(TRY) + gap
+        samples = scaled(SAMPLES) + gap
+        log = scaled(MIN_LOG) + gap
+        upper = max(scaled(UPPER) + gap, top + trying - samples, height - samples - log - SPARE)
+        for row, size in enumerate((top, upper - top, samples, 0)):
+            self._page.grid_rowconfigure(row, minsize=size, weight=int(row == 1))
+        self._divide(2)
+        if self.log is not None:
+            self.log.grid(row=4, column=0, columnspan=2, sticky="nsew", padx=GAP, pady=GAP)
+            self.log.configure(height=MIN_LOG)
             self.log.grid_propagate(False)
