@@ -30,6 +30,7 @@ from modules.data.prepare import prepare_data
 from modules.data.RunPlan import RunPlan
 from modules.data.unread_files import FOLDERS, LEFT_OUT, described
 from modules.families.registry import FAMILIES
+from modules.machine.disk_estimate import run_disk_bytes, size_share
 from modules.machine.memory_estimate import needed_bytes
 from modules.machine.run_shape import counted_shape
 from modules.machine.strategy import with_strategy
@@ -53,9 +54,6 @@ if TYPE_CHECKING:
     from modules.machine.run_shape import Rate, RunShape
 
 WARNING = "Warning"  # the label of what is no line of the summary
-
-# The size of a LoRA relative to the model; measured at rank 16 on the attention layers of SD 1.5 and SDXL.
-LORA_SHARE_PER_RANK = 0.02 / 16
 
 # Of compiled blocks on an H200 (docs/gpu.md): 25 to 32 s for each size; a step of SDXL takes 0.13 s less, one of FLUX.1
 # 0.06 s.
@@ -300,14 +298,10 @@ def disk_needs(
     for condition in conditions_of(family) if method.uses_denoiser else ():
         pixels += sum(condition.cached_pixels(dataset, sample, size) for sample, size in enumerate(own.tolist()))
     num_texts = len(dataset) if num_texts is None else num_texts
-    cache = int(pixels) * family.latent_bytes_per_pixel + num_texts * family.caption_bytes
-    size = base.size_bytes or family.typical_bytes  # unknown for a Hub id before it is downloaded
-    trained = size if method.trains_weights else 0.0
-    if method.trains_adapters:
-        trained = size * LORA_SHARE_PER_RANK * config.lora.rank
-    # one more backup than is kept, while it is being written; each has weights, two optimizer moments and the EMA
-    backups = (4 if config.ema.enabled else 3) * trained * (config.backup.keep + 1)
-    needed = {"cache_dir": cache if method.uses_denoiser else 0, "workspace_dir": backups + 2 * trained}
+    of_caption = family.caption_bytes * size_share(config, base.size_bytes or None, of_widths=True)
+    cache = int(pixels) * family.latent_bytes_per_pixel + num_texts * of_caption
+    written = run_disk_bytes(config, base.size_bytes or None)
+    needed = {"cache_dir": cache if method.uses_denoiser else 0, "workspace_dir": written}
     return [DiskNeed(setting, getattr(config, setting), size) for setting, size in needed.items()]
 
 
