@@ -308,7 +308,7 @@ def test_the_second_interrupt_ends_all_at_once(folder, callbacks, supervise):
 
     with meanwhile(interrupt):
         assert supervise(["be_deaf", "work"], ["work"], grace_seconds=0.5) == STOPPED
-    assert callbacks.statuses[1:] == ["Stopped at once; there is no backup to resume from"]
+    assert callbacks.statuses[2:] == ["Stopped at once; there is no backup to resume from"]
     assert folder.read_exit()["status"] == "stopped"
 
 

@@ -39,6 +39,7 @@ class ScriptRun:
         standby: TakeStandby | None = None,
         heard: Callable[[str], None] | None = None,
     ):
+        self.warnings = ""  # what a script that has succeeded said beside its output
         self._heard = heard
         self._name = name
         self._config = config
@@ -68,6 +69,7 @@ class ScriptRun:
             lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
             text = lines[-1][-LAST_LETTERS:] if lines else ""
             raise UserError(text or f"{self._name} ended with exit code {done.returncode}.")
+        self.warnings = done.stderr.decode("utf-8", "replace").strip()
         return done.stdout
 
     def cancel(self) -> None:

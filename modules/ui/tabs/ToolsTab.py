@@ -1,4 +1,4 @@
-"""The tools tab: the run's log, TensorBoard, the dataset check, the doctor and the crash report."""
+"""The tools tab: the log, TensorBoard, the dataset check, the doctor, the crash report and tools for LoRAs."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from modules.ui.models.RunState import RunState
 
 
+NUM_CARDS = 5
+
+
 class ToolsTab(ctk.CTkFrame):
     """The log and buttons for the tools. TensorBoard ends with the window."""
 
@@ -30,10 +33,10 @@ class ToolsTab(ctk.CTkFrame):
         super().__init__(parent, fg_color="transparent")
         self.app = app
         self.tensorboard = TensorBoard()
-        self.grid_columnconfigure((0, 1, 2, 3), weight=1, uniform="cards")
+        self.grid_columnconfigure(tuple(range(NUM_CARDS)), weight=1, uniform="cards")
         self.grid_rowconfigure(1, weight=1)
         self.log = LogPane(self, app)
-        self.log.grid(row=1, column=0, columnspan=4, sticky="nsew", padx=8, pady=(4, 8))
+        self.log.grid(row=1, column=0, columnspan=NUM_CARDS, sticky="nsew", padx=8, pady=(4, 8))
         self._unsubscribe: Callable[[], None] = lambda: None
         self._steps = self._build()
         app.in_slices(self._steps)
@@ -69,6 +72,12 @@ class ToolsTab(ctk.CTkFrame):
 
         open_window(self.app, DoctorWindow).check()
 
+    def open_model_tools(self) -> None:
+        """Merge, combine, resize, extract or convert LoRAs and models."""
+        from modules.ui.windows.ModelToolsWindow import ModelToolsWindow
+
+        open_window(self.app, ModelToolsWindow)
+
     def show_report(self) -> CrashReportWindow | None:
         """Open the report of the current run; None if there is no run."""
         folder = self.app.run.state.folder
@@ -103,14 +112,23 @@ class ToolsTab(ctk.CTkFrame):
         machine = self._add_card(2, "Machine", "Whether PyTorch, GPUs, links, disks and network are fit to train.")
         machine.add_buttons(2, ("Doctor", self.open_doctor))
         yield
-        report = self._add_card(3, "Report", "Why a run ended, with names and secrets removed, ready to share.")
+        models = self._add_card(3, "Models", "Merge, combine, resize, extract and convert LoRAs and models.")
+        models.add_buttons(2, ("LoRA and model tools", self.open_model_tools))
+        yield
+        report = self._add_card(4, "Report", "Why a run ended, with names and secrets removed, ready to share.")
         (self._report,) = report.add_buttons(2, ("Crash report", self.show_report))
         self._unsubscribe = self.app.run.subscribe(self._on_run)
         self._on_run(self.app.run.state)
 
     def _add_card(self, column: int, title: str, text: str) -> Card:
         card = Card(self, self.app, title)
-        card.grid(row=0, column=column, sticky="nsew", padx=(8 if column == 0 else 4, 8 if column == 3 else 4), pady=4)
+        card.grid(
+            row=0,
+            column=column,
+            sticky="nsew",
+            padx=(8 if column == 0 else 4, 8 if column == NUM_CARDS - 1 else 4),
+            pady=4,
+        )
         card.add_note(1).configure(text=text)
         return card
 
