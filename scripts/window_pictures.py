@@ -3,8 +3,9 @@
     python scripts/window_pictures.py [--only NAME ...]
 
 Whatever samples, curves and times they show are those of a real run of the demo, which is trained first, on the CPU,
-unless an earlier call did. The other pictures show an example that nobody trains (scripts/pictures/example.py). Clock
-and machine are fixed, so that only a change of the window changes a picture. Needs Xvfb, and no display.
+if a picture shows it and no earlier call trained it. The other pictures show an example that nobody trains
+(scripts/pictures/example.py). Clock and machine are fixed, so that only a change of the window changes a picture. Needs
+Xvfb, and no display.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ class Scene(NamedTuple):
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
     wanted = set(args.only or PICTURES)
-    run = demo_run.train_demo(DEMO)
-    if "demo" in wanted:
+    run = demo_run.train_demo(DEMO) if wanted & SHOW_THE_DEMO else None
+    if run is not None and "demo" in wanted:
         with Image.open(save_before_and_after(run)) as grid:
             save(grid, "demo")
     load_toolkit()
@@ -152,11 +153,11 @@ def open_window(appearance: str, nvml: FakeNvml, cores: int, memory: int, **pref
 
 
 @contextmanager
-def open_example(run: RunFolder, appearance: str) -> Iterator[TrainUI]:
-    """Settings for the cats on four GPUs, and no run."""
+def open_example(run: RunFolder | None, appearance: str) -> Iterator[TrainUI]:
+    """Settings for the cats on four GPUs, and no run. run: of the demo, to be listed among the recent ones."""
     with ExitStack() as stack:
-        demo = demo_run.copy_demo(run, Path("workspace/digits"), NOW - 7200)
-        app = stack.enter_context(open_window(appearance, example.idle_gpus(), 32, 256 * GIB, runs=[str(demo.path)]))
+        runs = [str(demo_run.copy_demo(run, Path("workspace/digits"), NOW - 7200).path)] if run else []
+        app = stack.enter_context(open_window(appearance, example.idle_gpus(), 32, 256 * GIB, runs=runs))
         home = app.open_tab("home")
         wait_for(app, lambda: home.own is not None and home.own._are_presets_read)
         app.settings.set("family", "sdxl")
@@ -173,15 +174,17 @@ def open_example(run: RunFolder, appearance: str) -> Iterator[TrainUI]:
 
 
 @contextmanager
-def open_running(run: RunFolder, appearance: str) -> Iterator[TrainUI]:
+def open_running(run: RunFolder | None, appearance: str) -> Iterator[TrainUI]:
     """The demo at STEP, on two cores, as it was trained."""
+    assert run is not None  # SHOW_THE_DEMO has all scenes of it
     shown = demo_run.copy_demo(run, RUN, NOW, STEP)
     with demo_run.as_if_running(shown, NOW), open_demo_run(appearance) as app:
         yield app
 
 
 @contextmanager
-def open_finished(run: RunFolder, appearance: str) -> Iterator[TrainUI]:
+def open_finished(run: RunFolder | None, appearance: str) -> Iterator[TrainUI]:
+    assert run is not None  # SHOW_THE_DEMO has all scenes of it
     demo_run.copy_demo(run, RUN, NOW)
     with open_demo_run(appearance) as app:
         yield app
@@ -452,6 +455,7 @@ RUNNING = {
 }
 FINISHED = {"finished": Scene(_finished, size="1280x1000")}
 PICTURES = ("demo", *EXAMPLES, *RUNNING, *FINISHED)
+SHOW_THE_DEMO = {"demo", "home", *RUNNING, *FINISHED}  # pictures that need a trained one
 
 if __name__ == "__main__":
     sys.exit(main())
