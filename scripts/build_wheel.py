@@ -31,6 +31,7 @@ SCRIPTS = (
     *(
         "annotator_options.py",
         "concept_option.py",
+        "dataset_figures.py",
         "family_option.py",
         "name_option.py",
         "number_options.py",

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -38,6 +38,7 @@ from modules.data.decode_check import MOST_DECODED
 from modules.data.errors import DataError
 from modules.data.health import Health, check_health
 from modules.session.printing import print_line, print_text
+from scripts.dataset_figures import json_lines, read_figures
 from scripts.number_options import positive
 from scripts.terminal import Progress, escape_unprintable, show
 
@@ -46,7 +47,10 @@ EXCERPT = 60  # characters of a converted caption, in which a wrong encoding sho
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns 0 if the run can train, 1 if its data would make it fail, and 2 if the settings can't be read."""
+    """Returns 0 if the run can train, 1 if its data would make it fail, and 2 if the settings can't be read.
+
+    With --figures, 2 also for data that would make it fail.
+    """
     args = parse(argv)
     escape_unprintable()
     try:
@@ -59,6 +63,9 @@ def main(argv: list[str] | None = None) -> int:
         config = config_from_values(apply_overrides(values, args.set), source=source)
         if args.convert_captions:
             convert_captions(config, args.convert_captions, sys.stderr if args.json else None)
+        if args.figures:
+            show_figures(config, args.ranks, args.json)
+            return 0
         report = check(config, args.ranks, None if args.decode else MOST_DECODED)
     except UserError as error:
         print_text(error, sys.stderr)
@@ -80,6 +87,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--decode", action="store_true", help=f"fully decode every image, not only {MOST_DECODED:,} of them"
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument(
+        "--figures", action="store_true", help="only the figures, without decoding images; also tokens of captions"
+    )
     parser.add_argument(
         "--convert-captions",
         metavar="ENCODING",
@@ -145,6 +155,18 @@ def check(config: TrainConfig, num_ranks: int, most_decoded: int | None) -> Repo
     return Report(health, duplicates, dataset_statistics(dataset, buckets, texts, global_batch(config, num_ranks)))
 
 
+def show_figures(config: TrainConfig, num_ranks: int, in_json: bool) -> None:
+    """Raises DataError for what can't train."""
+    is_first = True
+    for figures in read_figures(config, num_ranks):
+        if in_json:
+            show("\n".join(json_lines(figures, with_images=is_first or not figures.reading)))
+        elif not figures.reading:
+            count = counted(figures.statistics.num_images, "image")
+            show("\n".join(map(visible_line, [count, *report_lines(figures.statistics)])))
+        is_first = False
+
+
 def as_text(report: Report) -> str:
     health = report.health
     lines = [counted(health.num_pictures, "image")]
@@ -168,10 +190,16 @@ def as_json(report: Report) -> str:
             "num_pictures": health.num_pictures,
             "findings": [dataclasses.asdict(finding) for finding in health.findings],
             "duplicates": [dataclasses.asdict(group) for group in report.duplicates],
-            "statistics": report.statistics and dataclasses.asdict(report.statistics),
+            "statistics": report.statistics and _without_paths(report.statistics),
         },
         indent=2,
     )
+
+
+def _without_paths(statistics: DatasetStatistics) -> dict[str, Any]:
+    values = dataclasses.asdict(dataclasses.replace(statistics, paths={}))
+    del values["paths"]  # the same as the counts, but ten times as long
+    return values
 
 
 if __name__ == "__main__":

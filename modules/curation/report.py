@@ -30,6 +30,11 @@ def report_lines(statistics: DatasetStatistics, duplicates: Sequence[Duplicates]
     shown = dict(list(statistics.tags.items())[:LISTED_TAGS])
     more = f", the most frequent of {statistics.num_tags:,}" if len(shown) < statistics.num_tags else ""
     yield from _plot(f"Tags{more}", shown)
+    if statistics.num_single_tags:
+        single = ", ".join(statistics.single_tags[:LISTED_TAGS])
+        more = ", …" if statistics.num_single_tags > LISTED_TAGS else ""
+        yield f"Tags of one image only: {statistics.num_single_tags:,}"
+        yield f"  {single}{more}"
 
 
 def _groups(duplicates: Sequence[Duplicates]) -> Iterator[str]:

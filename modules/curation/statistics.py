@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -28,7 +27,11 @@ WORDS = (1, 10, 20, 40, 60, 120)
 TOKENS = (1, 20, 40, 76, 151, 226, 513)
 SECONDS = (1, 2, 5, 10, 30, 60, 300)
 MOST_TAGS = 100
+COUNTED = ("aspects", "sides", "upscaling", "words", "tokens", "tags", "seconds")  # figures that are numbers of images
 _WORDS_OF_A_TAG = 4  # on average; of sentences, a part between two commas has more
+
+Groups = dict[str, list[str]]
+"""Label -> the paths of the images that it counts."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,9 @@ class DatasetStatistics:
     num_images: images and clips. batch: samples of an optimizer step. aspects, sides: of the images as they are
     cropped, sides being the shorter ones in pixels. upscaling: by what factor images are enlarged to fill their bucket.
     buckets: the largest first. words, tokens: of captions; tokens is empty without a tokenizer. tags: the most frequent
-    ones of captions that are lists of tags. num_tags: different ones. seconds: the durations of videos, by number of
-    videos.
+    ones of captions that are lists of tags. num_tags: different ones. single_tags: the first of those that only one
+    image has, in alphabetical order. num_single_tags: all of those. seconds: the durations of videos, by number of
+    videos. paths: figure -> label -> the images that it counts, one entry for each caption where captions are counted.
     """
 
     num_images: int
@@ -69,7 +73,10 @@ class DatasetStatistics:
     tokens: Mapping[str, int] = field(default_factory=dict)
     tags: Mapping[str, int] = field(default_factory=dict)
     num_tags: int = 0
+    single_tags: Sequence[str] = ()
+    num_single_tags: int = 0
     seconds: Mapping[str, int] = field(default_factory=dict)
+    paths: Mapping[str, Groups] = field(default_factory=dict, repr=False)
 
     @property
     def mixed_share(self) -> float:
@@ -91,28 +98,44 @@ def dataset_statistics(
     optimizer step. num_tokens: caption -> its tokens, if a tokenizer has counted them.
     """
     images = dataset.images_of(range(len(dataset)))
+    names = [dataset.paths[image] for image in images]
     widths, heights = dataset.widths[images], dataset.heights[images]
     crops = dataset.column(CROP)
     factors = np.zeros(len(dataset))
     np.maximum.at(factors, dataset.first_views, upscale_factors(dataset, buckets))
-    told = [option for image in images for option in texts[image]] if texts else []
+    told = (
+        [(name, option) for name, image in zip(names, images, strict=True) for option in texts[image]] if texts else []
+    )
     separators = [dataset.concepts[number].tag_separator for number in dataset.concept_index[images].tolist()]
-    tags = tag_counts(zip((texts[image] for image in images), separators, strict=True) if texts else ())
+    of_images = ((name, texts[image]) for name, image in zip(names, images, strict=True)) if texts else ()
+    tags = tagged_paths((name, options, by) for (name, options), by in zip(of_images, separators, strict=False))
+    frequent = dict(sorted(tags.items(), key=lambda pair: (-len(pair[1]), pair[0]))[:MOST_TAGS])
+    single = sorted(tag for tag, paths in tags.items() if len(paths) == 1)
+    tokens = [(name, num_tokens[text]) for name, text in told if text in num_tokens] if num_tokens else []
+    paths: dict[str, Groups] = {
+        "aspects": _by_aspect(names, widths / heights),
+        "sides": _binned(zip(names, np.minimum(widths, heights).tolist(), strict=True), SIDES),
+        "upscaling": _by_factor(names, factors[images]),
+        "buckets": _by_bucket(dataset, buckets),
+        "words": _binned(((name, len(text.split())) for name, text in told), WORDS),
+        "tokens": _binned(tokens, TOKENS),
+        "tags": frequent,
+        "single_tags": {tag: tags[tag] for tag in single[:MOST_TAGS]},
+        "seconds": _binned(((path, info.seconds) for path, info in dataset.videos.items()), SECONDS),
+    }
+    counts = {figure: {label: len(found) for label, found in groups.items()} for figure, groups in paths.items()}
     return DatasetStatistics(
         num_images=dataset.num_images,
         num_clips=num_clips(dataset) if dataset.videos else 0,
         num_cropped=sum(crops[image] is not None for image in images) if crops else 0,
         num_set_aside=len(dataset.set_aside),
         batch=batch,
-        aspects=_by_aspect(widths / heights),
-        sides=_binned(np.minimum(widths, heights).tolist(), SIDES),
-        upscaling=_by_factor(factors[images]),
         buckets=bucket_fill(dataset, buckets, batch),
-        words=_binned([len(text.split()) for text in told], WORDS),
-        tokens=_binned([num_tokens[text] for text in told if text in num_tokens], TOKENS) if num_tokens else {},
-        tags=dict(sorted(tags.items(), key=lambda pair: (-pair[1], pair[0]))[:MOST_TAGS]),
         num_tags=len(tags),
-        seconds=_binned([info.seconds for info in dataset.videos.values()], SECONDS),
+        single_tags=single[:MOST_TAGS],
+        num_single_tags=len(single),
+        paths=paths,
+        **{figure: counts[figure] for figure in COUNTED},
     )
 
 
@@ -134,49 +157,78 @@ def bucket_fill(dataset: Dataset, buckets: Buckets, batch: int) -> list[BucketFi
     return sorted((fill for fill in fills if fill.samples), key=lambda fill: (-fill.samples, fill.name))
 
 
-def tag_counts(captions: Iterable[tuple[Sequence[str], str]]) -> Counter[str]:
-    """How many images have each tag, of those whose captions are lists of tags.
+def tagged_paths(captions: Iterable[tuple[str, Sequence[str], str]]) -> Groups:
+    """The images that have each tag, of those whose captions are lists of tags.
 
-    captions: of each image the alternatives, and the separator of its tags.
+    captions: of each image its path, the alternatives, and the separator of its tags.
     """
-    counts: Counter[str] = Counter()
-    for options, separator in captions:
-        found: dict[str, None] = {}
+    found: Groups = {}
+    for path, options, separator in captions:
+        tags: dict[str, None] = {}
         for option in options:
-            tags = [tag for part in option.split(separator) if (tag := " ".join(part.split()))] if separator else []
-            if len(tags) > 1 and len(option.split()) <= _WORDS_OF_A_TAG * len(tags):
-                found |= dict.fromkeys(tags)
-        counts.update(found.keys())
-    return counts
+            parts = [tag for part in option.split(separator) if (tag := " ".join(part.split()))] if separator else []
+            if len(parts) > 1 and len(option.split()) <= _WORDS_OF_A_TAG * len(parts):
+                tags |= dict.fromkeys(parts)
+        for tag in tags:
+            found.setdefault(tag, []).append(path)
+    return found
 
 
-def _by_aspect(aspects: np.ndarray) -> dict[str, int]:
+def place_in(value: float, starts: Sequence[int]) -> float:
+    """Where a value lies among the ranges from each of `starts` to the next: 0 to 1 in the one below the first."""
+    number = int(np.searchsorted(starts, value, side="right"))
+    if number == len(starts):
+        return number + 0.5  # the last range has no end
+    low = starts[number - 1] if number else 0
+    return number + (value - low) / (starts[number] - low)
+
+
+def range_labels(starts: Sequence[int]) -> list[str]:
+    """What the ranges below the first of `starts`, from each to the next, and above are called."""
+    labels = [f"below {starts[0]}" if starts[0] > 1 else "none"]
+    labels += [f"{low} to {high - 1}" if high - low > 1 else str(low) for low, high in itertools.pairwise(starts)]
+    return [*labels, f"{starts[-1]} or more"]
+
+
+def _by_aspect(paths: Sequence[str], aspects: np.ndarray) -> Groups:
     # sqrt and * round alike everywhere, log does not
     values = [width / height for width, height in ASPECTS]
     borders = [math.sqrt(low * high) for low, high in itertools.pairwise(values)]
-    counts = np.bincount(np.searchsorted(borders, aspects), minlength=len(ASPECTS))
-    return _without_ends({f"{w}:{h}": count for (w, h), count in zip(ASPECTS, counts.tolist(), strict=True)})
+    return _without_ends(_grouped(paths, np.searchsorted(borders, aspects), [f"{w}:{h}" for w, h in ASPECTS]))
 
 
-def _by_factor(factors: np.ndarray) -> dict[str, int]:
+def _by_factor(paths: Sequence[str], factors: np.ndarray) -> Groups:
     labels = ["not upscaled", *(f"up to {factor:g} x" for factor in FACTORS[1:]), f"more than {FACTORS[-1]:g} x"]
-    counts = np.bincount(np.searchsorted(FACTORS, factors), minlength=len(labels))
-    return dict(zip(labels, counts.tolist(), strict=True)) if len(factors) else {}
+    return _grouped(paths, np.searchsorted(FACTORS, factors), labels) if len(factors) else {}
 
 
-def _binned(values: Sequence[float], starts: Sequence[int]) -> dict[str, int]:
-    """How many values are below the first of `starts`, from each to the next, and above."""
-    if not values:
+def _by_bucket(dataset: Dataset, buckets: Buckets) -> Groups:
+    """The images of which at least one view has this shape."""
+    groups: dict[str, dict[str, None]] = {}
+    for bucket, image in zip(buckets.index.tolist(), dataset.first_views.tolist(), strict=True):
+        groups.setdefault(buckets.names[bucket], {})[dataset.paths[image]] = None
+    return {name: list(paths) for name, paths in groups.items()}
+
+
+def _binned(values: Iterable[tuple[str, float]], starts: Sequence[int]) -> Groups:
+    """The paths of values below the first of `starts`, from each to the next, and above."""
+    pairs = list(values)
+    if not pairs:
         return {}
-    labels = [f"below {starts[0]}" if starts[0] > 1 else "none"]
-    labels += [f"{low} to {high - 1}" if high - low > 1 else str(low) for low, high in itertools.pairwise(starts)]
-    labels.append(f"{starts[-1]} or more")
-    counts = np.bincount(np.searchsorted(starts, values, side="right"), minlength=len(labels))
-    return _without_ends(dict(zip(labels, counts.tolist(), strict=True)))
+    numbers = np.searchsorted(starts, [value for _, value in pairs], side="right")
+    return _without_ends(_grouped([path for path, _ in pairs], numbers, range_labels(starts)))
 
 
-def _without_ends(counts: dict[str, int]) -> dict[str, int]:
+def _grouped(paths: Sequence[str], numbers: np.ndarray, labels: Sequence[str]) -> Groups:
+    """numbers: int64[N], which label each path gets."""
+    groups: Groups = {label: [] for label in labels}
+    for path, number in zip(paths, numbers.tolist(), strict=True):
+        groups[labels[number]].append(path)
+    return groups
+
+
+def _without_ends(groups: Groups) -> Groups:
     """Without the labels in front of the first image and behind the last one."""
-    labels = list(counts)
-    used = [number for number, label in enumerate(labels) if counts[label]]
-    return {label: counts[label] for label in labels[used[0] : used[-1] + 1]} if used else {}
+    labels = list(groups)
+    used = [number for number, label in enumerate(labels) if groups[label]]
+    return {label: groups[label] for label in labels[used[0] : used[-1] + 1]} if used else {}

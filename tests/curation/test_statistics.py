@@ -6,7 +6,7 @@ import pytest
 
 from modules.config.files import config_from_values
 from modules.curation.report import report_lines
-from modules.curation.statistics import BucketFill, dataset_statistics, tag_counts
+from modules.curation.statistics import BucketFill, dataset_statistics, place_in, tagged_paths
 from modules.data.concepts import captions
 from modules.data.ImageSettings import Crop, ImageSetting, ImageSettings, settings_file
 from modules.data.prepare import prepare_data
@@ -63,11 +63,39 @@ def test_words_tokens_and_tags_of_captions_are_counted(tmp_path):
     assert found.tokens == {"1 to 19": 1, "20 to 39": 0, "40 to 75": 0, "76 to 150": 1}
     assert list(found.tags.items()) == [("blue sky", 2), ("cat", 2), ("dog", 1)]
     assert found.num_tags == 3
+    assert (list(found.single_tags), found.num_single_tags) == (["dog"], 1)
+
+
+def test_each_label_names_the_images_that_it_counts(tmp_path):
+    folder = write_pictures(tmp_path / "pictures", SIZES, ["cat, dog", *["cat, blue sky"] * 9])
+    found = statistics_of(folder, resolutions=[64, 96])
+
+    def names(figure: str, label: str) -> list[int]:
+        return sorted(int(Path(path).stem) for path in found.paths[figure][label])
+
+    assert names("aspects", "2:3") == [5, 6, 7]
+    assert names("sides", "below 256") == list(range(10))
+    assert names("upscaling", "more than 2 x") == [8]
+    assert names("buckets", "64x64") == [0, 1, 2, 3, 4]  # each once, also with several views
+    assert names("tags", "dog") == names("single_tags", "dog") == [0]
+    assert names("words", "1 to 9") == list(range(10))
+    counts = {label: len(paths) for label, paths in found.paths["aspects"].items()}
+    assert counts == found.aspects
+
+
+def test_a_value_is_marked_where_it_lies_among_the_ranges():
+    assert place_in(75, (1, 20, 40, 76)) == pytest.approx(3 + 35 / 36)
+    assert place_in(1, (4, 8)) == 0.25
+    assert place_in(9, (4, 8)) == 2.5
 
 
 def test_an_image_counts_once_for_each_tag_of_its_captions():
-    assert tag_counts([(["a; b", "b; c"], ";"), (["b, c"], ",")]) == {"a": 1, "b": 2, "c": 2}
-    assert tag_counts([(["a, b"], ""), (["cat"], ",")]) == {}
+    assert tagged_paths([("1", ["a; b", "b; c"], ";"), ("2", ["b, c"], ",")]) == {
+        "a": ["1"],
+        "b": ["1", "2"],
+        "c": ["1", "2"],
+    }
+    assert tagged_paths([("1", ["a, b"], ""), ("2", ["cat"], ",")]) == {}
 
 
 def test_clips_and_the_durations_of_their_videos_are_counted(tmp_path):

@@ -11,6 +11,7 @@ from PIL import Image
 
 from modules.config.presets import ROOT
 from modules.curation import MeasureIndex
+from modules.curation.TokenCounts import TokenCount
 from scripts.check_data import main
 
 
@@ -178,3 +179,37 @@ def test_the_report_has_duplicates_and_figures_and_decodes_an_image_once_ever(co
     assert values["duplicates"] == [{"best": str(folder / "000.png"), "others": [str(folder / "copy.png")]}]
     assert values["statistics"]["tags"] == {"a": 1, "b": 1, "c": 1}
     assert {"near_duplicate", "blurred", "small"} <= {finding["kind"] for finding in values["findings"]}
+
+
+def test_figures_alone_decode_nothing_and_name_the_images(config, capsys, monkeypatch):
+    monkeypatch.setattr("scripts.check_data.measure_images", lambda *given: pytest.fail("images are decoded"))
+    monkeypatch.setattr("scripts.dataset_figures.TokenCounts", Letters)
+    assert main(["--config", config, "--figures"]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == ["4 images", "Aspect ratios"]
+    assert main(["--config", config, "--figures", "--json", "--ranks", "3"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    told = [line for line in lines if line["event"] == "figures"]
+    assert [line["reading"] for line in told] == ["Reading captions", "Counting tokens, 0%", ""]
+    assert (told[-1]["token_limit"], told[-1]["resolutions"]) == (75, [64])
+    assert told[-1]["statistics"]["batch"] == 3
+    assert told[-1]["statistics"]["tokens"] == {"none": 1, "1 to 19": 3}
+    (tokens,) = (line["images"] for line in lines if line.get("figure") == "tokens" and line["images"])
+    files = next(line["paths"] for line in reversed(lines) if line["event"] == "files")
+    assert [Path(files[place]).name for place in tokens["none"]] == ["003.png"]
+    assert main(["--config", config, "--figures", "--set", "concepts.0.path=/nowhere"]) == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
+class Letters:
+    """Counts letters, in place of the process with a tokenizer."""
+
+    note = ""
+
+    def __init__(self, family, model):
+        pass
+
+    def count(self, texts):
+        return [TokenCount(len(text), 75, None, False) for text in texts]
+
+    def close(self):
+        pass
