@@ -46,7 +46,7 @@ def read_figures(config: TrainConfig, num_ranks: int) -> Iterator[Figures]:
     counts, limit = TokenCounts(config.family, config.model), None
     try:
         for start in range(0, len(told), COUNTED):
-            found = dataset_statistics(dataset, buckets, texts, batch, counted)
+            found = dataset_statistics(dataset, buckets, texts, batch, counted, limit)
             yield Figures(found, f"Counting tokens, {start / len(told):.0%}", sorted(used), limit)
             part = told[start : start + COUNTED]
             lengths = counts.count(part)
@@ -56,7 +56,7 @@ def read_figures(config: TrainConfig, num_ranks: int) -> Iterator[Figures]:
             limit = lengths[0].limit
     finally:
         counts.close()
-    yield Figures(dataset_statistics(dataset, buckets, texts, batch, counted), "", sorted(used), limit)
+    yield Figures(dataset_statistics(dataset, buckets, texts, batch, counted, limit), "", sorted(used), limit)
 
 
 def json_lines(figures: Figures, *, with_images: bool) -> Iterator[str]:

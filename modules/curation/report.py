@@ -32,7 +32,7 @@ def report_lines(statistics: DatasetStatistics, duplicates: Sequence[Duplicates]
     yield from _plot(f"Tags{more}", shown)
     if statistics.num_single_tags:
         single = ", ".join(statistics.single_tags[:LISTED_TAGS])
-        more = ", …" if statistics.num_single_tags > LISTED_TAGS else ""
+        more = ", ..." if statistics.num_single_tags > LISTED_TAGS else ""
         yield f"Tags of one image only: {statistics.num_single_tags:,}"
         yield f"  {single}{more}"
 

@@ -91,11 +91,13 @@ def dataset_statistics(
     texts: Sequence[tuple[str, ...]] = (),
     batch: int = 1,
     num_tokens: Mapping[str, int] | None = None,
+    token_limit: int | None = None,
 ) -> DatasetStatistics:
     """The figures of a dataset.
 
     dataset, buckets: as from `prepare_data`. texts: as from `captions`, if the run uses captions. batch: samples of an
-    optimizer step. num_tokens: caption -> its tokens, if a tokenizer has counted them.
+    optimizer step. num_tokens: caption -> its tokens, if a tokenizer has counted them. token_limit: how many the base
+    model reads, after which a range ends.
     """
     images = dataset.images_of(range(len(dataset)))
     names = [dataset.paths[image] for image in images]
@@ -118,7 +120,7 @@ def dataset_statistics(
         "upscaling": _by_factor(names, factors[images]),
         "buckets": _by_bucket(dataset, buckets),
         "words": _binned(((name, len(text.split())) for name, text in told), WORDS),
-        "tokens": _binned(tokens, TOKENS),
+        "tokens": _binned(tokens, token_starts(token_limit)),
         "tags": frequent,
         "single_tags": {tag: tags[tag] for tag in single[:MOST_TAGS]},
         "seconds": _binned(((path, info.seconds) for path, info in dataset.videos.items()), SECONDS),
@@ -172,6 +174,11 @@ def tagged_paths(captions: Iterable[tuple[str, Sequence[str], str]]) -> Groups:
         for tag in tags:
             found.setdefault(tag, []).append(path)
     return found
+
+
+def token_starts(limit: int | None) -> list[int]:
+    """Where the ranges of tokens begin. limit: how many the base model reads, if that is known."""
+    return sorted({*TOKENS, limit + 1} if limit is not None else TOKENS)
 
 
 def place_in(value: float, starts: Sequence[int]) -> float:

@@ -17,14 +17,16 @@ from tests.support.videos import write_video
 SIZES = [(64, 64)] * 5 + [(64, 96)] * 3 + [(48, 32), (160, 64)]
 
 
-def statistics_of(folder: Path, batch: int = 2, family: str = "sd15", concept=None, num_tokens=None, **data):
+def statistics_of(
+    folder: Path, batch: int = 2, family: str = "sd15", concept=None, num_tokens=None, token_limit=None, **data
+):
     config = config_from_values({
         "family": family,
         "concepts": [{"path": str(folder), **(concept or {})}],
         "data": {"resolution": 64, "bucket_step": 16, **data},
     })  # fmt: skip
     dataset, buckets = prepare_data(config, FAMILIES[family])
-    return dataset_statistics(dataset, buckets, captions(dataset), batch, num_tokens)
+    return dataset_statistics(dataset, buckets, captions(dataset), batch, num_tokens, token_limit)
 
 
 def test_shapes_sizes_and_steps_are_counted_as_they_are_trained(tmp_path):
@@ -62,6 +64,8 @@ def test_words_tokens_and_tags_of_captions_are_counted(tmp_path):
     assert found.words == {"none": 1, "1 to 9": 2, "10 to 19": 1}
     assert found.tokens == {"1 to 19": 1, "20 to 39": 0, "40 to 75": 0, "76 to 150": 1}
     assert list(found.tags.items()) == [("blue sky", 2), ("cat", 2), ("dog", 1)]
+    limited = statistics_of(folder, num_tokens={texts[0]: 5, texts[3]: 80}, token_limit=77)
+    assert list(limited.tokens) == ["1 to 19", "20 to 39", "40 to 75", "76 to 77", "78 to 150"]
     assert found.num_tags == 3
     assert (list(found.single_tags), found.num_single_tags) == (["dog"], 1)
 

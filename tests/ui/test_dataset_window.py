@@ -73,7 +73,7 @@ def test_the_images_of_a_concept_are_shown_and_the_first_is_large(app, window, w
 def test_keys_select_several_and_the_summary_says_how_many(window):
     press(window, "<Right>", "<Shift-Right>", "<Shift-Right>")
     assert window.cells.selection.in_order == [1, 2, 3]
-    assert "3 selected" in window._state.cget("text")
+    assert "3 selected" in window.head.state.cget("text")
     press(window, "<Control-Right>", "<space>")
     assert window.cells.selection.in_order == [1, 2, 3, 4]
     press(window, "<Control-a>")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntFlag
 from typing import TYPE_CHECKING, Literal
@@ -36,6 +36,7 @@ class Trait(IntFlag):
     DUPLICATE = 32  # it looks like others
     LONG = 64  # the base model does not read all of its caption
     READ = 128  # what of it is read from files is known
+    PICKED = 256  # a bar of the statistics that was clicked counts it
 
 
 NONE = Trait(0)
@@ -96,6 +97,7 @@ FILTERS = {
     "no_mask": Filter("No mask", "Images without a mask.", Trait.NO_MASK),
     "duplicate": Filter("Duplicates", "Images that look alike, as Find duplicates has found them.", Trait.DUPLICATE),
     "left_out": Filter("Left out", "Images that stay in the folder but aren't trained.", Trait.LEFT_OUT),
+    "picked": Filter("Picked", "Images of the bar that was clicked in the statistics.", Trait.PICKED),
 }
 
 
@@ -148,6 +150,13 @@ class DatasetView:
             item.set_trait(Trait.DUPLICATE, bool(item.group))
         self.update()
         return [number for number, item in enumerate(self.items) if item.group and not item.is_best]
+
+    def take_picked(self, paths: Collection[str]) -> None:
+        """Mark these images, in place of those marked before."""
+        wanted = set(paths)
+        for item in self.items:
+            item.set_trait(Trait.PICKED, item.path in wanted)
+        self.update()
 
     def counts(self) -> dict[str, int]:
         """Filter -> the number of items that pass it."""

@@ -29,7 +29,7 @@ from modules.ui.widgets.form import CardSpec, SettingsForm, SettingsPage, usual_
 from modules.ui.widgets.NameFilter import NameFilter
 from modules.ui.widgets.ProblemNote import ProblemNote
 from modules.ui.windows.ConceptWindow import TYPING_MS, ConceptWindow
-from modules.ui.windows.DatasetWindow import open_dataset
+from modules.ui.windows.DatasetWindow import open_dataset, open_statistics
 from modules.ui.windows.HealthWindow import HealthWindow
 
 if TYPE_CHECKING:
@@ -359,6 +359,7 @@ class DatasetTab(ctk.CTkFrame):
             ("Refresh", self.refresh, False),
             ("All images…", lambda: self.browse(None), False),
             ("Check data…", self.check_data, False),
+            ("Statistics…", lambda: open_statistics(self.app, None), False),
         )
         made: list[ctk.CTkBaseClass] = []
         for text, command, needs_choice in actions:

@@ -24,13 +24,14 @@ from modules.ui.models.dataset_reading import Listing, find_item_masks, list_ite
 from modules.ui.models.DatasetView import ALL, DatasetItem, DatasetView, Trait, concept_names
 from modules.ui.models.PictureDecoder import PictureDecoder
 from modules.ui.widgets.DatasetBar import DatasetBar
+from modules.ui.widgets.DatasetHead import DatasetHead, Tool
 from modules.ui.widgets.dialogs import set_size, show_over
-from modules.ui.widgets.fitting import wrap_to
 from modules.ui.widgets.VirtualGrid import Tile, VirtualGrid
 from modules.ui.windows.dataset_marks import marks_of
 from modules.ui.windows.DuplicateFinder import FIND, DuplicateFinder
 from modules.ui.windows.EditCaptionsWindow import EditCaptionsWindow
 from modules.ui.windows.ImageSide import ImageSide
+from modules.ui.windows.StatisticsWindow import StatisticsWindow
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -55,6 +56,18 @@ def open_dataset(app: App, number: int | None) -> DatasetWindow:
     return window
 
 
+def open_statistics(app: App, number: int | None) -> StatisticsWindow:
+    """Open the figures of `concepts.<number>`; None: of all that are enabled."""
+
+    def pick(of_number: int | None, paths: Sequence[str], what: str) -> None:
+        open_dataset(app, of_number).pick(paths, what)
+
+    window = next((one for one in app.root.winfo_children() if type(one) is StatisticsWindow), None)
+    window = window or StatisticsWindow(app, pick)
+    window.show(number)
+    return window
+
+
 class DatasetWindow(ctk.CTkToplevel):
     """Closing only hides the window, because CustomTkinter never frees one completely.
 
@@ -68,7 +81,7 @@ class DatasetWindow(ctk.CTkToplevel):
         self.app = app
         self.view = DatasetView()
         self.number: int | None = None  # of the concept shown; None: all
-        self._is_open = self._was_shown = False
+        self._is_open = self._was_shown = self._is_finding = False
         self._config: TrainConfig | None = None  # that the images were found with
         self._listing = Listing()
         self._numbers: dict[str, int] = {}  # of items, by path
@@ -80,6 +93,7 @@ class DatasetWindow(ctk.CTkToplevel):
         self._counts: TokenCounts | None = None
         self._versions: Counter[str] = Counter()  # of the files of items, by path
         self._edited: set[str] = set()  # paths of items whose captions were read again after a change
+        self._picked: tuple[Sequence[str], str] | None = None  # to be shown once they are found, and what they are
         self._has_news = False  # whether something was read that is not shown yet
         self.title("Dataset")
         set_size(self, f"{WIDTH}x{HEIGHT}", (640, 420))
@@ -145,6 +159,15 @@ class DatasetWindow(ctk.CTkToplevel):
         self.large.refresh()
         self._find()
 
+    def pick(self, paths: Sequence[str], what: str) -> None:
+        """Show these images alone, at once or when they are found. what: they have in common, for the person."""
+        self._picked = paths, what
+        if not self._is_finding:
+            self._show_picked()
+
+    def open_statistics(self) -> None:
+        open_statistics(self.app, self.number)
+
     # --- finding and reading -----------------------------------------------------------------------------------------
 
     def _find(self) -> None:
@@ -155,6 +178,7 @@ class DatasetWindow(ctk.CTkToplevel):
             self.hide()
             return
         self._name_concepts(config)
+        self._is_finding = True
         every = [number for number, concept in enumerate(config.concepts) if concept.enabled]
         numbers = every if self.number is None else [self.number]
         given_up = self._given_up = threading.Event()
@@ -173,6 +197,7 @@ class DatasetWindow(ctk.CTkToplevel):
 
     def _take_listing(self, listing: Listing, work: CaptionWork) -> None:
         assert self._config is not None  # the images were found with it
+        self._is_finding = False
         self._close_counts()
         self._counts = TokenCounts(self._config.family, self._config.model)
         self.caption.use(work, lambda: self.view.items, self._counts, self._shown)
@@ -200,6 +225,18 @@ class DatasetWindow(ctk.CTkToplevel):
         if self.view.shown:
             self.cells.choose(self._numbers.get(path, self.view.shown[0]))
         self._show_news(is_due=True)
+        if self._picked and listing.items:
+            self._show_picked()
+
+    def _show_picked(self) -> None:
+        assert self._picked is not None  # there are some
+        (paths, what), self._picked = self._picked, None
+        self.view.take_picked(paths)
+        self.bar.show_counts(self.view.counts())
+        self.bar.choose("picked")
+        if self.view.shown:
+            self.cells.choose(self.view.shown[0])
+        self._note(f"{what}.")
 
     def _take_masks(self, config: TrainConfig, masks: Sequence[str]) -> None:
         for item, mask in zip(self.view.items, masks, strict=True):
@@ -324,16 +361,12 @@ class DatasetWindow(ctk.CTkToplevel):
         self._tell(" ".join(filter(None, [f"{text}.", self._notice, *map(with_labels, self._listing.problems)])))
 
     def _tell(self, text: str) -> None:
-        text = visible_text(text)[:400]
-        if self._state.cget("text") != text:
-            theme = self.app.theme
-            self._state.configure(text=text, text_color=theme.error if self._listing.problems else theme.muted)
+        self.head.tell(visible_text(text)[:400], bool(self._listing.problems))
 
     def _name_concepts(self, config: TrainConfig) -> None:
         self._concepts = {ALL: None, **{name: number for number, name in enumerate(concept_names(config.concepts))}}
         shown = next(name for name, number in self._concepts.items() if number == self.number)
-        self._concept.configure(values=list(self._concepts))
-        self._concept.set(shown)
+        self.head.show_concepts(list(self._concepts), shown)
         self.title(f"Dataset: {shown}")
 
     def _tile_of(self, number: int) -> Tile:
@@ -423,23 +456,17 @@ class DatasetWindow(ctk.CTkToplevel):
     # --- widgets -----------------------------------------------------------------------------------------------------
 
     def _build_head(self) -> None:
-        theme, font = self.app.theme, self.app.theme.font()
-        head = ctk.CTkFrame(self, fg_color="transparent")
-        head.grid(row=0, column=0, columnspan=2, sticky="ew", padx=12, pady=(12, 8))
-        head.grid_columnconfigure(3, weight=1)
-        self._concept = ctk.CTkOptionMenu(
-            head, values=[""], width=160, font=font, command=lambda name: self.show(self._concepts[name])
+        tools = (
+            Tool("Refresh", self.refresh, "Read the folders again (F5)."),
+            Tool(FIND, self.find_duplicates, "Compare all images, and show those that look alike."),
+            Tool("Statistics…", self.open_statistics, "Shapes, buckets and captions as plots."),
         )
-        self._concept.grid(row=0, column=0)
-        ctk.CTkButton(head, text="Refresh", width=70, font=font, command=self.refresh).grid(row=0, column=1, padx=6)
-        find = ctk.CTkButton(head, text=FIND, width=110, font=font, command=self.find_duplicates)
-        find.grid(row=0, column=2, padx=(0, 12))
+        self.head = DatasetHead(self, self.app, lambda name: self.show(self._concepts[name]), tools)
+        self.head.grid(row=0, column=0, columnspan=2, sticky="ew", padx=12, pady=(12, 8))
+        find = self.head.buttons[FIND]
         self._duplicates = DuplicateFinder(
             self.app, self.view, find, self._show_duplicates, self._note, self._show_summary
         )
-        self._state = ctk.CTkLabel(head, text="", font=font, anchor="w", justify="left", text_color=theme.muted)
-        self._state.grid(row=0, column=3, sticky="ew")
-        wrap_to(head, self._state, theme, taken=390)
 
     def _bind_keys(self) -> None:
         self.bind("<Escape>", lambda event: self._on_escape())
