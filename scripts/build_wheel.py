@@ -32,6 +32,7 @@ SCRIPTS = (
         "annotator_options.py",
         "concept_option.py",
         "dataset_figures.py",
+        "events.py",
         "family_option.py",
         "name_option.py",
         "number_options.py",

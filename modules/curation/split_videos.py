@@ -6,6 +6,7 @@ rate and look as training sees them: upright, with square pixels and in the colo
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from modules.config.ConceptConfig import ConceptConfig
+    from modules.data.Dataset import Dataset
 
 # The mean difference between two frames, of 255, from which a cut is possible: cuts of films have 25 to 90, and fast
 # camera moves up to 30, which their neighbors share.
@@ -63,6 +65,15 @@ class SplitVideos:
     num_videos: int
     num_written: int
     unreadable: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class FoundPiece:
+    """A piece of the video at `path`, or a picked frame, by its span in seconds. image: its first frame."""
+
+    path: str
+    span: Span
+    image: Image
 
 
 @dataclass(frozen=True)
@@ -154,19 +165,17 @@ def split_videos(
     rule: SplitRule,
     on_done: Callable[[int, int], None] = lambda done, total: None,
     is_wanted: Callable[[], bool] = lambda: True,
+    on_written: Callable[[int], None] = lambda num_written: None,
 ) -> SplitVideos:
     """Writes the pieces, or the frames, of all videos of a concept to a new folder, with their captions.
 
     Folders of frames are not divided. target: must not exist, and appears once it is complete. on_done: called with the
-    videos that are done, and all. is_wanted: asked before each video; nothing is written once it says no.
-    Raises DataError.
+    videos that are done, and all. is_wanted: asked before each piece or frame is written; nothing remains once it says
+    no. on_written: called with the number of pieces or frames so far. Raises DataError.
     """
     folder = check_new_folder(concept, target)
     concept = replace(concept, enabled=True)
-    dataset = scan([concept], videos=True)
-    paths = [path for path, info in dataset.videos.items() if info.folder_fps is None]
-    if not paths:
-        raise DataError(f"{concept.path} has no video files: there is nothing to divide.")
+    dataset, paths = _find_videos(concept)
     table = read_tables([concept]).get(0)
     unreadable: list[tuple[str, str]] = []
     taken: set[str] = set()
@@ -174,16 +183,18 @@ def split_videos(
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with new_folder(folder) as making:
+            on_done(0, len(paths))
             for done, path in enumerate(paths, start=1):
-                if not is_wanted():
-                    raise DataError("dividing the videos was canceled.")
+                _check(is_wanted)
                 stem = making / _free_stem(path_in_concept(path, concept), taken)
                 stem.parent.mkdir(parents=True, exist_ok=True)
                 written: list[Path] = []
                 try:
                     own = own_captions(path, concept, table)
-                    for file, span in _write(path, stem, rule):
+                    for number, (file, span) in enumerate(_write(path, stem, rule), start=1):
                         written.append(file)
+                        on_written(num_written + number)
+                        _check(is_wanted)
                         if own and any(texts := captions_at(own, span)):
                             written.append(file.with_suffix(".txt"))
                             written[-1].write_text("\n".join(texts), encoding="utf-8")
@@ -198,6 +209,51 @@ def split_videos(
         reason = error.strerror or error
         raise DataError(f"{target} can't be written ({reason}): free some space, or choose another folder.") from error
     return SplitVideos(str(folder), len(paths) - len(unreadable), num_written, [*dataset.unreadable, *unreadable])
+
+
+def preview_pieces(
+    concept: ConceptConfig, rule: SplitRule, most: int, is_wanted: Callable[[], bool] = lambda: True
+) -> Iterator[FoundPiece]:
+    """The first pieces or frames that `split_videos` would write, at most so many; writes nothing.
+
+    A video that can't be read is left out. is_wanted: asked before each piece. Raises DataError.
+    """
+    _, paths = _find_videos(replace(concept, enabled=True))
+    num_found = 0
+    for path in paths:
+        with contextlib.suppress(ImageError):
+            for piece in _look_at(path, rule):
+                _check(is_wanted)
+                yield piece
+                num_found += 1
+                if num_found == most:
+                    return
+
+
+def _find_videos(concept: ConceptConfig) -> tuple[Dataset, list[str]]:
+    """All that is there, and the paths of the video files. Raises DataError if there are none."""
+    dataset = scan([concept], videos=True)
+    paths = [path for path, info in dataset.videos.items() if info.folder_fps is None]
+    if not paths:
+        raise DataError(f"{concept.path} has no video files: there is nothing to divide.")
+    return dataset, paths
+
+
+def _check(is_wanted: Callable[[], bool]) -> None:
+    if not is_wanted():
+        raise DataError("dividing the videos was canceled.")
+
+
+def _look_at(path: str, rule: SplitRule) -> Iterator[FoundPiece]:
+    video = glance(path)
+    if rule.frame_seconds is not None:
+        for time, image in pick_frames(path, video, rule.frame_seconds):
+            yield FoundPiece(path, Span(time, time + 1 / video.fps), image)
+        return
+    pieces = pieces_of(video, rule.by_scene, rule.most_seconds, rule.least_seconds)
+    frames = read_frames(path, [piece.start for piece in pieces])
+    for piece, image in zip(pieces, frames, strict=True):
+        yield FoundPiece(path, piece, image)
 
 
 def _write(path: str, stem: Path, rule: SplitRule) -> Iterator[tuple[Path, Span]]:

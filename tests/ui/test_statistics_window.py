@@ -66,12 +66,13 @@ def window(app, folder, wait_for, monkeypatch):
     app.settings.set_many({"concepts.0.path": str(folder), "data.resolution": 64, "concepts.1.enabled": False})
     dataset = open_dataset(app, 0)
     wait_for(app, lambda: dataset.view.items)
-    dataset.open_statistics()
+    dataset.head.buttons["Statistics…"].invoke()
     return next(one for one in app.root.winfo_children() if type(one) is StatisticsWindow)
 
 
 def test_a_click_on_a_bar_shows_its_images_in_the_dataset_window(app, window, wait_for):
-    from modules.ui.windows.DatasetWindow import open_dataset, open_statistics
+    from modules.ui.windows.dataset_tools import open_statistics
+    from modules.ui.windows.DatasetWindow import open_dataset
 
     wait_for(app, lambda: window._shown is not None and not window._shown.reading)
     assert window.state_label.cget("text").startswith("8 images; 8 samples an epoch")

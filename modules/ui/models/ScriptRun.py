@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modules.annotators.Cancellation import CANCEL
 from modules.config.errors import UserError
 from modules.config.files import save_config
 from modules.config.installation import ROOT
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.ui.models.StandbyKeeper import TakeStandby
 
+END_SECONDS = 10.0  # after which a script that was asked to end is ended
 LAST_LETTERS = 500  # shown of the last line of a failed script, which is its error message
 
 
@@ -26,7 +29,8 @@ class ScriptRun:
 
     config: the settings; None: the script takes none. exit_codes: those of a script with a valid result. seconds: time
     limit; None: none. standby: gives a process that is as good as a new one, if there is any. heard: called in the
-    thread of `run` with each line of the output as it comes; not together with `seconds`.
+    thread of `run` with each line of the output as it comes; not together with `seconds`. listens: whether the script
+    takes --listen, so that it can clean up when it is cancelled.
     """
 
     def __init__(
@@ -38,15 +42,17 @@ class ScriptRun:
         seconds: float | None = None,
         standby: TakeStandby | None = None,
         heard: Callable[[str], None] | None = None,
+        listens: bool = False,
     ):
         self.warnings = ""  # what a script that has succeeded said beside its output
         self._heard = heard
         self._name = name
         self._config = config
-        self._options = list(options)
+        self._options = [*options, *(["--listen"] if listens else [])]
         self._exit_codes, self._seconds = tuple(exit_codes), seconds
         self._standby = standby
-        self._child = ChildProcess()
+        self._listens, self._is_cancelled = listens, False
+        self._child = ChildProcess(takes_lines=listens)
 
     def run(self) -> bytes | None:
         """The output of the script; None if it was cancelled.
@@ -63,7 +69,7 @@ class ScriptRun:
             if not self._start(options):
                 return None
             done = self._wait()
-        if self._child.is_cancelled:
+        if self._is_cancelled:
             return None
         if done.returncode not in self._exit_codes or not done.stdout:
             lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
@@ -74,7 +80,14 @@ class ScriptRun:
 
     def cancel(self) -> None:
         """End it; `run` then returns None."""
-        self._child.cancel()
+        self._is_cancelled = True
+        if not self._listens or not self._child.is_running:
+            self._child.cancel()
+            return
+        self._child.say(CANCEL)
+        timer = threading.Timer(END_SECONDS, self._child.end)
+        timer.daemon = True
+        timer.start()
 
     def _start(self, options: Sequence[str]) -> bool:
         if self._standby is not None and not self._child.is_cancelled:

@@ -29,7 +29,8 @@ from modules.ui.widgets.form import CardSpec, SettingsForm, SettingsPage, usual_
 from modules.ui.widgets.NameFilter import NameFilter
 from modules.ui.widgets.ProblemNote import ProblemNote
 from modules.ui.windows.ConceptWindow import TYPING_MS, ConceptWindow
-from modules.ui.windows.DatasetWindow import open_dataset, open_statistics
+from modules.ui.windows.dataset_tools import open_statistics
+from modules.ui.windows.DatasetWindow import open_dataset
 from modules.ui.windows.HealthWindow import HealthWindow
 
 if TYPE_CHECKING:

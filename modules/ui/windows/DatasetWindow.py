@@ -28,10 +28,10 @@ from modules.ui.widgets.DatasetHead import DatasetHead, Tool
 from modules.ui.widgets.dialogs import set_size, show_over
 from modules.ui.widgets.VirtualGrid import Tile, VirtualGrid
 from modules.ui.windows.dataset_marks import marks_of
+from modules.ui.windows.dataset_tools import tools_of
 from modules.ui.windows.DuplicateFinder import FIND, DuplicateFinder
 from modules.ui.windows.EditCaptionsWindow import EditCaptionsWindow
 from modules.ui.windows.ImageSide import ImageSide
-from modules.ui.windows.StatisticsWindow import StatisticsWindow
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -52,18 +52,6 @@ def open_dataset(app: App, number: int | None) -> DatasetWindow:
     """Open the window for `concepts.<number>`; None: for all that are enabled. There is only one, which is reused."""
     there = [child for child in app.root.winfo_children() if type(child) is DatasetWindow]
     window = there[0] if there else DatasetWindow(app)
-    window.show(number)
-    return window
-
-
-def open_statistics(app: App, number: int | None) -> StatisticsWindow:
-    """Open the figures of `concepts.<number>`; None: of all that are enabled."""
-
-    def pick(of_number: int | None, paths: Sequence[str], what: str) -> None:
-        open_dataset(app, of_number).pick(paths, what)
-
-    window = next((one for one in app.root.winfo_children() if type(one) is StatisticsWindow), None)
-    window = window or StatisticsWindow(app, pick)
     window.show(number)
     return window
 
@@ -164,9 +152,6 @@ class DatasetWindow(ctk.CTkToplevel):
         self._picked = paths, what
         if not self._is_finding:
             self._show_picked()
-
-    def open_statistics(self) -> None:
-        open_statistics(self.app, self.number)
 
     # --- finding and reading -----------------------------------------------------------------------------------------
 
@@ -459,7 +444,7 @@ class DatasetWindow(ctk.CTkToplevel):
         tools = (
             Tool("Refresh", self.refresh, "Read the folders again (F5)."),
             Tool(FIND, self.find_duplicates, "Compare all images, and show those that look alike."),
-            Tool("Statistics…", self.open_statistics, "Shapes, buckets and captions as plots."),
+            *tools_of(self.app, lambda: self.number),
         )
         self.head = DatasetHead(self, self.app, lambda name: self.show(self._concepts[name]), tools)
         self.head.grid(row=0, column=0, columnspan=2, sticky="ew", padx=12, pady=(12, 8))
