@@ -30,6 +30,8 @@ NUM_ROUNDS = 5  # windows in which every tab is opened, each time in another ord
 NUM_CONCEPT_PICTURES = 200
 PULSE_SECONDS = 30
 NUM_PICTURES = 5000
+NUM_DATASET = 20_000
+DATASET_SECONDS = 30
 NUM_STEPS = 1_000_000
 PICTURE_SIDE = 192
 
@@ -101,6 +103,28 @@ def pictures(folder: Path) -> Iterator[Figure]:
     yield Figure("thumbnails, a step of scrolling", answer["step_ms"], "ms", None, details)
 
 
+def dataset(folder: Path) -> Iterator[Figure]:
+    """The pulse of a window that scrolls through a large dataset while as many processes as there are cores compute."""
+    shown = _pictures(folder, "many", NUM_DATASET)
+    with _run_folder(folder) as run_folder, contextlib.ExitStack() as stack:
+        num_busy = os.cpu_count() or 2
+        for rank in range(num_busy):
+            stack.enter_context(_busy_rank(run_folder, rank))
+        answer = _in_window(folder, "dataset", str(shown), str(DATASET_SECONDS))
+    details = (
+        f"median {answer['median_ms']:.0f} ms, longest {answer['longest_ms']:.0f} ms, longest callback "
+        f"{answer['callback_ms']:.0f} ms; processor time of the window's thread {answer['own_p99_ms']:.0f} ms at the "
+        f"99th percentile; {answer['steps']:,} steps through {answer['images']:,} images beside {num_busy} busy "
+        "processes"
+    )
+    yield Figure("scrolling a dataset, pulse of 10 ms, 99th percentile", answer["p99_ms"], "ms", PULSE_MS, details)
+    memory = "memory not measured" if answer["mib"] is None else f"{answer['mib']:.0f} MiB more by scrolling"
+    yield Figure(
+        "dataset window, first screen", answer["first_seconds"], "s", None,
+        f"{answer['again_seconds']:.2f} s when it is opened again; {memory}",
+    )  # fmt: skip
+
+
 def history(folder: Path) -> Iterator[Figure]:
     """A long run is opened: reading all its steps, and drawing them."""
     with _run_folder(folder) as run_folder:
@@ -114,7 +138,14 @@ def history(folder: Path) -> Iterator[Figure]:
     yield Figure("steps dropped", NUM_STEPS - answer["steps"], "", 0, f"{answer['steps']:,} of {NUM_STEPS:,} kept")
 
 
-PARTS = {"paint": first_paint, "tabs": tabs, "pulse": pulse, "pictures": pictures, "history": history}
+PARTS = {
+    "paint": first_paint,
+    "tabs": tabs,
+    "pulse": pulse,
+    "pictures": pictures,
+    "dataset": dataset,
+    "history": history,
+}
 
 
 def tab_names() -> list[str]:

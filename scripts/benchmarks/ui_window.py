@@ -10,6 +10,7 @@ import sys
 import time
 import tkinter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,13 @@ if TYPE_CHECKING:
     from modules.ui.TrainUI import TrainUI
     from modules.ui.widgets.LossChart import LossChart
     from modules.ui.widgets.Thumbnails import Thumbnails
+    from modules.ui.widgets.VirtualGrid import VirtualGrid
 
 TICK_MS = 10
 REST_SECONDS = 1.0  # without anything being built: then a tab is there, with what is read in the background for it
 WAIT_EVERY = 5  # steps of scrolling between two at which the pictures in sight are waited for
+WHEEL_MS = 30  # between two notches of the wheel
+WHEELS_TO_A_JUMP = 40
 NUM_DRAWS = 20
 LONGEST_WAIT_SECONDS = 300.0
 
@@ -149,19 +153,58 @@ def history(state_dir: Path, run_folder: str) -> dict[str, Any]:
     return answer
 
 
+def dataset(state_dir: Path, folder: str, seconds: str) -> dict[str, Any]:
+    """The ticks of a window whose dataset window scrolls through all images of the folder, and how soon it shows the
+    first ones, for the first time and once they were shown before."""
+    tkinter.CallWrapper = TimedCall  # type: ignore[misc] # where tkinter looks it up whenever a callback is made
+    from modules.ui.TrainUI import TrainUI
+    from modules.ui.windows.DatasetWindow import open_dataset
+
+    (state_dir / "window.json").write_text(json.dumps({"tab": "tools"}), encoding="utf-8")
+    app = TrainUI(state_dir)
+    app.settings.set("concepts.0.path", folder)
+    _run_until_built(app)
+    shown_seconds = []
+    for _ in range(2):
+        started = time.perf_counter()
+        window = open_dataset(app, 0)
+        cells = window.cells
+        _run_until(app, partial(_is_shown, cells))
+        shown_seconds.append(time.perf_counter() - started)
+        if len(shown_seconds) == 1:
+            window.hide()
+            app.update()
+    _run_until(app, lambda: window.view.num_read == len(window.view.items))
+    before = _resident_mib()
+    ticker = Ticker(app)
+    TimedCall.longest = 0.0
+    steps = _scroll_as_a_person(app, cells, time.perf_counter() + float(seconds))
+    ticker.stop()
+    after = _resident_mib()
+    answer = {**ticker.in_ms(), "callback_ms": 1000 * TimedCall.longest, "images": len(window.view.items)}
+    answer |= {"mib": None if before is None or after is None else after - before, "steps": steps}
+    app.destroy()
+    return answer | {"first_seconds": shown_seconds[0], "again_seconds": shown_seconds[1]}
+
+
 class Ticker:
     """Asks the event loop to call it every TICK_MS and keeps the seconds from each time to the next."""
 
     def __init__(self, app: TrainUI):
         self.gaps: list[float] = []
+        self.own: list[float] = []  # processor time of Tk's thread in each
         self._app = app
+        self._own_last = time.thread_time()
         self._last = time.perf_counter()
         self._timer = app.after(TICK_MS, self._tick)
 
     def in_ms(self) -> dict[str, float]:
         gaps = sorted(1000 * gap for gap in self.gaps)
         p99 = gaps[min(len(gaps) - 1, int(0.99 * len(gaps)))]
-        return {"ticks": len(gaps), "median_ms": gaps[len(gaps) // 2], "p99_ms": p99, "longest_ms": gaps[-1]}
+        own = sorted(1000 * used for used in self.own)
+        own_p99 = own[min(len(own) - 1, int(0.99 * len(own)))] if own else 0.0
+        found = {"ticks": len(gaps), "median_ms": gaps[len(gaps) // 2], "p99_ms": p99, "longest_ms": gaps[-1]}
+        return {**found, "own_p99_ms": own_p99}
 
     def stop(self) -> None:
         self.gaps.append(time.perf_counter() - self._last)
@@ -170,7 +213,9 @@ class Ticker:
     def _tick(self) -> None:
         now = time.perf_counter()
         self.gaps.append(now - self._last)
-        self._last = now
+        own = time.thread_time()
+        self.own.append(own - self._own_last)
+        self._last, self._own_last = now, own
         self._timer = self._app.after(TICK_MS, self._tick)
 
 
@@ -212,6 +257,32 @@ def _scroll_to_end_and_back(app: TrainUI, thumbnails: Thumbnails, seconds: list[
                 _run_until(app, lambda: not thumbnails._is_loading)
 
 
+def _is_shown(cells: VirtualGrid) -> bool:
+    """Whether everything in sight is decoded."""
+    return bool(cells._in_sight) and cells._in_sight.keys() <= cells._photos.keys()
+
+
+def _scroll_as_a_person(app: TrainUI, cells: VirtualGrid, end: float) -> int:
+    """By the wheel, with a jump of the scrollbar now and then, until the clock says so; returns the number of steps."""
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        if time.perf_counter() > end:
+            app.quit()
+            return
+        steps += 1
+        if steps % WHEELS_TO_A_JUMP:
+            cells._scroll(1, "scroll", "1", "units")
+        else:
+            cells._scroll(1, "moveto", str(steps // WHEELS_TO_A_JUMP * 0.37 % 1))
+        app.after(WHEEL_MS, step)
+
+    app.after(0, step)
+    app.mainloop()
+    return steps
+
+
 def _run_until_built(app: TrainUI) -> None:
     rest = time.perf_counter() + REST_SECONDS
 
@@ -249,7 +320,7 @@ def _resident_mib() -> float | None:
     return int(fields["VmRSS"].split()[0]) / 1024
 
 
-FUNCTIONS = {function.__name__: function for function in (first_paint, open_tabs, pulse, scroll, history)}
+FUNCTIONS = {function.__name__: function for function in (first_paint, open_tabs, pulse, scroll, history, dataset)}
 
 if __name__ == "__main__":
     from modules.ui.toolkit import load_toolkit

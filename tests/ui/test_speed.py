@@ -87,10 +87,11 @@ def test_the_benchmark_of_the_window_gives_every_figure(display, tmp_path, monke
     from scripts import benchmark
     from scripts.benchmarks import ui
 
-    sizes = {"STARTS": 1, "ROUNDS": 1, "CONCEPT_PICTURES": 3, "PICTURES": 40, "STEPS": 2000}
+    sizes = {"STARTS": 1, "ROUNDS": 1, "CONCEPT_PICTURES": 3, "PICTURES": 40, "DATASET": 40, "STEPS": 2000}
     for name, size in sizes.items():
         monkeypatch.setattr(ui, f"NUM_{name}", size)
     monkeypatch.setattr(ui, "PULSE_SECONDS", 0.3)
+    monkeypatch.setattr(ui, "DATASET_SECONDS", 0.3)
     monkeypatch.setattr(ui, "tab_names", lambda: ["tools", "general"])
     monkeypatch.setattr(ui, "_environment", lambda folder: None)  # skips compilation
     figures = tmp_path / "figures.json"
@@ -99,7 +100,9 @@ def test_the_benchmark_of_the_window_gives_every_figure(display, tmp_path, monke
     printed = capsys.readouterr().out.splitlines()
     assert all(any(line.startswith(f"{what}: ") for line in printed) for what in found)
     assert {"first paint", "opening tools, demo preset", "opening tools, concept of 3 images"} <= found.keys()
-    assert {"pulse of 10 ms, 99th percentile", "thumbnails, a step of scrolling", "drawing them"} <= found.keys()
+    assert {"pulse of 10 ms, 99th percentile", "thumbnails, a step of scrolling", "drawing them"} | {
+        "dataset window, first screen"
+    } <= found.keys()
     assert found["steps dropped"]["value"] == 0
     assert "lowest and highest loss kept" in found["drawing them"]["details"]
     assert not list((tmp_path / "benchmark").glob("run-*")) + list((tmp_path / "benchmark").glob("window-*"))
