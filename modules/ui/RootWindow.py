@@ -11,7 +11,6 @@ import heapq
 import itertools
 import queue
 import sys
-import threading
 import time
 import tkinter
 import traceback
@@ -26,6 +25,7 @@ from modules.session.printing import print_text
 from modules.ui import keyboard
 from modules.ui.App import MessageKind
 from modules.ui.models.Preferences import Preferences
+from modules.ui.models.WorkerThreads import WorkerThreads
 from modules.ui.theme import Theme
 
 T = TypeVar("T")
@@ -53,6 +53,7 @@ class RootWindow(ctk.CTk):
         self._due: list[tuple[float, int, float, Callable[[], object]]] = []
         self._numbers = itertools.count()
         self._steps: list[tuple[str, Iterator[object]]] = []
+        self._threads = WorkerThreads()
         self._is_drawn = False
         self._has_frozen = False  # what is not to be looked through for garbage
         self._undrawn: list[Callable[[], None]] | None = []  # what starts the threads that wait; None: no more do
@@ -84,7 +85,7 @@ class RootWindow(ctk.CTk):
 
         def start() -> None:
             try:
-                threading.Thread(target=run, daemon=True).start()
+                self._threads.run(run)
             except RuntimeError as error:  # the system refuses to start another thread
                 self._results.put(partial(self._fail, error, failed))
 

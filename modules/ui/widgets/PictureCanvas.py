@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 CACHE_BYTES = 32 * 2**20
 WHEEL_PIXELS = 60
+SLICE_BYTES = 2**18  # of images: about what the pipe to an X server holds. More, and Tk waits for the server to read it
 HEADERS = "headers"  # the tag of what is drawn over the cells
 
 
@@ -65,6 +66,7 @@ class PictureCanvas(ctk.CTkFrame):
         self._of_cell: dict[PictureKey, None] = {}  # those of the cell that is being drawn
         self._loading: dict[PictureKey, None] = {}  # being decoded
         self._num_loading = 0  # threads that decode
+        self.shown_size = (1, 1)  # of the canvas, in pixels; asking Tk for it at each cell would take milliseconds
         self._draw_job: str | None = None
         self._is_stale = True  # whether everything is to be drawn
         self._stale: set[int] = set()  # else these cells
@@ -87,7 +89,7 @@ class PictureCanvas(ctk.CTkFrame):
 
     def num_columns(self) -> int:
         """The number of columns, by default as many as fit."""
-        return max(1, (self.canvas.winfo_width() - self.margins()[0]) // self.cell_size()[0])
+        return max(1, (self.shown_size[0] - self.margins()[0]) // self.cell_size()[0])
 
     def margins(self) -> tuple[int, int]:
         """The size in pixels of fixed areas left of and above the cells."""
@@ -226,10 +228,20 @@ class PictureCanvas(ctk.CTkFrame):
             self._paint()
             return
         self._shift()
-        again = sorted(stale & self._items.keys())
-        self._delete(again)
+        missing = [number for number in self._numbers_in_sight() if number not in self._items]
+        waiting = [*missing, *sorted(stale & self._items.keys())]
+        again = waiting[: self._cells_of_a_slice()]
+        self._delete([number for number in again if number in self._items])
         self._paint_cells(again)
         self._load()
+        if rest := waiting[len(again) :]:
+            self._stale.update(rest)
+            self._draw_later()  # once waiting events are handled
+
+    def _cells_of_a_slice(self) -> int:
+        """How many cells are drawn again before events are handled."""
+        width, height = self.cell_size()
+        return max(1, SLICE_BYTES // (4 * width * height))
 
     def _paint_cells(self, numbers: Iterable[int]) -> None:
         """Draw these cells, and the headers over them."""
@@ -251,17 +263,15 @@ class PictureCanvas(ctk.CTkFrame):
             del self._pictures[number]
 
     def _shift(self) -> None:
-        """Move what is drawn to where it has been scrolled, and draw only what comes into sight."""
+        """Move what is drawn to where it has been scrolled, and remove what has left the sight."""
         self._keep_inside()
         moved = self._drawn_at[0] - self._offset[0], self._drawn_at[1] - self._offset[1]
         if moved == (0, 0):
             return
         self.moved_at = time.monotonic()
-        in_sight = self._numbers_in_sight()
-        self._delete(sorted(self._items.keys() - set(in_sight)))
+        self._delete(sorted(self._items.keys() - set(self._numbers_in_sight())))
         self.canvas.move("all", *moved)
         self._drawn_at = self._offset[0], self._offset[1]
-        self._paint_cells(number for number in in_sight if number not in self._items)
         self._move_scrollbars()
 
     def _paint(self) -> None:
@@ -272,11 +282,11 @@ class PictureCanvas(ctk.CTkFrame):
         self._drawn_at = self._offset[0], self._offset[1]
         self._paint_cells(self._numbers_in_sight())
         if not self.count:
-            middle = self.canvas.winfo_width() // 2, self.canvas.winfo_height() // 2
+            middle = self.shown_size[0] // 2, self.shown_size[1] // 2
             theme = self.app.theme
             self.canvas.create_text(
                 *middle, text=self.empty_text(), fill=theme.now(theme.muted), font=theme.plain_font(13),
-                width=max(40, self.canvas.winfo_width() - 40), justify="center",
+                width=max(40, self.shown_size[0] - 40), justify="center",
             )  # fmt: skip
         self._move_scrollbars()
         self._load()
@@ -286,9 +296,9 @@ class PictureCanvas(ctk.CTkFrame):
         left, top = self.margins()
         columns = self.num_columns()
         first_row = self._offset[1] // height
-        last_row = (self._offset[1] + self.canvas.winfo_height() - top - 1) // height
+        last_row = (self._offset[1] + self.shown_size[1] - top - 1) // height
         first_column = self._offset[0] // width
-        last_column = min(columns - 1, (self._offset[0] + self.canvas.winfo_width() - left - 1) // width)
+        last_column = min(columns - 1, (self._offset[0] + self.shown_size[0] - left - 1) // width)
         rows = range(first_row, last_row + 1)
         places = (row * columns + column for row in rows for column in range(first_column, last_column + 1))
         return [self.number_at(place) for place in places if place < self.count]
@@ -383,7 +393,7 @@ class PictureCanvas(ctk.CTkFrame):
         width, height = self.cell_size()
         columns = self.num_columns()
         left, top = self.margins()
-        shown = max(1, self.canvas.winfo_width() - left), max(1, self.canvas.winfo_height() - top)
+        shown = max(1, self.shown_size[0] - left), max(1, self.shown_size[1] - top)
         return (columns * width, -(-self.count // columns) * height), shown
 
     def _keep_inside(self) -> None:
@@ -440,7 +450,7 @@ class PictureCanvas(ctk.CTkFrame):
         self._stop_listening = self.app.theme.on_change(self._restyle)
         self._restyle()
         bind = self.canvas.bind
-        bind("<Configure>", lambda event: self.redraw())
+        bind("<Configure>", lambda event: self._take_size(event.width, event.height))
         bind("<Button-1>", self._on_click)
         bind("<Double-Button-1>", lambda event: self._on_return())
         bind("<MouseWheel>", lambda event: self._on_wheel(event, -wheel_notches(event)))
@@ -449,6 +459,10 @@ class PictureCanvas(ctk.CTkFrame):
         for key in ("Left", "Right", "Up", "Down", "Prior", "Next", "Home", "End"):
             bind(f"<{key}>", self._on_key)
         bind("<Return>", lambda event: self._on_return())
+
+    def _take_size(self, width: int, height: int) -> None:
+        self.shown_size = width, height
+        self.redraw()
 
     def _restyle(self) -> None:
         theme = self.app.theme

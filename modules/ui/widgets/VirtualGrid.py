@@ -146,12 +146,12 @@ class VirtualGrid(PictureCanvas):
         return self.empty
 
     def num_columns(self) -> int:
-        return max(1, self.canvas.winfo_width() // self.app.theme.scaled(self.side + GAP + 2 * PAD))
+        return max(1, self.shown_size[0] // self.app.theme.scaled(self.side + GAP + 2 * PAD))
 
     def cell_size(self) -> tuple[int, int]:
         scaled = self.app.theme.scaled
         height = scaled(self.side) + scaled(GAP) + 2 * scaled(PAD) + scaled(NAME_HEIGHT)
-        return max(1, self.canvas.winfo_width() // self.num_columns()), height
+        return max(1, self.shown_size[0] // self.num_columns()), height
 
     def draw_cell(self, number: int, x: int, y: int) -> None:
         theme, scaled, tile = self.app.theme, self.app.theme.scaled, self._tile_of(number)
@@ -310,7 +310,7 @@ class VirtualGrid(PictureCanvas):
     def _on_drag(self, event: tk.Event) -> None:
         if self._frame_from is None:
             return
-        height = self.canvas.winfo_height()
+        height = self.shown_size[1]
         if event.y < 0 or event.y > height:  # beyond the edge it scrolls
             self._offset[1] += event.y if event.y < 0 else event.y - height
             self._keep_inside()
