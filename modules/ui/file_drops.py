@@ -25,7 +25,7 @@ class TakesFolders(Protocol):
     def add_folder(self, path: str) -> None: ...
 
 
-def accept_drops(window: tkinter.Tk, take: Callable[[list[str]], object]) -> bool:
+def accept_drops(window: tkinter.Tk | tkinter.Toplevel, take: Callable[[list[str]], object]) -> bool:
     """Call `take` with the paths of what is dropped anywhere on the window. Returns False if that can't be had."""
     try:
         importlib.import_module("tkinterdnd2.TkinterDnD")._require(window)
@@ -50,6 +50,19 @@ def dropped_paths(window: tkinter.Misc, data: str) -> list[str]:
     except tkinter.TclError:  # a single path with a brace in it
         paths = (data,)
     return [os.path.normpath(str(path)) for path in paths if str(path).strip()]
+
+
+def add_dropped_folders(app: App, paths: Sequence[str], show: Callable[[int], object]) -> None:
+    """Add folders of images as concepts, and show the last one, by its number. Files are refused in a sentence."""
+    if app.is_asking:
+        return
+    folders = [path for path in paths if os.path.isdir(path)]
+    if len(folders) < len(paths):
+        app.show_message(
+            "Only folders of images can be dropped here: drop the folder that the files are in.", "warning"
+        )
+    if added := [app.settings.add("concepts", {"path": folder}) for folder in folders]:
+        show(added[-1])
 
 
 def take_drop(app: App, paths: Sequence[str]) -> None:

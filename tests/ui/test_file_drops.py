@@ -72,6 +72,18 @@ def test_folders_are_concepts_on_the_dataset_tab_and_are_explained_elsewhere(app
     assert [concept.path for concept in app.settings.get("concepts")[before:]] == list(map(str, folders))
 
 
+def test_the_dataset_window_adds_folders_and_shows_the_last_one(app, drop, tmp_path, monkeypatch):
+    from modules.ui.windows.DatasetWindow import open_dataset
+
+    monkeypatch.setattr("modules.ui.windows.DatasetWindow.NUM_DECODERS", 0)
+    (tmp_path / "foxes").mkdir()
+    window, number = open_dataset(app, 0), len(app.settings.get("concepts"))
+    drop((str(tmp_path / "foxes"), str(tmp_path / "a.png")), window.cells.canvas)
+    assert app.settings.get(f"concepts.{number}.path") == str(tmp_path / "foxes")
+    assert window.number == number
+    assert "Only folders" in app.message.cget("text")
+
+
 def test_several_files_and_files_of_no_settings_are_refused_in_a_sentence(app, drop, tmp_path):
     images = [tmp_path / "a.png", tmp_path / "b.png"]
     for image in images:

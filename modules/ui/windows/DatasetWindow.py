@@ -18,6 +18,7 @@ from modules.config.visible_text import visible_text
 from modules.curation.TokenCounts import TokenCounts
 from modules.data.masks import uses_masks
 from modules.data.videos import is_video
+from modules.ui.file_drops import accept_drops, add_dropped_folders
 from modules.ui.keyboard import bind_keys
 from modules.ui.models.CaptionWork import CaptionWork, too_long
 from modules.ui.models.dataset_reading import Listing, find_item_masks, list_items, read_details
@@ -109,6 +110,7 @@ class DatasetWindow(ctk.CTkToplevel):
             app.checks.places.subscribe(self._on_places),
             app.every(SHOW_EVERY, self._show_news),
         ]
+        accept_drops(self, lambda paths: add_dropped_folders(app, paths, self.show))
         self.protocol("WM_DELETE_WINDOW", self.hide)
         self.withdraw()
 
