@@ -209,7 +209,7 @@ class AnnotatorRun:
         if not has_ended and done.returncode != CANCELED:
             Journal(part.concept.path)  # makes a step to undo of what an ended process has written
             if not self.is_canceled:
-                raise UserError(_last_line(done.stderr) or f"{self._script} ended with exit code {done.returncode}.")
+                raise UserError(last_line(done.stderr) or f"{self._script} ended with exit code {done.returncode}.")
 
     def _hear(self, line: bytes) -> None:
         try:
@@ -266,7 +266,8 @@ def in_words_of_the_window(text: str) -> str:
     return re.sub(rf"(?<!\S)({names})(?![\w-])", lambda match: _NAMES[match[0]], text)
 
 
-def _last_line(errors: bytes) -> str:
+def last_line(errors: bytes) -> str:
+    """What a script has said on stderr last, with the names that options have in the windows."""
     lines = errors.decode("utf-8", "replace").strip().splitlines()
     return in_words_of_the_window(lines[-1].strip()[-LAST_LETTERS:]) if lines else ""
 

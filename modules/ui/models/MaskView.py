@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from modules.curation.MaskPainting import Box, MaskPainting
-from modules.ui.models.mask_overlay import ALPHAS, COLOR
+from modules.ui.models.mask_overlay import ALPHAS, COLOR, PROPOSED
 
 MAX_PICTURE = 4096  # pixels of the longer side of what is shown: memory is bounded, and a screen shows no more at once
 MAX_ZOOM = 32.0  # screen pixels for one of the mask
@@ -19,13 +19,15 @@ MARGIN = 3  # screen pixels around what has changed that resampling may touch
 class MaskView:
     """picture: the upright image in RGB, perhaps reduced by `reduced`.
 
-    color, background: RGB of the overlay and of what is beside the image.
+    color, background: RGB of the overlay and of what is beside the image. proposal: uint8[H, W] in the size of the
+    mask, drawn over it; None for none.
     """
 
     def __init__(self, picture: Image.Image, painting: MaskPainting):
         self.painting = painting
         self.picture = picture
         self.color, self.background = COLOR, (0, 0, 0)
+        self.proposal: np.ndarray | None = None
         self.zoom = 1.0  # screen pixels for one of the mask
         self.left = self.top = 0.0  # of the frame, in mask coordinates
         self._smaller = [picture]  # each half as large as the one before it
@@ -96,9 +98,11 @@ class MaskView:
         left, top, right, bottom = self._screen_box(changed, MARGIN)
         if left >= right or top >= bottom:
             return (0, 0, 0, 0)
-        alpha = self._mask_part((left, top, right, bottom)).point(ALPHAS)
-        part = self._base.crop((left, top, right, bottom))
-        part.paste(self.color, (0, 0, *part.size), alpha)
+        box = left, top, right, bottom
+        part = self._base.crop(box)
+        part.paste(self.color, (0, 0, *part.size), self._mask_part(box, self.painting.values).point(ALPHAS))
+        if self.proposal is not None:
+            part.paste(PROPOSED, (0, 0, *part.size), self._mask_part(box, self.proposal).point(ALPHAS))
         self.frame.paste(part, (left, top))
         return left, top, right, bottom
 
@@ -141,14 +145,14 @@ class MaskView:
         factors = picture.width / self.painting.size[0], picture.height / self.painting.size[1]
         return self._seen(picture, box, factors)
 
-    def _mask_part(self, box: Box) -> Image.Image:
-        """The mask as it is seen in a part of the frame; only that part of it is read."""
+    def _mask_part(self, box: Box, mask: np.ndarray) -> Image.Image:
+        """A mask as it is seen in a part of the frame; only that part of it is read."""
         left, top, right, bottom = self._drawn(box)
         step = max(1, int(1 / self.zoom / 2))  # two pixels of the mask for one of the screen are enough for the eye
         # one more for resampling, and whole steps, so that each part is reduced alike
         first = (int(left) // step - 1) * step, (int(top) // step - 1) * step
         inside = self.painting.inside((*first, int(right) + 1 + step, int(bottom) + 1 + step))
-        values = np.ascontiguousarray(self.painting.values[inside[1] : inside[3], inside[0] : inside[2]])
+        values = np.ascontiguousarray(mask[inside[1] : inside[3], inside[0] : inside[2]])
         reduced = Image.fromarray(values).reduce(step) if step > 1 else Image.fromarray(values)
         return self._seen(reduced, box, (1 / step, 1 / step), inside[:2])
 

@@ -9,6 +9,7 @@ from modules.data.images import load_alpha, load_gray_on_black, may_be_transpare
 
 COLOR = (255, 20, 150)  # that few photos have
 STRENGTH = 0.55  # of the color over what is learned
+PROPOSED = (0, 190, 255)  # of what a model proposes for a mask
 ALPHAS = [round(value * STRENGTH) for value in range(256)]
 """Of the color, by the value of a mask."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
+import numpy as np
 from PIL import ImageColor, ImageTk
 
 from modules.curation.MaskPainting import BLACK, MAX_DIAMETER, WHITE, Box, Brush, is_empty
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from modules.ui.App import App
     from modules.ui.models.MaskView import MaskView
 
-Tool = Literal["brush", "eraser", "fill", "polygon", "rectangle"]
+Tool = Literal["brush", "eraser", "fill", "polygon", "rectangle", "model"]
 
 ZOOM_STEP = 1.25
 SIZE_STEP = 1.15  # of the brush, by a notch of the wheel or a key
@@ -24,6 +25,16 @@ KEY_PIXELS = 60  # by which arrows move the image
 CLOSE_PIXELS = 8  # from its first corner, where a click closes a polygon
 SHIFT = 0x1
 GUIDES, CURSOR = "guides", "cursor"
+
+
+class Helper(Protocol):
+    """Is told what is done with the tool "model". Places are in pixels of the mask."""
+
+    def add_click(self, x: float, y: float, is_inside: bool) -> None: ...
+
+    def drop_click(self) -> None: ...
+
+    def accept(self) -> None: ...
 
 
 class MaskCanvas(tk.Canvas):
@@ -34,7 +45,8 @@ class MaskCanvas(tk.Canvas):
     corner closes it, and BackSpace removes the last one.
 
     on_changed: called after each step. on_size: when the size of the brush has changed. on_fill: called with the pixel
-    where the tool "fill" was used, and the value to fill with.
+    where the tool "fill" was used, and the value to fill with. helper: gets the clicks of the tool "model", of which
+    those with the right button or Shift are outside of what is wanted; Return accepts, BackSpace drops the last one.
     """
 
     def __init__(
@@ -53,6 +65,8 @@ class MaskCanvas(tk.Canvas):
         self.softness = 0.3
         self.is_busy = False  # whether something else works on the mask just now
         self.message = ""
+        self.helper: Helper | None = None
+        self._clicks: list[tuple[float, float, bool]] = []  # that are drawn
         self._on_changed, self._on_size, self._on_fill = on_changed, on_size, on_fill
         self._photo: ImageTk.PhotoImage | None = None
         self._is_drawing = False
@@ -80,6 +94,15 @@ class MaskCanvas(tk.Canvas):
             return
         part = ImageTk.PhotoImage(self.view.frame.crop(box), master=self)
         self.tk.call(str(self._photo), "copy", str(part), "-to", box[0], box[1])  # the rest need not be sent again
+
+    def show_proposal(self, mask: np.ndarray | None, clicks: Sequence[tuple[float, float, bool]]) -> None:
+        """Show what a model proposes, uint8[H, W] in the size of the mask, and what it was told; None: nothing."""
+        self._clicks = list(clicks)
+        view = self.view
+        if view is not None and view.proposal is not mask:
+            view.proposal = mask
+            self.refresh(view.painting.whole)
+        self._draw_guides()
 
     def set_diameter(self, diameter: float) -> None:
         self.diameter = min(max(1, round(diameter)), MAX_DIAMETER)
@@ -109,7 +132,9 @@ class MaskCanvas(tk.Canvas):
         if view is None or self.is_busy:
             return "break"
         x, y = view.to_mask(event.x, event.y)
-        if self.tool in ("brush", "eraser"):
+        if self.tool == "model":
+            self._add_click(event, _value(event) == WHITE)
+        elif self.tool in ("brush", "eraser"):
             self._is_drawing = True
             self.refresh(view.painting.begin_stroke(self._brush(event), x, y))
         elif self.tool == "fill":
@@ -146,6 +171,14 @@ class MaskCanvas(tk.Canvas):
             self.refresh(view.painting.fill_rectangle(start, view.to_mask(event.x, event.y), _value(event)))
             self._on_changed()
 
+    def _add_click(self, event: tk.Event, is_inside: bool) -> None:
+        if self.view is None or self.helper is None or self.tool != "model" or self.is_busy:
+            return
+        x, y = self.view.to_mask(event.x, event.y)
+        width, height = self.view.painting.size
+        if 0 <= x < width and 0 <= y < height:
+            self.helper.add_click(x, y, is_inside)
+
     def _add_corner(self, event: tk.Event, x: float, y: float) -> None:
         assert self.view is not None
         if self._corners:
@@ -157,7 +190,9 @@ class MaskCanvas(tk.Canvas):
         self._draw_guides()
 
     def _close_polygon(self, event: tk.Event) -> str:
-        if self.view is not None and len(self._corners) > 2 and not self.is_busy:
+        if self.tool == "model" and self.helper is not None:
+            self.helper.accept()
+        elif self.view is not None and len(self._corners) > 2 and not self.is_busy:
             corners, self._corners = self._corners, []
             self.delete(GUIDES)
             self.refresh(self.view.painting.fill_polygon(corners, _value(event)))
@@ -165,7 +200,9 @@ class MaskCanvas(tk.Canvas):
         return "break"
 
     def _drop_corner(self, event: tk.Event) -> str:
-        if self._corners:
+        if self.tool == "model" and self.helper is not None:
+            self.helper.drop_click()
+        elif self._corners:
             self._corners.pop()
             self._draw_guides()
         return "break"
@@ -255,6 +292,21 @@ class MaskCanvas(tk.Canvas):
             x, y = line[0]
             self.create_oval(x - 4, y - 4, x + 4, y + 4, fill="white", outline="black", tags=GUIDES)
 
+        for x, y, is_inside in self._clicks:
+            self._draw_click(*self.view.to_screen(x, y), is_inside)
+
+    def _draw_click(self, x: float, y: float, is_inside: bool) -> None:
+        """A plus for what is inside, a minus for what is not."""
+        radius, arm = self.app.theme.scaled(7), self.app.theme.scaled(4)
+        fill = "black" if is_inside else "white"
+        self.create_oval(
+            x - radius, y - radius, x + radius, y + radius, outline=fill, fill="white" if is_inside else "black",
+            width=2, tags=GUIDES,
+        )  # fmt: skip
+        self.create_line(x - arm, y, x + arm + 1, y, fill=fill, width=2, tags=GUIDES)
+        if is_inside:
+            self.create_line(x, y - arm, x, y + arm + 1, fill=fill, width=2, tags=GUIDES)
+
     def _draw_cursor(self) -> None:
         """The outline of the brush."""
         self.delete(CURSOR)
@@ -288,9 +340,10 @@ class MaskCanvas(tk.Canvas):
         self.bind("<ButtonPress-1>", self._on_press)
         self.bind("<B1-Motion>", self._on_drag)
         self.bind("<ButtonRelease-1>", self._on_release)
-        self.bind("<Double-Button-1>", lambda event: self._close_polygon(event) if self._corners else None)
+        self.bind("<Double-Button-1>", lambda event: (self._close_polygon if self._corners else self._on_press)(event))
         self.bind("<Motion>", self._on_pointer)
         self.bind("<Leave>", lambda event: self.delete(CURSOR))
+        self.bind("<ButtonPress-3>", lambda event: self._add_click(event, False))
         self.bind("<ButtonPress-2>", self._on_grab)
         self.bind("<B2-Motion>", self._on_move)
         self.bind("<MouseWheel>", lambda event: self._on_wheel(wheel_notches(event), event))

@@ -23,6 +23,7 @@ from modules.ui.widgets.dialogs import ask
 from modules.ui.widgets.fitting import lay_in_rows, wrap_to
 from modules.ui.widgets.MaskCanvas import MaskCanvas, Tool
 from modules.ui.widgets.Tooltip import Tooltip
+from modules.ui.windows.ProposalBar import ProposalBar
 
 if TYPE_CHECKING:
     from modules.curation.Journal import Applied
@@ -36,6 +37,7 @@ TOOLS: dict[str, tuple[Tool, str]] = {
     "Fill": ("fill", "g"),
     "Polygon": ("polygon", "p"),
     "Rectangle": ("rectangle", "r"),
+    "Model": ("model", "l"),
 }
 FIRST_SIZE = 1 / 20  # of the longer side: the diameter of the brush before a person chooses
 FEATHER = 1 / 400  # of the longer side: by how much edges fade at once
@@ -86,6 +88,8 @@ class MaskPane(ctk.CTkFrame):
             return
         self.save()
         self._open(item)
+        if item is None:
+            self.bar.end()
 
     def save(self) -> None:
         """Write the mask if it was painted on."""
@@ -126,6 +130,7 @@ class MaskPane(ctk.CTkFrame):
         """Load an image and its mask in a thread."""
         work = self._captions.work
         self._item, self.opened = item, None
+        self.bar.drop()
         self.canvas.use(None, "" if item is None else "Loading…")
         self._show_state()
         if item is None or work is None:
@@ -235,6 +240,10 @@ class MaskPane(ctk.CTkFrame):
 
         self.app.in_background(lambda: edit(opened), take, fail)
 
+    def _apply(self, change: Callable[[np.ndarray], np.ndarray]) -> None:
+        """Make another mask of the whole one, as one step."""
+        self._do(lambda one: one.painting.replace(change(one.painting.values)))
+
     def _set_busy(self, is_busy: bool) -> None:
         self.canvas.is_busy = is_busy
         if self.winfo_exists():
@@ -256,11 +265,15 @@ class MaskPane(ctk.CTkFrame):
     def _choose(self, name: str) -> None:
         self.tools.set(name)
         self.canvas.choose(TOOLS[name][0])
+        self.bar.drop()
         self._show_size()
+        self._show_state()
 
     def _show_size(self) -> None:
         """Let labels and sliders follow the tool."""
         tool, canvas = self.canvas.tool, self.canvas
+        (self._sliders.grid_remove if tool == "model" else self._sliders.grid)()
+        (self.bar.grid if tool == "model" else self.bar.grid_remove)()
         if tool == "fill":
             self._soft.set(self._tolerance / 100)
             self._soft_text.configure(text=f"Tolerance {self._tolerance}")
@@ -283,7 +296,10 @@ class MaskPane(ctk.CTkFrame):
     def _show_state(self) -> None:
         opened = self.opened
         text = HINT if opened is None else opened.note or ("Not saved yet." if opened.painting.is_changed else HINT)
-        self._state.configure(text=visible_text(text)[:300], text_color=self.app.theme.muted)
+        color = self.app.theme.muted
+        if opened is not None and self.canvas.tool == "model":
+            text, color = with_labels(self.bar.text), self.app.theme.error if self.bar.is_wrong else color
+        self._state.configure(text=visible_text(text)[:300], text_color=color)
         can = {
             "undo": opened is not None and opened.painting.can_undo,
             "redo": opened is not None and opened.painting.can_redo,
@@ -304,6 +320,7 @@ class MaskPane(ctk.CTkFrame):
             Tooltip(button, theme, partial("{} ({})".format, name, TOOLS[name][1].upper()))
         sliders = ctk.CTkFrame(self, fg_color="transparent")
         sliders.grid(row=2, column=0, sticky="ew", pady=(6, 0))
+        self._sliders = sliders
         sliders.grid_columnconfigure((1, 3), weight=1)
         self._size_text = ctk.CTkLabel(sliders, text="", font=font, width=88, anchor="w")
         self._size = ctk.CTkSlider(sliders, height=16, width=60, command=self._take_size)
@@ -311,6 +328,9 @@ class MaskPane(ctk.CTkFrame):
         self._soft = ctk.CTkSlider(sliders, height=16, width=60, command=self._take_softness)
         for column, widget in enumerate((self._size_text, self._size, self._soft_text, self._soft)):
             widget.grid(row=0, column=column, sticky="ew", padx=4)
+        self.bar = ProposalBar(self, self.app, self.canvas, lambda: self.opened, self._apply, self._show_state)
+        self.bar.grid(row=2, column=0, sticky="ew", pady=(6, 0))
+        self.canvas.helper = self.bar
         bar = ctk.CTkFrame(self, fg_color="transparent")
         bar.grid(row=3, column=0, sticky="ew", pady=(6, 0))
         self.buttons: dict[str, ctk.CTkButton] = {}
@@ -365,6 +385,6 @@ class MaskPane(ctk.CTkFrame):
             self.canvas.bind(f"<{command}-{key}>", lambda event: None)  # of the window
 
     def _on_escape(self) -> str:
-        if not self.canvas.give_up():
+        if not self.canvas.give_up() and not self.bar.drop():
             self._on_leave()
         return "break"
