@@ -325,6 +325,22 @@ def _mask_painter(app: TrainUI) -> tkinter.Misc:
     return window
 
 
+def _cropping(app: TrainUI) -> tkinter.Misc:
+    """With the cat's face as the crop."""
+    window = _dataset_window(app)
+    window.cells.choose(window.view.shown[2])
+    window.side.toggle_cropping()
+    crops = window.side.crops
+    wait_for(app, lambda: crops.frame is not None)
+    settle(app)
+    assert crops.frame is not None
+    width, height = crops.frame.whole
+    crops.frame.draw((0.12 * width, 0.2 * height), (0.85 * width, 0.85 * height))
+    crops.canvas.refresh()
+    crops._show_state()
+    return window
+
+
 def _captioner(app: TrainUI) -> tkinter.Misc:
     """With a preview of a server's captions, of a server that only exists here."""
     from modules.ui.models.AnnotatorRun import Result
@@ -442,6 +458,7 @@ EXAMPLES = {
     "crash_report": Scene(_crash_report),
     "dataset_window": Scene(_dataset_window),
     "mask_painter": Scene(_mask_painter),
+    "crop": Scene(_cropping),
     "captioner": Scene(_captioner, size="1280x1000"),
     "masks_window": Scene(_masks_window, size="1280x1000"),
     "several_machines": Scene(_several_machines),

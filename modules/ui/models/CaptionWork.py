@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from modules.config.ConceptConfig import ConceptConfig
+    from modules.data.ImageSettings import Crop
 
 
 class CaptionWork:
@@ -74,14 +75,27 @@ class CaptionWork:
 
     def set_left_out(self, number: int, paths_below: Sequence[str], left_out: bool) -> Applied:
         """Leave images out of the training, or no longer. paths_below: in the concept's folder."""
+        images = counted(len(paths_below), "image")
+        label = f"Leave {images} out" if left_out else f"Train {images} again"
+        return self._set(label, number, paths_below, lambda before: ImageSetting(left_out, before.crop))
+
+    def set_crop(self, number: int, path_below: str, crop: Crop | None) -> Applied:
+        """Crop an image, whose file stays as it is; None: train the whole image. path_below: in the concept's folder.
+
+        crop: inside of the image.
+        """
+        label = f"Crop of {os.path.basename(path_below)}"
+        return self._set(label, number, [path_below], lambda before: ImageSetting(before.left_out, crop))
+
+    def _set(
+        self, label: str, number: int, paths_below: Sequence[str], change: Callable[[ImageSetting], ImageSetting]
+    ) -> Applied:
+        """Change the settings of images in one concept's folder."""
         path = settings_file(self._concepts[number].path)
         content = read_present(path)
         settings = ImageSettings({}) if content is None else ImageSettings.parse(content, path)
-        new = {one: ImageSetting(left_out, settings.of(one).crop) for one in paths_below}
-        made = settings.with_images(new)
+        made = settings.with_images({one: change(settings.of(one)) for one in paths_below})
         seen = MISSING if content is None else fingerprint(content)
-        images = counted(len(paths_below), "image")
-        label = f"Leave {images} out" if left_out else f"Train {images} again"
         changes = FileChanges({path: made.to_bytes() if made.images else None}, {path: seen})
         return self._journals[number].apply(label, changes)
 

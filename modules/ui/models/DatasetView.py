@@ -75,6 +75,11 @@ class DatasetItem:
         """Width and height of what is trained of it, in pixels."""
         return (self.crop.width, self.crop.height) if self.crop else (self.width, self.height)
 
+    @property
+    def shown_part(self) -> tuple[int, ...]:
+        """The crop and the size of the image, as of PictureKey; () for all of it, or while its size is not known."""
+        return (*self.crop, self.width, self.height) if self.crop is not None and self.width else ()
+
     def set_trait(self, trait: Trait, holds: bool) -> None:
         self.traits = self.traits | trait if holds else self.traits & ~trait
 
@@ -224,6 +229,8 @@ def describe(item: DatasetItem) -> str:
     parts = [item.path_below]
     if item.width:
         parts.append(f"{item.width} x {item.height}")
+    if item.crop is not None:
+        parts.append(f"cropped to {item.crop.width} x {item.crop.height}")
     if item.num_bytes:
         kib = item.num_bytes / 1024
         parts.append(f"{kib:,.0f} KB" if kib < 1024 else f"{kib / 1024:,.1f} MB")

@@ -15,18 +15,17 @@ import numpy as np
 
 from modules.config.clips import clip_rule
 from modules.config.errors import UserError
-from modules.data.buckets import are_enlarged, assign_buckets
 from modules.data.caption_tables import read_table
 from modules.data.captions import Table, has_fallback, lacks_text, own_captions, path_in_concept
 from modules.data.concepts import find_images
 from modules.data.Dataset import Dataset
 from modules.data.errors import DataError, ImageError
 from modules.data.folder_walk import Outputs
-from modules.data.image_views import resolutions_of
 from modules.data.images import size_or_reason
 from modules.data.masks import find_masks
 from modules.data.videos import files_of, info_or_reason, is_video
 from modules.ui.models.DatasetView import DatasetItem, Trait
+from modules.ui.models.training_fit import mark_small
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
@@ -100,7 +99,7 @@ def read_details(
         read.append(_with_details(item, config.concepts[item.concept], tables.get(item.concept)))
         if time.monotonic() > end:
             break
-    _mark_small(config, read)
+    mark_small(config, read)
     return read
 
 
@@ -134,20 +133,3 @@ def _with_details(item: DatasetItem, concept: ConceptConfig, table: Table | None
         made.width, made.height = size[0], size[1]
     read_caption(made, concept, table)
     return made
-
-
-def _mark_small(config: TrainConfig, items: Sequence[DatasetItem]) -> None:
-    """Mark the images that training enlarges, at the first resolution of their concept."""
-    data = config.data
-    rule = data.bucket_step, data.max_aspect, data.bucketing, not data.no_upscale, data.max_side, data.fixed_shape
-    for number in {item.concept for item in items}:
-        sized = [item for item in items if item.concept == number and item.width]
-        if not sized:
-            continue
-        widths, heights = np.array([item.trained_part for item in sized]).T
-        try:
-            buckets = assign_buckets(widths, heights, resolutions_of(config.concepts[number], data)[0], *rule)
-        except DataError:  # settings that contradict each other, which is said at them
-            return
-        for item, is_small in zip(sized, are_enlarged(buckets, widths, heights), strict=True):
-            item.set_trait(Trait.SMALL, bool(is_small))

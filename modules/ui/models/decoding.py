@@ -11,19 +11,21 @@ from typing import NamedTuple
 from PIL import Image
 
 from modules.data.errors import ImageError
+from modules.data.ImageSettings import Crop
 from modules.data.videos import is_video, load_still, read_frames, read_info
 from modules.ui.models.mask_overlay import with_mask
 
 
 class PictureKey(NamedTuple):
     """width, height: the maximum of the image, in pixels. mask: as of `with_mask`. version: larger once a file has
-    changed, so that it is read again."""
+    changed, so that it is read again. crop: the part to show, and the size of the image; () for all of it."""
 
     path: str
     width: int
     height: int
     mask: str = ""
     version: int = 0
+    crop: tuple[int, ...] = ()
 
 
 MAX_BATCH = 16  # images handed over at once: creating a Tk image of 128 x 128 pixels takes about 0.2 ms
@@ -38,13 +40,24 @@ def decode_pictures(keys: Sequence[PictureKey]) -> list[tuple[PictureKey, Image.
     for key in keys[:MAX_BATCH]:
         try:
             size = key.width, key.height
-            image = fit_inside(load_still(key.path, at_least=size), *size)
-            decoded.append((key, with_mask(image, key.path, key.mask)))
+            if key.crop:
+                decoded.append((key, fit_inside(_cropped(key), *size)))
+            else:
+                image = fit_inside(load_still(key.path, at_least=size), *size)
+                decoded.append((key, with_mask(image, key.path, key.mask)))
         except ImageError as error:
             decoded.append((key, error.reason))
         if time.monotonic() > end:
             break
     return decoded
+
+
+def _cropped(key: PictureKey) -> Image.Image:
+    """The part of an image, with its mask, in at least the size of the key. Raises ImageError."""
+    x, y, width, height, *whole = key.crop
+    at_least = -(-key.width * whole[0] // width), -(-key.height * whole[1] // height)
+    image = with_mask(load_still(key.path, at_least), key.path, key.mask)
+    return Crop(x, y, width, height).of(image, (whole[0], whole[1]))
 
 
 def fit_inside(image: Image.Image, width: int, height: int) -> Image.Image:

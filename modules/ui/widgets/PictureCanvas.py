@@ -145,13 +145,14 @@ class PictureCanvas(ctk.CTkFrame):
         self._draw_later()
 
     def draw_picture(
-        self, path: str, x: int, y: int, width: int, height: int, mask: str = "", version: int = 0
-    ) -> None:
+        self, path: str, x: int, y: int, width: int, height: int, mask: str = "", version: int = 0,
+        crop: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
         """Draw the image at `path` centred in a rectangle, or a placeholder until it is decoded.
 
-        mask, version: as of PictureKey.
+        mask, version, crop: as of PictureKey.
         """
-        key = PictureKey(path, width, height, mask, version)
+        key = PictureKey(path, width, height, mask, version, crop)
         self._of_cell[key] = None
         theme = self.app.theme
         photo = self._photos.get(key)

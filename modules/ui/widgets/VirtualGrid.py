@@ -31,7 +31,8 @@ COMMAND = 0x8  # on macOS
 class Tile:
     """What a cell shows. marks: short texts over the image, with the colour of their background.
 
-    is_faint: whether the image is drawn behind a veil, as one that is not trained. mask, version: as of PictureKey.
+    is_faint: whether the image is drawn behind a veil, as one that is not trained. mask, version, crop: as of
+    PictureKey.
     """
 
     path: str
@@ -39,6 +40,7 @@ class Tile:
     is_faint: bool = False
     mask: str = ""
     version: int = 0
+    crop: tuple[int, ...] = ()
 
 
 class VirtualGrid(PictureCanvas):
@@ -163,7 +165,7 @@ class VirtualGrid(PictureCanvas):
         if is_selected:
             fill = theme.now(theme.selected)
             self.canvas.create_rectangle(left - pad, top - pad, right, bottom, fill=fill, width=0)
-        self.draw_picture(tile.path, left, top, side, side, tile.mask, tile.version)
+        self.draw_picture(tile.path, left, top, side, side, tile.mask, tile.version, tile.crop)
         if tile.is_faint and not self._command:  # where a Mac would draw the veil opaque
             veil = theme.now(theme.card)
             self.canvas.create_rectangle(left, top, left + side, top + side, fill=veil, width=0, stipple="gray50")

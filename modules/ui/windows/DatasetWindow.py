@@ -24,6 +24,7 @@ from modules.ui.models.CaptionWork import CaptionWork, too_long
 from modules.ui.models.dataset_reading import Listing, find_item_masks, list_items, read_details
 from modules.ui.models.DatasetView import ALL, DatasetItem, DatasetView, Trait, concept_names
 from modules.ui.models.PictureDecoder import PictureDecoder
+from modules.ui.models.training_fit import mark_small
 from modules.ui.widgets.DatasetBar import DatasetBar
 from modules.ui.widgets.DatasetHead import DatasetHead, Tool
 from modules.ui.widgets.dialogs import set_size, show_over
@@ -61,8 +62,8 @@ class DatasetWindow(ctk.CTkToplevel):
     """Closing only hides the window, because CustomTkinter never frees one completely.
 
     Keys: Tab goes from the search to the filters, the grid and the caption; Ctrl+F leads to the search, F5 reads the
-    folders again, Alt+Up and Alt+Down go to the former and the next image from anywhere. M paints the mask, and O shows
-    masks.
+    folders again, Alt+Up and Alt+Down go to the former and the next image from anywhere. M paints the mask, C crops,
+    and O shows masks.
     """
 
     def __init__(self, app: App):
@@ -134,7 +135,7 @@ class DatasetWindow(ctk.CTkToplevel):
     def hide(self) -> None:
         self.withdraw()
         self._is_open = False
-        self.side.end_painting()
+        self.side.end_editing()
         self.caption.save()
         self._give_up()
         self._decoder.close()
@@ -187,6 +188,7 @@ class DatasetWindow(ctk.CTkToplevel):
         self._is_finding = False
         self._close_counts()
         self._counts = TokenCounts(self._config.family, self._config.model)
+        self.side.crops.config_of_run = self._config
         self.caption.use(work, lambda: self.view.items, self._counts, self._shown)
         self._edited.clear()
         self.cells.empty = "No image passes the filter and the search." if listing.items else "No images"
@@ -358,7 +360,8 @@ class DatasetWindow(ctk.CTkToplevel):
 
     def _tile_of(self, number: int) -> Tile:
         item = self.view.items[number]
-        return Tile(item.path, marks_of(item), bool(item.traits & Trait.LEFT_OUT), *self._overlay_of(item))
+        is_out = bool(item.traits & Trait.LEFT_OUT)
+        return Tile(item.path, marks_of(item), is_out, *self._overlay_of(item), item.shown_part)
 
     def _overlay_of(self, item: DatasetItem) -> tuple[str, int]:
         """The mask that is shown over an item, "" for none, and the version of its files."""
@@ -379,15 +382,15 @@ class DatasetWindow(ctk.CTkToplevel):
         self._show_current(self.cells.selection.current)
 
     def _make_room(self) -> None:
-        """Give more room to what is being painted."""
-        is_painting = self.side.is_painting
-        self.grid_columnconfigure(0, weight=2 if is_painting else 3)
-        self.grid_columnconfigure(1, weight=3 if is_painting else 2)
-        if not is_painting:
+        """Give more room to what is being painted or cropped."""
+        is_editing = self.side.is_editing
+        self.grid_columnconfigure(0, weight=2 if is_editing else 3)
+        self.grid_columnconfigure(1, weight=3 if is_editing else 2)
+        if not is_editing:
             self.cells.canvas.focus_set()
 
     def _edit(self, number: int) -> None:
-        (self.side.masks.canvas if self.side.is_painting else self.caption.box).focus_set()
+        self.side.focus_editor()
 
     # --- editing -----------------------------------------------------------------------------------------------------
 
@@ -414,6 +417,7 @@ class DatasetWindow(ctk.CTkToplevel):
         self._versions.update(paths)
         if self._config is not None:
             self._mark_masks(self._config)
+            mark_small(self._config, [self.view.items[self._numbers[path]] for path in paths if path in self._numbers])
         self.cells.redraw_items(self._numbers[path] for path in paths if path in self._numbers)
         current = self.cells.selection.current
         if self.bar.shows_masks and current is not None and self.view.items[current].path in paths:
@@ -458,8 +462,7 @@ class DatasetWindow(ctk.CTkToplevel):
     def _bind_keys(self) -> None:
         self.bind("<Escape>", lambda event: self._on_escape())
         self.bind("<F5>", lambda event: self.refresh())
-        for key in ("<m>", "<M>"):
-            self.cells.canvas.bind(key, lambda event: self.side.toggle_painting())
+        self.side.bind_toggles(self.cells.canvas)
         for key, canvas in itertools.product(("<o>", "<O>"), (self.cells.canvas, self.large.canvas)):
             canvas.bind(key, lambda event: self.bar.toggle_masks())
         self.cells.canvas.bind("<Delete>", lambda event: self.caption.toggle_left_out())

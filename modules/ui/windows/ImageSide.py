@@ -1,4 +1,4 @@
-"""The current image of the dataset window: large, with its caption, or with its mask while that is painted."""
+"""The current image of the dataset window: large, with its caption, or while its mask is painted or it is cropped."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import customtkinter as ctk
 
 from modules.config.visible_text import visible_text
 from modules.ui.models.DatasetView import DatasetItem, describe
+from modules.ui.models.training_fit import fit_of
 from modules.ui.widgets.fitting import wrap_to
 from modules.ui.widgets.LargeView import LargeView
 from modules.ui.widgets.Tooltip import Tooltip
 from modules.ui.windows.CaptionPane import CaptionPane, Direction
+from modules.ui.windows.CropPane import CropPane
 from modules.ui.windows.MaskPane import MaskPane
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 class ImageSide(ctk.CTkFrame):
     """selected, on_renewed, on_edit_many, on_note: as of CaptionPane. on_unsaved: as there, for captions and masks.
 
-    on_painting: called when painting begins or ends.
+    on_editing: called when painting or cropping begins or ends.
     """
 
     def __init__(
@@ -35,34 +37,56 @@ class ImageSide(ctk.CTkFrame):
         on_unsaved: Callable[[DatasetItem], None],
         on_edit_many: Callable[[], None],
         on_note: Callable[[str], None],
-        on_painting: Callable[[], None],
+        on_editing: Callable[[], None],
     ):
         super().__init__(parent)
         self.app = app
-        self.is_painting = False
+        self.is_painting = self.is_cropping = False
         self._item: DatasetItem | None = None
-        self._on_renewed, self._on_unsaved, self._on_painting = on_renewed, on_unsaved, on_painting
+        self._on_renewed, self._on_unsaved, self._on_editing = on_renewed, on_unsaved, on_editing
         theme = app.theme
         self.grid_columnconfigure(0, weight=1)
         self.grid_rowconfigure(0, weight=4)
         self.grid_rowconfigure(2, weight=1)
         self.large = LargeView(self, app)
-        self.large.grid(row=0, column=0, columnspan=2, sticky="nsew", padx=8, pady=(8, 4))
+        self.large.grid(row=0, column=0, columnspan=3, sticky="nsew", padx=8, pady=(8, 4))
         self.details = ctk.CTkLabel(
             self, text="", font=theme.font(12), anchor="w", justify="left", text_color=theme.muted
         )
         self.details.grid(row=1, column=0, sticky="ew", padx=12)
-        wrap_to(self, self.details, theme, taken=104)
+        wrap_to(self, self.details, theme, taken=172)
         self.paint_button = ctk.CTkButton(
             self, text="Mask", width=60, height=26, font=theme.font(12), command=self.toggle_painting
         )
-        self.paint_button.grid(row=1, column=1, sticky="ne", padx=(0, 8), pady=2)
+        self.paint_button.grid(row=1, column=2, sticky="ne", padx=(0, 8), pady=2)
+        self.crop_button = ctk.CTkButton(
+            self, text="Crop", width=60, height=26, font=theme.font(12), command=self.toggle_cropping
+        )
+        self.crop_button.grid(row=1, column=1, sticky="ne", padx=(0, 8), pady=2)
+        Tooltip(self.crop_button, theme, lambda: "Choose which part of the image is trained (C).")
         Tooltip(self.paint_button, theme, lambda: "Paint what of the image is learned (M).")
         self.caption = CaptionPane(self, app, selected, self._take_renewed, on_unsaved, on_edit_many, on_note)
-        self.caption.grid(row=2, column=0, columnspan=2, sticky="nsew", padx=8, pady=(0, 8))
+        self.caption.grid(row=2, column=0, columnspan=3, sticky="nsew", padx=8, pady=(0, 8))
         self.masks = MaskPane(self, app, self.caption, on_note, self._take_unsaved_mask, self.end_painting)
-        for key in ("<m>", "<M>"):
-            self.large.canvas.bind(key, lambda event: self.toggle_painting())
+        self.crops = CropPane(self, app, self.caption, on_note, self.end_cropping)
+        self.bind_toggles(self.large.canvas)
+
+    @property
+    def is_editing(self) -> bool:
+        """Whether the mask is being painted or the image cropped."""
+        return self.is_painting or self.is_cropping
+
+    def bind_toggles(self, canvas: tk.Canvas) -> None:
+        """Let M paint the mask and C crop while this has the focus."""
+        for key, toggle in (("m", self.toggle_painting), ("c", self.toggle_cropping)):
+            for letter in (key, key.upper()):  # with Caps Lock
+                canvas.bind(f"<{letter}>", lambda event, toggle=toggle: toggle())
+                canvas.bind(f"<Control-{letter}>", lambda event: None)  # of the window
+
+    def focus_editor(self) -> None:
+        """Lead to what is being edited: the mask, the crop or the caption."""
+        editor = self.masks.canvas if self.is_painting else self.crops.canvas if self.is_cropping else self.caption.box
+        editor.focus_set()
 
     def show(self, item: DatasetItem | None, folder_fps: float | None = None, mask: str = "", version: int = 0) -> None:
         """Show an item, as large as there is room; None: nothing. The others: as of LargeView."""
@@ -74,18 +98,23 @@ class ImageSide(ctk.CTkFrame):
         self._item = item
         if self.is_painting:
             self.masks.show(item)
+        if self.is_cropping:
+            self.crops.show(item)
         self.caption.show(item)
-        self.details.configure(text=visible_text(describe(item)) if item else "")
+        self._show_text()
 
     def save(self) -> None:
-        """Write the caption and the mask if they were edited."""
+        """Write the caption, the crop and the mask if they were edited."""
         self.caption.save()
+        self.crops.save()
         self.masks.save()
 
     def step(self, direction: Direction) -> None:
-        """Undo or redo: while painting, a step of it, else what `CaptionPane.step` does."""
+        """Undo or redo: while painting or cropping, a step of it, else what `CaptionPane.step` does."""
         if self.is_painting:
             self.masks.step(direction)
+        elif self.is_cropping:
+            self.crops.step(direction)
         else:
             self.caption.step(direction)
 
@@ -94,6 +123,7 @@ class ImageSide(ctk.CTkFrame):
             self.end_painting()
         elif self._item is not None:
             self.caption.save()
+            self.end_cropping()
             self._show_masks(True)
             self.masks.show(self._item)
             self.masks.canvas.focus_set()
@@ -104,19 +134,58 @@ class ImageSide(ctk.CTkFrame):
             self.masks.show(None)
             self._show_masks(False)
 
+    def toggle_cropping(self) -> None:
+        if self.is_cropping:
+            self.end_cropping()
+        elif self._item is not None:
+            self.caption.save()
+            self.end_painting()
+            self._show_crops(True)
+            self.crops.show(self._item)
+            self.crops.canvas.focus_set()
+
+    def end_cropping(self) -> None:
+        """Save the crop and show the image again."""
+        if self.is_cropping:
+            self.crops.show(None)
+            self._show_crops(False)
+
+    def end_editing(self) -> None:
+        """End painting or cropping, whichever it is."""
+        self.end_painting()
+        self.end_cropping()
+
     def _show_masks(self, is_painting: bool) -> None:
         self.is_painting = is_painting
-        if is_painting:
-            self.masks.grid(row=0, column=0, columnspan=2, sticky="nsew", padx=8, pady=(8, 4))
+        self._show_instead(self.masks, is_painting)
+        self.paint_button.configure(text="Image" if is_painting else "Mask")
+
+    def _show_crops(self, is_cropping: bool) -> None:
+        self.is_cropping = is_cropping
+        self._show_instead(self.crops, is_cropping)
+        self.crop_button.configure(text="Image" if is_cropping else "Crop")
+
+    def _show_instead(self, pane: MaskPane | CropPane, is_shown: bool) -> None:
+        """Show a pane in the place of the image and its caption, or these again."""
+        if is_shown:
+            pane.grid(row=0, column=0, columnspan=3, sticky="nsew", padx=8, pady=(8, 4))
             self.large.grid_remove()
             self.caption.grid_remove()
         else:
             self.large.grid()
             self.caption.grid()
-            self.masks.grid_remove()
-        self.grid_rowconfigure(2, weight=0 if is_painting else 1)
-        self.paint_button.configure(text="Image" if is_painting else "Mask")
-        self._on_painting()
+            pane.grid_remove()
+        self.grid_rowconfigure(2, weight=0 if is_shown else 1)
+        self._on_editing()
+
+    def _show_text(self) -> None:
+        """What is known of the shown item, and how it is trained."""
+        item, config = self._item, self.crops.config_of_run
+        text = describe(item) if item is not None else ""
+        if item is not None and config is not None and item.concept < len(config.concepts):
+            fit = fit_of(item.trained_part, config.concepts[item.concept], config.data)
+            text += f"   {fit.describe()}" if fit is not None else ""
+        self.details.configure(text=visible_text(text))
 
     def _take_unsaved_mask(self, item: DatasetItem) -> None:
         """Lead back to an item whose mask could not be saved."""
@@ -128,6 +197,7 @@ class ImageSide(ctk.CTkFrame):
         items = list(items)
         shown = self._item
         if shown is not None and any(one.path == shown.path for one in items):
-            self.details.configure(text=visible_text(describe(shown)))
+            self._show_text()
+        self.crops.take_renewed({item.path for item in items})
         self.masks.take_renewed({item.path for item in items})
         self._on_renewed(items)

@@ -25,4 +25,6 @@ def marks_of(item: DatasetItem) -> Sequence[tuple[str, Pair]]:
     marks = [(text, colour) for trait, text, colour in _OF_TRAITS if item.traits & trait]
     if item.group:
         marks.insert(0, ("best", Theme.success) if item.is_best else ("duplicate", Theme.warning))
+    if item.crop is not None:
+        marks.append(("cropped", Theme.muted))
     return [*marks, ("mask", Theme.success)] if item.mask else marks
