@@ -49,12 +49,15 @@ class CaptionWriter:
 
 
 def interrupted_work(concept: ConceptConfig, wanted: Wanted) -> DoneRecord:
-    """What an earlier run for the same captions has done. Raises UserError if that can't be kept."""
+    """What an earlier run for the same captions of the same images has done. Raises UserError if that can't be kept."""
     folder = window_state_folder() / "captioning"
     options = wanted.options
     path = os.path.abspath(os.path.expanduser(concept.path))
     address = wanted.server.address if wanted.server else ""
+    # a run for chosen images is other work: it would find its images done by that for all, and then forget that one
+    chosen = () if wanted.only is None else ("only", *sorted(wanted.only))
+    work = path, wanted.model, address, options.style, options.name, options.prompt, *chosen
     try:
-        return DoneRecord(folder, (path, wanted.model, address, options.style, options.name, options.prompt))
+        return DoneRecord(folder, work)
     except OSError as error:
         raise UserError(f"{folder} can't be written ({error.strerror}): make it writable.") from error

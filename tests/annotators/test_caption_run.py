@@ -106,6 +106,18 @@ def test_overwriting_goes_on_where_it_was_killed_and_begins_again_when_asked_to(
     assert run_captioner(*command, killed_at=1)[1][0]["resumed"] == 0  # the run before was complete
 
 
+def test_chosen_images_are_captioned_again_though_a_killed_run_for_all_has_done_them(
+    server, uncaptioned, run_captioner, tmp_path
+):
+    images = uncaptioned(4)
+    command = (images, "--server", server.address, "--overwrite")
+    assert run_captioner(*command, killed_at=2)[0] == -9
+    chosen = tmp_path / "chosen.json"
+    chosen.write_text(json.dumps([str(images / "000.png")]), encoding="utf-8")
+    assert captioned(run_captioner(*command, "--only", chosen)[1]) == ["000.png"]
+    assert run_captioner(*command)[1][0]["resumed"] == 2
+
+
 def test_a_record_that_was_cut_off_in_a_line_is_read_up_to_it(tmp_path):
     record = DoneRecord(tmp_path, ["work"])
     record.add("a")
