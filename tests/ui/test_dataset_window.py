@@ -307,3 +307,26 @@ def test_delete_leaves_the_selected_images_out_and_undo_brings_them_back(app, wi
     window.caption.step("undo")
     wait_for(app, lambda: window.view.counts()["left_out"] == 0)
     assert not (folder / "image_settings.json").exists()
+
+
+def test_a_caption_is_copied_to_the_selected_images_and_from_the_image_before(app, window, folder, wait_for):
+    window.cells.choose(1)
+    press(window, "<Control-Shift-C>", "<Right>", "<Shift-Right>", "<Control-Shift-V>")
+    wait_for(app, lambda: all(caption_of(folder, number) == "fox, number 1" for number in (2, 3)))
+    wait_for(app, lambda: window.view.items[3].words == "fox, number 1")
+    window.caption.step("undo")
+    wait_for(app, lambda: [caption_of(folder, number)[-1] for number in (2, 3)] == ["2", "3"])
+    wait_for(app, lambda: window.view.items[3].words == "fox, number 3")
+    window.cells.choose(5)
+    press(window, "<Control-d>")
+    wait_for(app, lambda: caption_of(folder, 5) == "fox, number 4")
+    wait_for(app, lambda: window.caption.text == "fox, number 4")
+
+
+def test_the_keys_are_listed(app, window):
+    from modules.ui.windows.TextWindow import TextWindow
+
+    press(window, "<F1>")
+    (shown,) = (child for child in app.root.winfo_children() if type(child) is TextWindow)
+    assert "Ctrl+Shift+V" in shown.box.get("1.0", "end")
+    shown.destroy()

@@ -45,7 +45,7 @@ class CropFrame:
 
     def grow_by(self, x: int, y: int) -> None:
         """Move the right and the lower edge; with a kept aspect ratio, both."""
-        width, height = self.crop.width + x, self.crop.height + y
+        width, height = float(self.crop.width + x), float(self.crop.height + y)
         if self.aspect is not None:
             width, height = (width, width / self.aspect) if x else (height * self.aspect, height)
         self._take(self.crop.x, self.crop.y, width, height, (1, 1))

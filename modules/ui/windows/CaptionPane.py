@@ -209,6 +209,10 @@ class CaptionPane(ctk.CTkFrame):
             write = partial(work.write, label, number, of_concept, made_from)
             self.do(write, partial(self._take_written, items, True), partial(self._take_failed, items))
 
+    def tell_done(self, text: str) -> None:
+        """Say what was done."""
+        self._on_note(text)
+
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def do(

@@ -29,6 +29,8 @@ from modules.ui.widgets.DatasetBar import DatasetBar
 from modules.ui.widgets.DatasetHead import DatasetHead, Tool
 from modules.ui.widgets.dialogs import set_size, show_over
 from modules.ui.widgets.VirtualGrid import Tile, VirtualGrid
+from modules.ui.windows.copied_captions import copy_caption, paste_caption, take_caption_of
+from modules.ui.windows.dataset_keys import show_keys
 from modules.ui.windows.dataset_marks import marks_of
 from modules.ui.windows.dataset_tools import tools_of
 from modules.ui.windows.DuplicateFinder import FIND, DuplicateFinder
@@ -61,9 +63,7 @@ def open_dataset(app: App, number: int | None) -> DatasetWindow:
 class DatasetWindow(ctk.CTkToplevel):
     """Closing only hides the window, because CustomTkinter never frees one completely.
 
-    Keys: Tab goes from the search to the filters, the grid and the caption; Ctrl+F leads to the search, F5 reads the
-    folders again, Alt+Up and Alt+Down go to the former and the next image from anywhere. M paints the mask, C crops,
-    and O shows masks.
+    Its keys are listed in dataset_keys.py, which F1 shows.
     """
 
     def __init__(self, app: App):
@@ -397,6 +397,12 @@ class DatasetWindow(ctk.CTkToplevel):
     def _selected(self) -> list[DatasetItem]:
         return [self.view.items[number] for number in self.cells.selection.in_order]
 
+    def _former(self) -> DatasetItem | None:
+        """The item that is shown before the current one."""
+        current = self.cells.selection.current
+        place = None if current is None else self.cells.place_of(current)
+        return self.view.items[self.view.shown[place - 1]] if place else None
+
     def _shown(self) -> list[DatasetItem]:
         return [self.view.items[number] for number in self.view.shown]
 
@@ -475,6 +481,10 @@ class DatasetWindow(ctk.CTkToplevel):
                 f"<{command}-y>": partial(self.side.step, "redo"),
                 f"<{command}-Shift-Z>": partial(self.side.step, "redo"),
                 f"<{command}-e>": self.edit_captions,
+                f"<{command}-Shift-C>": lambda: copy_caption(self.caption),
+                f"<{command}-Shift-V>": lambda: paste_caption(self.caption),
+                f"<{command}-d>": lambda: take_caption_of(self.caption, self._former()),
+                "<F1>": lambda: show_keys(self.app),
             },
         )
         for key, by in (("<Alt-Up>", -1), ("<Alt-Down>", 1)):
