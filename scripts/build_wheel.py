@@ -54,7 +54,7 @@ SCRIPTS = (
         "import_settings.py",
         "export_settings.py",
     ),
-    *("lora.py", "lora_and_strength.py", "multi_node.py", "runs.py", "slurm_job.py"),
+    *("lora.py", "lora_and_strength.py", "multi_node.py", "runs.py", "run_queue.py", "slurm_job.py"),
     *(
         "start_multi_gpu.py",
         "train_flow_matching.py",
@@ -69,7 +69,7 @@ RESOURCES = (
 )
 DOCS = (
     *("dataset.md", "families.md", "first_lora.md", "methods.md", "multi_gpu.md", "presets.md"),
-    *("run_folder.md", "settings.md", "troubleshooting.md"),
+    *("queue.md", "run_folder.md", "settings.md", "troubleshooting.md"),
 )
 """The pages that messages name and *Help* opens, by `docs_page`."""
 NEW_NAMES = {"modules": PACKAGE, "scripts": f"{PACKAGE}.scripts"}

@@ -90,6 +90,10 @@ def examples_multigpu() -> None:
     _run("examples_multigpu")
 
 
+def run_queue() -> None:
+    _run("run_queue")
+
+
 def mask() -> None:
     _run("mask")
 

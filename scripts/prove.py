@@ -42,6 +42,7 @@ _SIMULATION = tuple(
     f"scripts/{name}.py" for name in ("python_device", "simulated_gpu", "simulated_model", "simulated_run")
 )
 DEPENDS = {  # beside the file itself
+    "tests/queue/test_queue_runner.py": ("modules/queue", "tests/support/queued_run.py"),
     "tests/scripts/test_demo.py": ("resources/demo", "resources/presets/demo.yaml"),
     "tests/scripts/test_examples.py": ("scripts/examples",),
     "tests/scripts/test_memory.py": ("scripts/memory.py", *_SIMULATION),

@@ -25,11 +25,14 @@ INSTALL_TORCH_BUILD = (
 )
 
 
+SHORT_NAMES = {"train_ui": "chorus", "run_queue": "chorus-queue"}
+
+
 def command_name(script: str) -> str:
     """How users call scripts/SCRIPT.py: by its path in a checkout, else by the command that pip has installed."""
     if not IS_INSTALLED:
         return f"scripts/{script}.py"
-    return "chorus" if script == "train_ui" else f"chorus-{script.replace('_', '-')}"
+    return SHORT_NAMES.get(script, f"chorus-{script.replace('_', '-')}")
 
 
 def docs_page(name: str) -> str:
@@ -54,6 +57,11 @@ def window_state_folder() -> Path:
 def terminal_state_folder() -> Path:
     """Where start_multi_gpu.py keeps the last answers; it may not exist yet."""
     return window_state_folder().with_name("terminal" if IS_INSTALLED else ".terminal")
+
+
+def queue_folder() -> Path:
+    """Where the queue of training runs is kept; it may not exist yet."""
+    return window_state_folder().with_name("queue" if IS_INSTALLED else ".queue")
 
 
 def runs_folder() -> Path:

@@ -10,9 +10,9 @@ from modules.config.errors import ConfigError, UserError
 from modules.config.labels import with_labels
 from modules.config.problems import warning
 from modules.session.backups import newest_usable, state_to_resume
+from modules.session.free_folders import next_free_folder
 from modules.session.RunFolder import RunFolder
 from modules.session.RunSummary import RunSummary
-from modules.ui.models.free_folders import next_free_folder
 from modules.ui.models.ScriptRun import ScriptRun
 from modules.ui.widgets.dialogs import ask, open_window
 from modules.ui.windows.ProblemsWindow import lead_to

@@ -19,13 +19,13 @@ from modules.config.files import config_from_values, load_config, save_config
 from modules.launch.command_text import Places
 from modules.machine.Machine import read_machine
 from modules.session.following import run_info
+from modules.session.free_folders import next_free_folder
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import RunLock
 from modules.session.RunSummary import RunSummary
 from modules.ui import RunControl as run_control
 from modules.ui.cards.ResumeCard import ResumeCard, look
 from modules.ui.models.find_settings import find_settings
-from modules.ui.models.free_folders import next_free_folder
 from modules.ui.models.help_pages import help_page
 from modules.ui.models.Preferences import Preferences
 from modules.ui.models.run_text import describe_progress, describe_seconds

@@ -18,9 +18,9 @@ from modules.machine.devices import GpuUsage
 from modules.machine.Machine import read_machine
 from modules.machine.memory_estimate import GIB
 from modules.machine.ports import next_free_port
+from modules.session.free_folders import free_folder_beside_run
 from modules.session.RunFolder import RunFolder
 from modules.ui.models.base_model import base_bytes, examine_base, is_on_hub
-from modules.ui.models.free_folders import free_folder_beside_run
 from modules.ui.models.HubScript import PARTS, ask_about, part_options
 from modules.ui.models.Listeners import Listeners
 from modules.ui.models.measured_speed import measured_step_seconds, speed_key

@@ -21,6 +21,7 @@ from modules.config.errors import UserError
 from modules.config.files import save_config
 from modules.config.installation import ROOT
 from modules.config.own_file import open_own
+from modules.machine.own_session import own_session
 from modules.session.FolderCommands import STARTED_VARIABLE, send_command
 from modules.session.following import event_files, is_running
 from modules.session.RunFolder import RunFolder
@@ -29,7 +30,6 @@ from modules.ui.models.Listeners import Listeners
 from modules.ui.models.LossHistory import LossHistory
 from modules.ui.models.RunReader import RunReader
 from modules.ui.models.RunState import LogLine, RunState
-from modules.ui.models.Standby import own_session
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from modules.config.installation import PACKAGE_FOLDER, ROOT
 from modules.machine.devices import Gpu
+from modules.machine.own_session import own_session
 
 Kind = Literal["train", "sample"]
 
@@ -100,14 +101,6 @@ class Standby:
                 with contextlib.suppress(OSError):  # what was not written yet is not wanted any more
                     pipe.close()
         self.process.wait()
-
-
-def own_session() -> dict[str, Any]:
-    """Options of Popen for a process that outlives this one and its terminal."""
-    if os.name == "nt":  # with a hidden console: without one, each child process would open a black window
-        flags = (getattr(subprocess, name) for name in ("CREATE_NO_WINDOW", "CREATE_NEW_PROCESS_GROUP"))
-        return {"creationflags": sum(flags)}
-    return {"start_new_session": True}
 
 
 def _surroundings() -> tuple[object, ...]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.config.describe import settings_by_path
+from modules.session.free_folders import next_free_folder
 from modules.session.names import safe_file_name
-from modules.ui.models.free_folders import next_free_folder
 
 if TYPE_CHECKING:
     from modules.ui.models.SettingsModel import SettingsModel

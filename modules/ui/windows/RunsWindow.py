@@ -18,9 +18,9 @@ from modules.runs.RunTable import FILTERS, RunTable, TableRun
 from modules.runs.settings_of_run import changed_values
 from modules.session.byte_sizes import spoken_bytes
 from modules.session.following import is_running
+from modules.session.free_folders import next_free_folder
 from modules.session.RunFolder import RunFolder
 from modules.ui.models.desktop import open_folder
-from modules.ui.models.free_folders import next_free_folder
 from modules.ui.models.RunsModel import FoundRuns, RunsModel, output_folders
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import ask, set_size, show_over

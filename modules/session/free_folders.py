@@ -1,4 +1,4 @@
-"""Unused names for the folder of the next run. No Tk."""
+"""Unused names for the folder of the next run."""
 
 from __future__ import annotations
 
