@@ -8,7 +8,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from modules.config.installation import IS_INSTALLED, ROOT, command_name, window_folder, window_state_folder
+from modules.config.installation import (
+    IS_INSTALLED,
+    ROOT,
+    command_name,
+    queue_folder,
+    window_folder,
+    window_state_folder,
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -35,7 +42,7 @@ def open_window(args: argparse.Namespace) -> int:
     from modules.ui.TrainUI import TrainUI
 
     try:
-        window = TrainUI(state_dir)
+        window = TrainUI(state_dir, queue_folder())
     except tkinter.TclError as error:
         text = f"The window can't be opened ({error}): start it on a desktop, or use {command_name('train')}."
         print_line(text, sys.stderr)

@@ -414,6 +414,17 @@ def _problems(app: TrainUI) -> tkinter.Misc:
     return app
 
 
+def _queue(app: TrainUI) -> tkinter.Misc:
+    """With a grid of runs, of which one has failed and one is running."""
+    example.write_queue(app.queue.queue, app.settings.config(), NOW)
+    tab = app.open_tab("queue")
+    app.queue.look()
+    wait_for(app, lambda: app.queue.view.running)
+    settle(app)
+    tab.table.selection_set(app.queue.view.rows[1].id)
+    return app
+
+
 def _monitor(app: TrainUI) -> tkinter.Misc:
     """With the samples that the base model could not draw."""
     tab = app.open_tab("monitor")
@@ -462,6 +473,7 @@ EXAMPLES = {
     "captioner": Scene(_captioner, size="1280x1000"),
     "masks_window": Scene(_masks_window, size="1280x1000"),
     "several_machines": Scene(_several_machines),
+    "queue": Scene(_queue, size=LOW),
     "problems": Scene(_problems),
 }
 RUNNING = {

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from modules.ui.models.LaunchModel import LaunchModel
     from modules.ui.models.Preferences import Preferences
     from modules.ui.models.ProblemList import ProblemList
+    from modules.ui.models.QueueModel import QueueModel
     from modules.ui.models.RunModel import RunModel
     from modules.ui.models.SettingsModel import SettingsModel
     from modules.ui.models.StandbyKeeper import StandbyKeeper
@@ -38,6 +39,8 @@ class App(Scheduler, Protocol):
     """Refreshes what shows settings."""
     run: RunModel
     """The run that the window follows."""
+    queue: QueueModel
+    """The queue of runs, which goes on without the window."""
     standby: StandbyKeeper
     """The processes that wait for a start, so that it takes less time."""
     devices: DeviceModel

@@ -19,6 +19,7 @@ from modules.ui.windows.ProblemsWindow import ProblemsWindow, lead_to
 
 if TYPE_CHECKING:
     from modules.ui.App import App
+    from modules.ui.models.QueueModel import QueueView
 
 NARROW = 1080  # unscaled pixels, below which progress bar and status text no longer fit beside each other
 
@@ -46,8 +47,14 @@ class BottomBar(ctk.CTkFrame):
         self._canvas.bind("<Configure>", lambda event: self._arrange(), add="+")
         self._arrange()
         self.check = self._button("Check", self.control.check, 3)
-        self.start = self._button("Start training", self.control.start_or_stop, 4, width=140)
-        self._unsubscribe = (app.problems.subscribe(self.show_problems), app.run.subscribe(self.show_run))
+        self.queue = self._button("Add to queue", self.control.queue_run, 4, width=110)
+        Tooltip(self.queue, app.theme, self._queue_hint)
+        self.start = self._button("Start training", self.control.start_or_stop, 5, width=140)
+        self._unsubscribe = (
+            app.problems.subscribe(self.show_problems),
+            app.run.subscribe(self.show_run),
+            app.queue.subscribe(self.show_queue),
+        )
         self.control.on_change = self.show_button
         self.show_problems()
         self.show_run(app.run.state)
@@ -81,12 +88,20 @@ class BottomBar(ctk.CTkFrame):
             text_color_disabled=Theme.on_accent,
         )
 
+    def show_queue(self, view: QueueView) -> None:
+        """Say whether the settings are added to the queue or saved to an entry of it."""
+        _configure(self.queue, text="Add to queue" if self.app.queue.editing is None else "Save to queue")
+
     def show_problems(self) -> None:
         """Count the problems; what they are is said where they are solved, at the fields and in the list."""
         found = self.app.problems.all()
         colour = Theme.error if found and found[0].blocking else Theme.warning if found else Theme.muted
         _configure(self.problems, text=self.app.problems.count_text(), text_color=colour)
         self.all_problems.grid() if found else self.all_problems.grid_remove()
+
+    def _queue_hint(self) -> str:
+        editing = self.app.queue.editing
+        return f"Save the settings to {editing.name}." if editing else "Train these settings later, or after others."
 
     def _first_problem(self) -> str:
         found = self.app.problems.all()
@@ -107,7 +122,7 @@ class BottomBar(ctk.CTkFrame):
 
     def _button(self, text: str, command, column: int, width: int = 80) -> ctk.CTkButton:
         button = ctk.CTkButton(self, text=text, command=command, width=width, height=36, font=self.app.theme.font(14))
-        button.grid(row=0, column=column, rowspan=3, padx=(0, 14 if column == 4 else 6))
+        button.grid(row=0, column=column, rowspan=3, padx=(0, 14 if column == 5 else 6))
         return button
 
 

@@ -16,10 +16,12 @@ from modules.session.RunSummary import RunSummary
 from modules.ui.models.ScriptRun import ScriptRun
 from modules.ui.widgets.dialogs import ask, open_window
 from modules.ui.windows.ProblemsWindow import lead_to
+from modules.ui.windows.QueueEntryWindow import QueueEntryWindow
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.machine.devices import GpuUsage
+    from modules.queue.QueueEntry import QueueEntry
     from modules.ui.App import App
 
 REFUSED = 2  # exit code of scripts/train.py
@@ -89,9 +91,27 @@ class RunControl:
         """Check everything and show a summary of the run, from which it can be started."""
         if self.is_checking or self.app.run.state.is_running or not self._is_ready():
             return
+        if not self._goes_beside_queue():
+            return
         choice = self._choose_folder()
         if choice is not None:
             self._summarize(resume=choice == "resume", then_start=True)
+
+    def queue_run(self) -> None:
+        """Add the settings to the queue, or save them to the entry that is being edited."""
+        config = self.app.settings.config() if self._is_ready() else None
+        if config is None:
+            return
+        editing = self.app.queue.editing
+        if editing is None:
+            open_window(self.app, QueueEntryWindow, config)
+            return
+
+        def told(entry: QueueEntry) -> None:
+            self.app.queue.set_editing(None)
+            self.app.show_message(f"Saved the settings to {entry.name} in the queue.", "info")
+
+        self.app.queue.do(lambda queue: queue.edit(editing.id, config), told)
 
     def start_preset(self, name: str) -> None:
         """As `start`, with exactly the settings of a preset; undo brings the earlier ones back."""
@@ -127,6 +147,16 @@ class RunControl:
         if blocking := self.app.problems.blocking():
             lead_to(self.app, blocking[0])  # its message is at the field, and goes once it is fixed
         return not blocking
+
+    def _goes_beside_queue(self) -> bool:
+        """While the queue trains, ask whether to start a run beside it, on GPUs that it may use, too."""
+        if not (running := self.app.queue.view.running):
+            return True
+        text = f"The queue is training {running[0].name}. Add this run to the queue, or start it beside that one?"
+        answer = ask(self.app, "Start training", text, ("Add to queue", "Start beside it", "Cancel"))
+        if answer == "Add to queue":
+            self.queue_run()
+        return answer == "Start beside it"
 
     def _choose_folder(self) -> str | None:
         """If the run folder already holds a run, ask whether to resume it: "resume" or "new"; None: cancelled."""

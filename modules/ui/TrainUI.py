@@ -31,6 +31,7 @@ from modules.ui.models.help_pages import help_page
 from modules.ui.models.LaunchModel import LaunchModel
 from modules.ui.models.Preferences import Preferences
 from modules.ui.models.ProblemList import ProblemList
+from modules.ui.models.QueueModel import QueueModel
 from modules.ui.models.run_text import describe_result
 from modules.ui.models.RunModel import RunModel
 from modules.ui.models.RunState import RunState
@@ -58,6 +59,7 @@ TABS = {
     "sampling": "SamplingTab",
     "backup": "BackupTab",
     "tools": "ToolsTab",
+    "queue": "QueueTab",
     "monitor": "MonitorTab",
 }
 TAB_OF_GROUP = {
@@ -84,10 +86,11 @@ AFTER_PAINT_MS = 300  # for tasks that can wait until the window is first drawn
 class TrainUI(RootWindow):
     """The main window. It fulfils App, which is all that its parts know of it.
 
-    state_dir: where the last settings and the appearance of the window are kept; None keeps nothing.
+    state_dir: where the last settings and the appearance of the window are kept; None keeps nothing. queue_dir: the
+    folder of the queue; None: that of the working folder.
     """
 
-    def __init__(self, state_dir: Path | None = None):
+    def __init__(self, state_dir: Path | None = None, queue_dir: Path | None = None):
         self._lock = contextlib.ExitStack()
         first_notice = ""
         if state_dir is not None:
@@ -107,6 +110,7 @@ class TrainUI(RootWindow):
         self.views = SettingsViews(self.settings)
         self.standby = StandbyKeeper(self._standby_plans, lambda: self.preferences.preloads)
         self.run = RunModel(self.standby.take)
+        self.queue = QueueModel(queue_dir or Path("workspace", ".queue"), self, self.show_message)
         self.devices = DeviceModel()
         self.launch = LaunchModel()
         self.checks = BackgroundChecks(self, self.settings, self.problems, self.run, self.devices)
@@ -129,6 +133,7 @@ class TrainUI(RootWindow):
         close_on_quit(self, self.close)
         self.after(AFTER_PAINT_MS, self._load_tabs)
         self.after(AFTER_PAINT_MS, self._find_run)
+        self.after(AFTER_PAINT_MS, self.queue.continue_after_restart)
         self.after(AFTER_PAINT_MS, self.checks.start)
         self.after(AFTER_PAINT_MS, lambda: accept_drops(self, lambda paths: take_drop(self, paths)))
         if notice := first_notice or self.settings.notice:

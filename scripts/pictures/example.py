@@ -13,8 +13,14 @@ from PIL import Image
 from modules.config.files import save_config
 from modules.config.TrainConfig import TrainConfig
 from modules.machine.devices import GPU_TYPE
+from modules.queue.entry_events import append_event
+from modules.queue.grid import Axis, grid_entries, make_grid
+from modules.queue.ProcessLock import ProcessLock, boot_id
+from modules.queue.TrainingQueue import TrainingQueue
+from modules.session.events import EventWriter
 from modules.session.out_of_memory import GPU_ADVICE
 from modules.session.RunFolder import RunFolder
+from modules.session.StepInfo import StepInfo
 from modules.ui.models.HubScript import HubFacts
 from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml
 
@@ -101,3 +107,28 @@ def write_failed_run(folder: Path, config: TrainConfig, now: float) -> None:
     supervisor = f"Rank {FAILED_RANK} ended with exit code 1.\nThe other 3 ranks were ended after 1.2 s.\n"
     run.supervisor_log_path.write_text(supervisor, encoding="utf-8")
     run.write_exit("failed", rank=FAILED_RANK, kind="out_of_memory", text=GPU_ADVICE, exit_code=1, traceback=TRACEBACK)
+
+
+_HELD: list[ProcessLock] = []  # until this process ends, as if others held them
+
+
+def write_queue(queue: TrainingQueue, config: TrainConfig | None, now: float) -> None:
+    """A grid of six runs: one finished, one failed, one running, and three to do."""
+    assert config is not None  # no setting is invalid
+    axes = [Axis("lora.rank", ("8", "16", "32")), Axis("seed", ("1", "2"))]
+    done, failed, running, _, later, held = queue.add_all(grid_entries(make_grid(config, axes), "my-cat"))
+    for entry in (done, failed, running):
+        append_event(entry.events_path, "started", boot=boot_id(), owns=True)
+    append_event(done.events_path, "ended", status="finished", text="step 500 of 500")
+    text = "cuda:2: out of memory; lower batch_size."
+    append_event(failed.events_path, "ended", status="failed", text=text)
+    folder = RunFolder(running.run_folder)
+    folder.create()
+    with EventWriter(folder.event_path(0), 0) as events:
+        events.write(StepInfo(5, 320, 500, 0.08, 0.08, 1e-4, 4, 0.8, 0.1, device=f"{GPU_TYPE}:0"))
+    for path in (running.claim_path, queue.runner_lock_path):
+        _HELD.append(ProcessLock(path))
+        assert _HELD[-1].take()
+    queue.change(later.id, not_before=now + 11.5 * 3600, limit_hours=6.0)
+    queue.change(held.id, held=True)
+    queue.set_on(True)

@@ -258,12 +258,16 @@ class SettingsModel:
         name: what they are called. data_only: take the concepts and the settings of the data, and keep all others.
         Raises UserError, leaving everything unchanged, if they can't be used.
         """
-        config = result.data_in(self._config) if data_only else result.config()
+        if not data_only:
+            return self.load_copy(result.config(), name)
+        config, before = result.data_in(self._config), self._snapshot()
+        self._take(config, self.preset_name, self.source_file, self.source_run, self._baseline)
+        self._commit(before, set())
+
+    def load_copy(self, config: TrainConfig, name: str) -> None:
+        """Take settings that saving never writes back to where they came from. name: what they are called."""
         before = self._snapshot()
-        if data_only:
-            self._take(config, self.preset_name, self.source_file, self.source_run, self._baseline)
-        else:
-            self._take(config, name)
+        self._take(config, name)
         self._commit(before, set())
 
     def load_run(self, folder: Path) -> None:

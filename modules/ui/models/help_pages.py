@@ -16,6 +16,7 @@ PAGES = {
     "sampling": docs_page("first_lora"),
     "backup": docs_page("run_folder"),
     "tools": docs_page("troubleshooting"),
+    "queue": docs_page("queue"),
     "monitor": docs_page("troubleshooting"),
 }
 """Tab -> its page, from the folder of Chorus."""
