@@ -38,7 +38,7 @@ def paste_caption(pane: CaptionPane) -> None:
 def take_caption_of(pane: CaptionPane, former: DatasetItem | None) -> None:
     """Give the image that is shown the caption of the one before it; None: there is none."""
     if former is None or pane.item is None or pane.work is None:
-        pane.tell_done("There is no image before this one.")
+        pane.tell_done("This is the first image: none comes before it.")
         return
     text = pane.work.read(former).text
     if text:
