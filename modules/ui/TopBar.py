@@ -15,8 +15,6 @@ from modules.config.describe import settings_by_path
 from modules.config.errors import ConfigError, UserError
 from modules.config.files import load_config
 from modules.config.show_value import show_value
-from modules.importers.import_files import import_files, is_foreign
-from modules.importers.ImportResult import ImportResult
 from modules.ui.models.path_picker import PathQuestion
 from modules.ui.models.Preferences import MAX_RECENT
 from modules.ui.theme import Theme
@@ -24,12 +22,12 @@ from modules.ui.widgets.dialogs import ask_path, open_window
 from modules.ui.widgets.fitting import FittedButton, FittedMenu
 from modules.ui.widgets.SettingsSearch import SettingsSearch
 from modules.ui.widgets.Tooltip import Tooltip
-from modules.ui.windows.ChangesWindow import Changes, ChangesWindow
-from modules.ui.windows.ImportWindow import ImportWindow
-from modules.ui.windows.PresetWindow import PresetWindow
 
 if TYPE_CHECKING:
+    from modules.importers.ImportResult import ImportResult
     from modules.ui.App import App
+    from modules.ui.windows.ChangesWindow import Changes, ChangesWindow
+    from modules.ui.windows.PresetWindow import PresetWindow
 
 FILE_TYPES = [("Settings", "*.yaml *.yml *.json")]
 OPENED_TYPES = [*FILE_TYPES, ("Settings of other trainers", "*.json *.toml *.sh *.bat *.cmd *.ps1 *.txt *.env")]
@@ -57,11 +55,15 @@ class TopBar(ctk.CTkFrame):
 
     def choose_preset(self) -> PresetWindow:
         """Open the list of presets and recent files."""
+        from modules.ui.windows.PresetWindow import PresetWindow  # like the other windows, only once it is wanted
+
         recent = list(self.app.preferences.recent)
         return open_window(self.app, PresetWindow, self._use, self._compare, self.open_file, recent)
 
     def show_changes(self) -> ChangesWindow:
         """Open the list of differences from the preset."""
+        from modules.ui.windows.ChangesWindow import Changes, ChangesWindow
+
         settings = self.app.settings
 
         def find() -> Changes:
@@ -89,6 +91,8 @@ class TopBar(ctk.CTkFrame):
 
     def open_file(self, path: str | Path = "") -> None:
         """Load the settings of a file; ask for one if none is given."""
+        from modules.importers.import_files import is_foreign  # takes a fifth of the imports of the window
+
         chosen = path or ask_path(self.app, PathQuestion("file", "Open settings", os.curdir, types=OPENED_TYPES))
         if not chosen:
             return
@@ -104,6 +108,8 @@ class TopBar(ctk.CTkFrame):
 
     def _import(self, path: Path) -> None:
         """Show what becomes of another program's settings, and take them if that is wanted."""
+        from modules.importers.import_files import import_files
+        from modules.ui.windows.ImportWindow import ImportWindow
 
         def take(result: ImportResult, data_only: bool) -> None:
             try:
@@ -139,6 +145,8 @@ class TopBar(ctk.CTkFrame):
 
     def _compare(self, names: list[str], opener: PresetWindow) -> None:
         """Open the list of changes that a preset or file would make."""
+        from modules.ui.windows.ChangesWindow import Changes, ChangesWindow
+
         settings = self.app.settings
         kind, _, origin = names[0].partition(":")
         name = Path(origin).name
