@@ -1,5 +1,6 @@
 """The search over all settings, and the navigation to a setting wherever its field is."""
 
+import importlib
 import tkinter
 from pathlib import Path
 
@@ -7,9 +8,9 @@ import customtkinter as ctk
 import pytest
 
 from modules.config.describe import settings_by_path
-from modules.ui.models.explanations import EXPLANATIONS
+from modules.ui.models.explanations import ACTIONS, EXPLANATIONS
 from modules.ui.models.find_settings import find_settings, search
-from modules.ui.TrainUI import tab_of
+from modules.ui.TrainUI import TABS, tab_of
 from modules.ui.widgets.form import SettingsForm, find_field
 
 LABELS = Path(__file__).parent / "window_labels.txt"
@@ -199,6 +200,40 @@ def test_a_setting_that_is_called_so_comes_before_an_explanation():
 
 def test_explanations_lead_to_settings_that_exist():
     assert {row.path for row in EXPLANATIONS.values()} - {""} <= settings_by_path().keys()
+
+
+@pytest.mark.parametrize(
+    ("words", "tab", "action"),
+    [
+        ("merge", "tools", "open_model_tools"),
+        ("convert", "tools", "open_model_tools"),
+        ("doctor", "tools", "open_doctor"),
+        ("debug", "tools", "open_doctor"),
+        ("check data", "tools", "check_data"),
+        ("dark", "general", ""),
+        ("crash report", "tools", ""),
+    ],
+)
+def test_tools_and_actions_are_found_by_their_plain_words(words, tab, action):
+    first = search(words)[0]
+    assert (first.tab, first.action) == (tab, action)
+
+
+def test_every_action_leads_to_a_tab_that_has_it():
+    for row in ACTIONS.values():
+        if row.tab:
+            kind = getattr(importlib.import_module(f"modules.ui.tabs.{TABS[row.tab]}"), TABS[row.tab])
+            assert not row.action or callable(getattr(kind, row.action))
+
+
+def test_a_tool_that_is_found_is_opened(app, settle, monkeypatch):
+    opened = []
+    monkeypatch.setattr("modules.ui.tabs.ToolsTab.ToolsTab.open_model_tools", lambda tab: opened.append(tab))
+    app.open_tab("general")
+    type_in(app, "merge lora")
+    settle(app)
+    assert opened == [app.tabs["tools"]]
+    assert app.tab_bar.selected == "tools"
 
 
 def test_an_explanation_without_a_setting_is_shown_in_full(app, settle):

@@ -1,4 +1,4 @@
-"""What people look for among the settings though it is none here, and what to do instead."""
+"""What people look for among the settings though it is none here: tools, and what to do instead of it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ class Row:
     """A row of the search's list.
 
     path: of the setting that it leads to, "" if there is none. text: the explanation, "" for the row of a setting.
+    tab: that it opens instead. action: the method of that tab that it then calls, "" for none.
     """
 
     path: str
     text: str = ""
+    tab: str = ""
+    action: str = ""
 
 
 # Names, separated by commas -> the explanation, and the setting that comes nearest.
@@ -67,6 +70,31 @@ EXPLANATIONS = {
         "optimizer.name", "Learning rate finder: Prodigy finds the learning rate itself."
     ),
 }
+# The same for tools and actions, each with the tab that has them.
+ACTIONS = {
+    "merge, merge lora, merge loras, combine, combine loras, resize, resize lora, extract, extract lora, convert, "
+    "convert model, convert lora, model tools, lora tools": Row(
+        "", "LoRA and model tools: merge, combine, resize, extract, convert", "tools", "open_model_tools"
+    ),
+    "doctor, diagnose, diagnostics, debug, self test": Row(
+        "", "Doctor: whether this machine can train the settings", "tools", "open_doctor"
+    ),
+    "check data, check dataset, duplicates, find duplicates, damaged images, missing captions": Row(
+        "", "Check data: missing captions, damaged, tiny and duplicate images", "tools", "check_data"
+    ),
+    "crash report, report, log, error log": Row("", "Log and crash report: on the Tools tab", "tools"),
+    "tensorboard in the browser, open tensorboard": Row("", "Open TensorBoard: on the Tools tab", "tools"),
+    "dark, dark mode, light, light mode, theme, colors, appearance, font size, ui scale, window size, zoom": Row(
+        "", "Theme and size of the window: on the General tab", "general"
+    ),
+    "preload, preload libraries": Row("", "Preload libraries: on the General tab", "general"),
+    "demo, tutorial, example": Row("", "Demo: on the Home tab", "home"),
+    "recent, recent runs, runs, history": Row("", "Recent runs: on the Home tab", "home"),
+    "try it, generate images, test model, playground": Row(
+        "", "Try it: images with the trained model, on the Monitor tab once a run has ended", "monitor"
+    ),
+    "language, translation": Row("", "Language: the window is in English only."),
+}
 
 
 def explanations(text: str) -> tuple[list[Row], list[Row]]:
@@ -75,7 +103,7 @@ def explanations(text: str) -> tuple[list[Row], list[Row]]:
     if not words:
         return [], []
     exactly, others = [], []
-    for names, row in EXPLANATIONS.items():
+    for names, row in (*EXPLANATIONS.items(), *ACTIONS.items()):
         called = [words_of(name) for name in names.split(",")]
         if in_one_word(words) in map(in_one_word, called):
             exactly.append(row)

@@ -22,7 +22,8 @@ PADDING = 16  # unscaled pixels around the text, with the cursor
 class SettingsSearch(ctk.CTkEntry):
     """Lists matching settings while the user types; Return or a click opens a setting's tab and flashes its field.
 
-    What people look for that is no setting has a row that explains it, which leads to the nearest setting.
+    What people look for that is no setting has a row that explains it, which leads to the nearest setting; a tool is
+    opened.
     """
 
     def __init__(self, parent: tkinter.Misc, app: App):
@@ -138,7 +139,11 @@ class SettingsSearch(ctk.CTkEntry):
         if chosen and chosen[0] < len(self._rows):
             row = self._rows[chosen[0]]
             self.close()
-            if row.path:
+            if row.tab:
+                tab = self.app.open_tab(row.tab)
+                if row.action:
+                    getattr(tab, row.action)()
+            elif row.path:
                 self.app.flash(row.path)
             else:
                 self.app.show_message(row.text)
