@@ -191,7 +191,8 @@ def steps_text(shape: RunShape, config: TrainConfig) -> str:
     The last step of an epoch may be smaller than the others, so the samples are not divided here.
     """
     if shape.steps is None or shape.num_samples is None:
-        return "the images are not counted yet"
+        has_images = any(concept.enabled for concept in config.concepts)
+        return "the images are not counted yet" if has_images else "known once there is a folder of images"
     epochs = counted(config.epochs, "epoch")
     per_epoch = count_steps(shape.num_samples, shape.batch)
     steps = planned_steps(config.epochs, per_epoch)

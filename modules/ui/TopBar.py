@@ -218,17 +218,17 @@ class TopBar(ctk.CTkFrame):
         self.preset.grid(row=0, column=1, sticky="ew", padx=3)
         Tooltip(self.preset, theme, self._describe_origin)
         buttons: tuple[tuple[str, Callable[[], object]], ...] = (
-            ("", self.show_changes),
             ("Save", self.save),
             ("Save as…", self.save_as),
             ("Undo", self.app.settings.undo),
+            ("", self.show_changes),  # last, as it comes and goes: the others stay under the pointer
         )
         made = []
         for column, (text, command) in enumerate(buttons, start=2):
             button = ctk.CTkButton(self._left, text=text, width=52, height=30, font=font, command=command)
             button.grid(row=0, column=column, padx=3)
             made.append(button)
-        self.modified, self.undo = made[0], made[-1]
+        self.undo, self.modified = made[-2:]
         Tooltip(self.modified, theme, lambda: "What differs from the preset or file, with a way to revert it.")
 
     def _build_right(self) -> None:

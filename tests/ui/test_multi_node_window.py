@@ -59,6 +59,23 @@ def change(window, app, wait_for, name, value):
     window.show()
 
 
+def test_the_command_of_each_machine_is_copied_alone_and_the_window_itself_says_so(open_window, app, wait_for):
+    window = open_window()
+    card = window.commands
+    assert [button.cget("text") for button in card.node_buttons] == ["Copy node 0", "Copy node 1"]
+    card.node_buttons[1].invoke()
+    wait_for(app, lambda: card._note.cget("text").startswith("Copied the command of node 1."))
+    window.show()  # as after any look at the machine
+    assert card._note.cget("text").startswith("Copied the command of node 1.")
+    copied = app.clipboard_get()
+    assert "--node-rank=1" in copied
+    assert "--node-rank=0" not in copied
+    app.settings.set("num_nodes", 3)
+    assert len(card.node_buttons) == 3
+    app.settings.set("num_nodes", 1)
+    assert card.node_buttons == []
+
+
 def test_each_machine_has_its_command(open_window, app, port):
     text = shown(open_window())
     assert text.count("torch.distributed.run") == 2

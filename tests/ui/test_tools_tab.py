@@ -134,7 +134,7 @@ class TestTensorBoard:
         assert process.poll() is not None
 
     def test_without_curves_there_is_nothing_to_open(self, board, tmp_path):
-        with pytest.raises(UserError, match="holds nothing for TensorBoard"):
+        with pytest.raises(UserError, match="holds no curves"):
             board.start(tmp_path)
         with pytest.raises(UserError, match="can't be read: File name too long; allow reading it"):
             board.start(tmp_path / ("x" * 300))
@@ -176,7 +176,7 @@ class TestTensorBoard:
 
     def test_a_run_without_curves_is_told(self, tab, app, wait_for):
         tab._open.invoke()
-        wait_for(app, lambda: "holds nothing for TensorBoard" in app.message.cget("text"))
+        wait_for(app, lambda: "holds no curves" in app.message.cget("text"))
         assert tab._open.cget("state") == "normal"
 
 

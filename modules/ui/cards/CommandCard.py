@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tkinter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -20,7 +21,7 @@ from modules.ui.widgets.dialogs import ask_path
 from modules.ui.widgets.Textbox import Textbox
 
 if TYPE_CHECKING:
-    from modules.ui.App import App
+    from modules.ui.App import App, MessageKind
 
 SHELLS = ("bash", "PowerShell")
 
@@ -45,6 +46,7 @@ class CommandCard(Card):
         self._config: TrainConfig | None = None  # and its places, while there are commands
         self._commands: Sequence[Command] = ()
         self._places: Places | None = None
+        self._noted: tuple[list[Command], str] | None = None  # the commands that the note is about, and the note
         self._shell = ctk.CTkSegmentedButton(self, values=list(SHELLS), height=24, command=lambda name: self._show())
         self._shell.set(SHELLS[os.name == "nt"])
         self._shell.grid(row=0, column=0, sticky="e", padx=12, pady=(8, 2))
@@ -56,27 +58,42 @@ class CommandCard(Card):
         buttons = [("Copy all" if shows_all else "Copy", self.copy)]
         buttons += [("Save .sh", lambda: self.ask_and_save(".sh")), ("Save .ps1", lambda: self.ask_and_save(".ps1"))]
         self.add_buttons(3, *buttons, *([extra] if extra else []))
+        self.node_buttons: list[ctk.CTkButton] = []
+        self._node_bar: tkinter.Misc | None = None
 
     def show(self, config: TrainConfig, commands: Sequence[Command], places: Places, note: str) -> None:
         """Show the commands for `config`. note: a remark about them."""
+        shown = list(commands), note
         self._config, self._commands, self._places = config, commands, places
-        self._note.configure(text=note, text_color=Theme.muted)
+        if shown != self._noted:  # what was said about the same commands stays
+            self._noted = shown
+            self._note.configure(text=note, text_color=Theme.muted)
         self._show()
 
     def refuse(self, reason: str) -> None:
         """Show a reason instead of commands."""
-        self._commands = ()
+        self._commands, self._noted = (), None
         _show_text(self.box, "")
         self._note.configure(text=reason, text_color=Theme.error)
 
     def copy(self) -> None:
         """Copy the commands shown to the clipboard, and write their settings file."""
-        text = self.box.get("1.0", "end-1c")
+        self._copy(self.box.get("1.0", "end-1c"), "Copied.")
 
+    def copy_node(self, number: int) -> None:
+        """Copy the command of one machine: pasted into a shell, those of all would run one after the other."""
+        try:
+            text = self._line()(self._commands[number])
+        except UserError as error:
+            self._tell(str(error), "error")
+        else:
+            self._copy(text, f"Copied the command of node {number}.")
+
+    def _copy(self, text: str, said: str) -> None:
         def take(settings: str) -> None:
             self.app.root.clipboard_clear()
             self.app.root.clipboard_append(text)
-            self.app.show_message(f"Copied. {settings}")
+            self._tell(f"{said} {settings}")
 
         self._in_background(lambda config, places: write_settings(config, places), take)
 
@@ -95,25 +112,53 @@ class CommandCard(Card):
             write_script(path, commands)
             return settings
 
-        self._in_background(work, lambda settings: self.app.show_message(f"Saved as {path}. {settings}"))
+        self._in_background(work, lambda settings: self._tell(f"Saved as {path}. {settings}"))
 
     def _in_background(self, work: Callable[[TrainConfig, Places], str], then: Callable[[str], None]) -> None:
         config, places = self._config, self._places
         if not self._commands or config is None or places is None:
-            self.app.show_message(self._note.cget("text"), "error", lambda: not self._commands)
+            if not self._is_apart:
+                self.app.show_message(self._note.cget("text"), "error", lambda: not self._commands)
             return
         self.app.in_background(lambda: work(config, places), then, self._fail)
 
     def _fail(self, error: Exception) -> None:
         if not isinstance(error, UserError):
             raise error
-        self.app.show_message(str(error), "error")
+        self._tell(str(error), "error")
+
+    @property
+    def _is_apart(self) -> bool:
+        """Whether the card is in a window of its own, which the messages of the main one would appear behind."""
+        return self.winfo_toplevel() is not self.app.root
+
+    def _tell(self, text: str, kind: MessageKind = "info") -> None:
+        if self._is_apart:
+            self._note.configure(text=text, text_color=Theme.error if kind == "error" else Theme.text)
+        else:
+            self.app.show_message(text, kind)
+
+    def _line(self) -> Callable[[Command], str]:
+        return powershell_line if self._shell.get() == "PowerShell" else bash_line
+
+    def _show_nodes(self) -> None:
+        """A button for each machine, if there are several."""
+        count = len(self._commands) if self._shows_all and len(self._commands) > 1 else 0
+        if count == len(self.node_buttons):
+            return
+        if self._node_bar is not None:
+            self._node_bar.destroy()
+            self._node_bar = None
+        actions = [(f"Copy node {number}", partial(self.copy_node, number)) for number in range(count)]
+        self.node_buttons = self.add_buttons(4, *actions) if actions else []
+        self._node_bar = self.node_buttons[0].master if self.node_buttons else None
 
     def _show(self) -> None:
         config = self._config
         if not self._commands or config is None:
             return
-        line = powershell_line if self._shell.get() == "PowerShell" else bash_line
+        line = self._line()
+        self._show_nodes()
         try:
             if self._shows_all:
                 text = commands_text(self._commands, config.master_addr, line)

@@ -75,7 +75,7 @@ class DeviceTable(CardCanvas):
     def draw(self) -> None:
         machine = self._model.machine
         if machine is None:
-            self._write_lines(["Asking the driver ..."])
+            self._write_lines(["Asking the driver…"])
         elif not self._model.gpus:
             self._write_lines(["No GPU found: CPU (gloo) ranks.", f"Reason: {machine.no_gpu_reason}."])
         else:

@@ -60,7 +60,7 @@ class LinksCard(Card):
             self._finish(Measured({}, f"The test can't be started: {error.strerror}.", failed=True))
             return
         self.button.configure(text="Cancel the test")
-        self._tell("Measuring an all-reduce between each pair, and between all ...")
+        self._tell("Measuring an all-reduce between each pair, and between all…")
         self.app.in_background(self._test.wait, self._finish, self._fail)
 
     def _finish(self, measured: Measured) -> None:

@@ -30,7 +30,7 @@ class _Check:
 
     def __init__(self, config: TrainConfig):
         self.config = config
-        self.state = "Reading versions ..."
+        self.state = "Reading versions…"
         self.is_over = threading.Event()
 
     def run(self) -> list[str]:

@@ -42,7 +42,9 @@ class TensorBoard:
         except OSError as error:
             raise UserError(f"{folder} can't be read: {error.strerror}; allow reading it.") from error
         if not has_curves:
-            raise UserError(f"{folder} holds nothing for TensorBoard: switch tensorboard on before a run starts.")
+            raise UserError(
+                f"{folder} holds no curves: they begin with the first step of a run that has tensorboard switched on."
+            )
         with self._lock:
             if self._folder == folder and self._child is not None and self._child.is_running:
                 return self._url

@@ -15,6 +15,7 @@ from modules.ui.theme import Theme
 if TYPE_CHECKING:
     from modules.ui.App import App
 
+GROUPS = {"multi_gpu": "Multi-GPU", "method": "Training"}  # of settings without a section
 MIN_WIDTH = 46  # characters of the list
 PADDING = 16  # unscaled pixels around the text, with the cursor
 
@@ -153,4 +154,4 @@ def _line(row: Row) -> str:
     if row.text:
         return row.text
     info = settings_by_path()[row.path]
-    return f"{info.label}   ({info.section or info.group.replace('_', '-')})"
+    return f"{info.label}   ({info.section or GROUPS.get(info.group, info.group.capitalize())})"
