@@ -77,6 +77,12 @@ def variant_name(name: str, memory: int | None = None, num_gpus: int = 1) -> str
     return name + (f"-{memory}gb" if memory else "") + (f"-x{num_gpus}" if num_gpus > 1 else "")
 
 
+def preset_of(name: str) -> str:
+    """The preset that a variant belongs to; the name itself if it is no variant of one."""
+    preset = _split(name)[0]
+    return preset if (PRESETS_DIR / f"{preset}.yaml").exists() else name
+
+
 def has_variants(name: str) -> bool:
     """Whether a preset has variants for GPU memory and number of GPUs; the demos do not."""
     return name in _sizes()

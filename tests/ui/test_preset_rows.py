@@ -7,7 +7,7 @@ from modules.config.TrainConfig import TrainConfig
 from modules.machine.devices import Gpu
 from modules.machine.memory_estimate import GIB
 from modules.ui.models.DeviceModel import DeviceModel
-from modules.ui.models.preset_rows import _row, file_rows, preset_rows, suggested
+from modules.ui.models.preset_rows import _row, file_rows, preset_rows, same_preset, suggested
 
 
 def cells(name: str, memory: int | None = None, num_gpus: int = 1) -> tuple[str, ...]:
@@ -26,6 +26,21 @@ def test_a_preset_is_shown_with_its_estimate_its_step_and_its_rate():
     assert "12 GB" not in description  # the size of the preset itself
     assert memory.endswith(" GiB")
     assert float(memory.removesuffix(" GiB")) < 15
+
+
+def test_only_presets_of_a_family_are_listed_where_that_is_wanted():
+    names = [row for row, _ in preset_rows(None, 1, "sdxl")]
+    assert "preset:sdxl-lora" in names
+    assert not any("anima" in name or "sd15" in name for name in names)
+    assert len(names) < len(preset_rows(None, 1))
+
+
+def test_the_settings_preset_is_found_whatever_size_it_is_for():
+    rows = preset_rows(None, 1, "sd15")
+    assert same_preset(rows, "preset:sd15-lora-8gb-x2") == "preset:sd15-lora"
+    assert same_preset(rows, "preset:sd15-lora") == "preset:sd15-lora"
+    assert same_preset(rows, "preset:sdxl-lora-8gb") == "preset:sdxl-lora-8gb"
+    assert same_preset(rows, "file:/mine.yaml") == "file:/mine.yaml"
 
 
 def test_a_preset_for_one_gpu_is_shown_for_one_of_several():

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import threading
 import time
 import tkinter
@@ -658,6 +659,16 @@ def test_presets_are_listed_for_the_gpus_that_are_chosen(app, wait_for):
     assert app.settings.values == before
 
 
+def test_the_preset_that_the_settings_come_from_is_selected_and_others_of_its_family_are_a_choice(app, wait_for):
+    app.settings.load_preset("sd15-lora-8gb")
+    window = app.top_bar.choose_preset()
+    wait_for(app, lambda: window.table.selection() == ("preset:sd15-lora",))
+    window.family.set("Stable Diffusion 1.x / 2.x")
+    window._choose()
+    wait_for(app, lambda: not window.table.exists("preset:sdxl-lora"))
+    assert window.table.selection() == ("preset:sd15-lora",)
+
+
 def test_files_used_last_are_listed_above_the_presets(app, wait_for, tmp_path):
     path = tmp_path / "mine.yaml"
     path.touch()
@@ -911,6 +922,7 @@ def test_without_a_run_the_general_tab_names_the_output_folder_as_its_field_does
     app.settings.set("workspace_dir", "nothing/here")
     tab = app.open_tab("general")
     wait_for(app, lambda: "No runs in the folder of the output folder yet." in " ".join(texts_in(tab)))
+    wait_for(app, lambda: any(re.fullmatch(r"Chorus \S.+", text) for text in texts_in(tab)))  # its version
 
 
 def texts_in(widget) -> list[str]:

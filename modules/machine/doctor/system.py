@@ -65,6 +65,11 @@ def check_machine(env: Mapping[str, str] = os.environ) -> CheckResult:
     return CheckResult("machine", "ok", text, details=details, values=values)
 
 
+def chorus_version() -> str:
+    """The checked-out commit, or the version of the installed package. It may start git: call it in a thread."""
+    return _commit() or _release()
+
+
 def _processor() -> str:
     """The model name; on Linux `platform.processor` gives at most x86_64."""
     try:

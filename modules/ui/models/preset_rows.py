@@ -17,9 +17,11 @@ from modules.config.presets import (
     has_variants,
     list_presets,
     load_preset,
+    preset_of,
     variant_name,
     why_not_offered,
 )
+from modules.config.TrainConfig import TrainConfig
 from modules.machine.devices import Gpu
 from modules.machine.memory_estimate import GIB, estimate_memory
 
@@ -27,9 +29,25 @@ COLUMNS = {"Preset or file": 190, "What it is for": 420, "Memory": 80, "Global b
 """Title -> width in pixels."""
 
 
-def preset_rows(memory: int | None, num_gpus: int) -> list[tuple[str, tuple[str, ...]]]:
-    """("preset:NAME", cells) for each preset. memory: of each GPU, in GB; None: any."""
-    return [_row(preset.name, preset.description, memory, num_gpus) for preset in list_presets()]
+def preset_rows(memory: int | None, num_gpus: int, family: str = "") -> list[tuple[str, tuple[str, ...]]]:
+    """("preset:NAME", cells) for each preset. memory: of each GPU, in GB; None: any. family: "" for all."""
+    presets = [preset for preset in list_presets() if family in ("", _family_of(preset.name))]
+    return [_row(preset.name, preset.description, memory, num_gpus) for preset in presets]
+
+
+def same_preset(rows: Sequence[tuple[str, tuple[str, ...]]], current: str) -> str:
+    """The row of the preset that `current`, such as "preset:sd15-lora-8gb", is a variant of; `current` if there is
+    none, or if it has a row itself."""
+    kind, _, name = current.partition(":")
+    names = [row for row, _ in rows]
+    if kind != "preset" or current in names:
+        return current
+    return next((row for row in names if preset_of(row.partition(":")[2]) == preset_of(name)), current)
+
+
+@lru_cache(maxsize=256)
+def _family_of(name: str) -> str:
+    return str(load_preset(name).get("family", TrainConfig().family))
 
 
 def file_rows(paths: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:

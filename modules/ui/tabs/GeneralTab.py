@@ -68,12 +68,20 @@ class LookCard(ctk.CTkFrame):
         self._add_hint(
             5,
             "Ctrl+S save   Ctrl+Z undo   Ctrl+F search\nF5 start   Ctrl+Tab next tab   Space or Return press",
-            (4, 12),
+            (4, 4),
         )
 
-    def _add_hint(self, row: int, text: str, pady: tuple[int, int]) -> None:
+        self.version = self._add_hint(6, "", (0, 10))
+        app.in_background(_read_version, self._show_version)
+
+    def _show_version(self, version: str) -> None:
+        if self.winfo_exists():
+            self.version.configure(text=f"Chorus {version}")
+
+    def _add_hint(self, row: int, text: str, pady: tuple[int, int]) -> ctk.CTkLabel:
         hint = ctk.CTkLabel(self, text=text, font=self.app.theme.font(12), text_color=Theme.muted, justify="left")
         hint.grid(row=row, column=0, columnspan=2, sticky="w", padx=26, pady=pady)
+        return hint
 
     def _set_preloads(self) -> None:
         self.app.preferences.preloads = bool(self.preloads.get())
@@ -86,6 +94,12 @@ class LookCard(ctk.CTkFrame):
         scale = None if label == SCALES[0] else int(label.removesuffix("%")) / 100
         self.app.preferences.scale = scale
         self.app.after_idle(lambda: self.app.theme.set_scale(scale))  # after the menu in use has been redrawn
+
+
+def _read_version() -> str:
+    from modules.machine.doctor.system import chorus_version  # with psutil, which the window does not need
+
+    return chorus_version()
 
 
 def _scale_text(scale: float | None) -> str:

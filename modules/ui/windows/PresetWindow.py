@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.config.presets import GPU_COUNTS, MEMORY_SIZES
-from modules.ui.models.preset_rows import COLUMNS, file_rows, preset_rows, suggested
+from modules.ui.models.preset_rows import COLUMNS, file_rows, preset_rows, same_preset, suggested
 from modules.ui.widgets.fitting import wrap_to
 from modules.ui.widgets.Tooltip import Tooltip
 from modules.ui.windows.TableWindow import GRID_COLUMNS, Row, TableWindow
@@ -38,6 +38,9 @@ class PresetWindow(TableWindow):
         self._presets: list[Row] = []
         self._files: list[Row] = []
         self._memory, self._num_gpus = suggested(app.devices.gpus)
+        self._family = ""
+        label = app.settings.info("family").choice_labels[app.settings.get("family")]
+        self._families = {"All families": "", label: app.settings.get("family")}
 
         def show_changes(names: list[str]) -> None:
             compare(names, self)
@@ -55,10 +58,12 @@ class PresetWindow(TableWindow):
         self.detail.grid(row=2, column=0, columnspan=GRID_COLUMNS, sticky="ew", padx=18, pady=(8, 0))
         wrap_to(self, self.detail, app.theme, 36)
         self.table.bind("<<TreeviewSelect>>", lambda event: self._show_detail())
+        families = "Of the model family in the settings, or of all."
+        self.family = self._add_menu(3, self._families, self._family, families)
         self._find_rows()
         app.in_background(lambda: file_rows(recent), self._take_files)
 
-    def _add_menu(self, column: int, choices: dict, value: int | None, text: str) -> ctk.CTkOptionMenu:
+    def _add_menu(self, column: int, choices: dict, value: int | str | None, text: str) -> ctk.CTkOptionMenu:
         font = self.app.theme.font()
         menu = ctk.CTkOptionMenu(
             self, values=list(choices), width=120, font=font, dropdown_font=font, command=lambda label: self._choose()
@@ -69,7 +74,8 @@ class PresetWindow(TableWindow):
         return menu
 
     def _choose(self) -> None:
-        """Show the presets for the selected memory and number of GPUs."""
+        """Show the presets for the selected memory, number of GPUs and family."""
+        self._family = self._families[self.family.get()]
         self._memory, self._num_gpus = MEMORY_CHOICES[self.memory.get()], GPU_CHOICES[self.num_gpus.get()]
         self._find_rows()
 
@@ -80,12 +86,13 @@ class PresetWindow(TableWindow):
 
     def _find_rows(self) -> None:
         """Compute the rows in a thread, as estimating every preset would stall the window."""
-        wanted = self._memory, self._num_gpus
+        wanted = self._memory, self._num_gpus, self._family
         self.app.in_background(lambda: preset_rows(*wanted), lambda rows: self._take_rows(wanted, rows))
 
-    def _take_rows(self, wanted: tuple[int | None, int], rows: list[Row]) -> None:
-        if self.winfo_exists() and wanted == (self._memory, self._num_gpus):
+    def _take_rows(self, wanted: tuple[int | None, int, str], rows: list[Row]) -> None:
+        if self.winfo_exists() and wanted == (self._memory, self._num_gpus, self._family):
             self._presets = rows
+            self._current = same_preset(rows, self._current)
             self._rows = [*self._files, *rows]
             self.show_rows()
 

@@ -18,7 +18,7 @@ from modules.ui.widgets.scrolling import make_scrollbar
 if TYPE_CHECKING:
     from modules.ui.App import App
 
-GRID_COLUMNS = 3  # subclasses may add filters beside the search, and a row below the table
+GRID_COLUMNS = 4  # subclasses may add filters beside the search, and a row below the table
 
 Row = tuple[str, tuple[str, ...]]
 """The name of a row, which is passed to the actions, and its cells."""
