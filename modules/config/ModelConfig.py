@@ -251,7 +251,7 @@ class ModelConfig:
     quantized_matmul_rotation: bool = setting(
         False,
         label="Quantized matmul: Hadamard rotation",
-        also_called="convrot, int8_convrot, quarot, sdnq_use_hadamard, outliers, smoothquant",
+        also_called="convrot, int8_convrot, quarot, outliers",
         help="Rotate the inputs of the layers that multiply in 8 bits, and their weights with them, in groups of up to "
         "256, so that outliers are spread before they are rounded. With outliers among the inputs, int8 is then as "
         "exact as without them, for one more small product per layer. float8 gains nothing.",

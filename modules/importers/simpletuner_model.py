@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from modules.config.other_programs import ForeignSetting
+from modules.config.quantizations import EIGHT_BITS
 from modules.importers.attention import take_attention
 from modules.importers.foreign_values import read_as, shown
 from modules.importers.ImportResult import Line
@@ -96,6 +97,29 @@ def _take_quantization(t: SimpleTunerTranslation, setting: ForeignSetting) -> No
             t.leave(f"Chorus has no such quantization: choose another in {path}", name)
         else:
             t.take(path, here, name, why="" if chosen in t.program.facts["exact"] else "the nearest that Chorus has")
+    _take_matmul(t)
+
+
+def _take_matmul(t: SimpleTunerTranslation) -> None:
+    """Products in 8 bits, and the rotation of their inputs, which SimpleTuner leaves to SDNQ."""
+    matmul, rotation = "sdnq_use_quantized_matmul", "sdnq_use_hadamard"
+    chosen = t["base_model_precision"]
+    held = t.program.facts["quantized"].get(chosen.partition("-")[0])
+    if not chosen.endswith("-sdnq") or held not in EIGHT_BITS or t.method.trains_weights:
+        if given := [name for name in (matmul, rotation) if t[name]]:
+            t.leave(f"products in 8 bits need a frozen model that SDNQ holds in {' or '.join(EIGHT_BITS)}", *given)
+        return
+    if t[matmul]:
+        why = "in layers of at least model.quantized_matmul_size million weights; SDNQ: in all that it quantizes"
+        t.take("model.quantized_matmul", "on", matmul, why=why)
+    elif t[matmul] is None:
+        t.leave("SDNQ multiplies in 8 bits where Triton is installed: set model.quantized_matmul to on", matmul)
+    if t[rotation] and t[matmul]:
+        why = "in groups of up to 256 inputs, as in ComfyUI's convrot"
+        t.take("model.quantized_matmul_rotation", True, rotation, why=why)
+    elif t[rotation]:
+        why = "only layers that multiply in 8 bits are rotated here: set model.quantized_matmul and its rotation to on"
+        t.leave(why, rotation)
 
 
 def _take_offloading(t: SimpleTunerTranslation, setting: ForeignSetting) -> None:

@@ -17,6 +17,7 @@ KEYS = Path(__file__).parent / "simpletuner_keys.yaml"
 PROGRAM = load_program("simpletuner")
 FAMILIES = PROGRAM.facts["families"]
 TRAINED = {name: family for name, family in FAMILIES.items() if family}
+SDNQ: dict[str, Any] = {"base_model_precision": "int8-sdnq", "sdnq_use_quantized_matmul": True}
 FLUX: dict[str, Any] = {"model_family": "flux", "model_type": "lora"}
 SDXL: dict[str, Any] = {"model_family": "sdxl", "model_type": "lora"}
 
@@ -116,6 +117,8 @@ def test_a_setting_is_taken(settings, path, value, tmp_path):
         ({"lr_scheduler": "cosine_with_restarts"}, "schedule.name", "constant"),
         ({"lr_scheduler": "polynomial", "optimizer": "adamw_schedulefree"}, "schedule.name", "constant"),
         ({"base_model_precision": "int4-quanto"}, "model.denoiser_quantization", "nf4"),
+        (SDNQ, "model.quantized_matmul", "on"),
+        (SDNQ | {"sdnq_use_hadamard": True}, "model.quantized_matmul_rotation", True),
         (FLUX | {"pretrained_model_name_or_path": "/a/flux.safetensors"}, "model.denoiser", "/a/flux.safetensors"),
         ({"peft_lora_target_modules": ["to_k"]}, "denoiser.include_layers", "to_k, *.to_k"),
         ({"offset_noise": True}, "diffusion.offset_noise", 0.05),
@@ -159,6 +162,8 @@ def test_a_setting_that_means_something_else_is_taken_with_a_line(settings, path
         {"report_to": "comet_ml"},
         {"base_model_precision": "fancy-quanto"},
         {"model_type": "full", "base_model_precision": "int8-quanto"},
+        {"base_model_precision": "int8-quanto", "sdnq_use_quantized_matmul": True},
+        {"base_model_precision": "int8-sdnq", "sdnq_use_quantized_matmul": False, "sdnq_use_hadamard": True},
         {"vae_cache_ondemand": True},
         {"prediction_type": "sample"},
         {"user_prompt_library": "nowhere.json"},
