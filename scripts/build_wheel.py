@@ -40,7 +40,7 @@ SCRIPTS = (
         "elastic_agent.py",
     ),
     "starting/*.py",
-    *("train.py", "train_ui.py", "doctor.py", "sample.py", "sample_run.py"),
+    *("train.py", "train_ui.py", "doctor.py", "sample.py", "sample_grid.py", "sample_run.py"),
     *(
         "caption.py",
         "mask.py",

@@ -6,7 +6,7 @@ import argparse
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -28,79 +28,33 @@ from scripts.lora_and_strength import strength_of_each
 from scripts.terminal import escape_unprintable, show
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
+
+    import torch
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
 
     from modules.families.Family import Family
-    from modules.sampling.generation import Sample
+    from modules.sampling.generation import ImageRequest, Sample
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
     escape_unprintable()
-    try:
+
+    def work() -> None:
         check_writable("--out", args.out)  # before minutes of work
         if args.compare and not args.lora:
             raise UserError("--compare without --lora: there is nothing to compare with; add a LoRA, or leave it out.")
-        from modules.weights.libraries import gc_paused, import_diffusers
-
-        with gc_paused(for_good=True):
-            from modules.data.conditions.inpainting import check_mask
-            from modules.data.sample_images import image_files, refused_images
-            from modules.distributed.Runtime import default_device
-            from modules.families.registry import family_of_pipeline
-            from modules.sampling.generation import ImageRequest, generate_images, repeated, save_sample
-            from modules.sampling.LoadedPipeline import LoadedPipeline
-            from modules.session.names import safe_file_name
-            from modules.weights.load_pipeline import add_loras, load_pipeline
-
-            import_diffusers()
-
-        device, loras = default_device(), strength_of_each(args.lora)
-        pipe = load_pipeline(
-            args.base,
-            {} if args.compare else loras,
-            device,
-            args.config,
-            args.embedding,
-            args.dtype,
-            args.text_chunks,
-            args.vae,
-            args.denoiser,
-            args.word_weights,
-            args.clip_skip if len(args.clip_skip) > 1 else (),
-            args.denoiser_2,
-            args.text_encoder,
-            warn,
-        )
-        references = tuple(file for path in args.reference for file in image_files(path))
-        family = family_of_pipeline(pipe)
-        if refused := refused_images(references, family):
-            raise UserError(f"--reference: {refused}")
-        check_mask(args.mask, "".join(references[:1]), family, "--mask", "--reference")
-        check_frames(args.frames, family, len(references))
-        check_steps(args.steps, family)
-        check_sampler(args.sampler, family)
-        options = (args.seed, args.width, args.height, args.steps, args.guidance, references)
-        others = {"clip_skip": min(args.clip_skip), "frames": args.frames, "mask": args.mask, "layers": args.layers}
-        others["fps"] = args.fps or 0.0
-        first = [ImageRequest(prompt, args.negative_prompt, *options, **others) for prompt in args.prompt]
-        requests = [request for one in first for request in repeated(one, args.count)]
-
-        def generate() -> Iterator[Sample]:
-            if family is None:  # of which nobody knows what its pipeline uses when
-                return generate_images(pipe.to(device), requests, args.batch_size, args.sampler)
-            return LoadedPipeline(pipe, family, device).generate(requests, args.batch_size, args.sampler, warn)
-
-        def generate_both() -> Iterator[Sample]:
-            yield from generate()
-            add_loras(pipe, loras, warn)
-            yield from generate()
-
-        pictures = generate_both() if args.compare else generate()
-        for number, (request, image) in enumerate(pictures, start=next_number(Path(args.out))):
-            path = Path(args.out) / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
-            save_sample(path, image, request, args.fps or (family.fps if family else 16))
+        for path in written(args):
             show(visible_line(str(path)))
+
+    return exit_code_of(work, args.out)
+
+
+def exit_code_of(work: Callable[[], None], out: str) -> int:
+    """That of a script whose work this is; tells why it can't be done. out: where it writes images."""
+    try:
+        work()
     except UserError as error:
         # the settings' names, as the options here are called
         text = str(error).replace("model.config_folder", "--config")
@@ -118,12 +72,115 @@ def main(argv: list[str] | None = None) -> int:
         elif is_out_of_system_memory(error):
             text = "The system's memory is too small: close other programs, or use --dtype bfloat16."
         elif isinstance(error, OSError):
-            text = f"--out {args.out!r} can't be written ({error.strerror}): choose another folder."
+            text = f"--out {out!r} can't be written ({error.strerror}): choose another folder."
         else:
             raise
         print_line(text, sys.stderr)
         return 2
     return 0
+
+
+def written(args: argparse.Namespace) -> Iterator[Path]:
+    """The files of the images, each once it is written."""
+    device, loras = prepare(), strength_of_each(args.lora)
+    from modules.session.names import safe_file_name
+    from modules.weights.load_pipeline import add_loras
+
+    pipe = load(args, {} if args.compare else loras, device)
+    requests = requests_of(args, pipe)
+
+    def generate_both() -> Iterator[Sample]:
+        yield from generate(pipe, requests, args, device)
+        add_loras(pipe, loras, warn)
+        yield from generate(pipe, requests, args, device)
+
+    pictures = generate_both() if args.compare else generate(pipe, requests, args, device)
+    for number, (request, image) in enumerate(pictures, start=next_number(Path(args.out))):
+        path = Path(args.out) / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
+        save(path, image, request, args, pipe)
+        yield path
+
+
+def prepare() -> torch.device:
+    """Import what sampling needs; returns the device that it is done on."""
+    from modules.weights.libraries import gc_paused, import_diffusers
+
+    with gc_paused(for_good=True):
+        from modules.distributed.Runtime import default_device
+
+        # ruff: noqa: F401 - for those who import them later
+        from modules.sampling.LoadedPipeline import LoadedPipeline
+        from modules.weights.load_pipeline import load_pipeline
+
+        import_diffusers()
+    return default_device()
+
+
+def load(args: argparse.Namespace, loras: Mapping[str, float], device: torch.device) -> DiffusionPipeline:
+    """The pipeline that the options name, with `loras` (file -> strength)."""
+    from modules.weights.load_pipeline import load_pipeline
+
+    return load_pipeline(
+        args.base,
+        loras,
+        device,
+        args.config,
+        args.embedding,
+        args.dtype,
+        args.text_chunks,
+        args.vae,
+        args.denoiser,
+        args.word_weights,
+        args.clip_skip if len(args.clip_skip) > 1 else (),
+        args.denoiser_2,
+        args.text_encoder,
+        warn,
+    )
+
+
+def requests_of(args: argparse.Namespace, pipe: DiffusionPipeline) -> list[ImageRequest]:
+    """What the options ask for. Raises UserError for what the pipeline can't do."""
+    from modules.data.conditions.inpainting import check_mask
+    from modules.data.sample_images import image_files, refused_images
+    from modules.families.registry import family_of_pipeline
+    from modules.sampling.generation import ImageRequest, repeated
+
+    references = tuple(file for path in args.reference for file in image_files(path))
+    family = family_of_pipeline(pipe)
+    if refused := refused_images(references, family):
+        raise UserError(f"--reference: {refused}")
+    check_mask(args.mask, "".join(references[:1]), family, "--mask", "--reference")
+    check_frames(args.frames, family, len(references))
+    check_steps(args.steps, family)
+    check_sampler(args.sampler, family)
+    options = (args.seed, args.width, args.height, args.steps, args.guidance, references)
+    others = {"clip_skip": min(args.clip_skip), "frames": args.frames, "mask": args.mask, "layers": args.layers}
+    others["fps"] = args.fps or 0.0
+    first = [ImageRequest(prompt, args.negative_prompt, *options, **others) for prompt in args.prompt]
+    return [request for one in first for request in repeated(one, args.count)]
+
+
+def generate(
+    pipe: DiffusionPipeline, requests: list[ImageRequest], args: argparse.Namespace, device: torch.device
+) -> Iterator[Sample]:
+    """The images, in the order of the requests."""
+    from modules.families.registry import family_of_pipeline
+    from modules.sampling.generation import generate_images
+    from modules.sampling.LoadedPipeline import LoadedPipeline
+
+    family = family_of_pipeline(pipe)
+    if family is None:  # of which nobody knows what its pipeline uses when
+        return generate_images(pipe.to(device), requests, args.batch_size, args.sampler)
+    return LoadedPipeline(pipe, family, device).generate(requests, args.batch_size, args.sampler, warn)
+
+
+def save(path: Path, image: Any, request: ImageRequest, args: argparse.Namespace, pipe: DiffusionPipeline) -> None:
+    """Write an image, or a video. Raises OSError."""
+    from modules.families.registry import family_of_pipeline
+    from modules.sampling.generation import save_sample
+
+    family = family_of_pipeline(pipe)
+    save_sample(path, image, request, args.fps or (family.fps if family else 16))
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:

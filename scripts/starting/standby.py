@@ -62,12 +62,13 @@ def wait_for_run(num_ranks: int, family: str) -> int:
 
 
 def wait_for_images(family: str) -> int:
-    """Become scripts/sample.py or scripts/sample_run.py, with the streams of this process."""
+    """Become scripts/sample.py, sample_run.py or sample_grid.py, with the streams of this process."""
     from modules.families.registry import FAMILIES
     from modules.launch.WaitingRanks import gpus_left_alone
     from modules.layers.quiet_imports import quiet_libraries
     from modules.weights.libraries import gc_paused, import_pipeline
     from scripts.sample import main as sample
+    from scripts.sample_grid import main as sample_grid
     from scripts.sample_run import main as sample_run
 
     quiet_libraries()
@@ -83,7 +84,11 @@ def wait_for_images(family: str) -> int:
     request = read_request()
     if request is None:
         return 0
-    mains: dict[str, Callable[[list[str]], int]] = {"sample.py": sample, "sample_run.py": sample_run}
+    mains: dict[str, Callable[[list[str]], int]] = {
+        "sample.py": sample,
+        "sample_run.py": sample_run,
+        "sample_grid.py": sample_grid,
+    }
     take(request, request["script"])
     return mains[request["script"]](request["arguments"])
 

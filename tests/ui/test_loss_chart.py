@@ -176,13 +176,13 @@ def test_the_range_shows_the_last_steps_only(app, chart):
 
 
 def test_ticks_are_round_numbers(app, chart):
-    from modules.ui.widgets.LossChart import NUM_TICKS, _log_ticks, _ticks
+    from modules.ui.widgets.LossChart import NUM_TICKS, log_ticks, ticks
 
-    assert _ticks(0.013, 0.0871) == pytest.approx([0.02, 0.04, 0.06, 0.08])
-    assert _log_ticks(-2.1, 0.2) == pytest.approx([0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0])
+    assert ticks(0.013, 0.0871) == pytest.approx([0.02, 0.04, 0.06, 0.08])
+    assert log_ticks(-2.1, 0.2) == pytest.approx([0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0])
     for low, high in ((0, 1), (0.1, 0.1001), (3, 1e6), (-5, 5)):
-        assert 2 <= len(_ticks(low, high)) <= NUM_TICKS
-        assert len(_log_ticks(low, min(high, low + 30))) <= NUM_TICKS
+        assert 2 <= len(ticks(low, high)) <= NUM_TICKS
+        assert len(log_ticks(low, min(high, low + 30))) <= NUM_TICKS
 
 
 def test_redrawing_makes_no_new_items(app, chart):

@@ -160,11 +160,11 @@ class LossChart(ctk.CTkFrame):
 
     def _draw_axes(self, plot: Plot, history: LossHistory) -> None:
         canvas, gap = self.canvas, self.app.theme.scaled(6)
-        losses = _log_ticks(plot.low, plot.high) if plot.is_log else _ticks(plot.low, plot.high)
-        steps = [step for step in _ticks(plot.first, plot.last) if step.is_integer()]
-        for items, ticks in ((self._grid, losses), (self._steps, steps)):
+        losses = log_ticks(plot.low, plot.high) if plot.is_log else ticks(plot.low, plot.high)
+        steps = [step for step in ticks(plot.first, plot.last) if step.is_integer()]
+        for items, places in ((self._grid, losses), (self._steps, steps)):
             for number, (line, text) in enumerate(items):
-                state = "normal" if number < len(ticks) and len(history) else "hidden"
+                state = "normal" if number < len(places) and len(history) else "hidden"
                 canvas.itemconfigure(line, state=state)
                 canvas.itemconfigure(text, state=state)
         for loss, (line, text) in zip(losses, self._grid, strict=False):
@@ -333,7 +333,7 @@ def _zigzag(plot: Plot, points: Sequence[tuple[int, float, float, float]]) -> li
     return coordinates
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """At most NUM_TICKS round numbers between `low` and `high`: multiples of 1, 2 or 5 times a power of ten."""
     rough = (high - low) / (NUM_TICKS - 1)
     power = 10.0 ** math.floor(math.log10(rough))
@@ -341,7 +341,7 @@ def _ticks(low: float, high: float) -> list[float]:
     return [number * size for number in range(math.ceil(low / size), math.floor(high / size) + 1)]
 
 
-def _log_ticks(low: float, high: float) -> list[float]:
+def log_ticks(low: float, high: float) -> list[float]:
     """At most NUM_TICKS round losses whose logarithm (base 10) is between `low` and `high`."""
     for factors in ((1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
         powers = range(math.floor(low), math.ceil(high) + 1)

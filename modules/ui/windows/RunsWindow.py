@@ -1,4 +1,4 @@
-"""The window with all runs: find, sort, mark and delete them, or start again with their settings."""
+"""The window with all runs: find, sort, mark, compare and delete them, or start again with their settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from modules.session.RunFolder import RunFolder
 from modules.ui.models.desktop import open_folder
 from modules.ui.models.RunsModel import FoundRuns, RunsModel, output_folders
 from modules.ui.theme import Theme
-from modules.ui.widgets.dialogs import ask, set_size, show_over
+from modules.ui.widgets.dialogs import ask, open_window, set_size, show_over
 from modules.ui.widgets.fitting import lay_in_rows
 from modules.ui.widgets.RunList import RunList
 from modules.ui.windows.RunPane import RunPane
@@ -161,6 +161,13 @@ class RunsWindow(ctk.CTkToplevel):
             f"Deleted {counted(len(runs), 'run')}.{stays if with_models else ' The models stay.' if left else ''}"
         )
 
+    def compare(self) -> None:
+        from modules.ui.windows.CompareRunsWindow import CompareRunsWindow
+
+        folders = tuple(run.folder for run in self.list.chosen_runs)
+        if len(folders) >= 1:
+            open_window(self.app, CompareRunsWindow, folders)
+
     def open_chosen_folder(self) -> None:
         for run in self.list.chosen_runs[:1]:
             try:
@@ -247,7 +254,7 @@ class RunsWindow(ctk.CTkToplevel):
         states = {
             "Open folder": one, "Monitor": one, "Load settings": one,
             "Load the difference": "normal" if has_changes else "disabled",
-            "Delete…": any_run,
+            "Compare…": any_run, "Delete…": any_run,
         }  # fmt: skip
         for name, state in states.items():
             if self.buttons[name].cget("state") != state:
@@ -319,6 +326,7 @@ class RunsWindow(ctk.CTkToplevel):
         bar = ctk.CTkFrame(self, fg_color="transparent")
         bar.grid(row=3, column=0, columnspan=2, sticky="ew", padx=12, pady=(6, 12))
         actions: dict[str, Callable[[], object]] = {
+            "Compare…": self.compare,
             "Monitor": lambda: self._with_one(self.monitor),
             "Load settings": lambda: self._with_one(self.load_settings),
             "Load the difference": lambda: self._with_one(self.load_changes),
