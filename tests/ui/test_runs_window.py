@@ -161,3 +161,14 @@ def test_a_run_is_shown_by_its_result_or_its_last_sample(workspace):
     Image.new("RGB", (8, 8)).save(run / "best.png")
     change_marks(run, result=Result("best.png"))
     assert picture_of(workspace, index.read("cat-1")[0]) == str(run / "best.png")
+
+
+def test_the_start_page_shows_a_run_by_its_name_and_result(workspace):
+    from modules.runs.marks import Result
+    from modules.ui.models.recent_runs import find_recent
+
+    run = workspace / "cat-1"
+    Image.new("RGB", (8, 8)).save(run / "best.png")
+    change_marks(run, name="Best", result=Result("best.png"))
+    (shown,) = (one for one in find_recent(str(workspace / "next"), [], []).runs if one.folder == run)
+    assert (shown.name, shown.sample) == ("Best", run / "best.png")

@@ -102,7 +102,7 @@ class RecentCard(Card):
             "Load settings": partial(self._load_settings, run.folder),
             run.action: partial(self._resume if run.action == "Resume" else self._open, run),
         }
-        lines = (run.folder.name, run.text, shown_path(run.folder))
+        lines = (run.name or run.folder.name, run.text, shown_path(run.folder))
         self._add_row(str(run.folder), lines, actions, run.thumbnail)
 
     def _add_row(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from modules.config.counted import counted
 from modules.config.errors import UserError
+from modules.runs.marks import read_marks
 from modules.session.backups import newest_usable
 from modules.session.following import RunInfo, find_runs, run_info
 from modules.session.RunFolder import RunFolder
@@ -28,9 +29,9 @@ Action = Literal["Monitor", "Show", "Resume"]
 
 @dataclass(frozen=True)
 class RecentRun:
-    """text: how far it is or how it ended. action: what to do with it next. sample: the newest image, if any.
+    """text: how far it is or how it ended. action: what to do with it next. sample: its result or newest image, if any.
 
-    thumbnail: that image, as far as it could be read.
+    thumbnail: that image, as far as it could be read. name: that a person has given it; "" for none.
     """
 
     folder: Path
@@ -38,6 +39,7 @@ class RecentRun:
     action: Action
     sample: Path | None = None
     thumbnail: Image.Image | None = field(default=None, compare=False)
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,14 @@ def find_recent(workspace_dir: str, runs: Sequence[str], files: Sequence[str]) -
 
 
 def _row(info: RunInfo, now: float) -> RecentRun:
-    sample = newest_sample(RunFolder(info.folder))
+    marks = read_marks(info.folder)
+    result = None if marks.result is None else info.folder / marks.result.image
+    sample = result if result is not None and result.is_file() else newest_sample(RunFolder(info.folder))
     try:
         thumbnail = None if sample is None else _thumbnail(sample, sample.stat().st_mtime)
     except (OSError, ValueError, SyntaxError):  # just being replaced, or damaged: Pillow raises these
         thumbnail = None
-    return RecentRun(info.folder, describe_run(info, now), next_action(info), sample, thumbnail)
+    return RecentRun(info.folder, describe_run(info, now), next_action(info), sample, thumbnail, marks.name)
 
 
 def newest_sample(run: RunFolder) -> Path | None:

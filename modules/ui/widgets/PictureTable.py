@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 SIDE, GAP, NAMES_WIDTH, HEAD_HEIGHT = 128, 6, 150, 40  # unscaled pixels
 COMPARED = 1024  # maximum side in pixels of compared images, which is enough for a screen
 STAR = "★"
+MAX_TITLE = 14  # letters of the first line of a column's title, over a compared image
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,9 @@ class PictureTable:
     starred: str = ""
 
     def title(self, row: int, column: int) -> str:
-        return " ".join(self.columns[column].split("\n"))
+        """Of a column, short enough for one half of an image."""
+        first, *rest = self.columns[column].split("\n")
+        return " ".join((cut_text(first, MAX_TITLE, len), *rest))
 
 
 class PictureTableView(ctk.CTkFrame):
