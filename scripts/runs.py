@@ -155,7 +155,7 @@ def checked(folder: str) -> Path:
     """Raises UserError if there is no such folder."""
     path = Path(folder).expanduser()
     if not path.is_dir():
-        raise UserError(f"{folder!r} is no folder: give the one that the output folders of runs are in.")
+        raise UserError(f"{folder!r} is not a folder: give the one that the output folders of runs are in.")
     return path
 
 

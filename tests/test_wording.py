@@ -26,7 +26,7 @@ INSTEAD = {
     r" …": "an ellipsis without a space before it",
     r"\d %": "a percent sign without a space before it",
 }
-THERE = re.compile(r"\bthere is no\b")  # "there is no file X" is plain English
+THERE = re.compile(r"\b[Tt]here is no\b")  # "there is no file X" is plain English
 
 
 def test_the_words_that_have_to_be_read_twice_stay_out_of_the_texts_for_users():

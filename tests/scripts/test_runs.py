@@ -48,7 +48,7 @@ def test_runs_are_compared_as_text_and_as_json(folder, capsys):
     assert runs.main(["compare", str(folder)]) == 2
     assert "holds no run" in capsys.readouterr().err
     assert runs.main(["list", str(folder / "gone")]) == 2
-    assert "is no folder" in capsys.readouterr().err
+    assert "is not a folder" in capsys.readouterr().err
 
 
 def test_a_watch_keeps_the_index_up_to_date_until_its_window_is_gone(folder):
