@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from modules.ui.TrainUI import TrainUI
     from modules.ui.windows.DatasetWindow import DatasetWindow
+    from modules.ui.windows.RunsWindow import RunsWindow
 
 IMAGES = ROOT / "docs" / "images"
 DEMO = ROOT / "workspace" / "pictures" / "demo"  # trained once, and kept for the next call
@@ -459,6 +460,44 @@ def _finished(app: TrainUI) -> tkinter.Misc:
     return app
 
 
+def _runs(app: TrainUI) -> RunsWindow:
+    """The demo, and copies of it as it was at earlier steps."""
+    from modules.config.files import load_config, save_config
+    from modules.runs.marks import change_marks
+    from modules.runs.RunIndex import RunIndex
+    from modules.ui.models.RunsModel import RunsModel
+    from modules.ui.windows.RunsWindow import RunsWindow
+
+    demo, folder = RunFolder(DEMO), RUN.parent
+    for number, (name, step) in enumerate((("demo-first", 200), ("demo-again", STEP))):
+        copy = demo_run.copy_demo(demo, folder / name, NOW - 7200 * (2 - number), step)
+        config = load_config(copy.config_path)
+        config.max_steps, config.workspace_dir = step, str(folder / name)
+        save_config(config, copy.config_path)
+        copy.write_exit("finished" if number else "stopped", rank=0)
+    change_marks(
+        folder / "demo-again", name="Enough steps", tags=("good", "digits"), note="As good as 500 steps.", star=True
+    )
+    with patch.object(RunsModel, "start", lambda model: [RunIndex(one).refresh() for one in model.folders]):
+        window = RunsWindow(app)
+        wait_for(app, lambda: window.table.runs and all(run.row.is_read for run in window.table.runs))
+    window.geometry("1240x560")
+    settle(app)
+    window.list.choose_folders([run.folder for run in window.table.runs if run.row.marks.star])
+    return window
+
+
+def _compare(app: TrainUI) -> tkinter.Misc:
+    from modules.ui.windows.CompareRunsWindow import CompareRunsWindow
+
+    runs = _runs(app)
+    window = CompareRunsWindow(app, tuple(run.folder for run in runs.table.shown()))
+    runs.destroy()
+    wait_for(app, lambda: window.pages)
+    window.geometry("1240x560")
+    return window
+
+
 EXAMPLES = {
     "home": Scene(_tab("home"), size="1280x680"),
     "model": Scene(_tab("model"), size=LOW),
@@ -482,7 +521,11 @@ RUNNING = {
     "backup": Scene(_tab("backup"), size=LOW),
     "monitor_light": Scene(_monitor, "light"),
 }
-FINISHED = {"finished": Scene(_finished, size="1280x1000")}
+FINISHED = {
+    "finished": Scene(_finished, size="1280x1000"),
+    "runs": Scene(_runs),
+    "compare": Scene(_compare),
+}
 PICTURES = ("demo", *EXAMPLES, *RUNNING, *FINISHED)
 SHOW_THE_DEMO = {"demo", "home", *RUNNING, *FINISHED}  # pictures that need a trained one
 

@@ -14,6 +14,7 @@ from modules.config.counted import counted
 from modules.config.visible_text import visible_line, visible_text
 from modules.runs.marks import Marks, tags_of
 from modules.runs.RunTable import ARROW, TableRun, loss_text, spoken_duration
+from modules.session.working_folder import shown_path
 from modules.ui.theme import Theme
 from modules.ui.widgets.fitting import wrap_to
 from modules.ui.widgets.Page import Page
@@ -110,10 +111,10 @@ def _title(runs: Sequence[TableRun]) -> str:
 def _facts(run: TableRun) -> str:
     row = run.row
     if not row.is_read:
-        return f"{run.folder}\nIts events are being read…"
+        return f"{shown_path(run.folder)}\nIts events are being read…"
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.started)) if row.started else "unknown"
     lines = [
-        str(run.folder),
+        shown_path(run.folder),
         f"{run.state()}, started {started}" + (f", {took}" if (took := spoken_duration(row.seconds)) else ""),
     ]
     lines.append(f"{counted(row.step, 'step')}, {counted(row.images, 'image')}, {counted(row.epoch, 'epoch')}")
