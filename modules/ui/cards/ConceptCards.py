@@ -182,7 +182,7 @@ class ConceptCards(PictureCanvas):
         depends_on = width, self.app.theme.scaled(100)
         if self._num_lines is None or self._num_lines[0] != depends_on:
             self._num_lines = depends_on, self._lines_of(self.cards, width)
-        fonts = [self.font_of(self.app.theme.plain_font(size)) for size in TEXT_SIZES]
+        fonts = [self.texts.font(self.app.theme.plain_font(size)) for size in TEXT_SIZES]
         return sum(lines * font.metrics("linespace") for lines, font in zip(self._num_lines[1], fonts, strict=True))
 
     def _lines_of(self, cards: Sequence[ConceptCard], width: int) -> tuple[int, ...]:
@@ -191,7 +191,7 @@ class ConceptCards(PictureCanvas):
         for size, texts in zip(
             TEXT_SIZES, zip(*((one.counts, one.balance) for one in cards), strict=True), strict=False
         ):
-            font = self.font_of(self.app.theme.plain_font(size))
+            font = self.texts.font(self.app.theme.plain_font(size))
             most.append(max(_num_lines(text, width, font.measure) for text in set(texts)))
         return tuple(most) or (1,) * len(TEXT_SIZES)
 

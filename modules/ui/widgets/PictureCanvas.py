@@ -11,7 +11,6 @@ import time
 import tkinter as tk
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from tkinter import font as tkfont
 from typing import TYPE_CHECKING, Literal
 
 import customtkinter as ctk
@@ -20,7 +19,7 @@ from PIL import ImageTk
 from modules.config.visible_text import visible_line
 from modules.ui.models.decoding import PictureKey, decode_pictures
 from modules.ui.widgets.BatchCanvas import BatchCanvas
-from modules.ui.widgets.fitting import cut_text
+from modules.ui.widgets.TextWidths import TextWidths
 from modules.ui.window_system import wheel_notches
 
 if TYPE_CHECKING:
@@ -73,8 +72,6 @@ class PictureCanvas(ctk.CTkFrame):
         self._items: dict[int, str] = {}  # the tag of the items on the canvas of each drawn cell
         self._drawn_at = (0, 0)  # the offset at which they are drawn
         self.moved_at = 0.0  # when it was last scrolled, by time.monotonic
-        self._fonts: dict[tuple, tkfont.Font] = {}
-        self._letters: dict[tuple, dict[str, int]] = {}  # the width of each letter in pixels, by font
         self._build()
 
     # --- for subclasses to override ----------------------------------------------------------------------------------
@@ -182,7 +179,7 @@ class PictureCanvas(ctk.CTkFrame):
         """Draw one line of text, cut to `width` pixels, with its upper left corner at x, y."""
         theme = self.app.theme
         fill, font = theme.now(colour or theme.text), theme.plain_font(size, weight)
-        text = self._cut(visible_line(text), width, font)
+        text = self.texts.cut(visible_line(text), width, font)
         self.canvas.create_text(x, y, text=text, anchor="nw", fill=fill, font=font)
 
     def draw_lines(self, x: int, y: int, text: str, width: int, size: int, colour: Pair) -> int:
@@ -369,24 +366,6 @@ class PictureCanvas(ctk.CTkFrame):
             del self._photos[key]
             spare += key.width * key.height * 4
 
-    def font_of(self, font: tuple) -> tkfont.Font:
-        """A font for measuring text. font: from Theme.plain_font."""
-        if font not in self._fonts:
-            self._fonts[font] = tkfont.Font(self.canvas, font=font)
-        return self._fonts[font]
-
-    def _cut(self, text: str, width: int, font: tuple) -> str:
-        """By the widths of single letters, each of which is measured once: measuring a text is a call of Tk."""
-        widths = self._letters.setdefault(font, {})
-
-        def measure(part: str) -> int:
-            for letter in part:
-                if letter not in widths:
-                    widths[letter] = self.font_of(font).measure(letter)
-            return sum(map(widths.__getitem__, part))
-
-        return cut_text(" ".join(text[:300].split()), width, measure)
-
     # --- scrolling ---------------------------------------------------------------------------------------------------
 
     def _content(self) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -438,6 +417,7 @@ class PictureCanvas(ctk.CTkFrame):
         self.grid_columnconfigure(0, weight=1)
         self.canvas = BatchCanvas(self, width=10, height=10, bd=0, highlightthickness=2, takefocus=True)
         self.canvas.grid(row=0, column=0, sticky="nsew")
+        self.texts = TextWidths(self.canvas)
         # With minimal length, so that showing and hiding them never changes the size of the canvas in their direction,
         # which would toggle them again, for ever.
         self._down = ctk.CTkScrollbar(self, height=10, command=lambda *how: self._scroll(1, *how))
@@ -468,8 +448,7 @@ class PictureCanvas(ctk.CTkFrame):
     def _restyle(self) -> None:
         theme = self.app.theme
         self.canvas.configure(highlightcolor=theme.now(theme.focus), highlightbackground=theme.now(theme.card))
-        self._fonts.clear()
-        self._letters.clear()
+        self.texts.forget()
         self.redraw()
 
     def _on_click(self, event: tk.Event) -> None:

@@ -192,14 +192,14 @@ class VirtualGrid(PictureCanvas):
             box = left + scaled(3), y, left + scaled(3) + width, y + height
             self.canvas.create_rectangle(*box, fill=theme.now(colour), outline=theme.now(theme.card))
             ink = theme.now(theme.on_accent) if colour in (Theme.selected, Theme.stop) else theme.now(theme.card)
-            cut = self._cut(text, width - scaled(6), font)
+            cut = self.texts.cut(text, width - scaled(6), font)
             self.canvas.create_text(box[0] + scaled(4), y + scaled(1), text=cut, anchor="nw", fill=ink, font=font)
             y += height + scaled(2)
 
     def _size_of(self, text: str, font: tuple) -> tuple[int, int]:
         """Of the text of a mark, in pixels, and the height of a line."""
         if (text, font) not in self._sizes:
-            measured = self.font_of(font)
+            measured = self.texts.font(font)
             self._sizes[text, font] = measured.measure(text), measured.metrics("linespace")
         return self._sizes[text, font]
 

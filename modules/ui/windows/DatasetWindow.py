@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -19,7 +17,6 @@ from modules.curation.TokenCounts import TokenCounts
 from modules.data.masks import uses_masks
 from modules.data.videos import is_video
 from modules.ui.file_drops import accept_drops, add_dropped_folders
-from modules.ui.keyboard import bind_keys
 from modules.ui.models.CaptionWork import CaptionWork, too_long
 from modules.ui.models.dataset_reading import Listing, find_item_masks, list_items, read_details
 from modules.ui.models.DatasetView import ALL, DatasetItem, DatasetView, Trait, concept_names
@@ -29,8 +26,7 @@ from modules.ui.widgets.DatasetBar import DatasetBar
 from modules.ui.widgets.DatasetHead import DatasetHead, Tool
 from modules.ui.widgets.dialogs import set_size, show_over
 from modules.ui.widgets.VirtualGrid import Tile, VirtualGrid
-from modules.ui.windows.copied_captions import copy_caption, paste_caption, take_caption_of
-from modules.ui.windows.dataset_keys import show_keys
+from modules.ui.windows.dataset_keys import bind_window_keys
 from modules.ui.windows.dataset_marks import marks_of
 from modules.ui.windows.dataset_tools import tools_of
 from modules.ui.windows.DuplicateFinder import FIND, DuplicateFinder
@@ -63,7 +59,7 @@ def open_dataset(app: App, number: int | None) -> DatasetWindow:
 class DatasetWindow(ctk.CTkToplevel):
     """Closing only hides the window, because CustomTkinter never frees one completely.
 
-    Its keys are listed in dataset_keys.py, which F1 shows.
+    Its keys are those of dataset_keys.py.
     """
 
     def __init__(self, app: App):
@@ -105,7 +101,7 @@ class DatasetWindow(ctk.CTkToplevel):
         )
         self.side.grid(row=2, column=1, sticky="nsew", padx=(4, 12), pady=(0, 12))
         self.large, self.caption = self.side.large, self.side.caption
-        self._bind_keys()
+        bind_window_keys(self)
         self._ends = [
             app.settings.subscribe(self._on_settings),
             app.checks.places.subscribe(self._on_places),
@@ -397,7 +393,7 @@ class DatasetWindow(ctk.CTkToplevel):
     def _selected(self) -> list[DatasetItem]:
         return [self.view.items[number] for number in self.cells.selection.in_order]
 
-    def _former(self) -> DatasetItem | None:
+    def former(self) -> DatasetItem | None:
         """The item that is shown before the current one."""
         current = self.cells.selection.current
         place = None if current is None else self.cells.place_of(current)
@@ -446,10 +442,6 @@ class DatasetWindow(ctk.CTkToplevel):
         if number is not None and self.cells.place_of(number) is not None:
             self.cells.choose(number)
 
-    def _go_by(self, step: int, event: object) -> str:
-        self.cells.go_by(step)
-        return "break"
-
     # --- widgets -----------------------------------------------------------------------------------------------------
 
     def _build_head(self) -> None:
@@ -464,44 +456,6 @@ class DatasetWindow(ctk.CTkToplevel):
         self._duplicates = DuplicateFinder(
             self.app, self.view, find, self._show_duplicates, self._note, self._show_summary
         )
-
-    def _bind_keys(self) -> None:
-        self.bind("<Escape>", lambda event: self._on_escape())
-        self.bind("<F5>", lambda event: self.refresh())
-        self.side.bind_toggles(self.cells.canvas)
-        for key, canvas in itertools.product(("<o>", "<O>"), (self.cells.canvas, self.large.canvas)):
-            canvas.bind(key, lambda event: self.bar.toggle_masks())
-        self.cells.canvas.bind("<Delete>", lambda event: self.caption.toggle_left_out())
-        command = "Command" if self.tk.call("tk", "windowingsystem") == "aqua" else "Control"
-        bind_keys(
-            self,
-            {
-                f"<{command}-s>": self.side.save,
-                f"<{command}-z>": partial(self.side.step, "undo"),
-                f"<{command}-y>": partial(self.side.step, "redo"),
-                f"<{command}-Shift-Z>": partial(self.side.step, "redo"),
-                f"<{command}-e>": self.edit_captions,
-                f"<{command}-Shift-C>": lambda: copy_caption(self.caption),
-                f"<{command}-Shift-V>": lambda: paste_caption(self.caption),
-                f"<{command}-d>": lambda: take_caption_of(self.caption, self._former()),
-                "<F1>": lambda: show_keys(self.app),
-            },
-        )
-        for key, by in (("<Alt-Up>", -1), ("<Alt-Down>", 1)):
-            self.bind(key, partial(self._go_by, by))
-        for key in ("<Control-f>", "<Control-F>"):
-            self.bind(key, lambda event: self.bar.focus_search())
-        self.bar.search.bind("<Return>", lambda event: self.cells.canvas.focus_set())
-        self.bar.search.bind("<Down>", lambda event: self.cells.canvas.focus_set())
-
-    def _on_escape(self) -> None:
-        current = self.cells.selection.current
-        if self.focus_get() is not self.cells.canvas and self.view.shown:
-            self.cells.canvas.focus_set()
-        elif current is not None and len(self.cells.selection.numbers) > 1:
-            self.cells.choose(current)
-        else:
-            self.hide()
 
     def destroy(self) -> None:
         self._give_up()

@@ -1,13 +1,18 @@
-"""The keys of the dataset window, as a window shows them."""
+"""The keys of the dataset window: what they do, and the list of them that F1 shows."""
 
 from __future__ import annotations
 
+import itertools
+from functools import partial
 from typing import TYPE_CHECKING
 
+from modules.ui.keyboard import bind_keys
+from modules.ui.windows.copied_captions import copy_caption, paste_caption, take_caption_of
 from modules.ui.windows.TextWindow import TextWindow
 
 if TYPE_CHECKING:
     from modules.ui.App import App
+    from modules.ui.windows.DatasetWindow import DatasetWindow
 
 KEYS: dict[str, dict[str, str]] = {
     "Anywhere": {
@@ -58,3 +63,51 @@ def keys_text() -> str:
 
 def show_keys(app: App) -> None:
     TextWindow(app, "Keys", "Keys of the dataset window", keys_text(), "760x700")
+
+
+def bind_window_keys(window: DatasetWindow) -> None:
+    """Bind the keys that work anywhere in the window, and those of its images; editors have keys of their own."""
+    side, cells, bar = window.side, window.cells, window.bar
+    window.bind("<Escape>", lambda event: _on_escape(window))
+    window.bind("<F5>", lambda event: window.refresh())
+    side.bind_toggles(cells.canvas)
+    for key, canvas in itertools.product(("<o>", "<O>"), (cells.canvas, side.large.canvas)):
+        canvas.bind(key, lambda event: bar.toggle_masks())
+    cells.canvas.bind("<Delete>", lambda event: window.caption.toggle_left_out())
+    command = "Command" if window.tk.call("tk", "windowingsystem") == "aqua" else "Control"
+    bind_keys(
+        window,
+        {
+            f"<{command}-s>": side.save,
+            f"<{command}-z>": partial(side.step, "undo"),
+            f"<{command}-y>": partial(side.step, "redo"),
+            f"<{command}-Shift-Z>": partial(side.step, "redo"),
+            f"<{command}-e>": window.edit_captions,
+            f"<{command}-Shift-C>": lambda: copy_caption(window.caption),
+            f"<{command}-Shift-V>": lambda: paste_caption(window.caption),
+            f"<{command}-d>": lambda: take_caption_of(window.caption, window.former()),
+            "<F1>": lambda: show_keys(window.app),
+        },
+    )
+    for key, by in (("<Alt-Up>", -1), ("<Alt-Down>", 1)):
+        window.bind(key, partial(_go_by, window, by))
+    for key in ("<Control-f>", "<Control-F>"):
+        window.bind(key, lambda event: bar.focus_search())
+    for key in ("<Return>", "<Down>"):
+        bar.search.bind(key, lambda event: cells.canvas.focus_set())
+
+
+def _go_by(window: DatasetWindow, step: int, event: object) -> str:
+    window.cells.go_by(step)
+    return "break"
+
+
+def _on_escape(window: DatasetWindow) -> None:
+    """Lead back to the images, then select one alone, then close."""
+    selection = window.cells.selection
+    if window.focus_get() is not window.cells.canvas and window.view.shown:
+        window.cells.canvas.focus_set()
+    elif selection.current is not None and len(selection.numbers) > 1:
+        window.cells.choose(selection.current)
+    else:
+        window.hide()
