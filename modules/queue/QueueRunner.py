@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from modules.machine.Machine import Machine
 
 LOOK_SECONDS = 1.0
+KILLED = "killed by"
 
 Start: TypeAlias = Callable[[QueueEntry, Sequence[int]], "subprocess.Popen[bytes]"]
 
@@ -111,13 +112,15 @@ class QueueRunner:
         try:
             entry = read_entry(entry.path)
             is_own = entry.record.pid == pid and entry.record.is_open
-            if note_end(entry, seen if is_own else None):
-                entry = read_entry(entry.path)
-                if entry.record.fruitless >= MAX_FRUITLESS:
-                    append_event(entry.events_path, "ended", status="failed", text=_fruitless(entry))
-            elif seen and entry.record.pid != pid:  # it died before it could begin
-                text = last_lines(entry.log_path, log_size) or f"Its process could not begin: {seen}."
-                append_event(entry.events_path, "ended", status="failed", text=text)
+            if not note_end(entry, seen if is_own else None) and seen and entry.record.pid != pid:
+                if seen.startswith(KILLED):  # before it could note its start
+                    append_event(entry.events_path, "interrupted", seen=os.getpid(), text=seen, step=0)
+                else:  # it ended before it could begin
+                    text = last_lines(entry.log_path, log_size) or f"Its process could not begin: {seen}."
+                    append_event(entry.events_path, "ended", status="failed", text=text)
+            entry = read_entry(entry.path)
+            if entry.record.fruitless >= MAX_FRUITLESS:
+                append_event(entry.events_path, "ended", status="failed", text=_fruitless(entry))
         finally:
             claim.release()
 
@@ -139,9 +142,9 @@ def _how(code: int) -> str:
     """How a process ended, by its exit code."""
     if code < 0 and os.name != "nt":
         try:
-            return f"killed by {signal.Signals(-code).name}"
+            return f"{KILLED} {signal.Signals(-code).name}"
         except ValueError:
-            return f"killed by signal {-code}"
+            return f"{KILLED} signal {-code}"
     return f"exit code {code}"
 
 

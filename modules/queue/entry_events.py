@@ -30,7 +30,7 @@ class Record:
     end is not noted yet. text: why. seconds: it has trained since it was added or retried, without the open start.
     started, pid, boot: of the last start. first: Unix time of the first start, 0 if there was none. owns: whether the
     run in its folder is its own. devices: those of the last start. fruitless: how often in a row it ended without a
-    reason at the step fruitless_step. time: of the last event.
+    reason at the step fruitless_step, as seen by one process of the queue. time: of the last event.
     """
 
     end: End | Literal[""] = ""
@@ -45,6 +45,7 @@ class Record:
     devices: tuple[int, ...] = ()
     fruitless: int = 0
     fruitless_step: int = -1
+    fruitless_seen_by: str = ""
     time: float = 0.0
 
     @property
@@ -103,8 +104,10 @@ def _after(record: Record, event: dict[str, Any]) -> Record:
         goes_on = end == "paused" or (end == "signal" and event.get("boot") != boot_id())
         values |= {"end": "" if goes_on else end, "fruitless": 0, "fruitless_step": -1}
     if kind == "interrupted" and event.get("seen"):
-        step = int(event.get("step", 0))
-        values |= {"fruitless": record.fruitless + 1 if step == record.fruitless_step else 1, "fruitless_step": step}
+        step, seen_by = int(event.get("step", 0)), str(event["seen"])
+        is_again = (step, seen_by) == (record.fruitless_step, record.fruitless_seen_by)
+        values |= {"fruitless": record.fruitless + 1 if is_again else 1}
+        values |= {"fruitless_step": step, "fruitless_seen_by": seen_by}
     return Record(**values)
 
 

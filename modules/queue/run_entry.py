@@ -79,7 +79,7 @@ def note_end(entry: QueueEntry, seen: str | None = None) -> bool:
     if found is None:
         until = max(entry.record.started, min(until, last_sign(folder)))
         backup = newest_usable(folder)
-        details = {"seen": True, "text": seen, "step": backup.step if backup else 0} if seen else {}
+        details = {"seen": os.getpid(), "text": seen, "step": backup.step if backup else 0} if seen else {}
         append_event(entry.events_path, "interrupted", until=until, **details)
     else:
         status, text = found

@@ -273,6 +273,26 @@ def test_an_entry_waits_for_its_time_and_a_held_one_for_good(queue, started, mon
     assert started.devices == {"1": (0,)}
 
 
+def test_a_process_that_is_killed_before_it_begins_is_started_again(queue, started, monkeypatch):
+    entry = add(queue, 1)
+    queue.set_on(True)
+
+    class Killed:
+        pid = 2**22
+
+        def poll(self):
+            return -9
+
+    monkeypatch.setattr(started.runner, "_start", lambda entry, devices: Killed())
+    for _ in range(2):
+        assert started.runner.step()
+    assert states(queue) == {"1": "waiting"}
+    assert [event["type"] for event in read_events(entry.events_path)] == ["added", "interrupted"]
+    for _ in range(4):
+        started.runner.step()
+    assert states(queue) == {"1": "failed"}  # at the third time
+
+
 def test_a_queue_that_is_turned_off_starts_nothing_and_its_process_ends(queue, started):
     add(queue, 1)
     assert not started.runner.step()
