@@ -4,12 +4,12 @@ import gc
 import json
 import subprocess
 import sys
-import threading
 import tkinter
 from typing import Any
 
 import pytest
 
+from modules.ui.models.WorkerThreads import WorkerThreads
 from modules.ui.TrainUI import TABS
 
 LOADED = """
@@ -59,15 +59,14 @@ def test_the_window_loads_no_model_code_on_any_tab(loaded):
 
 
 def test_threads_wait_until_the_window_is_drawn_and_its_tab_built(make_app, wait_for, monkeypatch):
-    seen, start = [], threading.Thread.start
+    seen, run = [], WorkerThreads.run
 
-    def note(thread):
-        if threading.current_thread() is threading.main_thread():
-            window = tkinter._default_root
-            seen.append((bool(window.winfo_viewable()), window.is_building))
-        start(thread)
+    def note(threads, work):
+        window = tkinter._default_root
+        seen.append((bool(window.winfo_viewable()), window.is_building))
+        run(threads, work)
 
-    monkeypatch.setattr(threading.Thread, "start", note)
+    monkeypatch.setattr(WorkerThreads, "run", note)
     monkeypatch.setattr("modules.ui.RootWindow.UNSEEN_MS", 60_000)  # a busy machine draws the window late
     app = make_app()
     wait_for(app, lambda: len(seen) >= 5)
