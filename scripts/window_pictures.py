@@ -52,6 +52,7 @@ EXACT_COLOURS = 128  # of the 256 in a picture: a flat window has no more
 SETTLE_SECONDS = 2.0  # forms are built in slices, images decoded and folders read in threads
 WAIT_SECONDS = 300.0
 GIB = 2**30
+WALKS, FILMS = "images/walks", "images/films"
 RUN, CATS, CAT_SETTINGS = Path("workspace/demo"), "images/my-cat", "my-cat.yaml"
 
 
@@ -392,6 +393,40 @@ def _masks_window(app: TrainUI) -> tkinter.Misc:
     return window
 
 
+def _statistics(app: TrainUI) -> tkinter.Misc:
+    """Of images of many sizes, in place of the cats."""
+    from modules.ui.windows.dataset_tools import open_statistics
+    from modules.ui.windows.StatisticsWindow import StatisticsWindow
+
+    example.write_walks(Path(WALKS))
+    app.settings.set_many({"concepts.0.path": WALKS, "concepts.0.name": "walks"})
+    open_statistics(app, 0)
+    window = next(one for one in app.winfo_children() if type(one) is StatisticsWindow)
+    window.geometry("1000x790")
+    wait_for(app, lambda: window._shown is not None and not window._shown.reading)
+    window._is_open = False  # it keeps the figures of the walks
+    app.settings.set_many({"concepts.0.path": CATS, "concepts.0.name": "my cat"})
+    return window
+
+
+def _split_videos(app: TrainUI) -> tkinter.Misc:
+    """With the pieces of a film of four scenes."""
+    from modules.ui.windows.dataset_tools import open_split_videos
+    from modules.ui.windows.SplitVideosWindow import SplitVideosWindow
+
+    example.write_film(Path(FILMS) / "cat.mp4")
+    app.settings.set_many({"concepts.0.path": FILMS, "concepts.0.name": "films"})
+    open_split_videos(app, 0)
+    window = next(one for one in app.winfo_children() if type(one) is SplitVideosWindow)
+    window.geometry("740x620")
+    window.seconds.delete(0, "end")
+    window.seconds.insert(0, "3")
+    window.preview()
+    wait_for(app, lambda: window.run is None)
+    app.settings.set_many({"concepts.0.path": CATS, "concepts.0.name": "my cat"})
+    return window
+
+
 def _several_machines(app: TrainUI) -> tkinter.Misc:
     app.settings.set_many({"num_nodes": 2, "master_addr": "node0.local", "use_torchrun": True})
     app.open_tab("training")._configure_nodes()
@@ -511,6 +546,8 @@ EXAMPLES = {
     "crop": Scene(_cropping),
     "captioner": Scene(_captioner, size="1280x1000"),
     "masks_window": Scene(_masks_window, size="1280x1000"),
+    "statistics": Scene(_statistics),
+    "split_videos": Scene(_split_videos),
     "several_machines": Scene(_several_machines),
     "queue": Scene(_queue, size=LOW),
     "problems": Scene(_problems),

@@ -12,6 +12,7 @@ from PIL import Image
 
 from modules.config.files import save_config
 from modules.config.TrainConfig import TrainConfig
+from modules.data.videos import write_mp4
 from modules.machine.devices import GPU_TYPE
 from modules.queue.entry_events import append_event
 from modules.queue.grid import Axis, grid_entries, make_grid
@@ -42,6 +43,15 @@ CROPS = (
     (210, 30, 240, "right half of the face"),
 )
 TRIGGER = "a photo of ohwx cat"
+NUM_WALKS = 260
+WALK_SIZES = (
+    (1600, 1200), (1200, 1600), (1024, 1024), (1920, 1080), (1536, 1024), (1600, 1200), (1280, 1920), (900, 900),
+    (1600, 1200), (800, 600), (2400, 1350),
+)  # fmt: skip
+WALK_TAGS = ("outdoors", "running", "grass", "sitting", "from side", "snow", "close-up", "beach", "sleeping", "indoors")
+WALK_TYPO = "outdors"
+SCENES = ((0, 0, 240, 40), (150, 40, 260, 50), (110, 60, 120, 60), (200, 10, 200, 70))  # left, top, width; frames
+FILM_FPS = 12.0
 MASKED = {  # number of a photo -> ellipses in a square of 256 pixels, as a model could propose them
     0: ((48, 80, 108, 128), (158, 84, 216, 134), (80, 166, 150, 222)),
     4: ((118, 96, 214, 170), (8, 196, 96, 256)),
@@ -85,6 +95,30 @@ def write_cats(folder: Path) -> None:
             crop = photo.crop((left, top, left + side, top + side))
             crop.resize((CROP_TO, CROP_TO), Image.Resampling.LANCZOS).save(folder / f"cat_{number:02d}.jpg", quality=90)
             (folder / f"cat_{number:02d}.txt").write_text(f"{TRIGGER}, {words}\n", encoding="utf-8")
+
+
+def write_walks(folder: Path) -> None:
+    """Write images of many sizes, in one color each, with tags: for the figures of a dataset."""
+    folder.mkdir(parents=True)
+    for number in range(NUM_WALKS):
+        size = WALK_SIZES[number * 7 % len(WALK_SIZES)]
+        Image.new("RGB", size, (40 + number % 200, 120, 90)).save(folder / f"walk_{number:03d}.jpg", quality=30)
+        tags = [tag for place, tag in enumerate(WALK_TAGS) if number % (place + 2) < 2]
+        tags += [WALK_TYPO] if number == NUM_WALKS // 2 else []
+        (folder / f"walk_{number:03d}.txt").write_text(", ".join(["zxk dog", *tags]), encoding="utf-8")
+
+
+def write_film(path: Path) -> None:
+    """Write a video of four scenes, in each of which the view moves over the photo."""
+    path.parent.mkdir(parents=True)
+    frames = []
+    with Image.open(PHOTO) as photo:
+        for left, top, width, count in SCENES:
+            for number in range(count):
+                x = left + number // 3
+                part = photo.convert("RGB").crop((x, top, x + width, top + width * 9 // 16))
+                frames.append(part.resize((320, 180), Image.Resampling.LANCZOS))
+    write_mp4(path, frames, FILM_FPS)
 
 
 def write_failed_run(folder: Path, config: TrainConfig, now: float) -> None:
