@@ -102,8 +102,7 @@ def test_clicks_become_a_part_of_the_mask_as_one_step(app, pane, wait_for, scrip
     bar, painting = pane.bar, pane.opened.painting
     keys(pane, "<l>")
     assert bar.winfo_ismapped()
-    bar.way.set(WAYS["clicks"].label)
-    bar._choose_way()
+    assert bar.way.get() == WAYS["clicks"].label
     bar.model.set("")
     place = dict(zip(("x", "y"), map(round, pane.canvas.view.to_screen(200, 150)), strict=True))
     pane.canvas.event_generate("<ButtonPress-1>", **place)
@@ -118,6 +117,8 @@ def test_clicks_become_a_part_of_the_mask_as_one_step(app, pane, wait_for, scrip
     wait_for(app, lambda: bar.mask is not first)
     assert [is_inside for _, _, is_inside in bar._clicks] == [True, False]
     proposed = bar.mask.copy()
+    kept = MaskerChoices.of_values(app.preferences.masker)
+    assert (kept.way, kept.painter_way, kept.clicks_model) == ("words", "clicks", tiny_sam)
     assert first.any() or proposed.any()
     if first.any():
         assert frame.tobytes() != pane.canvas.view._base.tobytes()  # it is seen

@@ -136,4 +136,4 @@ def test_choices_become_options_and_what_is_kept_is_checked():
     assert choices.options() == options
     assert MaskerChoices(way="alpha", words="face").options(True)[-1] == "--overwrite"
     assert MaskerChoices.of_values(choices.to_values()) == choices
-    assert MaskerChoices.of_values({"way": "magic", "grow": 3}) == MaskerChoices()
+    assert MaskerChoices.of_values({"way": "magic", "painter_way": 1, "grow": 3}) == MaskerChoices()

@@ -45,10 +45,9 @@ HINTS = {
 
 @dataclass(frozen=True)
 class MaskerChoices:
-    """way: how the mask is found. clicks_model, words_model: a folder or a name on the Hub. subject_model: a file.
-
-    words: for what is masked. threshold, grow, feather: as they are typed. soft: keep what is between. invert: mask
-    the rest.
+    """way: how the mask is found. painter_way: the same in the painter. clicks_model, words_model: a folder or name on
+    the Hub. subject_model: a file. words: for what is masked. threshold, grow, feather: as they are typed. soft: keep
+    what is between. invert: mask the rest.
     """
 
     way: str = "words"
@@ -61,12 +60,14 @@ class MaskerChoices:
     invert: bool = False
     grow: str = "0"
     feather: str = "0"
+    painter_way: str = "clicks"
 
     @classmethod
     def of_values(cls, values: Mapping[str, object]) -> MaskerChoices:
         """From `to_values`, possibly of another version; what is not valid gets its default."""
         kept = kept_values(cls, values)
-        return cls(**kept) if kept.get("way", "words") in get_args(Way) else cls(**(kept | {"way": "words"}))
+        unknown = [name for name in ("way", "painter_way") if kept.get(name) not in get_args(Way)]
+        return cls(**{name: value for name, value in kept.items() if name not in unknown})
 
     def to_values(self) -> dict[str, object]:
         return asdict(self)

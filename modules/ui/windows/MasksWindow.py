@@ -6,6 +6,7 @@ import itertools
 import os
 import tempfile
 import tkinter as tk
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -39,9 +40,9 @@ class MasksWindow(AnnotatorWindow):
     @property
     def choices(self) -> MaskerChoices:
         """What is chosen and typed now."""
-        return MaskerChoices(
+        return replace(
+            MaskerChoices.of_values(self.app.preferences.masker),  # what the painter has chosen meanwhile stays
             way=next(way for way in FOR_MANY if WAYS[way].label == self.way.get()),
-            clicks_model=self._kept.clicks_model,
             words_model=self.words_model.get(),
             subject_model=self.subject_model.get(),
             words=self.words.get(),
@@ -71,9 +72,9 @@ class MasksWindow(AnnotatorWindow):
     # --- widgets -----------------------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        self._kept = MaskerChoices.of_values(self.app.preferences.masker)
-        self._build_source(self._kept)
-        self._build_edges(self._kept)
+        choices = MaskerChoices.of_values(self.app.preferences.masker)
+        self._build_source(choices)
+        self._build_edges(choices)
         card = self.make_card("Which images")
         self.add_which(card, 1)
         self.replaces = self.tick(card, 2, REPLACE)

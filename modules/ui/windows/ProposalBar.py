@@ -28,7 +28,7 @@ POLL_SECONDS = 0.3
 OFFERED: tuple[Way, ...] = ("clicks", "words", "subject")
 CLICK_HINT = "Click on what is to be masked; the right button, or Shift, on what is not."
 FIND_HINT = "Find asks the model; Add makes what it proposes a part of the mask."
-PROPOSED = "Proposed in blue: Add (Return), Take away, Replace or Discard (Escape)."
+PROPOSED = "Proposed in blue: Add (Return) makes it a part of the mask."
 
 
 class ProposalBar(ctk.CTkFrame):
@@ -153,7 +153,8 @@ class ProposalBar(ctk.CTkFrame):
             self._asks_again = True
             return
         self._kept = choices
-        self.app.preferences.masker = choices.to_values()
+        many = MaskerChoices.of_values(self.app.preferences.masker).way  # of the window for many images
+        self.app.preferences.masker = replace(choices, way=many, painter_way=choices.way).to_values()
         version = self._version
         self._is_asking = True
         self.find_button.configure(text="Cancel")
@@ -237,7 +238,7 @@ class ProposalBar(ctk.CTkFrame):
         self.grid_columnconfigure(1, weight=1)
         labels = [WAYS[way].label for way in OFFERED]
         self.way = ctk.CTkOptionMenu(self, values=labels, width=130, height=26, font=font, command=self._choose_way)
-        self.way.set(next((WAYS[way].label for way in OFFERED if way == self._kept.way), labels[0]))
+        self.way.set(next((WAYS[way].label for way in OFFERED if way == self._kept.painter_way), labels[0]))
         self.way.grid(row=0, column=0, padx=(4, 6), pady=(0, 4))
         self.model = ctk.CTkComboBox(self, values=[], height=26, width=80, font=font)
         self.model.grid(row=0, column=1, sticky="ew", pady=(0, 4))
