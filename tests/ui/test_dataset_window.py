@@ -323,10 +323,11 @@ def test_a_caption_is_copied_to_the_selected_images_and_from_the_image_before(ap
     wait_for(app, lambda: window.caption.text == "fox, number 4")
 
 
-def test_the_keys_are_listed(app, window):
+@pytest.mark.parametrize("key", ["<F1>", "<question>"])
+def test_the_keys_are_listed(app, window, key):
     from modules.ui.windows.TextWindow import TextWindow
 
-    press(window, "<F1>")
+    press(window, key)
     (shown,) = (child for child in app.root.winfo_children() if type(child) is TextWindow)
     assert "Ctrl+Shift+V" in shown.box.get("1.0", "end")
     shown.destroy()

@@ -19,11 +19,13 @@ from modules.config.visible_text import visible_text
 from modules.curation.FileChanges import ChangedOutside
 from modules.ui.models.CaptionWork import CaptionWork, cut_ranges, length_text, take_caption
 from modules.ui.models.DatasetView import DatasetItem, Trait
+from modules.ui.models.TagSuggestions import TagSuggestions
 from modules.ui.widgets.dialogs import ask
 from modules.ui.widgets.fitting import lay_in_rows, wrap_to
 from modules.ui.widgets.Textbox import Textbox
 from modules.ui.widgets.Tooltip import Tooltip
 from modules.ui.windows.DatasetAnnotator import DatasetAnnotator, make_captioner, make_masker
+from modules.ui.windows.TagCompletion import TagCompletion
 
 if TYPE_CHECKING:
     from modules.curation.CaptionFiles import Caption
@@ -104,6 +106,7 @@ class CaptionPane(ctk.CTkFrame):
         the items that pass the filter and the search."""
         self.save()
         self.work, self.items, self._counts, self.shown = work, items, counts, shown
+        self.completion.use(None if work is None else TagSuggestions(work.concept))
         self.show(None)
 
     def show(self, item: DatasetItem | None) -> None:
@@ -125,6 +128,10 @@ class CaptionPane(ctk.CTkFrame):
     @property
     def text(self) -> str:
         return self.box.get("1.0", "end-1c")
+
+    @property
+    def can_edit(self) -> bool:
+        return self._caption is not None and self._caption.can_edit
 
     @property
     def is_edited(self) -> bool:
@@ -153,10 +160,22 @@ class CaptionPane(ctk.CTkFrame):
 
     def step(self, direction: Direction) -> None:
         """Undo or redo: what is being typed, else the last change to the files of this image's concept."""
+        if (self.is_edited or direction == "redo") and self._step_text(direction):
+            return
         if self.is_edited and direction == "undo":
             self._fill(self._caption.text if self._caption else "")
         elif self.item is not None:
             self._step(self.item.concept, direction)
+
+    def _step_text(self, direction: Direction) -> bool:
+        """Undo or redo a step of what was typed. Returns whether there was one."""
+        box = self.box._textbox
+        if not self.can_edit or not self.tk.getboolean(box.tk.call(box, "edit", f"can{direction}")):
+            return False
+        box.tk.call(box, "edit", direction)
+        self._on_typed()
+        self.completion.end()
+        return True
 
     def _step(self, number: int, direction: Direction, outside: Outside = "ask") -> None:
         work = self.work
@@ -329,8 +348,9 @@ class CaptionPane(ctk.CTkFrame):
         self.box.delete("1.0", "end")
         self.box.insert("1.0", text)
         self.box.edit_reset()
-        if self._caption is None or not self._caption.can_edit:
+        if not self.can_edit:
             self.box.configure(state="disabled")
+        self.completion.end()
         self._length = ""
         self._show_state()
         self._count_later()
@@ -419,12 +439,13 @@ class CaptionPane(ctk.CTkFrame):
         wrap_to(head, self._state, theme, taken=76)
         self.box = Textbox(self, height=64, wrap="word", font=font, undo=True)
         self.box.grid(row=1, column=0, sticky="nsew")
+        self.completion = TagCompletion(self, self._on_typed)  # first: its keys are handled before those of the box
         self._stop_listening = theme.on_change(self._restyle)
         self._restyle()
         Tooltip(self._state, theme, lambda: self._counts.note if self._counts is not None else "")
         self.box._textbox.bind("<KeyRelease>", lambda event: self._on_typed(), add="+")
         self.box._textbox.bind("<FocusOut>", lambda event: None if self._is_asking else self.save(), add="+")
-        self.box._textbox.bind("<Tab>", self._on_tab)
+        self.box._textbox.bind("<Tab>", self._on_tab, add="+")
         bar = ctk.CTkFrame(self, fg_color="transparent")
         bar.grid(row=2, column=0, sticky="ew", pady=(6, 0))
         self._labels = {"undo": "", "redo": ""}

@@ -1,12 +1,13 @@
-"""The keys of the dataset window: what they do, and the list of them that F1 shows."""
+"""The keys of the dataset window: what they do, and the list of them that F1 and ? show."""
 
 from __future__ import annotations
 
 import itertools
+import tkinter as tk
 from functools import partial
 from typing import TYPE_CHECKING
 
-from modules.ui.keyboard import bind_keys
+from modules.ui.keyboard import TYPED_INTO, bind_keys
 from modules.ui.windows.copied_captions import copy_caption, paste_caption, take_caption_of
 from modules.ui.windows.TextWindow import TextWindow
 
@@ -27,7 +28,13 @@ KEYS: dict[str, dict[str, str]] = {
         "Ctrl+Shift+V": "paste it as the caption of all selected images",
         "Ctrl+D": "take the caption of the image before",
         "Escape": "back to the images, select one, close",
-        "F1": "these keys",
+        "F1, or ? where nothing is typed": "these keys",
+    },
+    "Caption": {
+        "Tab, Return": "take the suggested tag that is marked",
+        "Up, Down": "mark another one",
+        "Escape": "close the suggestions",
+        "Ctrl+Z, Ctrl+Y": "undo, redo what was typed",
     },
     "Images": {
         "Arrows, Page Up, Page Down, Home, End": "move",
@@ -70,6 +77,7 @@ def bind_window_keys(window: DatasetWindow) -> None:
     side, cells, bar = window.side, window.cells, window.bar
     window.bind("<Escape>", lambda event: _on_escape(window))
     window.bind("<F5>", lambda event: window.refresh())
+    window.bind("<question>", partial(_on_question, window))
     side.bind_toggles(cells.canvas)
     for key, canvas in itertools.product(("<o>", "<O>"), (cells.canvas, side.large.canvas)):
         canvas.bind(key, lambda event: bar.toggle_masks())
@@ -100,6 +108,11 @@ def bind_window_keys(window: DatasetWindow) -> None:
 def _go_by(window: DatasetWindow, step: int, event: object) -> str:
     window.cells.go_by(step)
     return "break"
+
+
+def _on_question(window: DatasetWindow, event: tk.Event) -> None:
+    if event.widget.winfo_class() not in TYPED_INTO:
+        show_keys(window.app)
 
 
 def _on_escape(window: DatasetWindow) -> None:
