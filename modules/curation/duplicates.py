@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,9 +22,59 @@ PLAIN = 1.0  # standard deviation of the brightness, of 255
 _ROWS = 256  # compared with all others at once
 
 
+# What differs, in words where it is better and where it is worse, and the least difference of terms that is told.
+_DIFFERENCES = (
+    ("more pixels", "fewer pixels", 0.02),
+    ("sharper", "less sharp", 0.2),
+    ("less noise", "more noise", 0.1),
+)
+
+
+class Quality(NamedTuple):
+    """What decides which of two images that look alike is the better one.
+
+    num_pixels: of the upright image. num_bytes: of its file. sharpness, noise: as of ImageMeasures.
+    """
+
+    num_pixels: int
+    sharpness: float
+    noise: float
+    num_bytes: int
+
+    @property
+    def terms(self) -> tuple[float, float, float]:
+        """What pixels, sharpness and noise count for; the larger sum is better.
+
+        More pixels count, unless they are not sharp: halving the sharpness outweighs 256 times as many pixels, as it is
+        what enlarging does. Noise counts because it looks sharp.
+        """
+        sharpness = 8 * math.log2(max(self.sharpness, 1e-3))
+        return math.log2(max(self.num_pixels, 1)), sharpness, -max(0.0, self.noise - 2) / 4
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """Sorts the better image to the front."""
+        return -sum(self.terms), -self.num_bytes
+
+    def explain(self, other: Quality) -> str:
+        """Why it is better or worse than another image, in a few words; "" if nothing of them differs."""
+        differences = [one - its for one, its in zip(self.terms, other.terms, strict=True)]
+        is_better = self.order <= other.order
+        reasons: dict[bool, list[str]] = {True: [], False: []}
+        for change, (better, worse, least) in sorted(
+            zip(differences, _DIFFERENCES, strict=True), key=lambda pair: -abs(pair[0])
+        ):
+            if abs(change) >= least:
+                reasons[change > 0].append(better if change > 0 else worse)
+        if not reasons[is_better] and self.num_bytes != other.num_bytes:
+            is_larger = self.num_bytes > other.num_bytes
+            reasons[is_larger].append("larger file" if is_larger else "smaller file")
+        return ", but ".join(", ".join(reasons[side]) for side in (is_better, not is_better) if reasons[side])
+
+
 @dataclass(frozen=True)
 class Candidate:
-    """An image that may have duplicates. num_pixels: of the upright image. num_bytes: of its file."""
+    """An image that may have duplicates. num_pixels, num_bytes: as of Quality."""
 
     path: str
     num_pixels: int
@@ -31,15 +82,10 @@ class Candidate:
     measures: ImageMeasures
 
     @property
-    def quality(self) -> tuple[float, int, str]:
-        """Sorts the better image of two that look alike to the front: more pixels count, unless they are not sharp.
-
-        Halving the sharpness outweighs 256 times as many pixels: it is what enlarging does.
-        """
+    def order(self) -> tuple[float, int, str]:
+        """Sorts the better image of two that look alike to the front."""
         seen = self.measures
-        detail = math.log2(max(self.num_pixels, 1)) + 8 * math.log2(max(seen.sharpness, 1e-3))
-        grain = max(0.0, seen.noise - 2) / 4  # which looks sharp
-        return grain - detail, -self.num_bytes, self.path
+        return *Quality(self.num_pixels, seen.sharpness, seen.noise, self.num_bytes).order, self.path
 
 
 @dataclass(frozen=True)
@@ -55,7 +101,7 @@ def find_duplicates(images: Sequence[Candidate]) -> list[Duplicates]:
 
     All others of a group look like its best image, not like each other in a chain: a slow pan does not become a group.
     """
-    ordered = sorted(images, key=lambda image: image.quality)
+    ordered = sorted(images, key=lambda image: image.order)
     alike = _alike([image.measures for image in ordered])
     taken: set[int] = set()
     found = []

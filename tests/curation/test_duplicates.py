@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
 
-from modules.curation.duplicates import Candidate, Duplicates, find_duplicates
+from modules.curation.duplicates import Candidate, Duplicates, Quality, find_duplicates
 from modules.curation.measures import measure
 
 PHOTOGRAPH = Path(__file__).parents[2] / "scripts" / "pictures" / "chelsea.jpg"
@@ -81,3 +81,17 @@ def test_each_pair_of_many_images_is_compared(images):
         many[second] = replace(many[second], measures=replace(known, bits=many[first].measures.bits ^ 0b11))
     found = {tuple(sorted((group.best, *group.others))) for group in find_duplicates(many)}
     assert found == {tuple(sorted((f"{first:04}", f"{second:04}"))) for first, second in pairs}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (Quality(1000, 0.8, 1.0, 9), Quality(250, 0.8, 1.0, 5), "more pixels"),
+        (Quality(4000, 0.4, 1.0, 9), Quality(1000, 0.8, 1.0, 5), "less sharp, but more pixels"),
+        (Quality(1000, 0.8, 1.0, 5), Quality(4000, 0.4, 6.0, 9), "sharper, less noise, but fewer pixels"),
+        (Quality(1000, 0.8, 1.0, 5), Quality(1000, 0.8, 1.0, 9), "smaller file"),
+        (Quality(1000, 0.8, 1.0, 5), Quality(1000, 0.8, 1.0, 5), ""),
+    ],
+)
+def test_why_an_image_is_better_or_worse_is_said(one, other, expected):
+    assert one.explain(other) == expected

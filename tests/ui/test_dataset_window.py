@@ -297,6 +297,8 @@ def test_duplicates_are_found_and_the_worse_ones_selected(app, window, folder, w
     selected = [window.view.items[number].path_below for number in window.cells.selection.in_order]
     assert "b.jpg" in selected
     assert "a.png" not in selected
+    sharpness = {item.path_below: item.sharpness for item in window.view.items}
+    assert sharpness["a.png"] > sharpness["b.jpg"] > 0
 
 
 def test_delete_leaves_the_selected_images_out_and_undo_brings_them_back(app, window, folder, wait_for):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -77,7 +77,12 @@ class CaptionWork:
         """Leave images out of the training, or no longer. paths_below: in the concept's folder."""
         images = counted(len(paths_below), "image")
         label = f"Leave {images} out" if left_out else f"Train {images} again"
-        return self._set(label, number, paths_below, lambda before: ImageSetting(left_out, before.crop))
+        return self._set(label, number, paths_below, lambda path, before: ImageSetting(left_out, before.crop))
+
+    def keep_only(self, number: int, label: str, kept: Collection[str], left_out: Collection[str]) -> Applied:
+        """Train some images and leave others out, as one step. label: of it. The others: paths below the folder."""
+        paths = [*kept, *left_out]
+        return self._set(label, number, paths, lambda path, before: ImageSetting(path in left_out, before.crop))
 
     def set_crop(self, number: int, path_below: str, crop: Crop | None) -> Applied:
         """Crop an image, whose file stays as it is; None: train the whole image. path_below: in the concept's folder.
@@ -85,16 +90,16 @@ class CaptionWork:
         crop: inside of the image.
         """
         label = f"Crop of {os.path.basename(path_below)}"
-        return self._set(label, number, [path_below], lambda before: ImageSetting(before.left_out, crop))
+        return self._set(label, number, [path_below], lambda path, before: ImageSetting(before.left_out, crop))
 
     def _set(
-        self, label: str, number: int, paths_below: Sequence[str], change: Callable[[ImageSetting], ImageSetting]
+        self, label: str, number: int, paths_below: Sequence[str], change: Callable[[str, ImageSetting], ImageSetting]
     ) -> Applied:
-        """Change the settings of images in one concept's folder."""
+        """Change the settings of images in one concept's folder. change: called with the path of each."""
         path = settings_file(self._concepts[number].path)
         content = read_present(path)
         settings = ImageSettings({}) if content is None else ImageSettings.parse(content, path)
-        made = settings.with_images({one: change(settings.of(one)) for one in paths_below})
+        made = settings.with_images({one: change(one, settings.of(one)) for one in paths_below})
         seen = MISSING if content is None else fingerprint(content)
         changes = FileChanges({path: made.to_bytes() if made.images else None}, {path: seen})
         return self._journals[number].apply(label, changes)

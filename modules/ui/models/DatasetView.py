@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntFlag
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from modules.config.counted import counted
 from modules.config.visible_text import visible_line
@@ -68,6 +68,8 @@ class DatasetItem:
     caption_problem: str = ""
     group: int = 0  # of images that look alike; 0: of none
     is_best: bool = False  # of its group
+    sharpness: float = 0.0  # as of ImageMeasures, of an image in a group; else 0
+    noise: float = 0.0  # the same
     words: str = ""  # its captions, for the search
 
     @property
@@ -82,6 +84,14 @@ class DatasetItem:
 
     def set_trait(self, trait: Trait, holds: bool) -> None:
         self.traits = self.traits | trait if holds else self.traits & ~trait
+
+
+class LookAlike(NamedTuple):
+    """An image that looks like others. sharpness, noise: as of ImageMeasures."""
+
+    path: str
+    sharpness: float
+    noise: float
 
 
 @dataclass(frozen=True)
@@ -144,14 +154,15 @@ class DatasetView:
         else:
             self.shown = sorted(numbers, key=self._key(), reverse=self.is_descending)
 
-    def take_groups(self, groups: Sequence[Sequence[str]]) -> list[int]:
+    def take_groups(self, groups: Sequence[Sequence[LookAlike]]) -> list[int]:
         """Mark the images that look alike, in place of those marked before; returns the worse ones.
 
-        groups: of paths, in each the best image first.
+        groups: in each the best image first.
         """
-        of_path = {path: (number, path == group[0]) for number, group in enumerate(groups, 1) for path in group}
+        of_path = {one.path: (number, one, one is group[0]) for number, group in enumerate(groups, 1) for one in group}
         for item in self.items:
-            item.group, item.is_best = of_path.get(item.path, (0, False))
+            item.group, measured, item.is_best = of_path.get(item.path, (0, LookAlike("", 0.0, 0.0), False))
+            item.sharpness, item.noise = measured.sharpness, measured.noise
             item.set_trait(Trait.DUPLICATE, bool(item.group))
         self.update()
         return [number for number, item in enumerate(self.items) if item.group and not item.is_best]
@@ -232,10 +243,15 @@ def describe(item: DatasetItem) -> str:
     if item.crop is not None:
         parts.append(f"cropped to {item.crop.width} x {item.crop.height}")
     if item.num_bytes:
-        kib = item.num_bytes / 1024
-        parts.append(f"{kib:,.0f} KB" if kib < 1024 else f"{kib / 1024:,.1f} MB")
+        parts.append(size_text(item.num_bytes))
     if item.mask:
         parts.append(f"mask {os.path.basename(item.mask)}")
     if item.captions and len(item.captions) > 1:
         parts.append(counted(len(item.captions), "caption"))
     return "   ".join(parts) + "".join(f"\n{text}" for text in (item.problem, item.caption_problem) if text)
+
+
+def size_text(num_bytes: int) -> str:
+    """The size of a file, in words."""
+    kib = num_bytes / 1024
+    return f"{kib:,.0f} KB" if kib < 1024 else f"{kib / 1024:,.1f} MB"

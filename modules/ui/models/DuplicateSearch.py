@@ -13,7 +13,7 @@ from typing import IO
 from modules.config.errors import UserError
 from modules.config.installation import IMPORT_FOLDER, PACKAGE, command_name
 from modules.data.videos import is_video
-from modules.ui.models.DatasetView import DatasetItem
+from modules.ui.models.DatasetView import DatasetItem, LookAlike
 
 NICENESS = 10
 REPORT_EVERY = 50  # images
@@ -37,7 +37,7 @@ class DuplicateSearch:
         self._is_canceled = False
         self._lock = threading.Lock()
 
-    def run(self) -> list[list[str]] | None:
+    def run(self) -> list[list[LookAlike]] | None:
         """The groups of images that look alike, in each the best one first; None if it was canceled.
 
         Raises UserError if the process fails.
@@ -72,7 +72,7 @@ class DuplicateSearch:
             raise UserError(f"The search for duplicates has failed: run {command_name('check_data')}, which says why.")
         if self._is_canceled or groups is None:
             return None
-        return [[self._paths[path] for path in group] for group in groups]
+        return [[LookAlike(self._paths[path], *measured) for path, *measured in group] for group in groups]
 
     def _values(self, item: DatasetItem) -> tuple[str, int, int]:
         path = os.path.abspath(item.path)
@@ -109,7 +109,12 @@ def search(question: Mapping[str, Sequence[tuple[str, int, int]]], tell: Callabl
             if not isinstance(measures, str):
                 candidates.append(Candidate(path, num_pixels, num_bytes, measures))
         num_before += len(images)
-    tell([[group.best, *group.others] for group in find_duplicates(candidates)])
+    of_path = {one.path: one.measures for one in candidates}
+
+    def describe(path: str) -> tuple[str, float, float]:
+        return path, of_path[path].sharpness, of_path[path].noise
+
+    tell([[*map(describe, (group.best, *group.others))] for group in find_duplicates(candidates)])
 
 
 def serve(questions: IO[bytes], answers: IO[bytes]) -> None:

@@ -97,8 +97,9 @@ class DatasetWindow(ctk.CTkToplevel):
         )
         self.cells.grid(row=2, column=0, sticky="nsew", padx=(12, 4), pady=(0, 12))
         self.side = ImageSide(
-            self, app, self._selected, self._take_renewed, self._go_to, self.edit_captions, self._note, self._make_room
-        )
+            self, app, self._selected, self._take_renewed, self._go_to, self.edit_captions, self._note, self._make_room,
+            self._go_to,
+        )  # fmt: skip
         self.side.grid(row=2, column=1, sticky="nsew", padx=(4, 12), pady=(0, 12))
         self.large, self.caption = self.side.large, self.side.caption
         bind_window_keys(self)
@@ -437,6 +438,28 @@ class DatasetWindow(ctk.CTkToplevel):
         self.cells.select(worse)
         self.cells.redraw()
 
+    def compare_duplicates(self) -> None:
+        """Compare the groups of images that look alike, from that of the current image on, or no longer."""
+        number = next(iter(self._alike()), None)
+        if self.side.is_comparing:
+            self.side.end_comparing()
+        elif number is None:
+            self._note(f"No images look alike, as far as is known: {FIND} compares all of them.")
+        else:
+            if self.view.filter_name != "duplicate":
+                self.bar.choose("duplicate")
+            current = self.cells.selection.current
+            if current is None or not self.view.items[current].group:
+                self.cells.choose(number)
+            self.side.toggle_comparing()
+
+    def _alike(self) -> list[int]:
+        """The numbers of the images that look like others, by group, the best ones first."""
+        items = self.view.items
+        return sorted(
+            (n for n, one in enumerate(items) if one.group), key=lambda n: (items[n].group, not items[n].is_best)
+        )
+
     def _go_to(self, item: DatasetItem) -> None:
         number = self._numbers.get(item.path)
         if number is not None and self.cells.place_of(number) is not None:
@@ -448,6 +471,7 @@ class DatasetWindow(ctk.CTkToplevel):
         tools = (
             Tool("Refresh", self.refresh, "Read the folders again (F5)."),
             Tool(FIND, self.find_duplicates, "Compare all images, and show those that look alike."),
+            Tool("Compare duplicates", self.compare_duplicates, "Choose which of images that look alike is kept (D)."),
             *tools_of(self.app, lambda: self.number),
         )
         self.head = DatasetHead(self, self.app, lambda name: self.show(self._concepts[name]), tools)

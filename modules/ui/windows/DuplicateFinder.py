@@ -9,7 +9,7 @@ import customtkinter as ctk
 
 from modules.config.counted import counted
 from modules.config.errors import UserError
-from modules.ui.models.DatasetView import DatasetItem, DatasetView
+from modules.ui.models.DatasetView import DatasetItem, DatasetView, LookAlike
 from modules.ui.models.DuplicateSearch import DuplicateSearch
 
 if TYPE_CHECKING:
@@ -67,15 +67,13 @@ class DuplicateFinder:
             self._button.configure(text=FIND)
             self._on_state()
 
-    def _take(self, search: DuplicateSearch, groups: Sequence[Sequence[str]] | None) -> None:
+    def _take(self, search: DuplicateSearch, groups: Sequence[Sequence[LookAlike]] | None) -> None:
         if search is not self._search or groups is None:
             return
         self.cancel()
         self._on_found(self._view.take_groups(groups), bool(groups))
-        text = f"{counted(len(groups), 'group')} of images that look alike"
-        self._on_note(
-            f"{text}; the worse ones are selected: Delete leaves them out." if groups else "No images look alike."
-        )
+        text = f"{counted(len(groups), 'group')} of images that look alike; the worse ones are selected: Delete leaves "
+        self._on_note(f"{text}them out, D compares them." if groups else "No images look alike.")
 
     def _fail(self, search: DuplicateSearch, error: Exception) -> None:
         if not isinstance(error, UserError):

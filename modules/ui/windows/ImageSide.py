@@ -1,4 +1,5 @@
-"""The current image of the dataset window: large, with its caption, or while its mask is painted or it is cropped."""
+"""The current image of the dataset window: large, with its caption, or while its mask is painted, it is cropped or
+compared with those that look like it."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from modules.ui.widgets.LargeView import LargeView
 from modules.ui.widgets.Tooltip import Tooltip
 from modules.ui.windows.CaptionPane import CaptionPane, Direction
 from modules.ui.windows.CropPane import CropPane
+from modules.ui.windows.DuplicatePane import DuplicatePane
 from modules.ui.windows.MaskPane import MaskPane
 
 if TYPE_CHECKING:
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 class ImageSide(ctk.CTkFrame):
     """selected, on_renewed, on_edit_many, on_note: as of CaptionPane. on_unsaved: as there, for captions and masks.
 
-    on_editing: called when painting or cropping begins or ends.
+    on_editing: called when painting, cropping or comparing begins or ends. on_go: called with an item that is to be
+    shown.
     """
 
     def __init__(
@@ -38,10 +41,11 @@ class ImageSide(ctk.CTkFrame):
         on_edit_many: Callable[[], None],
         on_note: Callable[[str], None],
         on_editing: Callable[[], None],
+        on_go: Callable[[DatasetItem], None],
     ):
         super().__init__(parent)
         self.app = app
-        self.is_painting = self.is_cropping = False
+        self.is_painting = self.is_cropping = self.is_comparing = False
         self._item: DatasetItem | None = None
         self._on_renewed, self._on_unsaved, self._on_editing = on_renewed, on_unsaved, on_editing
         theme = app.theme
@@ -53,7 +57,7 @@ class ImageSide(ctk.CTkFrame):
         self.details = ctk.CTkLabel(
             self, text="", font=theme.font(12), anchor="w", justify="left", text_color=theme.muted
         )
-        self.details.grid(row=1, column=0, sticky="ew", padx=12)
+        self.details.grid(row=1, column=0, sticky="ew", padx=12, pady=(0, 4))
         wrap_to(self, self.details, theme, taken=172)
         self.paint_button = ctk.CTkButton(
             self, text="Mask", width=60, height=26, font=theme.font(12), command=self.toggle_painting
@@ -69,12 +73,13 @@ class ImageSide(ctk.CTkFrame):
         self.caption.grid(row=2, column=0, columnspan=3, sticky="nsew", padx=8, pady=(0, 8))
         self.masks = MaskPane(self, app, self.caption, on_note, self._take_unsaved_mask, self.end_painting)
         self.crops = CropPane(self, app, self.caption, on_note, self.end_cropping)
+        self.groups = DuplicatePane(self, app, self.caption, on_note, self.end_comparing, on_go)
         self.bind_toggles(self.large.canvas)
 
     @property
     def is_editing(self) -> bool:
-        """Whether the mask is being painted or the image cropped."""
-        return self.is_painting or self.is_cropping
+        """Whether the mask is being painted, the image cropped or its group compared."""
+        return self.is_painting or self.is_cropping or self.is_comparing
 
     def bind_toggles(self, canvas: tk.Canvas) -> None:
         """Let M paint the mask and C crop while this has the focus."""
@@ -84,9 +89,10 @@ class ImageSide(ctk.CTkFrame):
                 canvas.bind(f"<Control-{letter}>", lambda event: None)  # of the window
 
     def focus_editor(self) -> None:
-        """Lead to what is being edited: the mask, the crop or the caption."""
-        editor = self.masks.canvas if self.is_painting else self.crops.canvas if self.is_cropping else self.caption.box
-        editor.focus_set()
+        """Lead to what is being edited: the mask, the crop, the group or the caption."""
+        panes = ((self.is_painting, self.masks), (self.is_cropping, self.crops), (self.is_comparing, self.groups))
+        shown = next((pane for is_shown, pane in panes if is_shown), None)
+        (self.caption.box if shown is None else shown.canvas).focus_set()
 
     def show(self, item: DatasetItem | None, folder_fps: float | None = None, mask: str = "", version: int = 0) -> None:
         """Show an item, as large as there is room; None: nothing. The others: as of LargeView."""
@@ -100,6 +106,8 @@ class ImageSide(ctk.CTkFrame):
             self.masks.show(item)
         if self.is_cropping:
             self.crops.show(item)
+        if self.is_comparing:
+            self.groups.show(item)
         self.caption.show(item)
         self._show_text()
 
@@ -123,7 +131,7 @@ class ImageSide(ctk.CTkFrame):
             self.end_painting()
         elif self._item is not None:
             self.caption.save()
-            self.end_cropping()
+            self.end_editing()
             self._show_masks(True)
             self.masks.show(self._item)
             self.masks.canvas.focus_set()
@@ -139,7 +147,7 @@ class ImageSide(ctk.CTkFrame):
             self.end_cropping()
         elif self._item is not None:
             self.caption.save()
-            self.end_painting()
+            self.end_editing()
             self._show_crops(True)
             self.crops.show(self._item)
             self.crops.canvas.focus_set()
@@ -150,10 +158,29 @@ class ImageSide(ctk.CTkFrame):
             self.crops.show(None)
             self._show_crops(False)
 
+    def toggle_comparing(self) -> None:
+        if self.is_comparing:
+            self.end_comparing()
+        elif self._item is not None:
+            self.caption.save()
+            self.end_editing()
+            self.is_comparing = True
+            self._show_instead(self.groups, True)
+            self.groups.show(self._item)
+            self.groups.canvas.focus_set()
+
+    def end_comparing(self) -> None:
+        """Show the image again."""
+        if self.is_comparing:
+            self.is_comparing = False
+            self.groups.show(None)
+            self._show_instead(self.groups, False)
+
     def end_editing(self) -> None:
-        """End painting or cropping, whichever it is."""
+        """End painting, cropping or comparing, whichever it is."""
         self.end_painting()
         self.end_cropping()
+        self.end_comparing()
 
     def _show_masks(self, is_painting: bool) -> None:
         self.is_painting = is_painting
@@ -165,7 +192,7 @@ class ImageSide(ctk.CTkFrame):
         self._show_instead(self.crops, is_cropping)
         self.crop_button.configure(text="Image" if is_cropping else "Crop")
 
-    def _show_instead(self, pane: MaskPane | CropPane, is_shown: bool) -> None:
+    def _show_instead(self, pane: MaskPane | CropPane | DuplicatePane, is_shown: bool) -> None:
         """Show a pane in the place of the image and its caption, or these again."""
         if is_shown:
             pane.grid(row=0, column=0, columnspan=3, sticky="nsew", padx=8, pady=(8, 4))
@@ -198,6 +225,6 @@ class ImageSide(ctk.CTkFrame):
         shown = self._item
         if shown is not None and any(one.path == shown.path for one in items):
             self._show_text()
-        self.crops.take_renewed({item.path for item in items})
-        self.masks.take_renewed({item.path for item in items})
+        for pane in (self.crops, self.masks, self.groups):
+            pane.take_renewed({item.path for item in items})
         self._on_renewed(items)

@@ -44,6 +44,13 @@ KEYS: dict[str, dict[str, str]] = {
         "Return": "edit the caption",
         "Delete": "leave the selected images out, or train them again",
         "C, M, O": "crop, paint the mask, show masks",
+        "D": "compare the images that look alike, once they are found",
+    },
+    "Duplicates": {
+        "Left, Right, Home, End": "choose the one to keep",
+        "Return": "keep it, leave the others out, next group",
+        "Page Down or N, Page Up or P": "next group, group before",
+        "D or Escape": "end",
     },
     "Crop": {
         "Arrows, with Shift": "move by 1 pixel, by 10",
@@ -81,6 +88,10 @@ def bind_window_keys(window: DatasetWindow) -> None:
     side.bind_toggles(cells.canvas)
     for key, canvas in itertools.product(("<o>", "<O>"), (cells.canvas, side.large.canvas)):
         canvas.bind(key, lambda event: bar.toggle_masks())
+    for key, canvas in itertools.product(("<d>", "<D>"), (cells.canvas, side.large.canvas)):
+        canvas.bind(key, lambda event: window.compare_duplicates())
+    for key, canvas in itertools.product(("<Control-d>", "<Control-D>"), (cells.canvas, side.large.canvas)):
+        canvas.bind(key, lambda event: None)  # of the window
     cells.canvas.bind("<Delete>", lambda event: window.caption.toggle_left_out())
     command = "Command" if window.tk.call("tk", "windowingsystem") == "aqua" else "Control"
     bind_keys(
