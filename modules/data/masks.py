@@ -122,7 +122,8 @@ def mask_files_of(image: str, folder: str = "") -> list[str]:
     folder: of masks; "": they lie beside the image. Raises DataError if the folder can't be listed.
     """
     beside, stem = os.path.dirname(image) or ".", file_stem(image)
-    names, found = _listed(folder) if folder else sorted(os.listdir(beside)), []
+    names = _listed(folder) if folder else sorted(os.listdir(beside))
+    found: list[str] = []
     others = {file_stem(name) for name in (os.listdir(beside) if folder else names) if masked_stem(name) is None}
     while True:
         of_stems = _named(folder, names) if folder else _beside(beside, names)

@@ -181,7 +181,11 @@ def dataset(state_dir: Path, folder: str, seconds: str) -> dict[str, Any]:
     steps = _scroll_as_a_person(app, cells, time.perf_counter() + float(seconds))
     ticker.stop()
     after = _resident_mib()
-    answer = {**ticker.in_ms(), "callback_ms": 1000 * TimedCall.longest, "images": len(window.view.items)}
+    answer: dict[str, Any] = {
+        **ticker.in_ms(),
+        "callback_ms": 1000 * TimedCall.longest,
+        "images": len(window.view.items),
+    }
     answer |= {"mib": None if before is None or after is None else after - before, "steps": steps}
     app.destroy()
     return answer | {"first_seconds": shown_seconds[0], "again_seconds": shown_seconds[1]}

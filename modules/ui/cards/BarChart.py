@@ -35,8 +35,8 @@ class BarChart(CardCanvas):
         self.bind("<Motion>", lambda event: self._point_at(self.bar_at(event.y)))
         self.bind("<Leave>", lambda event: self._point_at(None))
         self.bind("<Button-1>", lambda event: self._pick(self.bar_at(event.y)))
-        for key, step in (("<Up>", -1), ("<Down>", 1)):
-            self.bind(key, lambda event, step=step: self._go(step))
+        self.bind("<Up>", lambda event: self._go(-1))
+        self.bind("<Down>", lambda event: self._go(1))
         for key in ("<Return>", "<space>"):
             self.bind(key, lambda event: self._pick(self._at))
         self.bind("<FocusOut>", lambda event: self._point_at(None))

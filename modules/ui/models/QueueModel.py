@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from modules.config.counted import counted
 from modules.config.errors import UserError
@@ -98,7 +98,7 @@ class QueueModel:
     settings the window shows, to be saved back to it; None: it shows those of the next run.
     """
 
-    def __init__(self, path: Path, scheduler: Scheduler, tell: Callable[[str, str], object]):
+    def __init__(self, path: Path, scheduler: Scheduler, tell: Callable[[str, Literal["info", "error"]], object]):
         self.queue = TrainingQueue(path)
         self.view = QueueView()
         self.editing: QueueRow | None = None

@@ -6,7 +6,7 @@ import math
 import tkinter as tk
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import customtkinter as ctk
 
@@ -152,7 +152,8 @@ class CurvesChart(ctk.CTkFrame):
             rows.append(f"{cut_text(visible_line(curve.name), 30, len)}   {'—' if loss is None else f'{loss:.5g}'}")
         canvas.create_line(x, top, x, bottom, fill=theme.now(theme.muted), tags="hover")
         is_right = x > (left + right) / 2
-        at, anchor = (x - 12, "ne") if is_right else (x + 12, "nw")
+        at = x - 12 if is_right else x + 12
+        anchor: Literal["ne", "nw"] = "ne" if is_right else "nw"
         font, fill = theme.plain_font(12), theme.now(theme.text)
         item = canvas.create_text(at, top + 8, text="\n".join(rows), anchor=anchor, fill=fill, font=font, tags="hover")
         box = canvas.bbox(item)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import customtkinter as ctk
@@ -37,7 +38,7 @@ class DatasetHead(ctk.CTkFrame):
         self.buttons = {tool.text: ctk.CTkButton(row, text=tool.text, width=70, font=font) for tool in tools}
         for tool in tools:
             self.buttons[tool.text].configure(command=tool.command)
-            Tooltip(self.buttons[tool.text], theme, lambda hint=tool.hint: hint)
+            Tooltip(self.buttons[tool.text], theme, partial(str, tool.hint))
         lay_in_rows(row, [self.concept, *self.buttons.values()], theme)
         self.state = ctk.CTkLabel(self, text="", font=font, anchor="w", justify="left", text_color=theme.muted)
         self.state.grid(row=1, column=0, sticky="ew", pady=(4, 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tkinter as tk
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import customtkinter as ctk
@@ -53,6 +54,7 @@ class CropPane(ctk.CTkFrame):
         self.app = app
         self.config_of_run: TrainConfig | None = None
         self._item: DatasetItem | None = None
+        self._saved: Crop | None = None  # as the image's settings have it
         self._captions, self._on_note, self._on_leave = captions, on_note, on_leave
         self._aspects: dict[str, float | None] = {FREE: None}
         self.grid_columnconfigure(0, weight=1)
@@ -249,12 +251,11 @@ class CropPane(ctk.CTkFrame):
         ):
             button = ctk.CTkButton(bar, text=label, width=50, height=26, font=font, command=command)
             button.grid(row=0, column=3 + column, padx=(6, 0))
-            Tooltip(button, theme, lambda hint=hint: hint)
+            Tooltip(button, theme, partial(str, hint))
             self.buttons[name] = button
         self._size = ctk.CTkLabel(self, text="", font=font, anchor="w")
         self._size.grid(row=2, column=0, sticky="ew", padx=4, pady=(6, 0))
         self._state = ctk.CTkLabel(self, text="", font=font, anchor="w", justify="left", text_color=theme.muted)
         self._state.grid(row=3, column=0, sticky="ew", padx=4, pady=(2, 0))
         wrap_to(self, self._state, theme, taken=8)
-        self._saved: Crop | None = None
         self._show_state()

@@ -83,10 +83,8 @@ class ImageSide(ctk.CTkFrame):
 
     def bind_toggles(self, canvas: tk.Canvas) -> None:
         """Let M paint the mask and C crop while this has the focus."""
-        for key, toggle in (("m", self.toggle_painting), ("c", self.toggle_cropping)):
-            for letter in (key, key.upper()):  # with Caps Lock
-                canvas.bind(f"<{letter}>", lambda event, toggle=toggle: toggle())
-                canvas.bind(f"<Control-{letter}>", lambda event: None)  # of the window
+        for letters, toggle in (("mM", self.toggle_painting), ("cC", self.toggle_cropping)):  # with Caps Lock, too
+            _bind_letters(canvas, letters, toggle)
 
     def focus_editor(self) -> None:
         """Lead to what is being edited: the mask, the crop, the group or the caption."""
@@ -228,3 +226,9 @@ class ImageSide(ctk.CTkFrame):
         for pane in (self.crops, self.masks, self.groups):
             pane.take_renewed({item.path for item in items})
         self._on_renewed(items)
+
+
+def _bind_letters(canvas: tk.Canvas, letters: str, action: Callable[[], None]) -> None:
+    for letter in letters:
+        canvas.bind(f"<{letter}>", lambda event: action())
+        canvas.bind(f"<Control-{letter}>", lambda event: None)  # of the window

@@ -183,8 +183,8 @@ class StatisticsWindow(ctk.CTkToplevel):
         for name, chart in self.charts.items():
             chart.show_picked(label if name == figure else "")
         paths = self.reading.paths(figure, label)
-        chart = self.charts[figure].chart
-        title = chart.title if chart else figure
+        shown = self.charts[figure].chart
+        title = shown.title if shown else figure
         self._on_pick(self.number, paths, f"{title}: {visible_line(label)}")
 
     def _lay_columns(self, width: int) -> None:
