@@ -94,7 +94,7 @@ def test_captions_appear_as_they_are_written_and_all_are_taken_back(window, data
 def test_only_the_selected_images_are_captioned(window, dataset, images, server, wait_for):
     app = window.app
     dataset.cells.select([1, 3])
-    wait_for(app, lambda: window._texts[0] == "Selected (2)")
+    wait_for(app, lambda: window._texts.get("Selected") == "Selected (2)")
     window.which.set("Selected (2)")
     window.panel.start()
     wait_for(app, lambda: window.panel.run is None)
