@@ -18,7 +18,7 @@ from modules.annotators.Cancellation import Cancellation
 from modules.annotators.mask_edges import Edges
 from modules.annotators.mask_run import ALPHA, MaskSource, WantedMasks, mask_concept
 from modules.annotators.mask_service import MaskService, checked_edges
-from modules.annotators.mask_writing import MaskWriter
+from modules.annotators.mask_writing import MaskWriter, interrupted_masks
 from modules.annotators.Masker import Click, MaskHint
 from modules.annotators.reports import JsonReport, TextReport
 from modules.config.errors import UserError
@@ -62,8 +62,10 @@ def mask(args: argparse.Namespace, canceled: Cancellation, report: JsonReport | 
     concept = chosen_concept(args)
     if args.listen:
         canceled.listen(sys.stdin)
+    wanted = read_wanted(args, canceled)
+    record = interrupted_masks(concept, wanted) if args.overwrite and not wanted.preview else None
     with MaskWriter(concept, f"Masks: {args.model or 'transparency'}") as write:
-        return mask_concept(concept, read_wanted(args, canceled), write, report)
+        return mask_concept(concept, wanted, write, record, report)
 
 
 def serve(args: argparse.Namespace, canceled: Cancellation, report: JsonReport | TextReport) -> int:
@@ -78,6 +80,8 @@ def read_wanted(args: argparse.Namespace, canceled: Cancellation) -> WantedMasks
     """Raises UserError."""
     if bool(args.model) == args.alpha:
         raise UserError("Name a model with --model, or say --alpha; one of the two.")
+    if args.restart and not args.overwrite:
+        raise UserError("--restart needs --overwrite: without it, masks that are there stay as they are.")
     try:
         threshold = None if args.soft else args.threshold
         edges = checked_edges(Edges(threshold, args.invert, args.grow, args.feather))
@@ -91,6 +95,7 @@ def read_wanted(args: argparse.Namespace, canceled: Cancellation) -> WantedMasks
         args.gpu,
         args.cpu,
         args.overwrite,
+        args.restart,
         chosen_paths(args),
         args.preview or (PREVIEWED if args.preview_to else 0),
         args.preview_to,
@@ -135,6 +140,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     edges.add_argument("--grow", type=int, default=0, metavar="PIXELS", help="less than 0 shrinks")
     edges.add_argument("--feather", type=int, default=0, metavar="PIXELS", help="over which an edge fades")
     parser.add_argument("--overwrite", action="store_true", help="also images that have a mask")
+    parser.add_argument("--restart", action="store_true", help="with --overwrite: forget what an interrupted run did")
     add_preview_option(parser, "try {}")
     parser.add_argument(
         "--preview-to", default="", metavar="FOLDER", help="save the masks of a preview here, to be looked at"

@@ -76,9 +76,7 @@ def caption_concept(
     source = _Source(wanted, report)  # after them: a mistyped folder is not worth a download
     paths = targets.paths
     if record is not None:
-        if wanted.restart:
-            record.clear()
-        paths = tuple(path for path in paths if path not in record.done)
+        paths = tuple(record.left(paths, wanted.restart))
     resumed = len(targets.paths) - len(paths)
     if wanted.preview:
         paths = spread(paths, wanted.preview)

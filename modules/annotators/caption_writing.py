@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from modules.annotators.DoneRecord import DoneRecord
-from modules.config.errors import UserError
-from modules.config.installation import window_state_folder
+from modules.annotators.DoneRecord import DoneRecord, chosen_paths, open_record
 from modules.curation.CaptionFiles import Caption, CaptionFiles
 from modules.curation.FileChanges import ChangedOutside
 from modules.curation.Journal import Journal
@@ -50,14 +48,8 @@ class CaptionWriter:
 
 def interrupted_work(concept: ConceptConfig, wanted: Wanted) -> DoneRecord:
     """What an earlier run for the same captions of the same images has done. Raises UserError if that can't be kept."""
-    folder = window_state_folder() / "captioning"
     options = wanted.options
     path = os.path.abspath(os.path.expanduser(concept.path))
     address = wanted.server.address if wanted.server else ""
-    # a run for chosen images is other work: it would find its images done by that for all, and then forget that one
-    chosen = () if wanted.only is None else ("only", *sorted(wanted.only))
-    work = path, wanted.model, address, options.style, options.name, options.prompt, *chosen
-    try:
-        return DoneRecord(folder, work)
-    except OSError as error:
-        raise UserError(f"{folder} can't be written ({error.strerror}): make it writable.") from error
+    work = path, wanted.model, address, options.style, options.name, options.prompt, *chosen_paths(wanted.only)
+    return open_record("captioning", work)

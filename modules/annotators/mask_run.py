@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from modules.annotators.alpha_masks import alpha_mask
 from modules.annotators.annotation_run import Steps, annotate_all, spread
 from modules.annotators.Captioner import Failure
+from modules.annotators.DoneRecord import DoneRecord
 from modules.annotators.mask_edges import Edges, finished
 from modules.annotators.Masker import LocalMasker, Masker, MaskHint
 from modules.annotators.masker_kinds import MaskerKind, masker_class, masker_kind_in
@@ -41,8 +42,9 @@ class WantedMasks:
     """What a person asks for.
 
     model: folder, Hub name or ONNX file; ALPHA for the images' own alpha channels. overwrite: also images that have a
-    mask. only: paths to choose among; None for all. preview: mask so many images and write nothing into the dataset; 0
-    masks all. preview_to: a folder for the masks of a preview; "": they are only counted.
+    mask. restart: those, too, that an interrupted run has overwritten. only: paths to choose among; None for all.
+    preview: mask so many images and write nothing into the dataset; 0 masks all. preview_to: a folder for the masks of
+    a preview; "": they are only counted.
     """
 
     model: str
@@ -52,6 +54,7 @@ class WantedMasks:
     device_index: int | None = None
     on_cpu: bool = False
     overwrite: bool = False
+    restart: bool = False
     only: Collection[str] | None = None
     preview: int = 0
     preview_to: str = ""
@@ -114,10 +117,13 @@ def _model_path(name: str, report: Report, check: Callable[[Path], None]) -> Pat
     return model_folder(name, check, lambda done, total: report("downloading", done=done, total=total))
 
 
-def mask_concept(concept: ConceptConfig, wanted: WantedMasks, write: Write, report: Report) -> int:
+def mask_concept(
+    concept: ConceptConfig, wanted: WantedMasks, write: Write, record: DoneRecord | None, report: Report
+) -> int:
     """Mask what is to be masked; returns how many images failed.
 
-    write: saves the mask of an image; raises UserError. Raises UserError if nothing can be masked.
+    write: saves the mask of an image; raises UserError. record: of an interrupted run that overwrites masks.
+    Raises UserError if nothing can be masked.
     """
     paths = _targets(concept, wanted)
     source = MaskSource(wanted, report)
@@ -128,7 +134,9 @@ def mask_concept(concept: ConceptConfig, wanted: WantedMasks, write: Write, repo
             f"--click: {source.kind.label} marks what is at a place of one image; choose that image by --only."
         )
     chosen = [path for path in paths if wanted.overwrite or not mask_there(path, concept)]
-    facts = {"images": len(paths), "done_before": len(paths) - len(chosen), "resumed": 0, "sent_to": ""}
+    facts = {"images": len(paths), "done_before": len(paths) - len(chosen), "sent_to": ""}
+    left = chosen if record is None else record.left(chosen, wanted.restart)
+    facts["resumed"], chosen = len(chosen) - len(left), left
     if wanted.preview:
         chosen = [*spread(chosen, wanted.preview)]
     report("plan", chosen=len(chosen), model="their alpha channels" if source.kind is None else wanted.model, **facts)
@@ -142,13 +150,18 @@ def mask_concept(concept: ConceptConfig, wanted: WantedMasks, write: Write, repo
         file = mask_path(path, concept)
         if not wanted.preview:
             write(path, mask)
+            if record is not None:
+                record.add(path)
         elif wanted.preview_to:
             file = _save_preview(wanted.preview_to, next(numbers), path, mask)
         share = sum(number * value for value, number in enumerate(mask.histogram())) / (255 * mask.width * mask.height)
         return {"mask": file, "share": round(share, 4), "written": not wanted.preview}
 
     steps = Steps(source.load, annotate, finish, "mask")
-    return annotate_all(chosen, steps, 1, report, wanted.is_canceled)
+    num_failed = annotate_all(chosen, steps, 1, report, wanted.is_canceled)
+    if record is not None and not wanted.preview and not wanted.is_canceled():
+        record.clear()
+    return num_failed
 
 
 def _save_preview(folder: str, number: int, path: str, mask: Image.Image) -> str:

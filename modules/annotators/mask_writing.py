@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from modules.annotators.DoneRecord import DoneRecord, chosen_paths, open_record
 from modules.config.errors import UserError
 from modules.curation.Journal import Journal
 from modules.curation.mask_files import MaskFile, mask_path
@@ -14,6 +15,7 @@ from modules.curation.mask_files import MaskFile, mask_path
 if TYPE_CHECKING:
     from PIL import Image
 
+    from modules.annotators.mask_run import WantedMasks
     from modules.config.ConceptConfig import ConceptConfig
 
 
@@ -44,3 +46,12 @@ class MaskWriter:
             raise UserError(f"{folder} can't be made ({error.strerror}): make it writable.") from error
         file.look()
         self._write.apply(file.changes(np.asarray(mask)))
+
+
+def interrupted_masks(concept: ConceptConfig, wanted: WantedMasks) -> DoneRecord:
+    """What an earlier run for the same masks of the same images has done. Raises UserError if that can't be kept."""
+    folders = (
+        os.path.abspath(os.path.expanduser(path)) if path else "" for path in (concept.path, concept.mask_folder)
+    )
+    work = *folders, wanted.model, repr(wanted.hint), repr(wanted.edges), *chosen_paths(wanted.only)
+    return open_record("masking", work)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from modules.annotators import caption_writing
+from modules.annotators import DoneRecord
 from modules.curation import Journal
 from scripts import caption
 from tests.support.pictures import write_pictures
@@ -45,7 +45,7 @@ def uncaptioned(tmp_path) -> Callable[[int], Path]:
 @pytest.fixture(autouse=True)
 def state_folder(tmp_path, monkeypatch) -> Path:
     folder = tmp_path / "state"
-    for module in (caption_writing, Journal):
+    for module in (DoneRecord, Journal):
         monkeypatch.setattr(module, "window_state_folder", lambda: folder)
     return folder
 

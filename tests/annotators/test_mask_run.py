@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from modules.annotators.mask_writing import MaskWriter
 from modules.config.ConceptConfig import ConceptConfig
 from modules.curation.Journal import Journal
 from modules.data.concepts import scan
@@ -106,6 +108,37 @@ def test_masks_go_into_the_mask_folder_of_a_concept(images, run_mask, tmp_path):
     assert run_mask("--config", config, "--alpha")[1][0]["done_before"] == 2
 
 
+def test_overwriting_masks_goes_on_where_it_was_canceled_and_begins_again_when_asked_to(images, run_mask, monkeypatch):
+    opaque = images / "c.png"
+    Image.new("RGBA", (40, 20), (0, 0, 255, 255)).save(opaque)
+    command = (images, "--alpha", "--overwrite")
+    write = MaskWriter.__call__
+
+    def canceled_after_one(*arguments) -> tuple[int, list]:
+        def cancel(writer, path, made) -> None:
+            write(writer, path, made)
+            signal.raise_signal(signal.SIGTERM)  # as Cancel does
+
+        with monkeypatch.context() as patch:
+            patch.setattr(MaskWriter, "__call__", cancel)
+            return run_mask(*arguments)
+
+    def masked(events: list) -> list[str]:
+        return [Path(event["path"]).name for event in events if event["event"] == "mask"]
+
+    code, events = canceled_after_one(*command)
+    assert (code, masked(events)) == (130, ["a.png"])
+    assert run_mask(*command, "--invert", "--preview", 1)[1][0]["resumed"] == 0
+    assert masked(run_mask(*command, "--grow", 2)[1]) == ["a.png", "c.png", "b.png"]  # other edges are other work
+    _, events = canceled_after_one(*command)
+    assert (events[0]["resumed"], masked(events)) == (1, ["c.png"])
+    assert masked(run_mask(*command)[1]) == ["b.png"]
+    assert len(masked(run_mask(*command)[1])) == 3  # the run before was complete
+
+    canceled_after_one(*command)
+    assert len(masked(run_mask(*command, "--restart")[1])) == 3
+
+
 def test_a_preview_writes_nothing(images, run_mask):
     code, events = run_mask(images, "--alpha", "--preview", 1)
     assert [event["event"] for event in events] == ["plan", "mask", "end"]
@@ -119,6 +152,7 @@ def test_a_preview_writes_nothing(images, run_mask):
         ((), "Name a model with --model, or say --alpha; one of the two."),
         (("--alpha", "--model", "m"), "Name a model with --model, or say --alpha; one of the two."),
         (("--alpha", "--grow", "900"), "grow and feather are at most 512 pixels."),
+        (("--alpha", "--restart"), "--restart needs --overwrite"),
         (("--model", "no such.onnx"), "--model 'no such.onnx': there is no such file."),
     ],
 )

@@ -105,8 +105,11 @@ def test_a_run_is_for_what_the_filter_shows_unless_all_are_chosen(window, datase
     window.panel.start()
     wait_for(app, lambda: window.panel.run is None)
     assert masks_in(images) == ["001_mask.bmp", "003-masklabel.png"]
+    window.replaces.select()
     window.panel.take_back()
     wait_for(app, lambda: masks_in(images) == ["001_mask.bmp"])
+    run, _ = window.start_run(preview=False)
+    assert "--restart" in run._options  # what a canceled run had done is not there any more
     window.panel.take_back()
     assert "is not the last change any more" in window.panel.state.cget("text")
 

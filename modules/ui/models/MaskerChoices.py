@@ -101,8 +101,8 @@ class MaskerChoices:
         check_number("Grow by", self.grow, int, -MAX_PIXELS, MAX_PIXELS)
         check_number("Feather by", self.feather, int, 0, MAX_PIXELS)
 
-    def options(self, replaces: bool = False) -> list[str]:
-        """Of the script. replaces: whether masks that are there are replaced."""
+    def options(self, replaces: bool = False, restarts: bool = False) -> list[str]:
+        """Of the script. replaces, restarts: as of CaptionerChoices, for masks."""
         texts = {
             "--model": self.model,
             "--prompt": self.words if self.way == "words" else "",
@@ -115,12 +115,15 @@ class MaskerChoices:
             "--soft": self.soft,
             "--invert": self.invert,
             "--overwrite": replaces,
+            "--restart": replaces and restarts,
         }
         return given_options(texts, switches)
 
-    def start(self, parts: Iterable[Part], replaces: bool = False, preview_folder: str = "") -> AnnotatorRun:
+    def start(
+        self, parts: Iterable[Part], replaces: bool = False, restarts: bool = False, preview_folder: str = ""
+    ) -> AnnotatorRun:
         """A run, yet to be called. preview_folder: where masks of a preview go, which writes no others; "": none."""
-        options = self.options(replaces)
+        options = self.options(replaces, restarts and not preview_folder)
         if not preview_folder:
             return AnnotatorRun("mask.py", [*parts], options)
         return AnnotatorRun("mask.py", [*parts], [*options, f"--preview-to={preview_folder}"], preview=NUM_PREVIEWED)

@@ -40,6 +40,7 @@ class AnnotatorWindow(ctk.CTkToplevel):
         super().__init__(parent, fg_color=app.theme.page)
         self.app, self._dataset = app, dataset
         self._undone_by: tuple[str, list[int]] = ("", [])  # label and concepts of the last run
+        self.begins_anew = False  # whether the next run does, as what a canceled one had done was taken back
         self.title(title)
         self.transient(parent)
         set_size(self, size, (520, 380))
@@ -58,7 +59,7 @@ class AnnotatorWindow(ctk.CTkToplevel):
             self,
             app,
             self._make_run,
-            lambda: dataset.take_back(*self._undone_by),
+            self._take_back,
             self.hide,
             self._show_preview,
             dataset.show_written,
@@ -106,7 +107,12 @@ class AnnotatorWindow(ctk.CTkToplevel):
         run, label = self.start_run(preview)
         if run is not None and not preview:
             self._undone_by = label, sorted({item.concept for item in self._chosen()})
+            self.begins_anew = False
         return run
+
+    def _take_back(self) -> None:
+        self._dataset.take_back(*self._undone_by)
+        self.begins_anew = True
 
     def _show_preview(self, results: Sequence[Result]) -> None:
         if not results:

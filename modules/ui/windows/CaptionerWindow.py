@@ -72,7 +72,8 @@ class CaptionerWindow(AnnotatorWindow):
         if choices.on_server and not self._may_send(choices):
             return None, ""
         self.app.preferences.captioner = choices.to_values()
-        run = choices.start(parts, self.key.get(), bool(self.replaces.get()), bool(self.restarts.get()), preview)
+        restarts = bool(self.restarts.get()) or self.begins_anew
+        run = choices.start(parts, self.key.get(), bool(self.replaces.get()), restarts, preview)
         return run, choices.label
 
     def _may_send(self, choices: CaptionerChoices) -> bool:

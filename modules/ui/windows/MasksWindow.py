@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from modules.ui.windows.DatasetAnnotator import DatasetAnnotator
 
 REPLACE = "Replace masks that are there, also painted ones"
+RESTART = "Also those that a canceled run has replaced already"
 TITLE = "Make masks"
 ONLY_CLIPS = "Only clips are chosen: their masks can be painted (M)."
 
@@ -62,11 +63,15 @@ class MasksWindow(AnnotatorWindow):
         if preview:
             folder = os.path.join(self._folder.name, str(next(self._numbers)))
             os.makedirs(folder)
-        return choices.start(parts, bool(self.replaces.get()), folder), choices.label
+        restarts = bool(self.restarts.get()) or self.begins_anew
+        return choices.start(parts, bool(self.replaces.get()), restarts, folder), choices.label
 
     def show_rows(self, choice: object = None) -> None:
         way = self.choices.way
-        self.show_only({one: one == way for one in ("words", "subject")} | {"threshold": not self.soft.get()})
+        self.show_only(
+            {one: one == way for one in ("words", "subject")}
+            | {"threshold": not self.soft.get(), "replaces": bool(self.replaces.get())}
+        )
         self.hint.configure(text=HINTS[way])
 
     # --- widgets -----------------------------------------------------------------------------------------------------
@@ -77,7 +82,9 @@ class MasksWindow(AnnotatorWindow):
         self._build_edges(choices)
         card = self.make_card("Which images")
         self.add_which(card, 1)
-        self.replaces = self.tick(card, 2, REPLACE)
+        self.replaces = self.tick(card, 2, REPLACE, self.show_rows)
+        self.restarts = self.tick(card, 3, RESTART)
+        self._rows["replaces"] = [self.restarts]
 
     def _build_source(self, choices: MaskerChoices) -> None:
         font = self.app.theme.font()
