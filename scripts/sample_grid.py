@@ -65,6 +65,8 @@ def make_grid(cells: Sequence[Cell]) -> Iterator[Path]:
     """Generate the images, and yield the file of each once it is written."""
     if not cells:
         return
+    from modules.weights.pipeline_adapters import set_strengths
+
     device = sample.prepare()
     for _, same in itertools.groupby(cells, key=lambda cell: [getattr(cell[1], name) for name in _OF_PIPELINE]):
         group = list(same)
@@ -75,7 +77,7 @@ def make_grid(cells: Sequence[Cell]) -> Iterator[Path]:
                 name: strength for lora, strength in strength_of_each(loras).items() for name in adapters[lora]
             }
             if strengths:
-                pipe.set_adapters(list(strengths), list(strengths.values()))
+                set_strengths(pipe, strengths)
             yield from _made(pipe, list(alike), device)
 
 
@@ -91,13 +93,13 @@ def _made(pipe: DiffusionPipeline, cells: Sequence[Cell], device: Any) -> Iterat
 def _loaded_loras(pipe: DiffusionPipeline, files: Sequence[str]) -> dict[str, list[str]]:
     """Load LoRA files, each once, into a pipeline that has none: file -> the names of its adapters."""
     from modules.weights.lora_files import load_lora
+    from modules.weights.pipeline_adapters import adapter_names
 
     found: dict[str, list[str]] = {}
     for file in dict.fromkeys(files):
         load_lora(pipe, file, sample.warn)
         known = {name for names in found.values() for name in names}
-        now = {name for names in pipe.get_list_adapters().values() for name in names}
-        found[file] = sorted(now - known)
+        found[file] = sorted(adapter_names(pipe) - known)
     return found
 
 

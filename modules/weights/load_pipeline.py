@@ -31,6 +31,7 @@ from modules.weights.libraries import import_diffusers, import_pipeline
 from modules.weights.load_component import load_component
 from modules.weights.lora_files import load_lora
 from modules.weights.own_parts import check_places, load_own_part, own_parts, replaced_parts
+from modules.weights.pipeline_adapters import adapter_names, set_strengths
 from modules.weights.processors import CHOOSING, check_tokenizer, load_processors
 from modules.weights.schedulers import scheduler_by_files
 
@@ -110,14 +111,10 @@ def add_loras(
     strengths: dict[str, float] = {}
     for lora, strength in loras.items():
         load_lora(pipe, lora, warn, note)
-        for name in _adapters(pipe) - strengths.keys():
+        for name in adapter_names(pipe) - strengths.keys():
             strengths[name] = strength
     if strengths:
-        pipe.set_adapters(list(strengths), list(strengths.values()))  # by default, only the last one is active
-
-
-def _adapters(pipe: DiffusionPipeline) -> set[str]:
-    return {name for names in pipe.get_list_adapters().values() for name in names}
+        set_strengths(pipe, strengths)  # by default, only the last one is active
 
 
 def _usual_dtype(device: torch.device) -> Literal["bfloat16", "float32"]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 from modules.config.errors import first_line
 from modules.families.registry import family_of, family_of_pipeline
 from modules.weights.adapters.kinds import ADAPTER
+from modules.weights.adapters.lora import KIND as LORA
 from modules.weights.converted_loras import check_all_used, converted_sources, lost_tensors, refused_tensors
 from modules.weights.embedding_files import add_bundled_words
 from modules.weights.errors import WeightsError
@@ -34,6 +35,7 @@ from modules.weights.lora_layers import (
 from modules.weights.lora_reading import is_read_by_name, read_layers
 from modules.weights.LoraSource import LoraSource, is_of_norm
 from modules.weights.lycoris_files import is_lycoris, load_lycoris, read_lycoris, read_norms
+from modules.weights.pipeline_adapters import adapter_names, has_loader
 from modules.weights.safe import save_tensors
 
 if TYPE_CHECKING:
@@ -139,7 +141,7 @@ def load_lora(
     """
     file, family = LoraSource(path), family_of_pipeline(pipe)
     note = note or warn or _refuse
-    if not hasattr(pipe, "load_lora_weights"):
+    if not has_loader(pipe) and family is None:
         raise WeightsError(f"'{path}': diffusers can't load LoRAs into a {type(pipe).__name__}; leave it out.")
     adapter = _free_name(pipe)
     if family and is_lycoris(file.shapes):
@@ -154,7 +156,7 @@ def load_lora(
             _add_layers(pipe, file, family, fitting_layers(file.path, layers, modules, note), adapter, note)
         else:
             _add_converted(pipe, file, adapter, warn)
-        if not pipe.get_list_adapters():
+        if not adapter_names(pipe):
             raise ValueError("it fits none of its layers")
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         if refused := refused_tensors(error, file.shapes):
@@ -169,6 +171,8 @@ def load_lora(
 
 def _has_more(pipe: DiffusionPipeline, file: LoraSource, family: Family) -> bool:
     """Whether a file has more than LoRAs, of which only diffusers knows what it can apply."""
+    if not has_loader(pipe):
+        return False  # `read_layers` refuses what it has beside them
     if file.changes() or any(name.endswith(_LORA_BIASES) for name in file.shapes):
         return True
     return not is_read_by_name(file, family) and bool(lost_tensors(file, type(pipe)))
@@ -191,8 +195,11 @@ def _add_layers(
         if expert in layers:
             own = {family.denoisers[0]: layers.pop(expert)}
             pipe.load_lora_weights(_tensors(own), adapter_name=adapter, **{f"load_into_{expert}": True})
-    if layers:
+    if layers and has_loader(pipe):
         pipe.load_lora_weights(_tensors(layers), adapter_name=adapter)
+    elif layers:
+        for component, of_component in layers.items():
+            LORA.add(getattr(pipe, component), of_component, adapter=adapter, trains=False)
     load_lycoris(pipe, file.path, read_norms(file, family), adapter, note)
     add_bundled_words(pipe, file.path, file.tensors, family)
 
@@ -225,7 +232,7 @@ def _free_name(pipe: DiffusionPipeline) -> str:
 
     diffusers counts the adapters of each component by itself, so that one name may stand for several files.
     """
-    taken = {name for names in pipe.get_list_adapters().values() for name in names}
+    taken = adapter_names(pipe)
     return next(name for number in itertools.count() if (name := f"default_{number}") not in taken)
 
 
@@ -242,25 +249,30 @@ def _save_diffusers(
 ) -> None:
     """The pipeline class names the tensors; the file is written here, atomically."""
     _check_places(components, pipeline_class)
-    layers: dict[str, dict[str, Tensor]] = {}
+    tensors: dict[str, dict[str, Tensor]] = {}
     configs: dict[str, Any] = {}
     for name, module in components.items():
         ending = magnitude_ending(name)
-        tensors = {key.replace(".lora_magnitude_vector", ending): t for key, t in _adapter_tensors(module).items()}
-        layers[f"{name}_lora_layers"] = {key: t if dtype is None else t.to(dtype) for key, t in tensors.items()}
+        own = {key.replace(".lora_magnitude_vector", ending): t for key, t in _adapter_tensors(module).items()}
+        tensors[name] = {key: t if dtype is None else t.to(dtype) for key, t in own.items()}
         # Without it, diffusers assumes that alpha equals the rank, which silently changes the strength of the LoRA.
         configs |= {f"{name}.{key}": value for key, value in _adapter_config(module).items()}
     header = {**(metadata or {}), ADAPTER_METADATA: json.dumps(configs, indent=2, sort_keys=True)}
     file.parent.mkdir(parents=True, exist_ok=True)  # diffusers would only log an error
+    if not has_loader(pipeline_class):  # then each component loads its own of the file, by the prefix
+        save_tensors(file, {f"{name}.{key}": t for name, of in tensors.items() for key, t in of.items()}, header)
+        return
     cast("LoraPipeline", pipeline_class).save_lora_weights(
         file.parent,
         weight_name=file.name,
-        save_function=lambda tensors, _: save_tensors(file, tensors, header),
-        **layers,
+        save_function=lambda named, _: save_tensors(file, named, header),
+        **{f"{name}_lora_layers": of_component for name, of_component in tensors.items()},
     )
 
 
 def _check_places(components: Iterable[str], pipeline_class: type[DiffusionPipeline]) -> None:
+    if not has_loader(pipeline_class):
+        return
     accepted = inspect.signature(cast("LoraPipeline", pipeline_class).save_lora_weights).parameters
     for name in components:
         if f"{name}_lora_layers" not in accepted:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from diffusers import DiffusionPipeline
+from diffusers import DiffusionPipeline, PixArtSigmaPipeline
 from torch.nn.functional import linear
 
 from modules.families.registry import FAMILIES
@@ -10,6 +10,7 @@ from modules.methods.lora_tools import merge_into_model
 from modules.weights.errors import WeightsError
 from modules.weights.kohya_names import kohya_name
 from modules.weights.load_pipeline import load_pipeline
+from modules.weights.lora_files import load_lora
 from modules.weights.LoraSource import EXPERT
 from modules.weights.safe import save_tensors
 
@@ -89,10 +90,13 @@ def adapter(kind, outputs, inputs):
 
 
 def test_a_lora_for_a_pipeline_that_takes_none_is_refused_in_one_sentence(tiny_model, tmp_path):
+    class Unknown(PixArtSigmaPipeline):
+        """Of no family, and without a loader of its own."""
+
     layer = "transformer.transformer_blocks.0.attn1.to_q"
     save_tensors(tmp_path / "x.safetensors", {f"{layer}.lora_{half}.weight": torch.ones(2, 2) for half in "AB"})
-    with pytest.raises(WeightsError, match=r"x\.safetensors': diffusers can't load LoRAs into a PixArtSigmaPipeline; "):
-        load_pipeline(str(tiny_model("pixart_sigma")), {str(tmp_path / "x.safetensors"): 1.0}, torch.device("cpu"))
+    with pytest.raises(WeightsError, match=r"x\.safetensors': diffusers can't load LoRAs into a Unknown; "):
+        load_lora(Unknown.from_pretrained(tiny_model("pixart_sigma")), tmp_path / "x.safetensors")
 
 
 def module_of(pipe, layer):

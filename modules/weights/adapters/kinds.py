@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from modules.config.adapters import ADAPTERS
 from modules.weights.LoraSource import NORM_PARTS
+from modules.weights.pipeline_adapters import add_adapter
 
 if TYPE_CHECKING:
     import torch
@@ -114,13 +115,13 @@ class PeftKind(AdapterKind, LycorisKind):
     ) -> None:
         options = {**self.options(settings), **patterns}
         config = self.config(r=settings.rank, alpha=settings.alpha, target_modules=targets, **options)
-        module.add_adapter(config, adapter_name=ADAPTER)
+        add_adapter(module, config, ADAPTER)
 
     def add(
         self, module: Model, layers: Mapping[str, LycorisLayer], adapter: str, dtype: torch.dtype | None = None
     ) -> None:
         rank = most_common_rank(layers)
-        module.add_adapter(self.config(r=rank, alpha=rank, target_modules=list(layers)), adapter_name=adapter)
+        add_adapter(module, self.config(r=rank, alpha=rank, target_modules=list(layers)), adapter)
         fill(module, layers, adapter, dtype)
 
 
