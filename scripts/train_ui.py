@@ -39,10 +39,15 @@ def open_window(args: argparse.Namespace) -> int:
     from modules.ui.toolkit import load_toolkit
 
     load_toolkit()
-    from modules.ui.TrainUI import TrainUI
+    from modules.ui.OpeningWindow import OpeningWindow
 
     try:
-        window = TrainUI(state_dir, queue_folder())
+        opening = OpeningWindow(state_dir)
+        if not opening.show():
+            return 0
+        from modules.ui.TrainUI import TrainUI  # with the settings, which take longer than all before
+
+        window = TrainUI.take_over(opening, queue_folder())
     except tkinter.TclError as error:
         text = f"The window can't be opened ({error}): start it on a desktop, or use {command_name('train')}."
         print_line(text, sys.stderr)

@@ -18,13 +18,12 @@ from pathlib import Path
 from modules.config.errors import ConfigError
 from modules.config.files import load_values
 from modules.config.installation import ROOT, docs_page
+from modules.config.memory_sizes import MEMORY_SIZES
 from modules.config.parse import read_values
 from modules.config.suggestions import in_place_of
 
 PRESETS_DIR = ROOT / "resources" / "presets"
 SIZES_FILE = ROOT / "resources" / "preset_sizes.yaml"
-MEMORY_SIZES = (8, 12, 16, 24, 32, 48, 80)
-"""The GPU memory sizes, in GB, that presets have variants for."""
 GPU_COUNTS = (2, 4, 8)
 OWN_SIZES = "sizes"  # the section of a preset's file that is not settings
 

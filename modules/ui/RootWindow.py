@@ -54,7 +54,8 @@ class RootWindow(ctk.CTk):
         self._numbers = itertools.count()
         self._steps: list[tuple[str, Iterator[object]]] = []
         self._threads = WorkerThreads()
-        self._is_drawn = False
+        self.is_drawn = False
+        self.is_opening = False  # whether its contents are still to come
         self._has_frozen = False  # what is not to be looked through for garbage
         self._undrawn: list[Callable[[], None]] | None = []  # what starts the threads that wait; None: no more do
         self.theme = Theme(self, preferences.appearance, preferences.scale)
@@ -151,7 +152,7 @@ class RootWindow(ctk.CTk):
             self.after_idle(self._note_drawn)
 
     def _note_drawn(self) -> None:
-        self._is_drawn = True
+        self.is_drawn = True
 
     def _start_threads(self) -> None:
         """From now on, threads start at once. Those of the very first moments would hold up the first picture."""
@@ -161,7 +162,7 @@ class RootWindow(ctk.CTk):
 
     def _pump(self) -> None:
         self.after(PUMP_MS, self._pump)
-        if self._undrawn is not None and self._is_drawn and not self._steps:
+        if self._undrawn is not None and self.is_drawn and not self._steps and not self.is_opening:
             self._start_threads()
         end = time.perf_counter() + BUDGET_SECONDS
         while time.perf_counter() < end:

@@ -19,7 +19,6 @@ from modules.config.labels import with_labels
 from modules.config.visible_text import visible_text
 from modules.session.following import RunInfo, find_runs, run_info
 from modules.session.RunFolder import RunFolder
-from modules.session.RunLock import RunLock
 from modules.ui import keyboard
 from modules.ui.App import MessageKind
 from modules.ui.BottomBar import BottomBar
@@ -29,7 +28,6 @@ from modules.ui.models.desktop import notify, open_file
 from modules.ui.models.DeviceModel import DeviceModel
 from modules.ui.models.help_pages import help_page
 from modules.ui.models.LaunchModel import LaunchModel
-from modules.ui.models.Preferences import Preferences
 from modules.ui.models.ProblemList import ProblemList
 from modules.ui.models.QueueModel import QueueModel
 from modules.ui.models.run_text import describe_result
@@ -39,29 +37,14 @@ from modules.ui.models.SettingsModel import SettingsModel
 from modules.ui.models.Standby import StandbyPlan
 from modules.ui.models.StandbyKeeper import StandbyKeeper
 from modules.ui.models.trained_images import newest_model
-from modules.ui.RootWindow import RootWindow
+from modules.ui.OpeningWindow import TABS, OpeningWindow
 from modules.ui.SettingsViews import SettingsViews
 from modules.ui.TopBar import TopBar
-from modules.ui.widgets.dialogs import ask, open_window, place, position_of, set_size
+from modules.ui.widgets.dialogs import ask, open_window, position_of
 from modules.ui.widgets.form import SettingsForm, find_field
 from modules.ui.widgets.Notices import Notices
-from modules.ui.widgets.TabBar import TabBar
-from modules.ui.widgets.Tooltip import Tooltip
 from modules.ui.window_system import close_on_quit
 
-TABS = {
-    "home": "HomeTab",
-    "general": "GeneralTab",
-    "model": "ModelTab",
-    "dataset": "DatasetTab",
-    "training": "TrainingTab",
-    "multi-GPU": "MultiGpuTab",
-    "sampling": "SamplingTab",
-    "backup": "BackupTab",
-    "tools": "ToolsTab",
-    "queue": "QueueTab",
-    "monitor": "MonitorTab",
-}
 TAB_OF_GROUP = {
     "general": "general",
     "model": "model",
@@ -75,15 +58,12 @@ TAB_OF_GROUP = {
     "output": "model",
 }
 TAB_OF_PATH = {"seed": "general"}
-FORMER_TABS = {"data": "dataset", "concepts": "dataset"}  # names that may still be in the preferences
-MIN_SIZE = (860, 540)
-NO_LIMIT = 1_000_000  # pixels: CustomTkinter's value for "no limit"
 POLL_SECONDS = 0.1
 SAVE_SECONDS = 1.0
 AFTER_PAINT_MS = 300  # for tasks that can wait until the window is first drawn
 
 
-class TrainUI(RootWindow):
+class TrainUI(OpeningWindow):
     """The main window. It fulfils App, which is all that its parts know of it.
 
     state_dir: where the last settings and the appearance of the window are kept; None keeps nothing. queue_dir: the
@@ -91,20 +71,21 @@ class TrainUI(RootWindow):
     """
 
     def __init__(self, state_dir: Path | None = None, queue_dir: Path | None = None):
-        self._lock = contextlib.ExitStack()
-        first_notice = ""
-        if state_dir is not None:
-            try:
-                state_dir.mkdir(parents=True, exist_ok=True)
-                self._lock.enter_context(RunLock(state_dir / "window.lock"))
-            except UserError:
-                first_notice = "Another window of Chorus is open here: the settings of this one are not kept."
-                state_dir = None
-            except OSError as error:
-                first_notice = f"{state_dir} can't be written ({error.strerror}): settings are not kept for next time."
-                state_dir = None
-        super().__init__(Preferences.load(state_dir / "window.json" if state_dir else None))
-        self.title("Chorus")
+        super().__init__(state_dir)
+        self._fill(queue_dir)
+
+    @classmethod
+    def take_over(cls, opening: OpeningWindow, queue_dir: Path | None = None) -> TrainUI:
+        """Make the window that was shown while this module was imported the main window."""
+        opening.__class__ = cls  # no other window could take its place without a flicker, or what was clicked in it
+        assert isinstance(opening, cls)
+        opening._fill(queue_dir)
+        opening.update_idletasks()  # keys that wait for a field reach it only once it is mapped
+        return opening
+
+    def _fill(self, queue_dir: Path | None) -> None:
+        """Add all that needs the settings."""
+        state_dir = self.state_dir
         self.settings = SettingsModel(state_dir / "settings.json" if state_dir else None)
         self.problems = ProblemList(self.settings)
         self.views = SettingsViews(self.settings)
@@ -124,8 +105,10 @@ class TrainUI(RootWindow):
         self._is_saving = self._save_failed = False
         self._build()
         self._bind_keys()
-        last_tab = FORMER_TABS.get(self.preferences.tab, self.preferences.tab)
-        self.open_tab(last_tab if last_tab in TABS else "home")
+        first_tab = self.first_tab
+        self.tab_bar.select("")  # it may have been marked while there was no page
+        self.open_tab(first_tab)
+        self.end_opening()
         self.every(POLL_SECONDS, self.run.poll)
         self.every(SAVE_SECONDS, self._save_state)
         self.run.subscribe(self._run_changed)
@@ -136,7 +119,7 @@ class TrainUI(RootWindow):
         self.after(AFTER_PAINT_MS, self.queue.continue_after_restart)
         self.after(AFTER_PAINT_MS, self.checks.start)
         self.after(AFTER_PAINT_MS, lambda: accept_drops(self, lambda paths: take_drop(self, paths)))
-        if notice := first_notice or self.settings.notice:
+        if notice := self.first_notice or self.settings.notice:
             self.show_message(notice, "warning")
 
     @property
@@ -229,9 +212,8 @@ class TrainUI(RootWindow):
 
     def set_show_all(self, show_all: bool) -> None:
         """Show all settings, or only the basic ones."""
-        self.preferences.show_all = show_all
+        super().set_show_all(show_all)
         self.revealed.clear()
-        self.filter.set("All" if show_all else "Basic")
         self.views.invalidate()
 
     def close(self) -> None:
@@ -256,7 +238,6 @@ class TrainUI(RootWindow):
         self.standby.close()
         self.checks.close()
         self.run.close()
-        self._lock.close()
         super().destroy()
 
     def _in_a_part(self, tab: ctk.CTkFrame, path: str) -> str:
@@ -279,34 +260,9 @@ class TrainUI(RootWindow):
         return False
 
     def _build(self) -> None:
-        self.maxsize(NO_LIMIT, NO_LIMIT)  # else CustomTkinter would limit its size for a second after the scale is set
-        self._fit_to_screen(self.preferences.geometry)
-        self._fitted_scale = self.theme.scaled(100)
-        self.theme.on_change(self._fit_again)
-        self.grid_columnconfigure(0, weight=1)
-        self.grid_rowconfigure(2, weight=1)
         self.top_bar = TopBar(self, self)
+        self.top_bar.lower()  # the tabs were there before; the Tab key goes from the back to the front
         self.top_bar.grid(row=0, column=0, sticky="ew")
-        row = ctk.CTkFrame(self, fg_color="transparent")
-        row.grid(row=1, column=0, sticky="ew", padx=14, pady=(10, 4))
-        row.grid_columnconfigure(0, weight=1)
-        self.tab_bar = TabBar(row, self, list(TABS), self.open_tab)
-        self.tab_bar.grid(row=0, column=0, sticky="w")
-        self.filter = ctk.CTkSegmentedButton(
-            row, values=["Basic", "All"], font=self.theme.font(), command=lambda name: self.set_show_all(name == "All")
-        )
-        self.filter.set("All" if self.preferences.show_all else "Basic")
-        self.filter.grid(row=0, column=1, sticky="e", padx=(8, 0))
-        self.help_button = ctk.CTkButton(
-            row, text="Help", width=20, height=28, font=self.theme.font(), command=self.show_help
-        )
-        self.help_button.grid(row=0, column=2, sticky="e", padx=(8, 0))
-        Tooltip(self.help_button, self.theme, lambda: "Open the page of the documentation about this tab (F1).")
-        row._canvas.bind("<Configure>", lambda event: self._fit_tabs(event.width), add="+")
-        self.content = ctk.CTkFrame(self, fg_color="transparent")
-        self.content.grid(row=2, column=0, sticky="nsew", padx=8)
-        self.content.grid_columnconfigure(0, weight=1)
-        self.content.grid_rowconfigure(0, weight=1)
         self.banner = Notices(self, self, self.content)
         self.bottom_bar = BottomBar(self, self)
         self.bottom_bar.grid(row=3, column=0, sticky="ew")
@@ -329,29 +285,6 @@ class TrainUI(RootWindow):
 
     def _command_key(self) -> str:
         return "Command" if self.tk.call("tk", "windowingsystem") == "aqua" else "Control"
-
-    def _fit_tabs(self, width: int) -> None:
-        beside = self.filter.winfo_reqwidth() + self.help_button.winfo_reqwidth()
-        self.tab_bar.fit(width - beside - self.theme.scaled(16))
-
-    def _fit_to_screen(self, geometry: str) -> None:
-        """Set the size and position in `geometry`, and a minimum size, all limited by the screen.
-
-        Also after a change of the scale: CustomTkinter would enlarge the window beyond the screen.
-        """
-        if geometry.partition("+")[0] != "1x1":  # the window already has a size
-            set_size(self, geometry, MIN_SIZE)
-
-    def _fit_again(self) -> None:
-        """After a change of the scale: window managers that have placed the window themselves may move it to a corner
-        when its size is set."""
-        if self.theme.scaled(100) == self._fitted_scale:
-            return
-        self._fitted_scale = self.theme.scaled(100)
-        position = position_of(self) if self.winfo_viewable() else None
-        self._fit_to_screen(self.geometry().partition("+")[0])
-        if position is not None:
-            place(self, *position)
 
     def _pending_saves(self) -> list[Callable[[], None]]:
         """Functions that write the settings and preferences, if they have changed."""

@@ -30,22 +30,24 @@ LONGEST_WAIT_SECONDS = 300.0
 
 
 def first_paint(state_dir: Path) -> dict[str, float]:
-    """When the window was drawn for the first time, and the processor time up to then.
+    """When the window was drawn for the first time, when its first tab was, and the processor time up to then.
 
     That is when it can be seen and Tk has nothing more to draw.
     """
+    from modules.ui.OpeningWindow import OpeningWindow
+
+    opening = OpeningWindow(state_dir)
+    opening.show()
+    answer = {"time": time.time(), "cpu_seconds": time.process_time()}
     from modules.ui.TrainUI import TrainUI
 
-    window = TrainUI(state_dir)
-    answer: dict[str, float] = {}
-
-    def note() -> None:
-        window.winfo_pointerx()  # an answer of the display comes after all that it was given to draw
-        answer.update(time=time.time(), cpu_seconds=time.process_time())
-        window.quit()
-
-    window.bind("<Visibility>", lambda event: window.after_idle(note) if event.widget is window else None, add="+")
-    window.mainloop()
+    window = TrainUI.take_over(opening)
+    window.update()
+    while window.is_building:
+        window.update()
+    window.winfo_pointerx()  # an answer of the display comes after all that it was given to draw
+    answer.update(page_time=time.time(), page_cpu_seconds=time.process_time())
+    _run_until_built(window)  # its threads end: a process that exits while one of them computes may be aborted
     window.destroy()
     return answer
 

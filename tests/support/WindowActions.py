@@ -11,7 +11,8 @@ from modules.config.describe import settings_by_path
 from modules.config.files import config_from_values, save_config
 from modules.config.presets import list_presets, load_preset
 from modules.session.RunFolder import RunFolder
-from modules.ui.TrainUI import TABS, TrainUI
+from modules.ui.OpeningWindow import TABS
+from modules.ui.TrainUI import TrainUI
 from modules.ui.widgets import dialogs
 from modules.ui.widgets.Field import Field
 from modules.ui.widgets.form import SettingsForm

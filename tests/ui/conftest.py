@@ -62,7 +62,8 @@ def faults() -> list[Exception]:
 @pytest.fixture
 def make_app(display, tmp_path, monkeypatch, faults) -> Iterator[Callable]:
     """A function that creates a window: `make_app()`, or `make_app(state_dir)` for one with saved state. An exception
-    in a callback fails the test. tab: the one in front, in place of the one that a user sees first."""
+    in a callback fails the test. tab: the one in front, in place of the one that a user sees first. take_over: the
+    window that it takes the place of."""
     from customtkinter.windows.widgets.core_rendering import DrawEngine
 
     from modules.ui.models.Preferences import Preferences
@@ -85,11 +86,11 @@ def make_app(display, tmp_path, monkeypatch, faults) -> Iterator[Callable]:
 
     monkeypatch.setattr(TrainUI, "report_callback_exception", report)
 
-    def make(state_dir=None, tab="") -> TrainUI:
+    def make(state_dir=None, tab="", take_over=None) -> TrainUI:
         with pytest.MonkeyPatch.context() as patch:
             if tab:
                 patch.setattr(Preferences, "load", lambda path: Preferences(path=path, tab=tab))
-            window = TrainUI(state_dir)
+            window = TrainUI.take_over(take_over) if take_over else TrainUI(state_dir)
         windows.append(window)
         window.update()
         return window

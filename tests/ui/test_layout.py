@@ -12,7 +12,7 @@ import customtkinter as ctk
 import pytest
 
 from modules.ui.cards.Card import Card
-from modules.ui.TrainUI import MIN_SIZE, TABS
+from modules.ui.OpeningWindow import MIN_SIZE, TABS
 from modules.ui.widgets.dialogs import open_window, set_size
 from modules.ui.widgets.fitting import cut_text
 from modules.ui.widgets.Notices import Notices

@@ -65,7 +65,7 @@ def test_the_wheel_over_a_window_that_tk_made_itself_is_left_to_that_window(app,
 
 
 def test_every_page_of_the_window_is_one_of_these(app, settle):
-    from modules.ui.TrainUI import TABS
+    from modules.ui.OpeningWindow import TABS
 
     def pages(widget):
         for child in widget.children.values():

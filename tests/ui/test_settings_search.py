@@ -10,7 +10,8 @@ import pytest
 from modules.config.describe import settings_by_path
 from modules.ui.models.explanations import ACTIONS, EXPLANATIONS
 from modules.ui.models.find_settings import find_settings, search
-from modules.ui.TrainUI import TABS, tab_of
+from modules.ui.OpeningWindow import TABS
+from modules.ui.TrainUI import tab_of
 from modules.ui.widgets.form import SettingsForm, find_field
 
 LABELS = Path(__file__).parent / "window_labels.txt"

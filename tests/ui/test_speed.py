@@ -10,20 +10,25 @@ from typing import Any
 import pytest
 
 from modules.ui.models.WorkerThreads import WorkerThreads
-from modules.ui.TrainUI import TABS
+from modules.ui.OpeningWindow import TABS, OpeningWindow
 
 LOADED = """
 import json, sys
 from modules.ui.toolkit import load_toolkit
 
 load_toolkit()
-from modules.ui.TrainUI import TABS, TrainUI
+from modules.ui.OpeningWindow import TABS, OpeningWindow
 
 def loaded():
     tabs = [name for name, module in TABS.items() if f"modules.ui.tabs.{module}" in sys.modules]
     return {"numpy": "numpy" in sys.modules, "tabs": tabs}
 
-window = TrainUI()
+opening = OpeningWindow()
+opening.show()
+settings = {"pydantic", "yaml", "modules.config.TrainConfig"}.intersection(sys.modules)
+drawn = {"is_drawn": opening.is_drawn, "settings": sorted(settings)}
+from modules.ui.TrainUI import TrainUI
+window = TrainUI.take_over(opening)
 window.update_idletasks()
 first = loaded()
 
@@ -37,7 +42,7 @@ for name in TABS:
     window.open_tab(name)
     window.update()
 heavy = sorted({"torch", "diffusers", "transformers", "peft", "matplotlib"} & set(sys.modules))
-print(json.dumps({"first": first, "later": later, "heavy": heavy}))
+print(json.dumps({"drawn": drawn, "first": first, "later": later, "heavy": heavy}))
 """
 
 
@@ -49,13 +54,45 @@ def loaded(display) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def test_the_first_picture_needs_no_numpy_and_one_tab_and_the_rest_comes_by_itself(loaded):
+def test_the_window_is_drawn_before_the_settings_are_imported(loaded):
+    assert loaded["drawn"] == {"is_drawn": True, "settings": []}
+
+
+def test_the_first_page_needs_no_numpy_and_one_tab_and_the_rest_comes_by_itself(loaded):
     assert loaded["first"] == {"numpy": False, "tabs": ["home"]}
     assert loaded["later"] == {"numpy": True, "tabs": list(TABS)}
 
 
 def test_the_window_loads_no_model_code_on_any_tab(loaded):
     assert loaded["heavy"] == []
+
+
+def test_keys_and_clicks_before_the_settings_are_there_are_done_once_they_are(make_app, monkeypatch, tmp_path):
+    pressed = []
+    monkeypatch.setattr("modules.ui.RunControl.RunControl.start", lambda control: pressed.append("F5"))
+    monkeypatch.setattr("modules.ui.TrainUI.open_file", lambda page: pressed.append("Help"))
+    opening = OpeningWindow(tmp_path / "state")
+    assert opening.show()
+    opening.tab_bar.buttons["training"].invoke()  # while it is drawn
+    assert (opening.tab_bar.selected, opening.focus_force()) == ("training", None)
+    opening.event_generate("<F5>", when="tail")
+    for key in ("<Control-f>", "<KeyPress-x>", "<KeyRelease-x>"):
+        opening.event_generate(key, when="tail")
+    for event in ("<Enter>", "<Button-1>", "<ButtonRelease-1>"):
+        opening.help_button._canvas.event_generate(event, when="tail")
+    window = make_app(take_over=opening)
+    assert [name for name, tab in window.tabs.items() if tab.winfo_ismapped()] == ["training"]
+    assert (pressed, window.top_bar.search.get()) == (["F5", "Help"], "x")
+    assert not window.is_opening
+
+
+def test_a_window_closed_before_the_settings_are_there_ends(display, tmp_path):
+    opening = OpeningWindow(tmp_path / "state")
+    opening.after_idle(lambda: opening.tk.call(opening.protocol("WM_DELETE_WINDOW")))
+    assert not opening.show()
+    again = OpeningWindow(tmp_path / "state")
+    again.destroy()
+    assert again.first_notice == "", "the state is still locked"
 
 
 def test_threads_wait_until_the_window_is_drawn_and_its_tab_built(make_app, wait_for, monkeypatch):
@@ -98,7 +135,12 @@ def test_the_benchmark_of_the_window_gives_every_figure(display, tmp_path, monke
     found = {figure["what"]: figure for figure in json.loads(figures.read_text())["ui"]}
     printed = capsys.readouterr().out.splitlines()
     assert all(any(line.startswith(f"{what}: ") for line in printed) for what in found)
-    assert {"first paint", "opening tools, demo preset", "opening tools, concept of 3 images"} <= found.keys()
+    assert {
+        "first paint",
+        "first tab, complete",
+        "opening tools, demo preset",
+        "opening tools, concept of 3 images",
+    } <= found.keys()
     assert {"pulse of 10 ms, 99th percentile", "thumbnails, a step of scrolling", "drawing them"} | {
         "dataset window, first screen"
     } <= found.keys()

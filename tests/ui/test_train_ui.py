@@ -31,10 +31,11 @@ from modules.ui.models.help_pages import help_page
 from modules.ui.models.Preferences import Preferences
 from modules.ui.models.run_text import describe_progress, describe_seconds
 from modules.ui.models.RunState import RunState
+from modules.ui.OpeningWindow import MIN_SIZE, TABS
 from modules.ui.RunControl import check_of, run_check
 from modules.ui.tabs.GeneralTab import LookCard
 from modules.ui.theme import Theme
-from modules.ui.TrainUI import MIN_SIZE, TABS, tab_of
+from modules.ui.TrainUI import tab_of
 from modules.ui.widgets import dialogs
 from modules.ui.widgets.form import find_field
 from modules.ui.windows.ChangesWindow import ChangesWindow

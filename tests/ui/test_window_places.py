@@ -50,8 +50,8 @@ def test_another_scale_keeps_the_window_in_its_place_and_other_colours_do_not_to
     settle(app)
     moved, fitted = [], []
     fit = app._fit_to_screen
-    monkeypatch.setattr("modules.ui.TrainUI.position_of", lambda window: (12, 34))
-    monkeypatch.setattr("modules.ui.TrainUI.place", lambda window, *position: moved.append(position))
+    monkeypatch.setattr("modules.ui.OpeningWindow.position_of", lambda window: (12, 34))
+    monkeypatch.setattr("modules.ui.OpeningWindow.place", lambda window, *position: moved.append(position))
     monkeypatch.setattr(app, "_fit_to_screen", lambda size: fitted.append(size) or fit(size))
     app.theme.set_appearance("light" if app.theme.is_dark else "dark")
     settle(app)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.config.presets import MEMORY_SIZES
+from modules.config.memory_sizes import MEMORY_SIZES
 from modules.ui.models.StateFile import StateFile
 
 APPEARANCES = ("system", "light", "dark")
