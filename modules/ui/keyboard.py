@@ -1,5 +1,5 @@
-"""Keyboard access: every widget can be reached with Tab and used with Space and Return, and a window's shortcuts work
-wherever the focus is.
+"""Keyboard access: every widget can be reached with Tab and used with Space and Return, sliders with arrows, and a
+window's shortcuts work wherever the focus is.
 
 CustomTkinter puts only entries into the Tab order and takes the focus away from open menus. On X11, Tk's text widgets
 have Emacs bindings: Ctrl+Y pastes and Ctrl+O opens a line.
@@ -19,6 +19,7 @@ from modules.ui.theme import Theme
 RING = "focus_ring"
 TYPED_INTO = ("Text", "Entry", "TEntry", "TCombobox", "Listbox")  # widget classes with key bindings of their own
 DOUBLE_CLICK_SECONDS = 0.4
+SLIDER_STEPS = 20  # that arrows take from one end of a slider to the other, if it has no steps of its own
 MENUS = (tkinter.Menu, ctk.CTkOptionMenu, ctk.CTkComboBox)
 
 
@@ -115,18 +116,32 @@ def _focus_clicked(event: tkinter.Event) -> None:
 def _serve_owner(event: tkinter.Event) -> None:
     canvas = event.widget
     owner = getattr(canvas, "master", None)
-    pressable = (ctk.CTkButton, ctk.CTkSwitch, ctk.CTkCheckBox, ctk.CTkRadioButton, ctk.CTkOptionMenu)
+    pressable = (ctk.CTkButton, ctk.CTkSwitch, ctk.CTkCheckBox, ctk.CTkRadioButton, ctk.CTkOptionMenu, ctk.CTkSlider)
     if not isinstance(owner, pressable) or owner._canvas is not canvas or canvas.cget("takefocus") == "1":
         return
     canvas.configure(takefocus=1)
+    canvas.bind("<FocusIn>", lambda event: _draw_ring(canvas), add=True)
+    canvas.bind("<FocusOut>", lambda event: canvas.delete(RING), add=True)
+    canvas.bind("<Configure>", lambda event: _fit_ring(canvas), add=True)
+    if isinstance(owner, ctk.CTkSlider):
+        for key, step in (("<Left>", -1), ("<Down>", -1), ("<Right>", 1), ("<Up>", 1)):
+            canvas.bind(key, partial(_on_slider_key, owner, step))
+        return
     keys = ["<space>", "<Return>", "<KP_Enter>"]
     if isinstance(owner, ctk.CTkOptionMenu):
         keys.append("<Down>")
     for key in keys:
         canvas.bind(key, lambda event: None if getattr(canvas, "holds_keys", False) else press(owner))
-    canvas.bind("<FocusIn>", lambda event: _draw_ring(canvas), add=True)
-    canvas.bind("<FocusOut>", lambda event: canvas.delete(RING), add=True)
-    canvas.bind("<Configure>", lambda event: _fit_ring(canvas), add=True)
+
+
+def _on_slider_key(slider: ctk.CTkSlider, step: int, event: tkinter.Event) -> str:
+    low, high, num_steps = slider.cget("from_"), slider.cget("to"), slider.cget("number_of_steps")
+    if slider.cget("state") != "disabled":
+        change = step * (high - low) / (num_steps or SLIDER_STEPS)
+        slider.set(min(max(low, slider.get() + change), high))
+        if slider.cget("command") is not None:
+            slider.cget("command")(slider.get())
+    return "break"
 
 
 def _draw_ring(canvas: tkinter.Canvas) -> None:

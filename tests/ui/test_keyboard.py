@@ -198,3 +198,15 @@ def test_the_ring_around_a_button_with_the_focus_follows_its_size(app, settle):
     button.configure(width=140)
     settle(app)
     assert button._canvas.coords(keyboard.RING)[2] == button._canvas.winfo_width() - 2
+
+
+def test_arrows_move_a_slider_that_tab_leads_to(app):
+    told: list[float] = []
+    slider = ctk.CTkSlider(app.content, from_=0, to=10, command=told.append)
+    slider.grid(row=0, column=0)
+    slider.set(5)
+    app.update()
+    slider._canvas.focus_force()
+    assert slider._canvas.cget("takefocus") == "1"
+    press(slider._canvas, "<Right>", "<Up>", "<Left>", "<Left>", "<Down>")
+    assert told == [5.5, 6, 5.5, 5, 4.5]
