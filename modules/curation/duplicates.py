@@ -19,12 +19,15 @@ MIN_CORRELATION = 0.94
 MAX_DIFFERENCE = 10.0  # of colors, of 255; also of brightness where images are too plain to correlate
 PLAIN = 1.0  # standard deviation of the brightness, of 255
 
+# Compressing a photograph changes both by about so much, up or down: then the larger file is the better one.
+SHARPNESS_STEP, NOISE_STEP = 0.02, 0.5
+
 _ROWS = 256  # compared with all others at once
 
 
 # What differs, in words where it is better and where it is worse, and the least difference of terms that is told.
 _DIFFERENCES = (
-    ("more pixels", "fewer pixels", 0.02),
+    ("more pixels", "fewer pixels", 1e-9),
     ("sharper", "less sharp", 0.2),
     ("less noise", "more noise", 0.1),
 )
@@ -48,8 +51,9 @@ class Quality(NamedTuple):
         More pixels count, unless they are not sharp: halving the sharpness outweighs 256 times as many pixels, as it is
         what enlarging does. Noise counts because it looks sharp.
         """
-        sharpness = 8 * math.log2(max(self.sharpness, 1e-3))
-        return math.log2(max(self.num_pixels, 1)), sharpness, -max(0.0, self.noise - 2) / 4
+        sharpness = max(1, round(self.sharpness / SHARPNESS_STEP)) * SHARPNESS_STEP
+        noise = round(self.noise / NOISE_STEP) * NOISE_STEP
+        return math.log2(max(self.num_pixels, 1)), 8 * math.log2(sharpness), -max(0.0, noise - 2) / 4
 
     @property
     def order(self) -> tuple[float, int]:

@@ -90,6 +90,7 @@ def test_each_pair_of_many_images_is_compared(images):
         (Quality(4000, 0.4, 1.0, 9), Quality(1000, 0.8, 1.0, 5), "less sharp, but more pixels"),
         (Quality(1000, 0.8, 1.0, 5), Quality(4000, 0.4, 6.0, 9), "sharper, less noise, but fewer pixels"),
         (Quality(1000, 0.8, 1.0, 5), Quality(1000, 0.8, 1.0, 9), "smaller file"),
+        (Quality(1000, 0.6795, 1.0, 9), Quality(1000, 0.681, 1.1, 5), "larger file"),  # of a photograph and its copy
         (Quality(1000, 0.8, 1.0, 5), Quality(1000, 0.8, 1.0, 5), ""),
     ],
 )

@@ -107,6 +107,19 @@ def test_a_filter_shows_its_images_and_the_others_come_back(window):
     assert len(window.view.shown) == 8
 
 
+def test_a_small_window_shows_the_image_its_caption_and_all_buttons(app, window, wait_for):
+    wait_for(app, lambda: window.view.counts()["small"] == 0)
+    tkinter.Wm.geometry(window, f"{app.theme.scaled(683)}x{app.theme.scaled(467)}")
+    wait_for(
+        app, lambda: window.winfo_width() == app.theme.scaled(683) and not window.bar.chips["broken"].winfo_ismapped()
+    )
+    wait_for(app, lambda: window.large.canvas.winfo_height() >= app.theme.scaled(55))
+    side, caption = window.side, window.caption
+    assert caption.box.winfo_height() >= app.theme.scaled(40)
+    bottom = side.winfo_rooty() + side.winfo_height()
+    assert all(one.winfo_rooty() + one.winfo_height() <= bottom for one in caption.buttons.values())
+
+
 def test_a_typed_search_leaves_the_captions_with_these_words(app, window, wait_for):
     window.bar.search.insert(0, "number 5")
     window.bar.search._entry.focus_force()
@@ -299,6 +312,13 @@ def test_duplicates_are_found_and_the_worse_ones_selected(app, window, folder, w
     assert "a.png" not in selected
     sharpness = {item.path_below: item.sharpness for item in window.view.items}
     assert sharpness["a.png"] > sharpness["b.jpg"] > 0
+    find = window.head.buttons["Find duplicates"]
+    assert find.cget("text") == "Duplicates…"
+    find.invoke()
+    assert window.side.is_comparing
+    window.refresh()
+    assert not window.side.is_comparing or window.side.groups.group
+    wait_for(app, lambda: find.cget("text") == "Find duplicates")
 
 
 def test_delete_leaves_the_selected_images_out_and_undo_brings_them_back(app, window, folder, wait_for):

@@ -167,6 +167,12 @@ class DatasetView:
         self.update()
         return [number for number, item in enumerate(self.items) if item.group and not item.is_best]
 
+    @property
+    def alike(self) -> list[int]:
+        """The numbers of the images that look like others, by group, the best ones first."""
+        found = [number for number, item in enumerate(self.items) if item.group]
+        return sorted(found, key=lambda number: (self.items[number].group, not self.items[number].is_best))
+
     def take_picked(self, paths: Collection[str]) -> None:
         """Mark these images, in place of those marked before."""
         wanted = set(paths)

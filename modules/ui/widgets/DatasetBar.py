@@ -47,11 +47,16 @@ class DatasetBar(ctk.CTkFrame):
         self._chips_row = ctk.CTkFrame(self, fg_color="transparent")
         self._chips_row.grid(row=1, column=0, sticky="ew", pady=(8, 0))
         self.chips = {name: self._make_chip(name) for name in FILTERS}
-        lay_in_rows(self._chips_row, list(self.chips.values()), app.theme)
+        self._lay_chips = lay_in_rows(
+            self._chips_row,
+            list(self.chips.values()),
+            app.theme,
+            is_spare=lambda chip: chip.cget("state") == "disabled",
+        )
         self.show_counts(dict.fromkeys(FILTERS, 0))
 
     def show_counts(self, counts: dict[str, int]) -> None:
-        """Write on each filter how many images pass it."""
+        """Write on each filter how many images pass it. In a narrow window, filters that none passes are hidden."""
         for name, count in counts.items():
             chip, text = self.chips[name], f"{FILTERS[name].label}  {count:,}"
             if chip.cget("text") != text:
@@ -61,6 +66,7 @@ class DatasetBar(ctk.CTkFrame):
             state = "disabled" if is_idle else "normal"
             if chip.cget("state") != state:
                 chip.configure(state=state)
+        self._lay_chips()
         self._counts = counts
 
     def choose(self, name: str) -> None:
@@ -165,3 +171,7 @@ class DatasetBar(ctk.CTkFrame):
         if self._typing_job is not None:
             self.after_cancel(self._typing_job)
         super().destroy()
+
+
+def _is_disabled(chip: ctk.CTkBaseClass) -> bool:
+    return chip.cget("state") == "disabled"

@@ -13,7 +13,7 @@ from modules.ui.widgets.PictureCanvas import PictureCanvas
 if TYPE_CHECKING:
     from modules.ui.theme import Pair
 
-MIN_WIDTH, MIN_PICTURE = 170, 110  # of a cell and of the image in it, in unscaled pixels
+MIN_WIDTH, MIN_PICTURE = 170, 80  # of a cell and of the image in it, in unscaled pixels
 PAD, LINE = 8, 18
 NUM_LINES = 8  # of text below an image: name, two of facts, why in up to two, three of the caption
 CAPTION_LINES = 2.6  # that are filled, as lines end between words

@@ -79,21 +79,33 @@ def fit_columns(
     return fit
 
 
-def lay_in_rows(frame: ctk.CTkFrame, widgets: Sequence[ctk.CTkBaseClass], theme: Theme, gap: int = 6) -> None:
+def lay_in_rows(
+    frame: ctk.CTkFrame,
+    widgets: Sequence[ctk.CTkBaseClass],
+    theme: Theme,
+    gap: int = 6,
+    is_spare: Callable[[ctk.CTkBaseClass], bool] = lambda widget: False,
+) -> Callable[[], None]:
     """Arrange the children of `frame` side by side, in as many rows as needed; it must have no other children.
 
-    The frame's width has to be set from outside (sticky="ew", fill="x").
+    The frame's width has to be set from outside (sticky="ew", fill="x"). is_spare: whether a widget is hidden where not
+    all of them fit into one row. Returns a function to be called when that has changed.
     """
     shown: list[Any] = []
 
     def arrange(event: object = None) -> None:
         width, space = frame.winfo_width(), theme.scaled(gap)
         sizes = [(widget.winfo_reqwidth(), widget.winfo_reqheight()) for widget in widgets]
-        if shown == [width, space, sizes] or width <= 1:
+        fits = sum(own_width + space for own_width, _ in sizes) - space <= width
+        hidden = [not fits and is_spare(widget) for widget in widgets]
+        if shown == [width, space, sizes, hidden] or width <= 1:
             return
-        shown[:] = [width, space, sizes]
+        shown[:] = [width, space, sizes, hidden]
         x = y = row_height = 0
-        for widget, (own_width, own_height) in zip(widgets, sizes, strict=True):
+        for widget, (own_width, own_height), is_hidden in zip(widgets, sizes, hidden, strict=True):
+            if is_hidden:
+                tkinter.Place.place_forget(widget)
+                continue
             if x and x + own_width > width:
                 x, y, row_height = 0, y + row_height + space, 0
             # CustomTkinter's own would scale the pixels again.
@@ -107,6 +119,7 @@ def lay_in_rows(frame: ctk.CTkFrame, widgets: Sequence[ctk.CTkBaseClass], theme:
     for widget in widgets:
         tkinter.Place.place_configure(widget, x=0, y=0)
         widget._canvas.bind("<Configure>", arrange, add="+")
+    return arrange
 
 
 class _Fitted(ctk.CTkBaseClass):

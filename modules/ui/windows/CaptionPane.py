@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from modules.curation.TokenCounts import TokenCount, TokenCounts
     from modules.ui.App import App
 
+MIN_BOX = 42  # unscaled pixels: two lines
 TYPING_MS = 200  # after the last key, until tokens are counted
 KEEP, RELOAD, OVERWRITE = "Keep typing", "Load the file", "Overwrite the file"
 SKIP, CANCEL = "Leave those files", "Cancel"
@@ -405,6 +406,7 @@ class CaptionPane(ctk.CTkFrame):
 
     def _restyle(self) -> None:
         theme = self.app.theme
+        self.grid_rowconfigure(1, minsize=theme.scaled(MIN_BOX))
         self.box.tag_config("cut", foreground=theme.now(theme.error), underline=True)
 
     def _show_buttons(self) -> None:
@@ -454,9 +456,9 @@ class CaptionPane(ctk.CTkFrame):
             ("undo", "Undo", lambda: self.step("undo"), lambda: f"Undo (Ctrl+Z): {self._labels['undo']}"),
             ("redo", "Redo", lambda: self.step("redo"), lambda: f"Redo (Ctrl+Y): {self._labels['redo']}"),
             ("edit", "Edit captions…", on_edit_many, lambda: "Change the captions of the selected images (Ctrl+E)."),
+            ("left_out", "Leave out", self.toggle_left_out, lambda: LEAVE_OUT_HINT),
             ("captioner", "Caption with a model…", self.captioner.open_window, lambda: CAPTIONER_HINT),
             ("masker", "Make masks…", self.masker.open_window, lambda: MASKER_HINT),
-            ("left_out", "Leave out", self.toggle_left_out, lambda: LEAVE_OUT_HINT),
         ):
             self.buttons[name] = ctk.CTkButton(bar, text=text, width=50, height=28, font=font, command=command)
             Tooltip(self.buttons[name], theme, hint)

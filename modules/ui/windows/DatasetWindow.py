@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from modules.ui.App import App
 
 WIDTH, HEIGHT = 1240, 800
+NARROW = 860  # unscaled pixels
 NUM_DECODERS = 2  # processes
 PART = 400  # images whose details are asked for at once
 PAUSE_MS, LOADING_PAUSE_MS = 10, 100  # between two parts: scrolling and thumbnails in sight come first
@@ -109,6 +110,7 @@ class DatasetWindow(ctk.CTkToplevel):
             app.every(SHOW_EVERY, self._show_news),
         ]
         accept_drops(self, lambda paths: add_dropped_folders(app, paths, self.show))
+        self.bind("<Configure>", lambda event: self._share_room() if event.widget is self else None, add="+")
         self.protocol("WM_DELETE_WINDOW", self.hide)
         self.withdraw()
 
@@ -206,6 +208,7 @@ class DatasetWindow(ctk.CTkToplevel):
         self.view.separators = {number: concept.tag_separator for number, concept in enumerate(concepts)}
         self.cells.selection.choose(None)
         self.view.take_items(listing.items)
+        self._duplicates.show_button()
         self._numbers = {item.path: number for number, item in enumerate(self.view.items)}
         self._show_items()
         if self.view.shown:
@@ -379,12 +382,18 @@ class DatasetWindow(ctk.CTkToplevel):
         self._show_current(self.cells.selection.current)
 
     def _make_room(self) -> None:
-        """Give more room to what is being painted or cropped."""
-        is_editing = self.side.is_editing
-        self.grid_columnconfigure(0, weight=2 if is_editing else 3)
-        self.grid_columnconfigure(1, weight=3 if is_editing else 2)
-        if not is_editing:
+        """Give more room to what is being painted, cropped or compared."""
+        self._share_room()
+        if not self.side.is_editing:
             self.cells.canvas.focus_set()
+
+    def _share_room(self) -> None:
+        """Divide the width between the grid and the current image; in a narrow window that needs half of it."""
+        is_narrow = self.winfo_width() < self.app.theme.scaled(NARROW)
+        grid, side = (2, 3) if self.side.is_editing else (1, 1) if is_narrow else (3, 2)
+        if self.grid_columnconfigure(0)["weight"] != grid:
+            self.grid_columnconfigure(0, weight=grid)
+            self.grid_columnconfigure(1, weight=side)
 
     def _edit(self, number: int) -> None:
         self.side.focus_editor()
@@ -428,7 +437,10 @@ class DatasetWindow(ctk.CTkToplevel):
         self._has_news = True
 
     def find_duplicates(self) -> None:
-        """Search for images that look alike, or cancel that."""
+        """Search for images that look alike, or cancel that; compare them once they are known."""
+        if self.view.alike:
+            self.compare_duplicates()
+            return
         concepts = self._config.concepts if self._config else []
         self._duplicates.toggle(concepts, self._next_unread >= len(self.view.items))
 
@@ -440,7 +452,7 @@ class DatasetWindow(ctk.CTkToplevel):
 
     def compare_duplicates(self) -> None:
         """Compare the groups of images that look alike, from that of the current image on, or no longer."""
-        number = next(iter(self._alike()), None)
+        number = next(iter(self.view.alike), None)
         if self.side.is_comparing:
             self.side.end_comparing()
         elif number is None:
@@ -453,13 +465,6 @@ class DatasetWindow(ctk.CTkToplevel):
                 self.cells.choose(number)
             self.side.toggle_comparing()
 
-    def _alike(self) -> list[int]:
-        """The numbers of the images that look like others, by group, the best ones first."""
-        items = self.view.items
-        return sorted(
-            (n for n, one in enumerate(items) if one.group), key=lambda n: (items[n].group, not items[n].is_best)
-        )
-
     def _go_to(self, item: DatasetItem) -> None:
         number = self._numbers.get(item.path)
         if number is not None and self.cells.place_of(number) is not None:
@@ -470,8 +475,7 @@ class DatasetWindow(ctk.CTkToplevel):
     def _build_head(self) -> None:
         tools = (
             Tool("Refresh", self.refresh, "Read the folders again (F5)."),
-            Tool(FIND, self.find_duplicates, "Compare all images, and show those that look alike."),
-            Tool("Compare duplicates", self.compare_duplicates, "Choose which of images that look alike is kept (D)."),
+            Tool(FIND, self.find_duplicates, "Compare all images, and show those that look alike, group by group (D)."),
             *tools_of(self.app, lambda: self.number),
         )
         self.head = DatasetHead(self, self.app, lambda name: self.show(self._concepts[name]), tools)

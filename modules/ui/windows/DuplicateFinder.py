@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
     from modules.ui.App import App
 
-FIND = "Find duplicates"
+FIND, COMPARE = "Find duplicates", "Duplicates…"
 
 
 class DuplicateFinder:
-    """button: starts and cancels the search. on_found: called with the numbers of the worse images of all groups, and
-    whether there are any. on_note: called with a sentence on the outcome. on_state: called when `state` has changed.
+    """button: starts and cancels the search, and compares what it has found. on_found: called with the numbers of the
+    worse images of all groups, and whether there are any. on_note: called with a sentence on the outcome. on_state:
+    called when `state` has changed.
     """
 
     def __init__(
@@ -64,14 +65,20 @@ class DuplicateFinder:
         if self._search is not None:
             self._search.cancel()
             self._search = None
-            self._button.configure(text=FIND)
+            self.show_button()
             self._on_state()
+
+    def show_button(self) -> None:
+        """Let the button say what it does now: once images that look alike are known, it compares them."""
+        if self._search is None:
+            self._button.configure(text=COMPARE if self._view.alike else FIND)
 
     def _take(self, search: DuplicateSearch, groups: Sequence[Sequence[LookAlike]] | None) -> None:
         if search is not self._search or groups is None:
             return
         self.cancel()
         self._on_found(self._view.take_groups(groups), bool(groups))
+        self.show_button()
         text = f"{counted(len(groups), 'group')} of images that look alike; the worse ones are selected: Delete leaves "
         self._on_note(f"{text}them out, D compares them." if groups else "No images look alike.")
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 HINT = "Left and Right, or a click, choose the one to keep. Left out images stay in the folder."
 
+NARROW = 400  # unscaled pixels: there the hint would take room from the images
+
 
 class DuplicatePane(ctk.CTkFrame):
     """The group of the image that is shown.
@@ -52,6 +54,7 @@ class DuplicatePane(ctk.CTkFrame):
         self.cells.grid(row=0, column=0, sticky="nsew")
         self.canvas = self.cells.canvas
         self._build()
+        self.bind("<Configure>", lambda event: self._show_state(), add="+")
         self.canvas.unbind("<Double-Button-1>")  # which would keep an image that is only looked at
         for key, step in (("<Next>", 1), ("<Prior>", -1), ("<n>", 1), ("<N>", 1), ("<p>", -1), ("<P>", -1)):
             self.canvas.bind(key, lambda event, step=step: self._on_step(step))
@@ -133,7 +136,8 @@ class DuplicatePane(ctk.CTkFrame):
     def _show_state(self) -> None:
         number = num_groups(self._captions.items())
         size = f", {counted(len(self.cells.members), 'image')}" if self.group else ""
-        self._state.configure(text=f"Group {self.group or '-'} of {number}{size}. {HINT}")
+        hint = f" {HINT}" if self.winfo_width() >= self.app.theme.scaled(NARROW) else ""
+        self._state.configure(text=f"Group {self.group or '-'} of {number}{size}.{hint}")
         states = {"former": self.group > 1, "next": self.group < number, "keep": bool(self.group), "done": True}
         for name, is_possible in states.items():
             self.buttons[name].configure(state="normal" if is_possible else "disabled")

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from modules.ui.App import App
 
 
+NARROW = 400  # unscaled pixels: less is told of an image
+MIN_PICTURE = 64  # unscaled pixels
+
+
 class ImageSide(ctk.CTkFrame):
     """selected, on_renewed, on_edit_many, on_note: as of CaptionPane. on_unsaved: as there, for captions and masks.
 
@@ -50,7 +54,7 @@ class ImageSide(ctk.CTkFrame):
         self._on_renewed, self._on_unsaved, self._on_editing = on_renewed, on_unsaved, on_editing
         theme = app.theme
         self.grid_columnconfigure(0, weight=1)
-        self.grid_rowconfigure(0, weight=4)
+        self.grid_rowconfigure(0, weight=4, minsize=theme.scaled(MIN_PICTURE))
         self.grid_rowconfigure(2, weight=1)
         self.large = LargeView(self, app)
         self.large.grid(row=0, column=0, columnspan=3, sticky="nsew", padx=8, pady=(8, 4))
@@ -75,6 +79,7 @@ class ImageSide(ctk.CTkFrame):
         self.crops = CropPane(self, app, self.caption, on_note, self.end_cropping)
         self.groups = DuplicatePane(self, app, self.caption, on_note, self.end_comparing, on_go)
         self.bind_toggles(self.large.canvas)
+        self.bind("<Configure>", lambda event: self._show_text(), add="+")
 
     @property
     def is_editing(self) -> bool:
@@ -201,6 +206,12 @@ class ImageSide(ctk.CTkFrame):
             self.caption.grid()
             pane.grid_remove()
         self.grid_rowconfigure(2, weight=0 if is_shown else 1)
+        for widget in (self.details, self.crop_button, self.paint_button):  # a group tells it of each of its images
+            if self.is_comparing:
+                widget.grid_remove()
+            else:
+                widget.grid()
+        self._show_text()
         self._on_editing()
 
     def _show_text(self) -> None:
@@ -209,8 +220,12 @@ class ImageSide(ctk.CTkFrame):
         text = describe(item) if item is not None else ""
         if item is not None and config is not None and item.concept < len(config.concepts):
             fit = fit_of(item.trained_part, config.concepts[item.concept], config.data)
-            text += f"   {fit.describe()}" if fit is not None else ""
-        self.details.configure(text=visible_text(text))
+            if fit is not None and not self.is_cropping:  # which tells it itself
+                is_narrow = self.winfo_width() < self.app.theme.scaled(NARROW)
+                how = f"upscaled by {fit.scale:.2f}" if fit.is_enlarged else ""
+                text += f"   {how if is_narrow else fit.describe()}"
+        if self.details.cget("text") != visible_text(text):
+            self.details.configure(text=visible_text(text))
 
     def _take_unsaved_mask(self, item: DatasetItem) -> None:
         """Lead back to an item whose mask could not be saved."""
