@@ -54,7 +54,7 @@ SCRIPTS = (
         "import_settings.py",
         "export_settings.py",
     ),
-    *("lora.py", "lora_and_strength.py", "multi_node.py", "runs.py", "run_queue.py", "slurm_job.py"),
+    *("lora.py", "lora_and_strength.py", "multi_node.py", "runs.py", "run_queue.py", "slurm_job.py", "webhook.py"),
     *(
         "start_multi_gpu.py",
         "train_flow_matching.py",

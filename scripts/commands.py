@@ -98,5 +98,9 @@ def mask() -> None:
     _run("mask")
 
 
+def webhook() -> None:
+    _run("webhook")
+
+
 def _run(script: str) -> None:
     runpy.run_module(f"{__package__}.{script}", run_name="__main__", alter_sys=True)

@@ -29,6 +29,7 @@ from modules.config.TextEncoderConfig import TextEncoderConfig
 from modules.config.VaeConfig import VaeConfig
 from modules.config.ValidationConfig import ValidationConfig
 from modules.config.WandbConfig import WandbConfig
+from modules.config.WebhookConfig import WebhookConfig
 
 MULTI_GPU: dict[str, list] = {"enable_multi_gpu": [True]}
 DDP: dict[str, list] = {**MULTI_GPU, "distributed_strategy": ["ddp", "auto"]}
@@ -408,6 +409,7 @@ class TrainConfig:
     )
     wandb: WandbConfig = section(WandbConfig, label="Weights & Biases")
     mlflow: MlflowConfig = section(MlflowConfig, label="MLflow")
+    webhook: WebhookConfig = section(WebhookConfig, label="Webhook")
     keep_awake: bool = setting(
         True,
         label="Keep the machine awake",

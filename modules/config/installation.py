@@ -64,6 +64,11 @@ def queue_folder() -> Path:
     return window_state_folder().with_name("queue" if IS_INSTALLED else ".queue")
 
 
+def webhook_file() -> Path:
+    """Where the address of the webhook is kept, which is a secret; it may not exist yet."""
+    return window_state_folder().with_name("webhook.json" if IS_INSTALLED else ".webhook.json")
+
+
 def runs_folder() -> Path:
     """The folder that a demo's run folder is made in: that of the checkout, else the one that a person works in."""
     return Path("workspace") if IS_INSTALLED else ROOT / "workspace"

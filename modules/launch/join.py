@@ -19,6 +19,7 @@ from modules.launch.rank import end_process, train_as_rank
 from modules.launch.RankWatch import watch_in_thread
 from modules.launch.run import record_end
 from modules.launch.stacks import with_stacks
+from modules.loggers.WebhookLogger import tell_end
 from modules.machine.ports import LOOPBACK
 from modules.session.FolderCommands import STARTED_VARIABLE
 from modules.session.printing import print_text
@@ -71,6 +72,7 @@ def join_training(plan: JoinPlan, checked: CheckedStart | None = None) -> NoRetu
             time.sleep(VERDICT_SECONDS)
     elif not is_supervised and environment.rank == 0:
         record_end(folder, outcome)
+        tell_end(folder, plan.config, since=started)
     if watch is not None and outcome.status != "failed" and not outcome.at_once:
         watch.join()  # it must outlive the other ranks, which would take its end for a failure
     if is_supervised:
@@ -157,10 +159,13 @@ def _tell(failure: Failure, folder: RunFolder, server: LifelineServer) -> None:
         failure = with_stacks(failure, folder, server.ranks.values())
     if failure.is_symptom:
         time.sleep(1.0)  # the machine of the failed rank writes exit.json
-    if not failure.is_symptom or folder.read_exit() is None:
+    writes = not failure.is_symptom or folder.read_exit() is None
+    if writes:
         _write_failure(folder, failure.record())
     if failure.kind == "hung" and (state := server.ranks.get(failure.rank)) and state.is_connected:
         kill_processes([state.pid])  # a suspended process reads no message
+    if writes:
+        tell_end(folder, most_seconds=VERDICT_SECONDS - 2.0)
 
 
 def _end_with_watch(folder: RunFolder, leader: int) -> None:

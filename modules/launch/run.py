@@ -25,6 +25,7 @@ from modules.launch.Supervisor import FAILED, FINISHED, STOPPED
 from modules.layers.quiet_imports import quiet_libraries
 from modules.loggers.Logger import LoggedRun, Logger, close_loggers
 from modules.loggers.run_loggers import run_loggers
+from modules.loggers.WebhookLogger import tell_end
 from modules.machine.keep_awake import kept_awake
 from modules.session.backups import stopped_at_once
 from modules.session.EventCallbacks import EventCallbacks
@@ -117,6 +118,8 @@ def run_training(plan: HerePlan, checked: CheckedStart | None = None) -> int:
                 keeps_awake=config.keep_awake,
             )
             record_end(folder, outcome)
+    if not outcome.at_once:
+        tell_end(folder, config, since=started)
     return outcome.exit_code
 
 

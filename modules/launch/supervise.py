@@ -25,6 +25,7 @@ from modules.launch.plan import JoinPlan, SupervisePlan
 from modules.launch.rank import end_process, train_as_rank
 from modules.launch.run import STOPPED, Outcome, record_end
 from modules.launch.Supervisor import Supervisor
+from modules.loggers.WebhookLogger import tell_end
 from modules.machine.devices import num_cores
 from modules.machine.keep_awake import kept_awake
 from modules.machine.ports import LOOPBACK, PORTS_TO_TRY, claim_free_port
@@ -99,7 +100,9 @@ def supervise_training(plan: SupervisePlan, waiting: WaitingRanks | None = None)
         ).run()
         if code == REQUEUED:
             record_end(folder, Outcome("stopped", requeues=True))
-        return code
+    if plan.leads:
+        tell_end(folder, plan.config, since=started)
+    return code
 
 
 class _RankStarter:

@@ -1,4 +1,4 @@
-"""Whether this machine has what W&B and MLflow need, found without importing their packages."""
+"""Whether this machine has what W&B, MLflow and the webhook need, found without importing their packages."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from modules.config.errors import UserError
-from modules.config.problems import Problem, switch_off
+from modules.config.problems import Problem, set_to, switch_off
 from modules.config.TrainConfig import TrainConfig
+from modules.loggers.webhook_address import address_error
 
 WANDB_HOSTS = {"api.wandb.ai", "api.forge.coreweave.com"}  # its cloud, by its old and its new address
 WITHOUT_LOGIN = {"offline", "disabled", "dryrun"}  # values of WANDB_MODE
@@ -22,11 +23,16 @@ def logger_problems(config: TrainConfig) -> list[Problem]:
     """Of each logger that is switched on and can't work here."""
     checks = {"wandb": (config.wandb.enabled, wandb_error), "mlflow": (config.mlflow.enabled, mlflow_error)}
     errors = {f"{name}.enabled": find() for name, (enabled, find) in checks.items() if enabled}
-    return [
+    found = [
         Problem(path, f"{path} true: {error}, or turn it off.", remedy=switch_off(path))
         for path, error in errors.items()
         if error
     ]
+    service = config.webhook.service
+    if service != "off" and (error := address_error(service)):
+        path = "webhook.service"
+        found.append(Problem(path, f"{path} {service}: {error}, or turn it off.", remedy=set_to(path, "off", "Off")))
+    return found
 
 
 def refuse_missing_wandb() -> None:

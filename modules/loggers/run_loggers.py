@@ -27,3 +27,7 @@ def run_loggers(config: TrainConfig, folder: RunFolder) -> Iterator[Logger]:
         from modules.loggers.MlflowLogger import MlflowLogger
 
         yield MlflowLogger(config.mlflow.tracking_uri, config.mlflow.experiment, samples=config.mlflow.samples)
+    if config.webhook.service != "off":
+        from modules.loggers.WebhookLogger import webhook_logger
+
+        yield webhook_logger(config)

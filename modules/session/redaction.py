@@ -15,9 +15,11 @@ from pathlib import Path
 _Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
 # Of Hugging Face, OpenAI and others, GitHub, GitLab, npm, PyPI, Docker, Slack, AWS and Google; a JSON Web Token last.
+# First, addresses by which anybody can write to a chat or a phone.
 _TOKENS = (
-    r"\b(?:hf_[A-Za-z0-9]{16,}|api_org_\w{16,}|sk-[\w-]{8,}|gh[a-z]_\w{8,}|github_pat_\w{8,}|gl[a-z]{2,6}-[\w-]{16,}"
-    r"|npm_\w{16,}|pypi-[\w-]{16,}|dckr_pat_[\w-]{8,}|xox[a-z]-[\w-]{8,}|A[KS]IA[A-Z0-9]{8,}|AIza[\w-]{16,}"
+    r"\b(?:https?://(?:(?:[\w-]+\.)?discord(?:app)?\.com/api/(?:v\d+/)?webhooks|hooks\.slack\.com|ntfy\.sh)/[\w/-]+"
+    r"|hf_[A-Za-z0-9]{16,}|api_org_\w{16,}|sk-[\w-]{8,}|gh[a-z]_\w{8,}|github_pat_\w{8,}"
+    r"|gl[a-z]{2,6}-[\w-]{16,}|npm_\w{16,}|pypi-[\w-]{16,}|dckr_pat_[\w-]{8,}|xox[a-z]-[\w-]{8,}|A[KS]IA[A-Z0-9]{8,}|AIza[\w-]{16,}"
     r"|ya29\.[\w-]{8,}|eyJ[\w-]{8,}\.[\w-]{4,}(?:\.[\w-]*)*)"
 )
 _KEY_BLOCK = r"(?s)-----BEGIN ([A-Z ]*PRIVATE KEY)-----(?:.*?-----END \1-----|(?:(?:\s|\\[nr])+[A-Za-z0-9+/=]{16,})*)"

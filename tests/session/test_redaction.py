@@ -17,6 +17,8 @@ PRESIGNED = "https://host/a?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AK
 # What comes before and after a secret stays.
 SECRETS = [
     ("token hf_abcdefghijklmnop seen", "token <secret> seen"),
+    ("at https://discord.com/api/webhooks/123/aB-c_d. Then", "at <secret>. Then"),
+    ("https://hooks.slack.com/services/T0/B0/xyz https://ntfy.sh/x7Kq", "<secret> <secret>"),
     ("glpat-abcdefghijklmnopqrst.", "<secret>."),
     ("ghp_0123456789abcdef, gho_0123456789abcdef", "<secret>, <secret>"),
     ("github_pat_0123456789_abc", "<secret>"),

@@ -24,7 +24,7 @@ MIN_STEPS = 5  # fewer say too little
 # What a step computes does not depend on these.
 _FREE = {"config_version", "workspace_dir", "cache_dir", "seed", "epochs", "max_steps", "tensorboard", "keep_awake"}
 _FREE |= {"initial_port", "master_addr", "node_rank", "use_torchrun", "lr_scaling", "concepts", "schedule"}
-_FREE |= {"sampling", "validation", "backup", "output", "csv", "wandb", "mlflow"}
+_FREE |= {"sampling", "validation", "backup", "output", "csv", "wandb", "mlflow", "webhook"}
 _FREE |= {"enable_multi_gpu", "world_size"}  # a launcher decides them; the ranks themselves are counted
 
 

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from modules.ui.App import App
 
 LOGGERS = ("tensorboard", "csv", *(path for path in settings_by_path() if path.startswith(("wandb.", "mlflow."))))
+WEBHOOK = tuple(path for path in settings_by_path() if path.startswith("webhook."))
 CARDS = (
     CardSpec("Run", ("workspace_dir", "cache_dir", "output.name", "seed", "keep_awake")),
     CardSpec("Logging", LOGGERS),
+    CardSpec("Messages", WEBHOOK),
 )
 PRELOADS = (
     "Training and sampling start sooner. Waiting\n"
