@@ -54,7 +54,16 @@ SCRIPTS = (
         "import_settings.py",
         "export_settings.py",
     ),
-    *("lora.py", "lora_and_strength.py", "multi_node.py", "runs.py", "run_queue.py", "slurm_job.py", "webhook.py"),
+    *(
+        "lora.py",
+        "lora_and_strength.py",
+        "multi_node.py",
+        "runs.py",
+        "run_queue.py",
+        "slurm_job.py",
+        "webhook.py",
+        "page.py",
+    ),
     *(
         "start_multi_gpu.py",
         "train_flow_matching.py",
@@ -65,11 +74,11 @@ SCRIPTS = (
 )
 RESOURCES = (
     *("accelerate_config.yaml", "families.json", "lora_layers.json", "preset_memory.json", "preset_sizes.yaml"),
-    *("window_labels.yaml", "other_programs/*", "presets/*", "demo/**/*", "video_demo/**/*", "digits/*"),
+    *("window_labels.yaml", "page.css", "other_programs/*", "presets/*", "demo/**/*", "video_demo/**/*", "digits/*"),
 )
 DOCS = (
     *("dataset.md", "families.md", "first_lora.md", "methods.md", "multi_gpu.md", "presets.md"),
-    *("queue.md", "run_folder.md", "settings.md", "troubleshooting.md"),
+    *("queue.md", "run_folder.md", "settings.md", "troubleshooting.md", "watching.md"),
 )
 """The pages that messages name and *Help* opens, by `docs_page`."""
 NEW_NAMES = {"modules": PACKAGE, "scripts": f"{PACKAGE}.scripts"}

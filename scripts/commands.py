@@ -98,6 +98,10 @@ def mask() -> None:
     _run("mask")
 
 
+def page() -> None:
+    _run("page")
+
+
 def webhook() -> None:
     _run("webhook")
 

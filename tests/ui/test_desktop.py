@@ -1,5 +1,7 @@
 """The file manager and the notifications of the desktop."""
 
+import base64
+import re
 import subprocess
 
 import pytest
@@ -57,3 +59,18 @@ def test_a_notification_is_shown_where_there_is_a_program_for_it(started, monkey
     monkeypatch.setattr(desktop.sys, "platform", "darwin")
     script = desktop.notification_command("cat", 'a "b" \\ c')[-1]
     assert script == 'display notification "a \\"b\\" \\\\ c" with title "cat"'
+
+
+def test_windows_shows_a_toast_whose_texts_are_never_part_of_its_script(started, monkeypatch):
+    monkeypatch.setattr(desktop.sys, "platform", "win32")
+    installed(monkeypatch)
+    title, text = "cat: failed", "grün ’; Remove-Item x; '\n" + 400 * "z"
+    desktop.notify(title, text)
+    ((program, *options, encoded),) = started
+    assert program == "powershell.exe"
+    assert options[-1] == "-EncodedCommand"
+    assert len(encoded) < 8000  # of a command line
+    script = base64.b64decode(encoded).decode("utf-16-le")
+    assert "Remove-Item" not in script
+    parts = re.findall(r"FromBase64String\('([A-Za-z0-9+/=]*)'\)", script)
+    assert [base64.b64decode(part).decode() for part in parts] == [title, text[: desktop.MAX_TOAST]]

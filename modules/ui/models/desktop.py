@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import shutil
@@ -11,6 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from modules.config.errors import UserError
+
+MAX_TOAST = 300  # characters; a toast shows fewer, and a command line has an end
+# Toasts need the id of an installed program: that of Windows PowerShell itself.
+POWERSHELL_ID = r"{1AC14E77-02E7-4E5D-B744-2EB1AE5198B7}\WindowsPowerShell\v1.0\powershell.exe"
 
 
 def open_folder(path: str | os.PathLike) -> None:
@@ -47,9 +52,33 @@ def notification_command(title: str, text: str) -> list[str] | None:
     """The command that shows a notification on this desktop; None if there is no program for it."""
     if sys.platform == "darwin":
         return ["osascript", "-e", f"display notification {_quoted(text)} with title {_quoted(title)}"]
-    if sys.platform == "win32" or shutil.which("notify-send") is None:
+    if sys.platform == "win32":
+        return toast_command(title, text)
+    if shutil.which("notify-send") is None:
         return None
     return ["notify-send", "--app-name=Chorus", "--", title, text]
+
+
+def toast_command(title: str, text: str) -> list[str]:
+    """The command that shows a toast on Windows 10 or later, by its PowerShell.
+
+    The texts are data in the script, never part of it: PowerShell takes even typographic quotes for quotes.
+    """
+    shown = [base64.b64encode(part[:MAX_TOAST].encode("utf-8", "replace")).decode() for part in (title, text)]
+    lines = [
+        "$u=[Text.Encoding]::UTF8",
+        "[void][Windows.UI.Notifications.ToastNotificationManager,Windows.UI.Notifications,ContentType=WindowsRuntime]",
+        "$m=[Windows.UI.Notifications.ToastNotificationManager]",
+        "$x=$m::GetTemplateContent([Windows.UI.Notifications.ToastTemplateType]::ToastText02)",
+        "$t=$x.GetElementsByTagName('text')",
+        *(
+            f"[void]$t.Item({number}).AppendChild($x.CreateTextNode($u.GetString([Convert]::FromBase64String('{part}'))))"
+            for number, part in enumerate(shown)
+        ),
+        f"$m::CreateToastNotifier('{POWERSHELL_ID}').Show([Windows.UI.Notifications.ToastNotification]::new($x))",
+    ]
+    script = base64.b64encode(";".join(lines).encode("utf-16-le")).decode()
+    return ["powershell.exe", "-NoProfile", "-NonInteractive", "-WindowStyle", "Hidden", "-EncodedCommand", script]
 
 
 def notify(title: str, text: str) -> None:
@@ -62,8 +91,8 @@ def notify(title: str, text: str) -> None:
 
 def _start(command: Sequence[str]) -> None:
     """Start a program of the desktop that outlives this process."""
-    null = subprocess.DEVNULL
-    subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
+    null, hidden = subprocess.DEVNULL, getattr(subprocess, "CREATE_NO_WINDOW", 0)
+    subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True, creationflags=hidden)
 
 
 def _quoted(text: str) -> str:

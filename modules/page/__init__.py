@@ -1,0 +1,1 @@
+"""A web page of the runs, read only."""
