@@ -85,6 +85,7 @@ class DatasetBar(ctk.CTkFrame):
         self._masks.toggle()
 
     def focus_search(self) -> None:
+        self.grid()  # it may be folded while an image is edited
         self.search.focus_set()
         self.search.select_range(0, "end")
 

@@ -42,6 +42,7 @@ NARROW = 860  # unscaled pixels
 NUM_DECODERS = 2  # processes
 PART = 400  # images whose details are asked for at once
 PAUSE_MS, LOADING_PAUSE_MS = 10, 100  # between two parts: scrolling and thumbnails in sight come first
+LOW = 760  # unscaled pixels of the window's height, below which toolbars leave their place to the image
 SCROLLED_SECONDS = 0.3  # after which nobody scrolls any more
 COUNTED = 1000  # images whose captions' tokens are counted at once
 SHOW_EVERY = 0.7  # seconds, after which counts and filters follow what was read meanwhile
@@ -69,6 +70,7 @@ class DatasetWindow(ctk.CTkToplevel):
         self.view = DatasetView()
         self.number: int | None = None  # of the concept shown; None: all
         self._is_open = self._was_shown = self._is_finding = False
+        self._shared: tuple[tuple[int, int], bool] | None = None  # how the window is divided
         self._config: TrainConfig | None = None  # that the images were found with
         self._listing = Listing()
         self._numbers: dict[str, int] = {}  # of items, by path
@@ -388,12 +390,20 @@ class DatasetWindow(ctk.CTkToplevel):
             self.cells.canvas.focus_set()
 
     def _share_room(self) -> None:
-        """Divide the width between the grid and the current image; in a narrow window that needs half of it."""
-        is_narrow = self.winfo_width() < self.app.theme.scaled(NARROW)
-        grid, side = (2, 3) if self.side.is_editing else (1, 1) if is_narrow else (3, 2)
-        if self.grid_columnconfigure(0)["weight"] != grid:
-            self.grid_columnconfigure(0, weight=grid)
-            self.grid_columnconfigure(1, weight=side)
+        """Divide the window between the grid and the current image, which needs half of the width in a narrow window,
+        and more in a low one, where all of the height is left to editing it."""
+        scaled, is_editing = self.app.theme.scaled, self.side.is_editing
+        is_low = 1 < self.winfo_height() < scaled(LOW)
+        self.side.lay_low(is_low)
+        others = (2, 3) if is_editing else (1, 1) if self.winfo_width() < scaled(NARROW) else (3, 2)
+        shares = (2, 5) if is_low else others
+        state = shares, is_low and is_editing
+        if state != self._shared:
+            self._shared = state
+            for column, share in enumerate(shares):
+                self.grid_columnconfigure(column, weight=share)
+            self.head.fold(is_low and is_editing)
+            (self.bar.grid_remove if is_low and is_editing else self.bar.grid)()
 
     def _edit(self, number: int) -> None:
         self.side.focus_editor()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -56,8 +57,9 @@ class DuplicatePane(ctk.CTkFrame):
         self._build()
         self.bind("<Configure>", lambda event: self._show_state(), add="+")
         self.canvas.unbind("<Double-Button-1>")  # which would keep an image that is only looked at
-        for key, step in (("<Next>", 1), ("<Prior>", -1), ("<n>", 1), ("<N>", 1), ("<p>", -1), ("<P>", -1)):
-            self.canvas.bind(key, lambda event, step=step: self._on_step(step))
+        for keys, step in ((("<Next>", "<n>", "<N>"), 1), (("<Prior>", "<p>", "<P>"), -1)):
+            for key in keys:
+                self.canvas.bind(key, partial(self._on_step, step))
         for key in ("<d>", "<D>", "<Escape>"):
             self.canvas.bind(key, lambda event: self._leave())
         for key in ("<Control-d>", "<Control-D>", "<Control-n>", "<Control-N>", "<Control-p>", "<Control-P>"):
@@ -110,7 +112,7 @@ class DuplicatePane(ctk.CTkFrame):
 
     # --- the rest ----------------------------------------------------------------------------------------------------
 
-    def _take_written(self, applied: Applied, members: list[DatasetItem]) -> None:
+    def _take_written(self, applied: Applied, members: Sequence[DatasetItem]) -> None:
         is_last = self.group == num_groups(self._captions.items()) and self.cells.members == members
         self._on_note(f"{applied.label}: done.{' This was the last group.' if is_last else ''}")
         self._captions.renew(members)
@@ -125,7 +127,7 @@ class DuplicatePane(ctk.CTkFrame):
         self._item = self.cells.members[number]
         self._on_go(self._item)
 
-    def _on_step(self, by: int) -> str:
+    def _on_step(self, by: int, event: object) -> str:
         self.step(by)
         return "break"
 
@@ -154,7 +156,7 @@ class DuplicatePane(ctk.CTkFrame):
             ("done", "Done", self._on_leave, "End comparing (D)."),
         ):
             button = ctk.CTkButton(bar, text=text, width=50, height=26, font=font, command=command)
-            Tooltip(button, theme, lambda hint=hint: hint)
+            Tooltip(button, theme, partial(str, hint))
             self.buttons[name] = button
         lay_in_rows(bar, list(self.buttons.values()), theme)
         self._state = ctk.CTkLabel(self, text="", font=font, anchor="w", justify="left", text_color=theme.muted)

@@ -23,6 +23,8 @@ from modules.ui.windows.MaskPane import MaskPane
 if TYPE_CHECKING:
     from modules.ui.App import App
 
+    Pane = MaskPane | CropPane | DuplicatePane
+
 
 NARROW = 400  # unscaled pixels: less is told of an image
 MIN_PICTURE = 64  # unscaled pixels
@@ -50,19 +52,24 @@ class ImageSide(ctk.CTkFrame):
         super().__init__(parent)
         self.app = app
         self.is_painting = self.is_cropping = self.is_comparing = False
+        self._pane: Pane | None = None  # that is shown in place of the image and its caption
+        self._is_low = False
         self._item: DatasetItem | None = None
         self._on_renewed, self._on_unsaved, self._on_editing = on_renewed, on_unsaved, on_editing
         theme = app.theme
         self.grid_columnconfigure(0, weight=1)
-        self.grid_rowconfigure(0, weight=4, minsize=theme.scaled(MIN_PICTURE))
+        self.grid_rowconfigure(0, weight=9, minsize=theme.scaled(MIN_PICTURE))
         self.grid_rowconfigure(2, weight=1)
         self.large = LargeView(self, app)
         self.large.grid(row=0, column=0, columnspan=3, sticky="nsew", padx=8, pady=(8, 4))
+        self.about = ctk.CTkFrame(self, fg_color="transparent")
+        self.about.grid(row=1, column=0, sticky="ew", padx=12)
+        self.about.grid_columnconfigure(0, weight=1)
         self.details = ctk.CTkLabel(
-            self, text="", font=theme.font(12), anchor="w", justify="left", text_color=theme.muted
+            self.about, text="", font=theme.font(12), anchor="w", justify="left", text_color=theme.muted
         )
-        self.details.grid(row=1, column=0, sticky="ew", padx=12, pady=(0, 4))
-        wrap_to(self, self.details, theme, taken=172)
+        self.details.grid(row=0, column=0, sticky="ew", pady=(0, 4))
+        wrap_to(self.about, self.details, theme, taken=0)
         self.paint_button = ctk.CTkButton(
             self, text="Mask", width=60, height=26, font=theme.font(12), command=self.toggle_painting
         )
@@ -195,24 +202,43 @@ class ImageSide(ctk.CTkFrame):
         self._show_instead(self.crops, is_cropping)
         self.crop_button.configure(text="Image" if is_cropping else "Crop")
 
-    def _show_instead(self, pane: MaskPane | CropPane | DuplicatePane, is_shown: bool) -> None:
+    def _show_instead(self, pane: Pane, is_shown: bool) -> None:
         """Show a pane in the place of the image and its caption, or these again."""
-        if is_shown:
-            pane.grid(row=0, column=0, columnspan=3, sticky="nsew", padx=8, pady=(8, 4))
+        if not is_shown:
+            pane.grid_remove()
+        self._pane = pane if is_shown else None
+        self._lay()
+        self._show_text()
+        self._on_editing()
+
+    def lay_low(self, is_low: bool) -> None:
+        """Place the parts for a low window, or again as they were."""
+        if is_low != self._is_low:
+            self._is_low = is_low
+            self._lay()
+
+    def _lay(self) -> None:
+        """The caption is below the image, in a low window beside it; what is edited is in place of both."""
+        is_low, pane = self._is_low, self._pane
+        if pane is not None:
+            pane.grid(row=0, column=0, columnspan=5, sticky="nsew", padx=8, pady=(8, 4))
             self.large.grid_remove()
             self.caption.grid_remove()
         else:
             self.large.grid()
-            self.caption.grid()
-            pane.grid_remove()
-        self.grid_rowconfigure(2, weight=0 if is_shown else 1)
-        for widget in (self.details, self.crop_button, self.paint_button):  # a group tells it of each of its images
-            if self.is_comparing:
-                widget.grid_remove()
+            place = {"row": 0, "column": 3, "columnspan": 2} if is_low else {"row": 2, "column": 0, "columnspan": 3}
+            self.caption.grid(**place, sticky="nsew", padx=8, pady=(8 if is_low else 0, 8))
+        # a group tells it of each of its images
+        are_shown = pane is None or not (is_low or self.is_comparing)
+        for number, part in enumerate((self.about, self.crop_button, self.paint_button)):
+            if are_shown:
+                part.grid(
+                    column=number + 2 if is_low and number else number, columnspan=3 if is_low and not number else 1
+                )
             else:
-                widget.grid()
-        self._show_text()
-        self._on_editing()
+                part.grid_remove()
+        self.grid_rowconfigure(2, weight=1 if pane is None and not is_low else 0)
+        self.grid_columnconfigure(3, weight=1 if pane is None and is_low else 0)
 
     def _show_text(self) -> None:
         """What is known of the shown item, and how it is trained."""

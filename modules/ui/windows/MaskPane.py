@@ -20,7 +20,8 @@ from modules.curation.MaskPainting import BLACK, MAX_DIAMETER, WHITE, Box
 from modules.data.errors import ImageError
 from modules.ui.models.open_mask import OpenMask, open_mask, region_around, transparency
 from modules.ui.widgets.dialogs import ask
-from modules.ui.widgets.fitting import lay_in_rows, wrap_to
+from modules.ui.widgets.fitting import wrap_to
+from modules.ui.widgets.FoldingRow import FoldingRow
 from modules.ui.widgets.MaskCanvas import MaskCanvas, Tool
 from modules.ui.widgets.Tooltip import Tooltip
 from modules.ui.windows.ProposalBar import ProposalBar
@@ -337,7 +338,8 @@ class MaskPane(ctk.CTkFrame):
         for name, text, command, hint in self._actions():
             self.buttons[name] = ctk.CTkButton(bar, text=text, width=44, height=26, font=font, command=command)
             Tooltip(self.buttons[name], theme, hint)
-        lay_in_rows(bar, list(self.buttons.values()), theme)
+        kept = [self.buttons[name] for name in ("undo", "redo", "save", "done")]
+        self.row = FoldingRow(bar, list(self.buttons.values()), self.app, lambda: kept)
         self._state = ctk.CTkLabel(self, text="", font=font, anchor="w", justify="left", text_color=theme.muted)
         self._state.grid(row=4, column=0, sticky="ew", padx=4, pady=(4, 0))
         wrap_to(self, self._state, theme, taken=8)

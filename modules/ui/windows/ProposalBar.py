@@ -16,7 +16,7 @@ from modules.ui.models.MaskerChoices import WAYS, MaskerChoices, Way
 from modules.ui.models.MaskProposals import MaskProposals
 from modules.ui.models.path_picker import PathQuestion
 from modules.ui.widgets.dialogs import ask_path
-from modules.ui.widgets.fitting import lay_in_rows
+from modules.ui.widgets.FoldingRow import FoldingRow
 from modules.ui.widgets.MaskCanvas import MaskCanvas
 from modules.ui.widgets.Tooltip import Tooltip
 
@@ -244,13 +244,16 @@ class ProposalBar(ctk.CTkFrame):
         self.model.grid(row=0, column=1, sticky="ew", pady=(0, 4))
         self._file = ctk.CTkButton(self, text="Folder…", width=60, height=26, font=font, command=self._choose_file)
         self._file.grid(row=0, column=2, padx=(6, 4), pady=(0, 4))
-        self.words = ctk.CTkEntry(self, height=26, font=font, placeholder_text="words, such as face, hair")
+        line = ctk.CTkFrame(self, fg_color="transparent")
+        line.grid(row=1, column=0, columnspan=3, sticky="ew")
+        line.grid_columnconfigure(1, weight=1)
+        self.words = ctk.CTkEntry(line, height=26, font=font, width=190, placeholder_text="words, such as face, hair")
         if self._kept.words:
             self.words.insert(0, self._kept.words)
-        self.words.grid(row=1, column=0, columnspan=3, sticky="ew", padx=4, pady=(0, 4))
+        self.words.grid(row=0, column=0, sticky="ew", padx=(4, 6))
         self.words.bind("<Return>", lambda event: self.find())
-        bar = ctk.CTkFrame(self, fg_color="transparent")
-        bar.grid(row=2, column=0, columnspan=3, sticky="ew")
+        bar = ctk.CTkFrame(line, fg_color="transparent")
+        bar.grid(row=0, column=1, sticky="ew")
         self.find_button = ctk.CTkButton(bar, text="Find", width=56, height=26, font=font, command=self.find)
         Tooltip(self.find_button, theme, lambda: "Ask the model, or cancel what it was asked.")
         self.buttons: dict[str, ctk.CTkButton] = {}
@@ -262,7 +265,8 @@ class ProposalBar(ctk.CTkFrame):
         ):
             self.buttons[name] = ctk.CTkButton(bar, text=text, width=44, height=26, font=font, command=command)
             Tooltip(self.buttons[name], theme, partial(str, hint))
-        lay_in_rows(bar, [self.find_button, *self.buttons.values()], theme)
+        kept = [self.find_button, self.buttons["add"]]
+        self.row = FoldingRow(bar, [self.find_button, *self.buttons.values()], self.app, lambda: kept)
         self._choose_way()
 
     def destroy(self) -> None:
