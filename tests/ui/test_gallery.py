@@ -170,6 +170,16 @@ def test_the_border_shows_more_or_less_of_the_earlier_picture(app, gallery, tmp_
     assert comparison.share == pytest.approx(0.75, abs=0.01)
 
 
+def test_titles_of_a_narrow_image_stand_beside_each_other(app, gallery):
+    comparison = gallery._comparison
+    canvas = comparison.canvas
+    for titles in (("step 0", "step 200"), ("a" * 300, "b" * 300), ("1", "a longer title than the image is wide")):
+        comparison.show(Image.new("RGB", (30, 300)), Image.new("RGB", (30, 300)), titles)
+        app.update()
+        first, last = (canvas.bbox(item) for item in canvas.find_withtag("title"))
+        assert 0 <= first[0] < first[2] <= last[0] < last[2] <= canvas.winfo_width()
+
+
 def test_a_sample_that_is_gone_is_told_in_the_gallery(app, gallery, tmp_path, wait_for):
     samples = make_samples(tmp_path, [0, 100])
     samples[-1].path.unlink()

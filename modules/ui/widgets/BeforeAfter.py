@@ -9,10 +9,12 @@ import customtkinter as ctk
 from PIL import Image, ImageTk
 
 from modules.ui.models.decoding import fit_inside
+from modules.ui.widgets.fitting import cut_text
 
 if TYPE_CHECKING:
     from modules.ui.App import App
 
+GAP = 4  # pixels between the titles
 KEY_SHARE = 0.05  # of the width, per key press
 
 
@@ -89,13 +91,29 @@ class BeforeAfter(ctk.CTkFrame):
         x = left + border
         canvas.create_line(x, top, x, top + before.height, fill="#000000", width=3)
         canvas.create_line(x, top, x, top + before.height, fill="#ffffff", width=1)
-        self._draw_title(self._titles[0], left, top, "nw")
-        self._draw_title(self._titles[1], left + before.width, top, "ne")
+        self._draw_titles(left, top, before.width)
+
+    def _draw_titles(self, left: int, top: int, width: int) -> None:
+        """Draw each title at its side of the image; of one too narrow for both they reach beyond it."""
+        canvas, font = self.canvas, self.app.theme.plain_font(11)
+
+        def measure(text: str) -> int:
+            return int(canvas.tk.call("font", "measure", font, f" {text} "))
+
+        room = canvas.winfo_width() // 2 - GAP
+        titles = [cut_text(title, room, measure) for title in self._titles]
+        first, last = map(measure, titles)
+        right = left + width
+        if first + GAP + last > width:
+            middle = (left + right) // 2
+            left, right = min(left, middle - GAP // 2 - first), max(right, middle + GAP // 2 + last)
+        self._draw_title(titles[0], left, top, "nw")
+        self._draw_title(titles[1], right, top, "ne")
 
     def _draw_title(self, text: str, x: int, y: int, anchor: Literal["nw", "ne"]) -> None:
         """Draw a title on a dark background, as the image may have any colour."""
-        canvas, theme = self.canvas, self.app.theme
-        item = canvas.create_text(x, y, text=f" {text} ", anchor=anchor, fill="#ffffff", font=theme.plain_font(11))
+        canvas, font = self.canvas, self.app.theme.plain_font(11)
+        item = canvas.create_text(x, y, text=f" {text} ", anchor=anchor, fill="#ffffff", font=font, tags="title")
         plate = canvas.create_rectangle(*canvas.bbox(item), fill="#202020", width=0)
         canvas.tag_lower(plate, item)
 
