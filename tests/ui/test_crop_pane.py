@@ -98,8 +98,16 @@ def test_a_drawn_crop_of_a_turned_image_is_trained_and_shown_and_undone(app, win
     assert not window.side.is_cropping
     wait_for(app, lambda: any(key.crop and key in window.cells._photos for key in window.cells._in_sight))
     assert "cropped to" in window.side.details.cget("text")
+    large = window.side.large
+    wait_for(app, lambda: large.canvas.find_withtag("crop") and large._shown is not None)
+    left, top, right, bottom = large.canvas.coords("crop")
+    photo = large._photo
+    assert (right - left) / photo.width() == pytest.approx(crop.width / SIZE[0], abs=0.02)
+    assert (bottom - top) / photo.height() == pytest.approx(crop.height / SIZE[1], abs=0.02)
+    assert left > large.canvas.winfo_width() / 2 > top
     window.caption.step("undo")
     wait_for(app, lambda: not crops(folder) and window.view.items[0].crop is None)
+    assert not large.canvas.find_withtag("crop")
 
 
 def test_arrows_move_and_resize_and_another_image_saves(app, window, pane, folder, wait_for):

@@ -14,6 +14,7 @@ from modules.ui.models.decoding import View, decode_view
 if TYPE_CHECKING:
     from modules.ui.App import App
 
+LINES = (("#000000", 3), ("#ffffff", 1))  # around the crop: color and width, seen on any image
 RESIZE_MS = 120  # after the last change of the size
 KEY_SECONDS = 0.1  # of a video, by which Left and Right move
 KEY_SHARE = 0.1  # the same with Page Up and Down
@@ -44,6 +45,7 @@ class LargeView(ctk.CTkFrame):
         self.at = 0.0
         self._folder_fps: float | None = None
         self._mask, self._version = "", 0
+        self._crop: tuple[int, ...] = ()
         self._message = ""
         self._photo: ImageTk.PhotoImage | None = None
         self._shown: _Wish | None = None
@@ -86,6 +88,12 @@ class LargeView(ctk.CTkFrame):
             self._timeline.grid_remove()
             self._paint()
         self._load()
+
+    def outline(self, crop: tuple[int, ...]) -> None:
+        """Outline the part of the image that is trained. crop: as of PictureKey."""
+        if crop != self._crop:
+            self._crop = crop
+            self._paint()
 
     def refresh(self) -> None:
         """Read the file again."""
@@ -164,11 +172,21 @@ class LargeView(ctk.CTkFrame):
             left, top = middle[0] - self._photo.width() // 2, middle[1] - self._photo.height() // 2
             edge = left - 1, top - 1, left + self._photo.width(), top + self._photo.height()
             canvas.create_rectangle(*edge, outline=theme.now(theme.line))
+            self._draw_crop(left, top, self._photo)
         elif self._message:
             width, font = max(40, canvas.winfo_width() - 40), theme.plain_font(13)
             canvas.create_text(
                 *middle, text=self._message, width=width, justify="center", fill=theme.now(theme.error), font=font
             )
+
+    def _draw_crop(self, left: int, top: int, photo: ImageTk.PhotoImage) -> None:
+        if not self._crop:
+            return
+        x, y, width, height, *whole = self._crop
+        across, down = photo.width() / whole[0], photo.height() / whole[1]
+        box = left + x * across, top + y * down, left + (x + width) * across - 1, top + (y + height) * down - 1
+        for color, line in LINES:
+            self.canvas.create_rectangle(*box, outline=color, width=line, tags="crop")
 
     def destroy(self) -> None:
         self._stop_listening()

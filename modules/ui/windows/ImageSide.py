@@ -252,6 +252,7 @@ class ImageSide(ctk.CTkFrame):
                 text += f"   {how if is_narrow else fit.describe()}"
         if self.details.cget("text") != visible_text(text):
             self.details.configure(text=visible_text(text))
+        self.large.outline(item.shown_part if item is not None else ())
 
     def _take_unsaved_mask(self, item: DatasetItem) -> None:
         """Lead back to an item whose mask could not be saved."""
