@@ -61,6 +61,15 @@ def test_the_list_is_filtered_searched_and_sorted(app, opened, wait_for):
     assert opened.list.count == 0
 
 
+def test_a_narrow_list_keeps_the_state_of_runs(app, opened, settle):
+    opened.geometry("640x420")
+    settle(app)
+    assert [title for title, *_ in opened.list.columns()] == ["Run", "State"]
+    opened.geometry("1400x700")
+    settle(app)
+    assert opened.list.columns()[-1][0] == "Differs from the one before"
+
+
 def test_what_is_noted_is_kept_in_the_run_folder(app, opened, wait_for, workspace):
     choose(opened, 2)
     opened.pane.name.insert(0, "Best")

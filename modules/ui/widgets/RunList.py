@@ -27,7 +27,7 @@ COLUMNS = (
     ("Duration", "duration", 78),
     ("Samples", "samples", 68),
 )
-LEFT_OUT = ("Samples", "Base", "Duration", "Preset", "Started", "Loss", "State")
+LEFT_OUT = ("Samples", "Base", "Duration", "Preset", "Started", "Loss")  # then the changes, but never the state
 NAME_WIDTH, CHANGES_WIDTH = 160, 130  # at least, of the columns that take what is left
 STATE_COLOURS: dict[str, Pair] = {
     "running": Theme.accent, "finished": Theme.success, "failed": Theme.error, "stopped": Theme.warning,
@@ -107,13 +107,14 @@ class RunList(VirtualGrid):
                 break
             shown = [column for column in shown if column[0] != title]
         spare = max(0, width - left - sum(scaled(column[2]) for column in shown))
-        name = max(min(scaled(NAME_WIDTH), spare), spare * 9 // 20)
+        has_changes = spare >= scaled(NAME_WIDTH + CHANGES_WIDTH)
+        name = max(scaled(NAME_WIDTH), spare * 9 // 20) if has_changes else spare
         found = [("Run", "name", left, name)]
         left += name
         for title, order, own in shown:
             found.append((title, order, left, scaled(own)))
             left += scaled(own)
-        return [*found, ("Differs from the one before", "", left, max(1, width - left))]
+        return [*found, ("Differs from the one before", "", left, width - left)] if has_changes else found
 
     def draw_cell(self, number: int, x: int, y: int) -> None:
         theme, scaled, run = self.app.theme, self.app.theme.scaled, self._runs[number]
