@@ -49,6 +49,7 @@ from scripts.starting.what_to_train import (
 )
 from scripts.terminal import escape_unprintable
 
+ANSWERS_FILE = "answers.json"
 KEPT = ("settings", "pictures", "gpus", "backend", "data_loading", "launcher")  # answers worth keeping for next time
 
 
@@ -61,12 +62,17 @@ def main(argv: list[str] | None = None) -> int:
         if args.demo:
             return start_demo(args)
         machine = read_machine()
-        arguments = unasked_arguments(args, machine) if args.yes else asked_arguments(args, machine)
+        questions = Questions(given_answers(args), load_answers(args.state / ANSWERS_FILE))
+        arguments = unasked_arguments(args, machine) if args.yes else asked_arguments(questions, args, machine)
         if not args.dry_run and "--resume" not in arguments:  # which says more itself, and has the batch of the backup
             show_shape(arguments, machine)
         print("\nEquivalent command:")
         print_line(command_line(arguments))
         print(flush=True)
+        was_asked = questions.num_asked > 0 and not args.dry_run
+        if was_asked and not questions.ask_whether("start", "Start it now?", True):
+            print("Nothing was started.")
+            return 0
         return train.main([*arguments, *(["--dry-run"] if args.dry_run else [])])
     except UserError as error:
         print_text(error, sys.stderr)
@@ -119,12 +125,11 @@ def unasked_arguments(args: argparse.Namespace, machine: Machine) -> list[str]:
     return arguments
 
 
-def asked_arguments(args: argparse.Namespace, machine: Machine) -> list[str]:
+def asked_arguments(questions: Questions, args: argparse.Namespace, machine: Machine) -> list[str]:
     """The same with the answers of a person. Raises UserError where there is nobody to answer."""
     if not sys.stdin.isatty():
         raise UserError("The questions need a terminal: answer them by options, with --yes (--help lists them).")
-    path = args.state / "answers.json"
-    questions = Questions(given_answers(args), load_answers(path))
+    path = args.state / ANSWERS_FILE
     arguments = ask_settings(questions, args)
     arguments += ask_resume(questions, arguments, args.resume)
     print_text(describe(machine))

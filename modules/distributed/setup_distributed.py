@@ -37,6 +37,7 @@ from modules.machine.interfaces import gloo_interface_problem, interface_towards
 from modules.machine.link_speeds import describe_links
 from modules.machine.run_shape import crowded_warning
 from modules.machine.strategy import Strategy, choose_strategy
+from modules.session.introduction import device_line
 from modules.session.out_of_memory import is_out_of_memory
 from modules.session.run_token import TOKEN_VARIABLE
 
@@ -319,7 +320,7 @@ def _introduce(config: TrainConfig, membership: Membership, tell: Tell, warn: Te
         tell(f"Distributed strategy: {strategy}, because {reason}")
     several = environment.num_nodes > 1
     for rank, facts in enumerate(ranks):
-        tell(f"Process {rank} using device: {facts['device']}" + (f" on {facts['host']}" if several else ""))
+        tell(device_line(rank, facts["device"], facts["host"] if several else ""))
     if warning := backend_warning(config.distributed_backend, *_chosen_backend(config)):
         warn(warning)
     has_own_cores = environment.name == "slurm"  # SLURM assigns cores to each task

@@ -104,10 +104,11 @@ class SupervisePlan(_OwnPlan):
         return self.node_rank == 0
 
     def describe(self) -> str:
-        """A phrase for the user, such as "2 processes by spawn, gloo, port 12355"."""
+        """A phrase for the user, such as "2 processes (spawn, gloo, port 12355)"."""
         each = "" if self.num_nodes == 1 else f" on each of {self.num_nodes} machines"
-        processes = f"{counted(self.num_ranks, 'process', 'processes')}{each} by {self.launcher}"
-        return processes if self.backend is None else f"{processes}, {self.backend}, port {self.port}"
+        processes = f"{counted(self.num_ranks, 'process', 'processes')}{each}"
+        how = self.launcher if self.backend is None else f"{self.launcher}, {self.backend}, port {self.port}"
+        return f"{processes} ({how})"
 
     def alone(self) -> SupervisePlan:
         """The same run on one device, in a single spawned rank."""

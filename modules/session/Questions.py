@@ -19,13 +19,14 @@ class Questions:
 
     given: question name -> answer given in advance; an invalid one is an error and is not asked again.
     last: the answers of last time, which become the defaults if they are still valid.
-    answers: all answers so far, as `Read` returned them.
+    answers: all answers so far, as `Read` returned them. num_asked: how many a person has given.
     """
 
     def __init__(self, given: Mapping[str, str], last: Mapping[str, str] | None = None):
         self.answers: dict[str, str] = {}
         self.last = dict(last or {})
         self.given = given
+        self.num_asked = 0
 
     def ask(self, name: str, text: str, read: Read, default: str | None = None) -> str:
         """Ask the question `text` and return the answer; an empty answer means the default, if there is one.
@@ -38,6 +39,7 @@ class Questions:
             default = self._kept(name, read) or default
             prompt = f"{text} [{default}]: " if default else f"{text}: "
             answer = _until_right(prompt, default or "", read)
+            self.num_asked += 1
         self.answers[name] = answer
         return answer
 

@@ -38,6 +38,7 @@ FORMER_TABS = {"data": "dataset", "concepts": "dataset"}  # names that may still
 MIN_SIZE = (860, 540)
 NO_LIMIT = 1_000_000  # pixels: CustomTkinter's value for "no limit"
 AGAIN_MS = 100
+ROUNDED = 2  # screen pixels by which a size may differ from the one that was set
 DRAWN_SECONDS = 1.0  # a window that starts minimized is never drawn
 TOP_HEIGHT, BOTTOM_HEIGHT = 48, 71  # unscaled pixels, of the bars that take the place of the empty ones
 
@@ -132,7 +133,9 @@ class OpeningWindow(RootWindow):
 
     def _build_frame(self) -> None:
         self.maxsize(NO_LIMIT, NO_LIMIT)  # else CustomTkinter would limit its size for a second after the scale is set
+        self._given_size = (0, 0)  # in screen pixels
         self._fit_to_screen(self.preferences.geometry)
+        self._wanted_size = self._given_size  # that of a person, which a larger scale may not allow
         self._fitted_scale = self.theme.scaled(100)
         self.theme.on_change(self._fit_again)
         self.grid_columnconfigure(0, weight=1)
@@ -181,7 +184,7 @@ class OpeningWindow(RootWindow):
         Also after a change of the scale: CustomTkinter would enlarge the window beyond the screen.
         """
         if geometry.partition("+")[0] != "1x1":  # the window already has a size
-            set_size(self, geometry, MIN_SIZE)
+            self._given_size = set_size(self, geometry, MIN_SIZE)
 
     def _fit_again(self) -> None:
         """After a change of the scale: window managers that have placed the window themselves may move it to a corner
@@ -190,6 +193,9 @@ class OpeningWindow(RootWindow):
             return
         self._fitted_scale = self.theme.scaled(100)
         position = position_of(self) if self.winfo_viewable() else None
-        self._fit_to_screen(self.geometry().partition("+")[0])
+        size, scale = (self.winfo_width(), self.winfo_height()), ctk.ScalingTracker.get_window_scaling(self)
+        if size[0] > 1 and max(abs(now - given) for now, given in zip(size, self._given_size, strict=True)) > ROUNDED:
+            self._wanted_size = size  # it has been resized since
+        self._fit_to_screen("x".join(str(round(pixels / scale)) for pixels in self._wanted_size))
         if position is not None:
             place(self, *position)

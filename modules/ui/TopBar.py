@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tkinter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from modules.config.describe import settings_by_path
 from modules.config.errors import ConfigError, UserError
 from modules.config.files import load_config
 from modules.config.show_value import show_value
-from modules.ui.models.path_picker import PathQuestion
+from modules.ui.models.path_picker import SAVE_FOLDER, PathQuestion
 from modules.ui.models.Preferences import MAX_RECENT
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import ask_path, open_window
@@ -84,7 +83,7 @@ class TopBar(ctk.CTkFrame):
         """Ask for a file and save the settings there."""
         settings = self.app.settings
         name = f"{settings.preset_name}.yaml" if settings.source_run else "settings.yaml"
-        question = PathQuestion("new_file", "Save settings as", settings.source_file or os.curdir, name, FILE_TYPES)
+        question = PathQuestion("new_file", "Save settings as", settings.source_file or SAVE_FOLDER, name, FILE_TYPES)
         chosen = ask_path(self.app, question)
         if chosen:
             self._save_to(Path(chosen))
@@ -93,7 +92,7 @@ class TopBar(ctk.CTkFrame):
         """Load the settings of a file; ask for one if none is given."""
         from modules.importers.import_files import is_foreign  # takes a fifth of the imports of the window
 
-        chosen = path or ask_path(self.app, PathQuestion("file", "Open settings", os.curdir, types=OPENED_TYPES))
+        chosen = path or ask_path(self.app, PathQuestion("file", "Open settings", SAVE_FOLDER, types=OPENED_TYPES))
         if not chosen:
             return
         if is_foreign(chosen):

@@ -20,6 +20,7 @@ RING = "focus_ring"
 TYPED_INTO = ("Text", "Entry", "TEntry", "TCombobox", "Listbox")  # widget classes with key bindings of their own
 DOUBLE_CLICK_SECONDS = 0.4
 SLIDER_STEPS = 20  # that arrows take from one end of a slider to the other, if it has no steps of its own
+MARK = "✓ "  # before the current value in a menu
 MENUS = (tkinter.Menu, ctk.CTkOptionMenu, ctk.CTkComboBox)
 
 
@@ -27,6 +28,7 @@ def install(root: ctk.CTk) -> None:
     """Set up all widgets of the window `root`, including those of later windows."""
     # Each CTkToplevel adds another click handler to all widgets, which is never removed.
     _take_clicks(root)
+    ctk.CTkOptionMenu._open_dropdown_menu = _open_marked
     root.bind_class("Toplevel", "<Map>", lambda event: _take_clicks(root), add=True)
     # Every CustomTkinter widget has a canvas: when that is mapped, the widget is set up.
     root.bind_class("Canvas", "<Map>", _serve_owner, add=True)
@@ -58,6 +60,11 @@ def press(widget: tkinter.Misc) -> None:
         widget.toggle()
     elif isinstance(widget, (ctk.CTkButton, ctk.CTkRadioButton)):
         widget.invoke()
+
+
+def focus_instead(widget: tkinter.Misc, other: tkinter.Misc) -> None:
+    """A click on the widget, such as the text of a button, focuses another one."""
+    widget.focused_instead = other  # type: ignore[attr-defined] # our own attribute
 
 
 def hold_keys(widget: tkinter.Misc, is_held: bool) -> None:
@@ -104,12 +111,13 @@ def _take_clicks(root: ctk.CTk) -> None:
 
 def _focus_clicked(event: tkinter.Event) -> None:
     """Move the focus to the clicked widget, but not to a menu, where it must stay where it is."""
-    widget = event.widget
+    widget = getattr(event.widget, "focused_instead", event.widget)
     if isinstance(widget, (str, *MENUS)) or isinstance(widget.master, MENUS):
         return
     if isinstance(widget, tkinter.Canvas):
         # no focus ring after a click; the attribute is our own
-        widget.clicked = True  # type: ignore[attr-defined]
+        widget.clicked = widget is not widget.focus_get()  # type: ignore[attr-defined]
+        widget.delete(RING)
     widget.focus_set()
 
 
@@ -117,9 +125,11 @@ def _serve_owner(event: tkinter.Event) -> None:
     canvas = event.widget
     owner = getattr(canvas, "master", None)
     pressable = (ctk.CTkButton, ctk.CTkSwitch, ctk.CTkCheckBox, ctk.CTkRadioButton, ctk.CTkOptionMenu, ctk.CTkSlider)
-    if not isinstance(owner, pressable) or owner._canvas is not canvas or canvas.cget("takefocus") == "1":
+    if not isinstance(owner, pressable) or owner._canvas is not canvas or hasattr(canvas, "clicked"):
         return
-    canvas.configure(takefocus=1)
+    canvas.clicked = False
+    if canvas.cget("takefocus") == "":  # else it is known already whether the Tab key stops here
+        canvas.configure(takefocus=1)
     canvas.bind("<FocusIn>", lambda event: _draw_ring(canvas), add=True)
     canvas.bind("<FocusOut>", lambda event: canvas.delete(RING), add=True)
     canvas.bind("<Configure>", lambda event: _fit_ring(canvas), add=True)
@@ -142,6 +152,19 @@ def _on_slider_key(slider: ctk.CTkSlider, step: int, event: tkinter.Event) -> st
         if slider.cget("command") is not None:
             slider.cget("command")(slider.get())
     return "break"
+
+
+def _open_marked(widget: ctk.CTkOptionMenu) -> None:
+    """Open the menu with a mark at the current value."""
+    menu, current = widget._dropdown_menu, widget.get()
+    width = {text: int(menu.tk.call("font", "measure", menu.cget("font"), text)) for text in (MARK, " ")}
+    space = " " * round(width[MARK] / max(1, width[" "]))
+    for number, value in enumerate(widget.cget("values")):
+        menu.entryconfigure(number, label=f" {MARK if value == current else space}{value}  ")
+    _open_plain(widget)
+
+
+_open_plain = ctk.CTkOptionMenu._open_dropdown_menu
 
 
 def _draw_ring(canvas: tkinter.Canvas) -> None:

@@ -29,6 +29,7 @@ from modules.distributed.setup_distributed import (
     setup_distributed,
     threads_of_rank,
 )
+from modules.session.introduction import is_fact
 from tests.support.fork_server import ForkedScript
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_SECONDS
@@ -345,6 +346,7 @@ def test_two_processes_join_and_rank_0_describes_them_with_warnings(tmp_path):
         "world_size 2: 2 ranks share 1 CPU core and wait for each other; use 1.",
         "(0, 0, 2) True",
     ]
+    assert [is_fact(line) for line in first.splitlines()] == [True] * 5 + [False] * 3
     assert second == "(1, 1, 2) False"
 
 

@@ -62,6 +62,8 @@ def start(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, list[str], 
 
         def answer(prompt: str) -> str:
             print(prompt)
+            if prompt.startswith("Start it now?") and answers is not None and not left:
+                return ""
             if not left:
                 raise EOFError
             return left.pop(0)
@@ -195,6 +197,12 @@ def test_each_question_becomes_an_option(start, settings, tmp_path):
         f"--config={settings}",
         *("--multi_gpu", "--devices=0,2", "--backend=gloo", "--single_gpu_data_loading", "--no_torchrun"),
     ]
+
+
+def test_the_last_answer_may_be_that_nothing_is_started(start, settings):
+    code, trained, said = start(answers=["1", "0, 2", "gloo", "no", "spawn", "no"])
+    assert (code, trained) == (0, [])
+    assert said.index("Equivalent command:") < said.index("Start it now? [yes]: ") < said.index("Nothing was started.")
 
 
 def test_files_of_other_programs_are_not_listed(start, settings, tmp_path):

@@ -210,3 +210,39 @@ def test_arrows_move_a_slider_that_tab_leads_to(app):
     assert slider._canvas.cget("takefocus") == "1"
     press(slider._canvas, "<Right>", "<Up>", "<Left>", "<Left>", "<Down>")
     assert told == [5.5, 6, 5.5, 5, 4.5]
+
+
+def test_the_tabs_are_one_stop_of_the_tab_key_and_arrows_go_on_from_there(app):
+    stops = [name for name, button in app.tab_bar.buttons.items() if button._canvas.cget("takefocus") == "1"]
+    assert stops == ["tools"]
+    canvas = app.tab_bar.buttons["tools"]._canvas
+    canvas.focus_force()
+    app.update()
+    canvas.event_generate("<Right>")
+    app.update()
+    assert (app.tab_bar.selected, app.focus_get()) == ("queue", app.tab_bar.buttons["queue"]._canvas)
+    assert app.tab_bar.buttons["queue"]._canvas.find_withtag(keyboard.RING)
+    assert [name for name, button in app.tab_bar.buttons.items() if button._canvas.cget("takefocus") == "1"] == [
+        "queue"
+    ]
+
+
+def test_a_tab_that_is_clicked_has_no_focus_ring(app):
+    app.focus_force()
+    app.update()
+    button = app.tab_bar.buttons["general"]
+    for event in ("<Enter>", "<Button-1>", "<ButtonRelease-1>"):
+        button._text_label.event_generate(event)
+        app.update()
+    assert (app.tab_bar.selected, app.focus_get()) == ("general", button._canvas)
+    assert not button._canvas.find_withtag(keyboard.RING)
+
+
+def test_a_menu_marks_the_current_value(app, monkeypatch):
+    monkeypatch.setattr(keyboard, "_open_plain", lambda menu: None)
+    menu = ctk.CTkOptionMenu(app, values=["one", "two"])
+    menu.set("two")
+    keyboard.press(menu)
+    labels = [menu._dropdown_menu.entrycget(number, "label") for number in range(2)]
+    assert [keyboard.MARK in label for label in labels] == [False, True]
+    assert [label.strip(f" {keyboard.MARK}") for label in labels] == ["one", "two"]

@@ -269,7 +269,7 @@ def test_a_failure_says_why_and_offers_the_report(app, run, wait_for, settle):
     tab = app.open_tab("monitor")
     run.write_exit("failed", rank=1, kind="error", text="CUDA out of memory: lower batch_size.")
     run.lock_path.unlink()
-    wait_for(app, lambda: tab.result is not None and tab.result.report.cget("state") == "normal")
+    wait_for(app, lambda: tab.result is not None and tab.result.report.winfo_ismapped())
     assert tab.result._title.cget("text") == "✗ Failed"
     assert "CUDA out of memory: lower batch_size." in tab.result._facts.cget("text")
     assert tab.ranks.winfo_manager() == "grid"  # nothing was saved: there is nothing to try

@@ -97,6 +97,22 @@ class TestReading:
         assert (state.loss, state.lr, state.is_running, state.exit) == (0.1, 1e-4, True, None)
         assert (state.steps_per_second, state.samples_per_second) == pytest.approx((2.0, 16.0))
 
+    def test_what_is_said_of_the_ranks_is_no_phase_and_gives_their_devices(self, running):
+        tell(running, "status", text="Loading libraries")
+        tell(running, "status", rank=1, text="Loading libraries")
+        for text in ("Number of processes: 2", "Process 0 using device: cpu", "Process 1 using device: cuda:3 on b"):
+            tell(running, "status", text=text)
+        state = read(running).state
+        assert (state.phase, [row.device for row in state.ranks]) == ("Loading libraries", ["cpu", "cuda:3"])
+
+    def test_a_rank_that_draws_the_first_samples_is_not_loading(self, running):
+        for rank in (0, 1):
+            tell(running, "status", rank=rank, text="Loading model")
+        tell(running, "status", text="Generating 10 samples")
+        reader = read(running)
+        look_around(reader)
+        assert [row.state for row in reader.state.ranks] == ["sampling", "loading"]
+
     def test_the_phase_is_not_that_of_what_was_done_between_two_steps(self, running):
         step(running, 1)
         tell(running, "status", text="Generating 10 samples")

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from modules.ui.OpeningWindow import MIN_SIZE
 from modules.ui.widgets.dialogs import TITLE_HEIGHT, open_window, place, position_of
 from modules.ui.windows.HealthWindow import HealthWindow
 from modules.ui.windows.MultiNodeWindow import MultiNodeWindow
@@ -59,6 +60,17 @@ def test_another_scale_keeps_the_window_in_its_place_and_other_colours_do_not_to
     app.theme.set_scale(0.9)
     settle(app)
     assert moved == [(12, 34)]
+
+
+def test_a_larger_scale_and_back_leaves_the_size_as_it_was(app, settle, wait_for):
+    app.theme.set_scale(1.0)
+    settle(app)
+    size = app.winfo_width(), app.winfo_height()
+    app.theme.set_scale(1.5)
+    settle(app)
+    wait_for(app, lambda: app.winfo_width() >= 1.5 * MIN_SIZE[0])
+    app.theme.set_scale(1.0)
+    wait_for(app, lambda: (app.winfo_width(), app.winfo_height()) == size)
 
 
 def test_every_window_opens_with_its_lower_edge_on_the_screen(app, settle):

@@ -15,7 +15,7 @@ from modules.config.TrainConfig import TrainConfig
 from modules.launch.command_text import Command, Places, bash_line, commands_text, powershell_line
 from modules.ui.cards.Card import Card
 from modules.ui.models.launch_files import write_script, write_settings
-from modules.ui.models.path_picker import PathQuestion
+from modules.ui.models.path_picker import SAVE_FOLDER, PathQuestion
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import ask_path
 from modules.ui.widgets.Textbox import Textbox
@@ -100,7 +100,7 @@ class CommandCard(Card):
     def ask_and_save(self, ending: str) -> None:
         """Ask for a file name and save the script. ending: ".sh" or ".ps1"."""
         title = "Save the commands" if self._shows_all else "Save the command"
-        if path := ask_path(self.app, PathQuestion("new_file", title, name=f"train{ending}"), parent=self):
+        if path := ask_path(self.app, PathQuestion("new_file", title, SAVE_FOLDER, name=f"train{ending}"), parent=self):
             self.save_script(path)
 
     def save_script(self, path: str) -> None:

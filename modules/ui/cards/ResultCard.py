@@ -43,9 +43,9 @@ class ResultCard(Card):
             ("Open folder", self.open_run_folder),
             ("Load these settings", self._load_settings),
             ("Resume", self._resume),
-            ("Crash report…", show_report),
         )
-        self.folder, self.settings, self.resume, self.report = self.add_buttons(3, *actions)
+        self.folder, self.settings, self.resume = self.add_buttons(3, *actions)
+        (self.report,) = self.add_buttons(4, ("Crash report…", show_report))
 
     def show(self, state: RunState) -> None:
         """Show how the run ended; nothing is written if that is shown already."""
@@ -59,7 +59,8 @@ class ResultCard(Card):
         self._facts.configure(text=describe_result(state))
         can_resume = state.exit.get("status") != "finished" and state.backups
         self.resume.configure(state="normal" if can_resume else "disabled")
-        self.report.configure(state="normal" if state.exit.get("status") not in SYMBOLS else "disabled")
+        has_report = state.exit.get("status") not in SYMBOLS
+        self.report.master.grid() if has_report else self.report.master.grid_remove()
         for row in self._rows.winfo_children():
             row.destroy()
         self._size_labels.clear()

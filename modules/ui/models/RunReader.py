@@ -36,6 +36,7 @@ from modules.session.event_types import (
 from modules.session.events import EventRecord, is_time
 from modules.session.FolderCommands import send_command
 from modules.session.following import RunFollower, is_running, read_tail, recorded_path
+from modules.session.introduction import device_of, is_fact
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import holder_here
 from modules.session.StepInfo import StepInfo
@@ -43,6 +44,7 @@ from modules.ui.models.LossHistory import LossHistory
 from modules.ui.models.run_text import TRAINING
 from modules.ui.models.RunState import Activity, LogLine, RankRow, RunState, SamplePicture, SavedModel
 
+GENERATING = "Generating "  # begins the status of a rank that draws samples
 WARM_UP_STEPS = 3  # after loading, in which kernels are compiled and caches filled
 RECENT_STEPS = 50  # from which the speed is computed
 LOOK_AROUND_SECONDS = 0.5  # between reads of everything but events: lock, exit.json, heartbeats
@@ -90,6 +92,7 @@ class RunReader:
         self._steps_since_status = 0
         self._warm_up_left = WARM_UP_STEPS
         self._last_step_line: dict[int, float] = {}  # by rank
+        self._is_sampling: dict[int, bool] = {}  # the same
         self._holder: int | None = None  # the process of the run, if it is on this machine
         self._next_look_around = 0.0
         self._told_traceback: Any = None
@@ -274,6 +277,13 @@ class RunReader:
             self._state.phase = ""
 
     def _take_status(self, text: str, rank: int | None) -> None:
+        if is_fact(text):
+            if (found := device_of(text)) is not None:
+                row = self._rows.setdefault(found[0], RankRow(found[0]))
+                self._rows[found[0]] = dataclasses.replace(row, device=found[1])
+            return
+        if rank is not None:
+            self._is_sampling[rank] = text.startswith(GENERATING)
         if rank in (0, None):
             self._state.phase = text
         if rank is not None:
@@ -365,7 +375,8 @@ class RunReader:
             return dataclasses.replace(row, state="ended", heartbeat_seconds=None)
         last_event = self._last_event.get(row.rank)
         silent = [] if last_event is None else [max(0.0, time.time() - last_event)]
-        state = "training" if row.step else "loading"
+        before = "sampling" if self._is_sampling.get(row.rank) else "loading"
+        state = "training" if row.step else before
         if beat is not None:
             silent.append(beat["silent_seconds"])
             state = str(beat.get("done") or beat.get("phase") or state)

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+SAVE_FOLDER = "workspace"  # where the window keeps runs, and the terminal looks for settings
+
 
 @dataclass(frozen=True)
 class PathQuestion:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.ui import keyboard
 from modules.ui.theme import Theme
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class TabBar(ctk.CTkFrame):
             )
             for key, step in (("<Left>", -1), ("<Right>", 1)):
                 button._canvas.bind(key, lambda event, step=step: self.choose_neighbour(step))
+            keyboard.focus_instead(button._text_label, button._canvas)
             self.buttons[name] = button
         self.fit(sys.maxsize)
 
@@ -60,6 +62,7 @@ class TabBar(ctk.CTkFrame):
         """Highlight a tab as selected."""
         for other, button in self.buttons.items():
             chosen = other == name
+            button._canvas.configure(takefocus=chosen or not name)  # one stop of the Tab key; arrows go on from there
             if chosen or other == self.selected:
                 button.configure(
                     fg_color=Theme.selected if chosen else "transparent",

@@ -123,10 +123,11 @@ def open_window(app: App, kind: Callable[..., Window], *arguments: Any) -> Windo
     return window
 
 
-def set_size(window: tkinter.Toplevel | tkinter.Tk, size: str, min_size: tuple[int, int]) -> None:
+def set_size(window: tkinter.Toplevel | tkinter.Tk, size: str, min_size: tuple[int, int]) -> tuple[int, int]:
     """Set the window's size, such as 1280x800, and its minimum size, in unscaled pixels, limited to the screen.
 
     If the main window has a position, as in 1280x800+20+40, it is moved there, as far as that is on the screens.
+    Returns the size that it was given, in screen pixels.
     """
     scale = ctk.ScalingTracker.get_window_scaling(window)
     screen = int(window.winfo_screenwidth() / scale), int((window.winfo_screenheight() - TITLE_HEIGHT) / scale)
@@ -139,8 +140,10 @@ def set_size(window: tkinter.Toplevel | tkinter.Tk, size: str, min_size: tuple[i
     window.minsize(*least)
     width, height = max(least[0], min(width, screen[0])), max(least[1], min(height, screen[1]))
     window.geometry(f"{width}x{height}")
+    given = round(width * scale), round(height * scale)
     if len(position) == 2 and all(re.fullmatch(r"-?\d+", one) for one in position):
-        place(window, int(position[0]), int(position[1]), (round(width * scale), round(height * scale)))
+        place(window, int(position[0]), int(position[1]), given)
+    return given
 
 
 def place(window: tkinter.Toplevel | tkinter.Tk, x: int, y: int, size: tuple[int, int] | None = None) -> None:

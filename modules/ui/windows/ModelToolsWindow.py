@@ -11,7 +11,7 @@ import customtkinter as ctk
 
 from modules.config.errors import UserError
 from modules.ui.models.model_tools import TOOLS, ToolField, Value, tool_options, tool_run, with_labels_of
-from modules.ui.models.path_picker import PathQuestion
+from modules.ui.models.path_picker import SAVE_FOLDER, PathQuestion
 from modules.ui.models.trained_images import newest_model, read_paths
 from modules.ui.theme import Theme
 from modules.ui.widgets.ActivityBar import ActivityBar
@@ -202,7 +202,7 @@ class ModelToolsWindow(ctk.CTkToplevel):
 
     def _pick(self, kind: str, title: str, entry: ctk.CTkEntry) -> None:
         name = "model.safetensors" if kind == "new_file" else ""
-        start = entry.get().strip() or os.curdir
+        start = entry.get().strip() or (SAVE_FOLDER if kind == "new_file" else os.curdir)
         types = () if kind == "folder" else FILE_TYPES
         if path := ask_path(self.app, PathQuestion(kind, title, start, name, types), self):  # type: ignore[arg-type]
             entry.delete(0, "end")
