@@ -38,7 +38,7 @@ INTRODUCTION = """\
 
 The models that Chorus trains. The setting `family` takes the names in the second column, and `method` those in the
 column [methods](methods.md). The last three columns name the classes of diffusers and transformers. Families without
-`lora` have none because their pipelines can't load any.
+`lora` are only trained whole so far.
 """
 IMAGES = """\
 ## Images

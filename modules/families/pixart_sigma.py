@@ -8,6 +8,8 @@ from modules.families.Family import Family
 from modules.families.PublishedModel import KL_VAE, T5_XXL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
+_ATTENTION = ("to_q", "to_k", "to_v", "to_out.0")
+
 PIXART_SIGMA = Family(
     name="pixart_sigma",
     label="PixArt-Sigma",
@@ -32,9 +34,9 @@ PIXART_SIGMA = Family(
     output=lambda call, output: output[:, : call.denoiser.config.in_channels],
     call_options={"use_resolution_binning": False},  # keep the requested size
     can_train_vae=True,
-    lora_targets={},  # diffusers' pipeline can't load LoRAs
-    lora_mlp={},
-    lora_blocks={},
+    lora_targets={"transformer": tuple(f"{part}.{name}" for part in ("attn1", "attn2") for name in _ATTENTION)},
+    lora_mlp={"transformer": ("ff.net.0.proj", "ff.net.2")},
+    lora_blocks={"transformer": ("transformer_blocks",)},
     latent_bytes_per_pixel=4 * 4 / 8**2,
     caption_bytes=300 * (4096 * 4 + 8),
     typical_bytes=21.8e9,
@@ -48,4 +50,6 @@ PIXART_SIGMA = Family(
         text={"prompt_embeds": (300, 4096), "prompt_attention_mask": (300,)},
         side=1024,
     ),
+    remarks="""diffusers' pipeline loads no LoRAs. PEFT puts them into the transformer, [as described
+    there](formats.md#loras-of-pipelines-without-a-loader), and Chorus's samples, merges and conversions take them.""",
 )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from peft import LoraConfig, inject_adapter_in_model, set_peft_model_state_dict
 from PIL import Image
 
 from modules.data.Batch import Batch
@@ -18,7 +20,8 @@ from modules.families.conditions import Layers
 from modules.families.registry import family_of_pipeline
 from modules.methods.registry import METHODS
 from modules.sampling.generation import ImageRequest, call_attributes, generate_images, images_in
-from modules.weights.safe import METADATA, read_header
+from modules.weights.lora_layers import ADAPTER_METADATA
+from modules.weights.safe import METADATA, load_tensors, read_header
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
@@ -81,8 +84,22 @@ def our_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> np.
 
 def load_plainly(pipe: DiffusionPipeline, file: Path) -> None:
     """Loads a LoRA file that Chorus has written by diffusers alone; of an expert's, as its header says, into it."""
+    if not hasattr(pipe, "load_lora_weights"):
+        load_into_model(pipe.transformer, file)
+        return
     expert = read_header(file)[METADATA].get("denoiser")
     pipe.load_lora_weights(file.parent, weight_name=file.name, **({f"load_into_{expert}": True} if expert else {}))
+
+
+def load_into_model(model: Any, file: Path) -> None:
+    """By what diffusers' model or, for one without such methods, PEFT offers to everybody, as docs/formats.md says."""
+    if hasattr(model, "load_lora_adapter"):
+        model.load_lora_adapter(file.parent, weight_name=file.name)
+        return
+    own = "transformer."
+    settings = json.loads(read_header(file)[METADATA][ADAPTER_METADATA])
+    inject_adapter_in_model(LoraConfig(**{name.removeprefix(own): value for name, value in settings.items()}), model)
+    set_peft_model_state_dict(model, {name.removeprefix(own): value for name, value in load_tensors(file).items()})
 
 
 def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> np.ndarray:

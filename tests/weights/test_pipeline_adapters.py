@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 from diffusers import DiffusionPipeline
-from peft import LoraConfig, inject_adapter_in_model, set_peft_model_state_dict
+from peft import LoraConfig
 from peft.tuners.tuners_utils import BaseTunerLayer
 
 from modules.weights.errors import WeightsError
 from modules.weights.load_pipeline import load_pipeline
 from modules.weights.lora_files import AdaptedModel, load_lora, save_lora
-from modules.weights.lora_layers import ADAPTER_METADATA
 from modules.weights.pipeline_adapters import add_adapter
-from modules.weights.safe import METADATA, load_tensors, read_header, save_tensors
+from modules.weights.safe import load_tensors, save_tensors
+from tests.support.short_training import load_into_model
 
 BY_PEFT, BY_MODEL = "pixart_sigma", "ovis_image"  # of which only the second one's model loads adapters
 
@@ -32,17 +30,6 @@ def written_lora(pipe, file, seed=0, **options):
     add_adapter(pipe.transformer, config, "default")
     (saved,) = save_lora(file, AdaptedModel({"transformer": pipe.transformer}, type(pipe)))
     return saved
-
-
-def load_plainly(model, file):
-    """By what diffusers' model or, for one without such methods, PEFT offers to everybody."""
-    if hasattr(model, "load_lora_adapter"):
-        model.load_lora_adapter(file.parent, weight_name=file.name)
-        return
-    own = "transformer."
-    settings = json.loads(read_header(file)[METADATA][ADAPTER_METADATA])
-    inject_adapter_in_model(LoraConfig(**{name.removeprefix(own): value for name, value in settings.items()}), model)
-    set_peft_model_state_dict(model, {name.removeprefix(own): value for name, value in load_tensors(file).items()})
 
 
 def differences(model):
@@ -62,7 +49,7 @@ def test_a_saved_lora_is_the_same_in_a_plain_model_and_in_ours(family, tiny_mode
     file = written_lora(trained, tmp_path / "x", rank_pattern={"to_v": 2}, alpha_pattern={"to_v": 5})
     expected = differences(trained.transformer)
     assert len(expected) > 2
-    load_plainly(plain.transformer, file)
+    load_into_model(plain.transformer, file)
     assert_equal(differences(plain.transformer), expected)
     load_lora(ours, file)
     assert_equal(differences(ours.transformer), expected)
