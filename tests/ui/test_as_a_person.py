@@ -192,7 +192,7 @@ def test_the_demo_is_started_on_two_ranks_watched_stopped_and_gone_on_with(perso
     person.wait(lambda seen: seen["run"]["ranks"] == {"0": "finished", "1": "finished"})
     assert steps_told(folder) == list(range(1, last + 1))
     person.wait(lambda seen: seen["run"]["steps_kept"] == [1, last, last])
-    person.wait_for("✓ Finished in ")
+    person.wait_for("after it was resumed")
     person.open_tab("sampling")
     sampled = range(0, last + 1, SAMPLE_EVERY)
     person.wait(lambda seen: seen["run"]["sample_steps"] == list(sampled))
