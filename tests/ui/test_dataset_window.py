@@ -107,6 +107,18 @@ def test_a_filter_shows_its_images_and_the_others_come_back(window):
     assert len(window.view.shown) == 8
 
 
+def test_an_image_that_opens_but_can_not_be_decoded_is_counted_as_unreadable(app, window, folder, wait_for):
+    whole = (folder / "3.png").read_bytes()
+    Image.effect_noise((64, 64), 50).save(folder / "8.png")
+    cut = (folder / "8.png").read_bytes()
+    (folder / "8.png").write_bytes(cut[: len(cut) // 2])
+    window.refresh()
+    wait_for(app, lambda: window.bar.chips["broken"].cget("text") == "Unreadable  1")
+    (folder / "8.png").write_bytes(whole)
+    window.refresh()
+    wait_for(app, lambda: window.view.num_read == 9 and window.view.counts()["broken"] == 0)
+
+
 def test_a_small_window_shows_the_image_its_caption_and_all_buttons(app, window, wait_for):
     wait_for(app, lambda: window.view.counts()["small"] == 0)
     tkinter.Wm.geometry(window, f"{app.theme.scaled(683)}x{app.theme.scaled(467)}")

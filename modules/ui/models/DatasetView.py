@@ -173,6 +173,15 @@ class DatasetView:
         found = [number for number, item in enumerate(self.items) if item.group]
         return sorted(found, key=lambda number: (self.items[number].group, not self.items[number].is_best))
 
+    def mark_unreadable(self, number: int, reason: str) -> bool:
+        """Mark an image that could be opened but can't be decoded. Returns whether this was not known."""
+        item = self.items[number]
+        if item.problem:
+            return False
+        item.problem = f"can't be read: {reason}"
+        item.set_trait(Trait.BROKEN, True)
+        return True
+
     def take_picked(self, paths: Collection[str]) -> None:
         """Mark these images, in place of those marked before."""
         wanted = set(paths)

@@ -172,7 +172,3 @@ class DatasetBar(ctk.CTkFrame):
         if self._typing_job is not None:
             self.after_cancel(self._typing_job)
         super().destroy()
-
-
-def _is_disabled(chip: ctk.CTkBaseClass) -> bool:
-    return chip.cget("state") == "disabled"

@@ -144,10 +144,10 @@ class PictureCanvas(ctk.CTkFrame):
     def draw_picture(
         self, path: str, x: int, y: int, width: int, height: int, mask: str = "", version: int = 0,
         crop: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> str:  # fmt: skip
         """Draw the image at `path` centred in a rectangle, or a placeholder until it is decoded.
 
-        mask, version, crop: as of PictureKey.
+        mask, version, crop: as of PictureKey. Returns why it can't be decoded; "" where it can, or is not yet known.
         """
         key = PictureKey(path, width, height, mask, version, crop)
         self._of_cell[key] = None
@@ -159,12 +159,14 @@ class PictureCanvas(ctk.CTkFrame):
             left, top = middle[0] - photo.width() // 2, middle[1] - photo.height() // 2
             edge = left - 1, top - 1, left + photo.width(), top + photo.height()
             self.canvas.create_rectangle(*edge, outline=theme.now(theme.line))  # the edge of a white image
-            return
+            return ""
         self.canvas.create_rectangle(x, y, x + width, y + height, fill=theme.now(theme.control), width=0)
-        if photo is not None:
-            reason = f"can't be read: {photo}"[:100]
-            colour, font = theme.now(theme.error), theme.plain_font(11)
-            self.canvas.create_text(*middle, text=reason, width=width - 8, justify="center", fill=colour, font=font)
+        if photo is None:
+            return ""
+        reason = f"can't be read: {photo}"[:100]
+        colour, font = theme.now(theme.error), theme.plain_font(11)
+        self.canvas.create_text(*middle, text=reason, width=width - 8, justify="center", fill=colour, font=font)
+        return photo
 
     def draw_text(
         self,

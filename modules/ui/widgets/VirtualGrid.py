@@ -48,7 +48,8 @@ class VirtualGrid(PictureCanvas):
 
     tile_of: asked for each cell when it is drawn. on_current: called with the item that is now the current one.
     on_select: called when the selection has changed. empty: what is written where there are no items. decoder: decodes
-    the thumbnails; None: threads of the window do.
+    the thumbnails; None: threads of the window do. on_unreadable: called with the number of an item whose image can't
+    be decoded, and the reason, whenever it is drawn.
 
     Keys: arrows, Page Up and Down, Home and End move and select; with Shift they extend the selection, with Ctrl they
     only move. Space selects or deselects the current one, Ctrl+A all; Return opens; + and - change the size, as the
@@ -68,12 +69,14 @@ class VirtualGrid(PictureCanvas):
         on_open: Callable[[int], None] | None = None,
         empty: str = "No images",
         decoder: PictureDecoder | None = None,
+        on_unreadable: Callable[[int, str], None] = lambda number, reason: None,
     ):
         self.selection = Selection()
         self.side = SIDES[2]
         self.empty = empty
         self._order: Sequence[int] = ()
         self._tile_of, self._on_current, self._on_select = tile_of, on_current, on_select
+        self._on_unreadable = on_unreadable
         self._frame_from: tuple[int, int] | None = None  # where the button went down, in pixels of the content
         self._frame_item: int | None = None
         self._before_frame: set[int] = set()
@@ -165,7 +168,8 @@ class VirtualGrid(PictureCanvas):
         if is_selected:
             fill = theme.now(theme.selected)
             self.canvas.create_rectangle(left - pad, top - pad, right, bottom, fill=fill, width=0)
-        self.draw_picture(tile.path, left, top, side, side, tile.mask, tile.version, tile.crop)
+        if reason := self.draw_picture(tile.path, left, top, side, side, tile.mask, tile.version, tile.crop):
+            self._on_unreadable(number, reason)
         if tile.is_faint and not self._command:  # where a Mac would draw the veil opaque
             veil = theme.now(theme.card)
             self.canvas.create_rectangle(left, top, left + side, top + side, fill=veil, width=0, stipple="gray50")

@@ -96,8 +96,9 @@ class DatasetWindow(ctk.CTkToplevel):
         self.bar.grid(row=1, column=0, columnspan=2, sticky="ew", padx=12, pady=(0, 8))
         self._decoder = PictureDecoder(NUM_DECODERS)
         self.cells = VirtualGrid(
-            self, app, self._tile_of, self._show_current, self._on_select, self._edit, decoder=self._decoder
-        )
+            self, app, self._tile_of, self._show_current, self._on_select, self._edit, decoder=self._decoder,
+            on_unreadable=self._mark_unreadable,
+        )  # fmt: skip
         self.cells.grid(row=2, column=0, sticky="nsew", padx=(12, 4), pady=(0, 12))
         self.side = ImageSide(
             self, app, self._selected, self._take_renewed, self._go_to, self.edit_captions, self._note, self._make_room,
@@ -228,6 +229,9 @@ class DatasetWindow(ctk.CTkToplevel):
         if self.view.shown:
             self.cells.choose(self.view.shown[0])
         self._note(f"{what}.")
+
+    def _mark_unreadable(self, number: int, reason: str) -> None:
+        self._has_news |= self.view.mark_unreadable(number, reason)
 
     def _take_masks(self, config: TrainConfig, masks: Sequence[str]) -> None:
         for item, mask in zip(self.view.items, masks, strict=True):
