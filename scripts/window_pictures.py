@@ -452,6 +452,7 @@ def _problems(app: TrainUI) -> tkinter.Misc:
 
 def _queue(app: TrainUI) -> tkinter.Misc:
     """With a grid of runs, of which one has failed and one is running."""
+    app.settings.set("num_nodes", 1)  # after the picture of several machines, which the queue refuses
     example.write_queue(app.queue.queue, app.settings.config(), NOW)
     tab = app.open_tab("queue")
     app.queue.look()
