@@ -118,6 +118,7 @@ def test_ctrl_c_after_the_questions_stops_saves_and_leaves_no_process(chorus, en
             ("Backend: .*: ", "gloo"),
             ("share of the images.*: ", ""),
             ("Launcher: .*: ", "spawn"),
+            ("Start it now\\? .*: ", "yes"),
         ):
             child.expect(prompt)
             child.sendline(answer)
@@ -144,8 +145,8 @@ def test_the_window_opens_and_ctrl_c_closes_it(chorus, environment):
         with window:
             search = ["xdotool", "search", "--sync", "--onlyvisible", "--name", "^Chorus$"]
             subprocess.run(search, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=SECONDS)
+            wait_until((chorus / "workspace" / ".window" / "settings.json").is_file)  # its frame is there before
             window.send_signal(signal.SIGINT)
             errors = window.stderr.read()
     assert (window.returncode in (0, 130), errors) == (True, "")  # 130: it was not quite open yet
-    assert (chorus / "workspace" / ".window" / "settings.json").is_file()
     wait_until_gone(environment)

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from modules.ui.models.WorkerThreads import WorkerThreads
+
 MOST_LATE = 0.4  # seconds
 TICK = 0.003  # seconds between two looks at the clock
 
@@ -32,7 +34,7 @@ class LateCallbacks:
         patch.setattr(tkinter.Misc, "after_cancel", lambda widget, key: self._due.pop(key, None))
         patch.setattr(tkinter.Misc, "bind", lambda *arguments, **options: self._bind(*arguments, **options))
         patch.setattr("modules.ui.RootWindow.time", SimpleNamespace(perf_counter=self._look, monotonic=self._look))
-        patch.setattr("modules.ui.RootWindow.threading", SimpleNamespace(Thread=_AtOnce))
+        patch.setattr(WorkerThreads, "run", lambda threads, work: work())
 
     def advance(self, seconds: float) -> None:
         """Move the clock on, and call what is due by then."""
@@ -63,11 +65,6 @@ class LateCallbacks:
     def _look(self) -> float:
         self.now += TICK
         return self.now
-
-
-class _AtOnce:
-    def __init__(self, target: Callable[[], object], daemon: bool):
-        self.start = target
 
 
 def _exists(widget: tkinter.Misc) -> bool:

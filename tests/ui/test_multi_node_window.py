@@ -140,28 +140,26 @@ def test_the_commands_run_in_bash_as_they_are(open_window, app, wait_for, tmp_pa
     assert not list(tmp_path.rglob("X"))
 
 
-def test_settings_for_a_folder_of_other_machines_are_written_here(open_window, app, wait_for, tmp_path, monkeypatch):
-    told = []
-    monkeypatch.setattr(app, "show_message", lambda text, kind="info": told.append(text))
+def test_settings_for_a_folder_of_other_machines_are_written_here(open_window, app, wait_for, tmp_path):
     window = open_window(workspace_dir=str(tmp_path / "run"))
     change(window, app, wait_for, "config_path", "/nowhere here/run.yaml")
     window.commands.copy()
-    wait_for(app, lambda: told)
+    wait_for(app, lambda: "/nowhere here/" in window.commands._note.cget("text"))
     assert (tmp_path / "run.yaml").exists()
     settings, token = tmp_path / "run.yaml", tmp_path / "run.yaml.token"
-    assert f"Copy {settings} to /nowhere here/run.yaml on every machine, and {token} to /nowhere here/" in told[0]
+    assert (
+        f"Copy {settings} to /nowhere here/run.yaml on every machine, and {token} to /nowhere here/"
+        in window.commands._note.cget("text")
+    )
 
 
-def test_a_file_that_was_named_is_not_overwritten(open_window, app, wait_for, tmp_path, monkeypatch):
-    told = []
-    monkeypatch.setattr(app, "show_message", lambda text, kind="info": told.append(text))
+def test_a_file_that_was_named_is_not_overwritten(open_window, app, wait_for, tmp_path):
     (tmp_path / "mine.yaml").write_text("epochs: 3\n")
     window = open_window()
     change(window, app, wait_for, "config_path", str(tmp_path / "mine.yaml"))
     window.commands.copy()
-    wait_for(app, lambda: told)
+    wait_for(app, lambda: "stays as it is" in window.commands._note.cget("text"))
     assert (tmp_path / "mine.yaml").read_text() == "epochs: 3\n"
-    assert "stays as it is" in told[0]
 
 
 class OtherNode(threading.Thread):

@@ -628,7 +628,7 @@ class TestWhatTheSystemRefuses:
         monkeypatch.setattr(run_model_module.subprocess, "CREATE_NEW_PROCESS_GROUP", 0x200, raising=False)
         monkeypatch.setattr(run_model_module.subprocess, "DETACHED_PROCESS", 0x8, raising=False)
         monkeypatch.setattr(run_model_module.subprocess, "Popen", lambda *command, **options: asked.append(options))
-        monkeypatch.setattr("modules.ui.models.Standby.os", SimpleNamespace(name="nt"))
+        monkeypatch.setattr("modules.machine.own_session.os", SimpleNamespace(name="nt"))
         run_model_module.start_supervisor(folder, folder.config_path, False, 0.0)
         assert asked[0]["creationflags"] == 0x08000000 | 0x200
 
