@@ -14,6 +14,7 @@ from modules.ui.widgets.dialogs import open_window
 from modules.ui.widgets.form import SettingsForm
 from modules.ui.windows.HealthWindow import HealthWindow
 from modules.ui.windows.MultiNodeWindow import MultiNodeWindow
+from tests.support.waiting import wait_until
 
 ENTRY, PROMPT = "output.name", "sampling.samples.0.prompt"
 STATES = {"Shift": 1, "Lock": 2, "Control": 4}
@@ -67,7 +68,14 @@ def keycode(widget: tkinter.Misc, name: str) -> int:
     tags = widget.bindtags()
     widget.bindtags(("Listener",))
     widget.bind_class("Listener", "<Key>", lambda event: seen.append(event.keycode))
-    widget.event_generate(f"<Key-{name}>")
+
+    def is_heard() -> bool:
+        widget.focus_force()  # which a window that has just opened may take for itself
+        widget.update()
+        widget.event_generate(f"<Key-{name}>")
+        return bool(seen)
+
+    wait_until(is_heard)
     widget.bindtags(tags)
     return seen[0]
 
