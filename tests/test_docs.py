@@ -25,6 +25,13 @@ def test_the_map_names_every_room():
     assert {room for room in rooms if f"| `{room}` |" not in text} == set()
 
 
+def test_the_page_on_installing_names_every_command_of_the_package():
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^(chorus[\w-]*) = ", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(commands) > 20
+    assert [command for command in commands if f"`{command}`" not in page] == []
+
+
 def test_the_page_on_memory_names_presets_that_are_offered_and_quantized_as_it_says():
     lines = (ROOT / "docs" / "memory.md").read_text(encoding="utf-8").splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if re.match(r"\| \d+ GB \|", line)]

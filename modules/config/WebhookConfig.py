@@ -16,7 +16,7 @@ class WebhookConfig:
     service: Literal["off", "discord", "slack", "ntfy", "json"] = setting(
         "off",
         label="Webhook",
-        also_called="notification, discord webhook, slack webhook, ntfy, telegram, alert, push message",
+        also_called="notification, discord webhook, slack webhook, ntfy, alert, push message",
         help="Where to send a message when the run has finished, failed or was stopped. Its address is a secret and no "
         "setting: save it once on this machine, or set the variable CHORUS_WEBHOOK_URL.",
         group="general",

@@ -5,6 +5,7 @@ Kandinsky Lab 2025, arXiv 2511.14993. The VAE encodes that frame alone; the last
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,6 @@ from modules.families.kandinsky5_video import KANDINSKY5_VIDEO, video_inputs
 from modules.families.latents import encode_pixels
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import Tensor
 
 _NUM_EVENED = 4  # latent frames at the start, of which the pipeline fits mean and deviation to those of the next ones

@@ -56,7 +56,7 @@ def measure_loading(folder: Path) -> Iterator[Figure]:
 def load(model: Path, kind: str) -> dict[str, Any]:
     """Loads the denoiser, and gives the most memory that this took and the size of what is held in the end.
 
-    The library of the kind is imported before, as it takes the same for a base of any size: bitsandbytes 134 MiB.
+    The library of the kind is imported before: it takes the same for a base of any size.
     """
     import torch
 
