@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,18 @@ def write_pictures(folder: Path, sizes: Sizes = PICTURE_SIZES, captions: Sequenc
         if caption:
             (folder / f"{index:03d}.txt").write_text(caption, encoding="utf-8")
     return folder
+
+
+def captions_in(folder: Path) -> list[str]:
+    """What the caption files of a folder say, in the order of their names.
+
+    A program may be undoing them meanwhile: a file that goes between listing and reading is no caption.
+    """
+    texts = []
+    for path in sorted(folder.glob("*.txt")):
+        with suppress(FileNotFoundError):
+            texts.append(path.read_text(encoding="utf-8").strip())
+    return [text for text in texts if text]
 
 
 def write_layers(folder: Path, pictures: Path, counts: Sequence[int] = (2,)) -> Path:

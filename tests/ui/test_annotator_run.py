@@ -19,7 +19,7 @@ from modules.ui.models.DatasetView import DatasetItem
 from modules.ui.models.Preferences import Preferences
 from tests.support.caption_script import use_caption_script
 from tests.support.chat_server import ChatServerStandIn
-from tests.support.pictures import write_pictures
+from tests.support.pictures import captions_in, write_pictures
 from tests.support.waiting import in_thread, wait_until
 
 KEY = "a-key-that-nobody-may-read"
@@ -39,10 +39,6 @@ def images(tmp_path, monkeypatch) -> Path:
     return write_pictures(tmp_path / "images", [(64, 64)] * 6, captions=["", "", "", "", "", "my own"])
 
 
-def texts_in(folder: Path) -> list[str]:
-    return [text for path in sorted(folder.glob("*.txt")) if (text := path.read_text(encoding="utf-8").strip())]
-
-
 def choices_for(server: ChatServerStandIn) -> CaptionerChoices:
     return CaptionerChoices(on_server=True, address=server.address, server_model="tiny-vl")
 
@@ -56,14 +52,14 @@ def test_a_run_captions_what_has_no_caption_and_one_undo_takes_all_back(server, 
     assert (progress.number, progress.chosen, progress.kept, progress.share) == (5, 5, 1, 1.0)
     results = run.take_results()
     assert run.take_results() == []
-    assert [one.text for one in results] + ["my own"] == texts_in(images)
+    assert [one.text for one in results] + ["my own"] == captions_in(images)
     assert all(one.is_written for one in results)
     assert set(server.keys) == {f"Bearer {KEY}"}
     assert KEY not in json.dumps([run._options, choices.to_values()])
     journal = Journal(images)
     assert journal.next_undo_label == choices.label
     journal.undo()
-    assert texts_in(images) == ["my own"]
+    assert captions_in(images) == ["my own"]
     assert not journal.can_undo
 
 
@@ -77,7 +73,7 @@ def test_a_run_that_does_not_end_when_asked_is_ended_and_the_next_goes_on(server
         run.cancel()
     assert len(run.take_results()) == 2
     assert run.progress.summary(True, False) == "2 images done. 1 image keeps its. Canceled; start again to go on."
-    first_two = texts_in(images)
+    first_two = captions_in(images)
     assert len(first_two) == 3
     server.limit = 1000
     server.released.set()
@@ -85,12 +81,12 @@ def test_a_run_that_does_not_end_when_asked_is_ended_and_the_next_goes_on(server
     again = choices_for(server).start(parts)
 
     assert again.run().written == 3
-    assert {*first_two} < {*texts_in(images)}
+    assert {*first_two} < {*captions_in(images)}
     journal = Journal(images)
     journal.undo()
-    assert texts_in(images) == first_two
+    assert captions_in(images) == first_two
     journal.undo()
-    assert texts_in(images) == ["my own"]
+    assert captions_in(images) == ["my own"]
 
 
 def test_a_preview_of_chosen_images_writes_nothing(server, images):
@@ -100,7 +96,7 @@ def test_a_preview_of_chosen_images_writes_nothing(server, images):
     results = run.take_results()
     assert [one.path for one in results] == paths[3:5]
     assert all(one.text and not one.is_written for one in results)
-    assert texts_in(images) == ["my own"]
+    assert captions_in(images) == ["my own"]
 
 
 def test_the_error_of_a_script_names_the_field_of_the_window(server, images):

@@ -7,7 +7,7 @@ import pytest
 from modules.ui.windows import CaptionerWindow
 from tests.support.caption_script import use_caption_script
 from tests.support.chat_server import ChatServerStandIn
-from tests.support.pictures import write_pictures
+from tests.support.pictures import captions_in, write_pictures
 
 KEY = "a-key-that-nobody-may-read"
 
@@ -52,10 +52,6 @@ def window(dataset, server, wait_for):
     return made
 
 
-def all_texts(folder: Path) -> list[str]:
-    return [text for path in sorted(folder.glob("*.txt")) if (text := path.read_text(encoding="utf-8").strip())]
-
-
 def test_a_preview_stands_beside_its_images_and_the_key_stays_in_its_field(window, dataset, images, wait_for, tmp_path):
     app = window.app
     assert "on this machine, and nowhere else" in window.note.cget("text")
@@ -65,7 +61,7 @@ def test_a_preview_stands_beside_its_images_and_the_key_stays_in_its_field(windo
     assert window.panel.state.cget("text") == "A preview: nothing was written."
     assert ["64 x 64" in text.cget("text") for text in window.previews.texts] == [True] * 3
     wait_for(app, lambda: all(picture.cget("image") is not None for picture in window.previews.pictures))
-    assert all_texts(images) == ["my own"]
+    assert captions_in(images) == ["my own"]
     assert app.preferences.captioner["address"] == window.address.get()
     app.destroy()
     kept = [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
@@ -84,9 +80,9 @@ def test_captions_appear_as_they_are_written_and_all_are_taken_back(window, data
     wait_for(app, lambda: window.panel.run is None)
     assert window.panel.state.cget("text") == "4 images done. 1 image keeps its."
     assert dataset.caption.buttons["captioner"].cget("text") == "Caption with a model…"
-    assert len(all_texts(images)) == 5
+    assert len(captions_in(images)) == 5
     window.panel.buttons["undo"].invoke()
-    wait_for(app, lambda: all_texts(images) == ["my own"] and dataset.caption.text == "")
+    wait_for(app, lambda: captions_in(images) == ["my own"] and dataset.caption.text == "")
     window.panel.buttons["undo"].invoke()
     assert "is not the last change any more" in window.panel.state.cget("text")
 
