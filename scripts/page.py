@@ -56,8 +56,8 @@ def serve(args: argparse.Namespace) -> None:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(
-            f"--address {args.address} --port {args.port}: the page can't be served there ({reason}); choose "
-            "another port or an address of this machine."
+            f"The page can't be served at the address {args.address}, port {args.port} ({reason}): choose another port "
+            "or an address of this machine."
         ) from None
     if args.until_stdin_ends:
         threading.Thread(target=end_with_stdin, args=(server,), daemon=True).start()

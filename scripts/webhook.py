@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import getpass
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,8 +19,7 @@ from modules.config.errors import UserError
 from modules.config.installation import command_name, webhook_file
 from modules.config.WebhookConfig import ON, SERVICES
 from modules.loggers.webhook_address import Address, address_error, forget_address, read_address, save_address
-from modules.loggers.webhook_messages import Message
-from modules.loggers.webhook_sending import NotSentError, post
+from modules.loggers.webhook_sending import NotSentError, post_test
 from modules.session.printing import print_text
 from scripts.terminal import show
 
@@ -52,7 +50,7 @@ def send_test(args: argparse.Namespace) -> int:
     address = read_address()
     assert address is not None
     try:
-        post(args.service, address, Message("Chorus", "test", "Runs can send messages here.", time=time.time()))
+        post_test(args.service, address)
     except NotSentError as error:
         raise UserError(f"The message was not sent: {error}.") from None
     show(f"Sent to {SERVICES[args.service]}.")

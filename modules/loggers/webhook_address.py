@@ -29,13 +29,18 @@ class Address:
 
 def read_address(env: Mapping[str, str] = os.environ, path: Path | None = None) -> Address | None:
     """That of the environment, else the one that was saved; None if there is neither."""
-    if url := env.get(URL_VARIABLE, "").strip():
-        return Address(url, env.get(TOKEN_VARIABLE, "").strip())
+    if is_from_environment(env):
+        return Address(env[URL_VARIABLE].strip(), env.get(TOKEN_VARIABLE, "").strip())
     try:
         values = json.loads((path or webhook_file()).read_bytes())
         return Address(str(values["url"]), str(values.get("token", ""))) if values["url"] else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # missing or damaged: it is asked for again
         return None
+
+
+def is_from_environment(env: Mapping[str, str] = os.environ) -> bool:
+    """Whether the environment has an address, which counts before the one that is saved."""
+    return bool(env.get(URL_VARIABLE, "").strip())
 
 
 def save_address(address: Address, path: Path | None = None) -> None:
@@ -66,7 +71,10 @@ def address_error(service: str) -> str:
     """Why no message can be sent to `service`, with the remedy; "" if one can, as far as can be seen."""
     address = read_address()
     if address is None:
-        return f"no address is saved on this machine; run `{command_name('webhook')} save`, or set {URL_VARIABLE}"
+        return (
+            "no address is saved on this machine; save it on the General tab of the window or by "
+            f"`{command_name('webhook')} save`, or set {URL_VARIABLE}"
+        )
     try:
         checked_url(service, address.url)
     except UserError as error:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from modules.ui.models.ProblemList import ProblemList
     from modules.ui.models.QueueModel import QueueModel
     from modules.ui.models.RunModel import RunModel
+    from modules.ui.models.RunPage import RunPage
     from modules.ui.models.SettingsModel import SettingsModel
     from modules.ui.models.StandbyKeeper import StandbyKeeper
     from modules.ui.SettingsViews import SettingsViews
@@ -41,6 +42,8 @@ class App(Scheduler, Protocol):
     """The run that the window follows."""
     queue: QueueModel
     """The queue of runs, which goes on without the window."""
+    page: RunPage
+    """The web page of the runs, if it is switched on."""
     standby: StandbyKeeper
     """The processes that wait for a start, so that it takes less time."""
     devices: DeviceModel

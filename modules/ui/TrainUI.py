@@ -32,6 +32,7 @@ from modules.ui.models.ProblemList import ProblemList
 from modules.ui.models.QueueModel import QueueModel
 from modules.ui.models.run_text import describe_result
 from modules.ui.models.RunModel import RunModel
+from modules.ui.models.RunPage import RunPage
 from modules.ui.models.RunState import RunState
 from modules.ui.models.SettingsModel import SettingsModel
 from modules.ui.models.Standby import StandbyPlan
@@ -92,6 +93,13 @@ class TrainUI(OpeningWindow):
         self.standby = StandbyKeeper(self._standby_plans, lambda: self.preferences.preloads)
         self.run = RunModel(self.standby.take)
         self.queue = QueueModel(queue_dir or Path("workspace", ".queue"), self, self.show_message)
+        self.page = RunPage(
+            self,
+            lambda: self.settings.get("workspace_dir"),
+            lambda: self.preferences.runs,
+            state_dir / "page.token" if state_dir else None,
+            lambda text: self.show_message(text, "error", lambda: bool(self.page.error)),
+        )
         self.devices = DeviceModel()
         self.launch = LaunchModel()
         self.checks = BackgroundChecks(self, self.settings, self.problems, self.run, self.devices)
@@ -118,6 +126,8 @@ class TrainUI(OpeningWindow):
         self.after(AFTER_PAINT_MS, self._find_run)
         self.after(AFTER_PAINT_MS, self.queue.continue_after_restart)
         self.after(AFTER_PAINT_MS, self.checks.start)
+        if self.preferences.serves_page:
+            self.after(AFTER_PAINT_MS, lambda: self.page.start(self.preferences.page_address))
         self.after(AFTER_PAINT_MS, lambda: accept_drops(self, lambda paths: take_drop(self, paths)))
         if notice := self.first_notice or self.settings.notice:
             self.show_message(notice, "warning")
@@ -236,6 +246,7 @@ class TrainUI(OpeningWindow):
             with contextlib.suppress(OSError):  # too late to report it, and the run folder has its own copy
                 write()
         self.standby.close()
+        self.page.close()
         self.checks.close()
         self.run.close()
         super().destroy()

@@ -32,7 +32,7 @@ def test_it_serves_at_the_address_that_it_shows_until_its_input_ends(tmp_path):
     [
         (["none"], "", "'none' is not a folder"),
         (["."], "short", "CHORUS_PAGE_TOKEN can't be used"),
-        ([".", "--address", "192.0.2.1"], "", "--address 192.0.2.1 --port 8420: the page can't be served there"),
+        ([".", "--address", "192.0.2.1"], "", "can't be served at the address 192.0.2.1, port 8420"),
         ([".", "--port", "70000"], "", "choose another port"),
     ],
 )

@@ -14,6 +14,7 @@ from modules.ui.models.StateFile import StateFile
 APPEARANCES = ("system", "light", "dark")
 MIN_SCALE, MAX_SCALE = 0.8, 2.0
 MAX_RECENT = 10
+THIS_MACHINE = "127.0.0.1"
 
 
 @dataclass
@@ -21,7 +22,8 @@ class Preferences:
     """appearance: "system", "light" or "dark". scale: 0.8 to 2.0; None: from the screen. geometry: in Tk's format,
     the size unscaled. show_all: whether advanced settings are shown. tab: the one in front. recent: settings files used
     recently, newest first. runs: the folders of runs shown recently, newest first. gpu_memory: in GB, for which a run
-    is to fit on a machine without a GPU. preloads: whether processes wait with their libraries imported.
+    is to fit on a machine without a GPU. preloads: whether processes wait with their libraries imported. serves_page:
+    whether the web page of the runs is there as long as the window is open. page_address: where it listens.
     captioner, masker: what was chosen last in the windows in which models caption and mask, as from to_values of
     CaptionerChoices and MaskerChoices.
     """
@@ -35,6 +37,8 @@ class Preferences:
     runs: list[str] = dataclasses.field(default_factory=list)
     gpu_memory: int = 12
     preloads: bool = True
+    serves_page: bool = False
+    page_address: str = THIS_MACHINE
     captioner: dict[str, object] = dataclasses.field(default_factory=dict)
     masker: dict[str, object] = dataclasses.field(default_factory=dict)
     path: Path | None = None
@@ -62,12 +66,13 @@ class Preferences:
                 setattr(kept, name, [entry for entry in values[name] if isinstance(entry, str)][:MAX_RECENT])
         kept.show_all = values.get("show_all") is True
         kept.preloads = values.get("preloads") is not False
+        kept.serves_page = values.get("serves_page") is True
         for name in ("captioner", "masker"):
             if isinstance(values.get(name), dict):
                 setattr(kept, name, values[name])
         if values.get("gpu_memory") in MEMORY_SIZES:
             kept.gpu_memory = values["gpu_memory"]
-        for name in ("geometry", "tab"):
+        for name in ("geometry", "tab", "page_address"):
             if isinstance(values.get(name), str):
                 setattr(kept, name, values[name])
         return kept

@@ -88,6 +88,9 @@ ACTIONS = {
         "", "Theme and size of the window: on the General tab", "general"
     ),
     "preload, preload libraries": Row("", "Preload libraries: on the General tab", "general"),
+    "web page, phone, browser, remote, remote access, watch from elsewhere": Row(
+        "", "Web page of the runs: on the General tab", "general"
+    ),
     "demo, tutorial, example": Row("", "Demo: on the Home tab", "home"),
     "recent, recent runs, runs, history": Row("", "Recent runs: on the Home tab", "home"),
     "try it, generate images, test model, playground": Row(

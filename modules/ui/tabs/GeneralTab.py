@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.config.describe import settings_by_path
+from modules.ui.cards.PageCard import PageCard
 from modules.ui.cards.ResumeCard import ResumeCard
+from modules.ui.cards.WebhookAddress import WebhookAddress
 from modules.ui.models.Preferences import APPEARANCES, MAX_SCALE, MIN_SCALE
 from modules.ui.theme import Theme
 from modules.ui.widgets.form import CardSpec, SettingsPage
@@ -34,10 +36,15 @@ SCALES = ("Match system", "80%", "90%", "100%", "110%", "125%", "150%", "175%", 
 class GeneralTab(ctk.CTkFrame):
     def __init__(self, parent: tkinter.Misc, app: App):
         super().__init__(parent, fg_color="transparent")
-        page = SettingsPage(self, app, CARDS)
+
+        def add_address(footer: ctk.CTkFrame) -> None:
+            WebhookAddress(footer, app)
+
+        page = SettingsPage(self, app, CARDS, {"Messages": add_address})
         page.pack(fill="both", expand=True)
         page.add_card(lambda: ResumeCard(page, app, app.resume_run), rows=6)
         page.add_card(lambda: LookCard(page, app), rows=8)
+        page.add_card(lambda: PageCard(page, app), rows=8)
 
 
 class LookCard(ctk.CTkFrame):
