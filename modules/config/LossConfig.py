@@ -188,7 +188,7 @@ class LossConfig:
     output_preservation: bool = setting(
         False,
         label="Differential output preservation",
-        also_called="diff_output_preservation, DOP, blank prompt preservation",
+        also_called="diff_output_preservation, DOP",
         help="Keep the model's predictions from before training for captions in which the class word replaces the "
         "trigger word, so only the trigger word changes its images. LoRA only; two extra passes per batch.",
         group="training",
@@ -205,4 +205,25 @@ class LossConfig:
         le=1_000_000,
         importance="advanced",
         visible_when={".output_preservation": [True], **KEEPS_OLD_MODEL},
+    )
+    blank_preservation: bool = setting(
+        False,
+        label="Blank prompt preservation",
+        also_called="blank_prompt_preservation, BPP",
+        help="Keep the model's predictions from before training for the empty prompt, so what is trained stays bound "
+        "to captions and guidance keeps working. LoRA only; two extra passes per batch.",
+        group="training",
+        importance="advanced",
+        visible_when=KEEPS_OLD_MODEL,
+    )
+    blank_preservation_weight: Float = setting(
+        1.0,
+        label="Blank prompt preservation weight",
+        also_called="blank_prompt_preservation_multiplier",
+        help="Weight of this loss relative to that of the images. 1 is usual.",
+        group="training",
+        gt=0,
+        le=1_000_000,
+        importance="advanced",
+        visible_when={".blank_preservation": [True], **KEEPS_OLD_MODEL},
     )

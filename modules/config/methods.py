@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
+BLANK = "blank"
+"""The role of the empty prompt, in `fixed_prompts`."""
+
 
 class FamilyParts(Protocol):
     """What a method needs to know of a family to decide which components it can train. Family and FamilyInfo fulfil it.
@@ -140,6 +143,12 @@ METHODS: dict[str, MethodFacts] = {
 def facts_of(config: TrainConfig) -> MethodFacts:
     """The facts of the method chosen in the settings."""
     return METHODS[config.method]
+
+
+def fixed_prompts(config: TrainConfig) -> dict[str, str]:
+    """Role -> prompt that the loss predicts for in each step, beside the captions; the same for all samples."""
+    facts = facts_of(config)
+    return {BLANK: ""} if facts.keeps_old_model and config.loss.blank_preservation else {}
 
 
 def methods_for(family: FamilyParts) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ class Batch:
     preserved: bool[B], samples whose caption has a class for output preservation, or None.
     class_prompts, class_text: as `prompts` and `text`, with the class in place of the trigger word in the rows that are
         `preserved`; None if `preserved` is.
+    fixed_text: as `text`, for each role of `fixed_prompts` (config/methods.py); empty if `text` is None.
     """
 
     weight: Tensor
@@ -70,6 +71,7 @@ class Batch:
     preserved: Tensor | None = None
     class_prompts: list[str] | None = None
     class_text: Conditioning | None = None
+    fixed_text: Mapping[str, Conditioning] = field(default_factory=dict)
     cpu_u: Tensor | None = None
 
     @property

@@ -25,6 +25,7 @@ class CaptionSource:
         None draws a new order each time; the captions then can't be cached.
     preserves: whether captions with the class in place of the trigger word are used, too (`class_of`).
     words: placeholders that are trained: tags with one of them are neither left out nor capitalized.
+    fixed: further prompts that are used with every sample.
     """
 
     dataset: Dataset
@@ -33,6 +34,7 @@ class CaptionSource:
     variants: int | None
     preserves: bool = False
     words: tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ()
 
     def class_of(self, caption: str, sample: int) -> str | None:
         """What `draw` has returned for a sample with the class in place of its trigger word, if it contains that."""
@@ -56,6 +58,7 @@ class CaptionSource:
         Raises ValueError if `variants` is None, because the captions are then unlimited.
         """
         texts = dict.fromkeys(text for sample in range(len(self.options)) for text in self._texts_of(sample))
+        texts |= dict.fromkeys(self.fixed)
         texts.pop("", None)
         return [*texts, ""]
 
@@ -65,7 +68,7 @@ class CaptionSource:
         with_empty: whether each sample needs "", for caption dropout.
         Raises ValueError like `all_texts`.
         """
-        ends = ("",) if with_empty else ()
+        ends = (*self.fixed, *(("",) if with_empty else ()))
         return [
             (text, sample)
             for sample in range(len(self.options))

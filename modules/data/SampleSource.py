@@ -48,6 +48,7 @@ class SampleSource:
     diffusion, loss: settings of the noise, of masks and of prior preservation.
     timesteps: the distribution of timesteps.
     zero_unconditional: whether a dropped caption is replaced by zeros instead of the conditioning of "".
+    fixed_prompts: role -> prompt of `Batch.fixed_text`, which `text` must hold, too.
     """
 
     dataset: Dataset
@@ -65,6 +66,7 @@ class SampleSource:
     loss: LossConfig = field(default_factory=LossConfig)
     timesteps: TimestepDistribution = field(default_factory=TimestepDistribution)
     zero_unconditional: bool = False
+    fixed_prompts: Mapping[str, str] = field(default_factory=dict)
     collate: Callable[[list[dict[str, Tensor]]], Conditioning] = _stacked
 
     def batch(self, micro_batch: MicroBatch, epoch: int) -> Batch:
@@ -104,6 +106,7 @@ class SampleSource:
             preserved=marked(has_class),
             class_prompts=of_class if any(has_class) else None,
             class_text=self._text(of_class, samples) if any(has_class) else None,
+            fixed_text=self._fixed_text(samples),
             **{name: value.to(self.dtype) for name, value in pictures.items()},
         )
 
@@ -128,6 +131,10 @@ class SampleSource:
             return None
         names = zip(prompts, samples, strict=True) if self.sees_images else prompts
         return self.collate([self.text.record(name) for name in names])
+
+    def _fixed_text(self, samples: list[int]) -> dict[str, Conditioning]:
+        texts = {role: self._text([prompt] * len(samples), samples) for role, prompt in self.fixed_prompts.items()}
+        return {role: text for role, text in texts.items() if text is not None}
 
     def _of_class(self, prompts: list[str], samples: list[int]) -> tuple[list[bool], list[str]]:
         """`Batch.preserved` and `Batch.class_prompts`."""

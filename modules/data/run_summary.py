@@ -11,7 +11,7 @@ import numpy as np
 
 from modules.config.batch_size import scientific
 from modules.config.counted import counted
-from modules.config.methods import facts_of
+from modules.config.methods import facts_of, fixed_prompts
 from modules.config.problems import warning
 from modules.config.steps import count_steps, planned_steps
 from modules.data.caption_remarks import caption_remarks
@@ -153,7 +153,8 @@ def count_texts(config: TrainConfig, dataset: Dataset, options: Sequence[tuple[s
     if facts_of(config).trains_text(config):
         return 0
     variants, preserves = config.data.caption_variants, config.loss.output_preservation
-    source = CaptionSource(dataset, options, config.seed, variants, preserves)
+    fixed = tuple(fixed_prompts(config).values())
+    source = CaptionSource(dataset, options, config.seed, variants, preserves, fixed=fixed)
     if FAMILIES[config.family].text.sees_images:
         return len(source.texts_by_sample(with_empty=config.data.caption_dropout > 0))
     return len(source.all_texts())

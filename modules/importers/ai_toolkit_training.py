@@ -152,6 +152,15 @@ def _take_preservation(t: AiToolkitTranslation, setting: ForeignSetting) -> None
         t.take("loss.output_preservation_weight", t[f"{name}_multiplier"], f"{name}_multiplier")
 
 
+def _take_blank_preservation(t: AiToolkitTranslation, setting: ForeignSetting) -> None:
+    name = "train.blank_prompt_preservation"
+    if t[name] and not t.method.trains_adapters:
+        t.leave("it needs a LoRA", name)
+    elif t[name]:
+        t.take("loss.blank_preservation", True, name)
+        t.take("loss.blank_preservation_weight", t[f"{name}_multiplier"], f"{name}_multiplier")
+
+
 def _take_guidance(t: AiToolkitTranslation, setting: ForeignSetting) -> None:
     if t.family.takes_guidance:
         names = ("train.cfg_scale", "train.bypass_guidance_embedding")
@@ -231,6 +240,7 @@ OF_TRAINING: dict[str, Any] = {
     "loss": _take_loss,
     "mask_prior": _take_mask_prior,
     "preservation": _take_preservation,
+    "blank_preservation": _take_blank_preservation,
     "guidance": _take_guidance,
     "saving": _take_saving,
     "save_dtype": _take_save_dtype,

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from modules.config.methods import BLANK, fixed_prompts
 from modules.data.Batch import Batch
 from modules.diffusion.loss_weights import timestep_weight
 from modules.diffusion.losses import LossMix, huber_delta, masked_mean, per_sample
 from modules.diffusion.metrics import agreement, loss_by_quarter
 from modules.diffusion.objectives import Ddpm
-from modules.families.conditioning import encode_text, zeroed
+from modules.families.conditioning import encode_text, is_unconditional_zero, zeroed
 from modules.families.prediction import objective_of, predict
 from modules.layers.ActivationOffload import ActivationOffload
 from modules.layers.checkpoints import checkpoint
@@ -42,6 +43,7 @@ class DenoisingLoss(Loss):
         self._config = config.loss
         self._guidance = config.diffusion.guidance
         self._shows_metrics = config.has_loggers
+        self._prompts = fixed_prompts(config)
         loss = config.loss
         self._mix = LossMix(loss.mse, loss.mae, loss.huber, loss.smooth_l1, loss.log_cosh)
         self._objective = objective_of(base.family, base.pipe.scheduler.config, base.device)
@@ -105,20 +107,37 @@ class DenoisingLoss(Loss):
             return self._predict(batch, noised, timestep)
 
     def _preservation(self, batch: Batch, noised: Tensor, timestep: Tensor) -> Tensor | None:
-        """[B], how far the adapters move the predictions for captions of the class, weighted; None if it is off.
+        """[B], how far the adapters move predictions that are to stay, weighted; None if none is.
 
-        Source: differential output preservation of ai-toolkit (Ostris 2025), which compares by squared error.
+        For captions of the class and for the empty prompt. Source: differential output preservation and blank prompt
+        preservation of ai-toolkit (Ostris 2025), which compares by squared error.
         """
+        terms = []
         preserved = batch.preserved
-        if preserved is None and not (self.same_passes and self._config.output_preservation):
-            return None
-        if batch.class_prompts is not None:
-            batch = replace(batch, text=batch.class_text, prompts=batch.class_prompts)
+        if preserved is not None or (self.same_passes and self._config.output_preservation):
+            of_class = batch
+            if batch.class_prompts is not None:
+                of_class = replace(batch, text=batch.class_text, prompts=batch.class_prompts)
+            error = self._moved(of_class, noised, timestep)
+            weight = self._config.output_preservation_weight
+            terms.append(error * (0.0 if preserved is None else weight * preserved.to(error.dtype)))
+        if BLANK in self._prompts:
+            error = self._moved(self._with_prompt(batch, BLANK), noised, timestep)
+            terms.append(self._config.blank_preservation_weight * error)
+        return sum(terms[1:], terms[0]) if terms else None
+
+    def _moved(self, batch: Batch, noised: Tensor, timestep: Tensor) -> Tensor:
+        """[B], the mean squared difference that the adapters make to the predictions."""
         with compared_prediction(), without_adapters(self._adapted_layers):
             before = self._predict(batch, noised, timestep)
-        error = (self._predict(batch, noised, timestep) - before).square().flatten(1).mean(1)
-        weight = self._config.output_preservation_weight
-        return error * (0.0 if preserved is None else weight * preserved.to(error.dtype))
+        return (self._predict(batch, noised, timestep) - before).square().flatten(1).mean(1)
+
+    def _with_prompt(self, batch: Batch, role: str) -> Batch:
+        """The batch with one of the fixed prompts in place of the captions."""
+        prompt, count = self._prompts[role], len(batch.noise)
+        is_zero = not prompt and is_unconditional_zero(self.base.family, self.base.pipe)
+        zero = torch.ones(count, dtype=torch.bool, device=batch.noise.device) if is_zero else None
+        return replace(batch, text=batch.fixed_text.get(role), prompts=[prompt] * count, unconditional=zero)
 
     @cached_property
     def _adapted_layers(self) -> list[AdaptedLayer]:

@@ -16,7 +16,7 @@ from modules.config.batch_size import accumulation_steps, describe_scaling, glob
 from modules.config.counted import counted
 from modules.config.errors import ConfigError
 from modules.config.families import load_families
-from modules.config.methods import facts_of
+from modules.config.methods import facts_of, fixed_prompts
 from modules.data.caption_remarks import caption_remarks
 from modules.data.captions import check_placeholders, trained_words
 from modules.data.CaptionSource import CaptionSource
@@ -276,7 +276,8 @@ def _cache(
     caches_text = takes_latents and not trains_text(base, parts)
     variants = config.data.caption_variants if caches_text else None
     preserves = config.loss.output_preservation
-    caption_source = CaptionSource(dataset, data.texts, config.seed, variants, preserves, trained_words(config))
+    fixed = tuple(fixed_prompts(config).values())
+    caption_source = CaptionSource(dataset, data.texts, config.seed, variants, preserves, trained_words(config), fixed)
     source = SampleSource(
         dataset=dataset,
         buckets=data.buckets,
@@ -311,6 +312,7 @@ def _noise_options(config: TrainConfig, base: BaseModel) -> dict[str, Any]:
             timestep_distribution(base.family, base.pipe.scheduler.config, config.diffusion), config, base
         ),
         "zero_unconditional": is_unconditional_zero(base.family, base.pipe),
+        "fixed_prompts": fixed_prompts(config),
         "collate": partial(collate_text, base.family.text),
     }
 

@@ -35,6 +35,7 @@ OPTIONS = {
         "concepts.0.trigger_word=number",  # in every caption
         "concepts.0.class_word=count",
     ),
+    "blank_preservation": ("loss.blank_preservation=true",),
     "oft": ("lora.adapter=oft", "lora.rank=8"),
     "frozen_prior": ("loss.prior_by_frozen_model=true", "concepts.0.regularisation=true"),
 }

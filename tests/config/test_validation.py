@@ -157,6 +157,7 @@ MISTAKES = [
     (["data.max_side=256"], "data.max_side"),
     (["loss.output_preservation=true", "concepts.0.trigger_word=sks"], "concepts.0.class_word"),
     (["loss.output_preservation=true", "method=full"], "loss.output_preservation"),
+    (["loss.blank_preservation=true", "method=full"], "loss.blank_preservation"),
     (["schedule.name=piecewise", "schedule.pieces=1, 0.1"], "schedule.pieces"),
     (["concepts.0.resolutions=[512, 516]"], "concepts.0.resolutions"),
     (["concepts.0.undropped_tags=a, (b"], "concepts.0.undropped_tags"),

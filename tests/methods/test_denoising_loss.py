@@ -414,9 +414,9 @@ def test_masks_weigh_the_errors_of_their_parts(by_area):
 # --- prior preservation by the frozen model ---------------------------------------------------------------------------
 
 
-def trained_lora(folder, text_trains=False, **settings):
+def trained_lora(folder, text_trains=False, family="sd15", **settings):
     """A LoRA that has already changed the model."""
-    base, config = prepared(folder, "lora", text_encoder={"train": text_trains}, **settings)
+    base, config = prepared(folder, "lora", family, text_encoder={"train": text_trains}, **settings)
     torch.manual_seed(3)
     with torch.no_grad():
         for part in METHODS["lora"].components(base.family, config):
@@ -426,14 +426,14 @@ def trained_lora(folder, text_trains=False, **settings):
     return base, config, METHODS["lora"].loss(base, config)
 
 
-def predictions(folder, base, text_trains):
+def predictions(folder, base, text_trains, prompts=PROMPTS):
     """(of the model as it was, of the model with its LoRA) for the batch, by the pipelines alone."""
     latents, noise = noise_and_latents()
     timestep = torch.tensor([123, 567, 900])
     noised = DDPMScheduler.from_pretrained(folder, subfolder="scheduler").add_noise(latents, noise, timestep)
     pipe = StableDiffusionPipeline.from_pretrained(folder)
-    old_text = pipe.encode_prompt(**encode_options(pipe, PROMPTS))[0]
-    text = base.pipe.encode_prompt(**encode_options(base.pipe, PROMPTS))[0] if text_trains else old_text
+    old_text = pipe.encode_prompt(**encode_options(pipe, prompts))[0]
+    text = base.pipe.encode_prompt(**encode_options(base.pipe, prompts))[0] if text_trains else old_text
     return pipe.unet(noised, timestep, old_text).sample, base.pipe.unet(noised, timestep, text).sample
 
 
@@ -490,6 +490,32 @@ def test_the_held_predictions_are_those_of_the_class_and_train_the_adapters(tiny
     trained = [param for param in base.module("unet").parameters() if param.requires_grad]
     gradients = torch.autograd.grad(summed - own, trained, allow_unused=True)
     assert any(gradient is not None and gradient.abs().sum() > 0 for gradient in gradients)
+
+
+@pytest.mark.parametrize("text_trains", [False, True])
+def test_with_the_empty_prompt_the_model_is_held_to_what_it_gave_before(tiny_sd15, text_trains):
+    settings = {"blank_preservation": True, "blank_preservation_weight": 0.5}
+    base, _, loss = trained_lora(tiny_sd15, text_trains, loss=settings)
+    batch = a_batch(base, text_trains)
+    if not text_trains:
+        batch = replace(batch, fixed_text={"blank": encode_text(base.family, base.pipe, [""] * 3)})
+    with torch.no_grad():
+        old, new = predictions(tiny_sd15, base, text_trains, prompts=[""] * 3)
+        loss._config = replace(loss._config, blank_preservation_weight=1e-9)
+        plain = loss(batch)[0]
+        loss._config = replace(loss._config, blank_preservation_weight=0.5)
+        held = loss(batch)[0]
+    assert (old - new).abs().max() > 0.01  # else nothing would be compared
+    assert (held - plain).item() == pytest.approx(0.5 * (new - old).square().mean((1, 2, 3)).sum().item(), abs=1e-5)
+
+
+def test_the_empty_prompt_is_zeros_where_the_pipeline_has_zeros_for_it(tiny_sdxl):
+    base, _, loss = trained_lora(tiny_sdxl, family="sdxl", loss={"blank_preservation": True})
+    assert is_unconditional_zero(base.family, base.pipe)
+    with torch.no_grad():
+        batch = replace(a_batch(base), fixed_text={"blank": encode_text(base.family, base.pipe, [""] * 3)})
+        text = loss._text(loss._with_prompt(batch, "blank"))
+    assert all(not value.any() for value in text.values())
 
 
 def noised(loss, batch):

@@ -37,6 +37,7 @@ PRIOR = (
     "loss.masked_prior_preservation_weight=0.5",
     "loss.prior_by_frozen_model=true",
     "loss.output_preservation=true",
+    "loss.blank_preservation=true",
     "concepts.0.trigger_word=cat",
     "concepts.0.class_word=animal",
     "lora.dropout=0.2",

@@ -35,7 +35,8 @@ OF_A_LOSS = (
     "csv=true",
 )
 DROPOUT = ("lora.dropout=0.1", "lora.rank_dropout=0.1", "model.mixed_precision=fp16")
-PRESERVED = ("loss.output_preservation=true", "concepts.0.trigger_word=number", "concepts.0.class_word=count")
+PRESERVED = ("loss.output_preservation=true", "concepts.0.trigger_word=number", "concepts.0.class_word=count",
+             "loss.blank_preservation=true")  # fmt: skip
 FULL = ("method=full", "model.gradient_checkpointing=true", "optimizer.learning_rate=1e-5", "optimizer.name=sgd")
 PRIOR = ("loss.prior_by_frozen_model=true", "concepts.1.path={pictures}", "concepts.1.regularisation=true")
 PROOF = pytest.mark.proof

@@ -53,6 +53,7 @@ LOSSES = (
     "loss.weighting=min_snr_gamma",
     "loss.masked_training=true",
     "loss.output_preservation=true",
+    "loss.blank_preservation=true",
     "concepts.0.trigger_word=number",
     "concepts.0.class_word=count",
     "diffusion.timesteps=logit_normal",

@@ -74,6 +74,7 @@ def loss_problems(config: TrainConfig) -> Iterator[Problem]:
             ("prior_by_frozen_model", loss.prior_by_frozen_model),
             ("masked_prior_preservation_weight", loss.masked_training and loss.masked_prior_preservation_weight),
             ("output_preservation", loss.output_preservation),
+            ("blank_preservation", loss.blank_preservation),
         ):
             if is_on:
                 message = f"loss.{name} with method {config.method}: only a LoRA keeps the old model; turn it off."
@@ -118,7 +119,8 @@ def _output_preservation_problems(config: TrainConfig) -> Iterator[Problem]:
 def _holds_to_the_base(config: TrainConfig) -> bool:
     loss = config.loss
     outside_masks = loss.masked_training and loss.masked_prior_preservation_weight
-    return bool(loss.output_preservation or outside_masks or (loss.prior_by_frozen_model and _has_priors(config)))
+    by_prompts = loss.output_preservation or loss.blank_preservation
+    return bool(by_prompts or outside_masks or (loss.prior_by_frozen_model and _has_priors(config)))
 
 
 def _has_priors(config: TrainConfig) -> bool:
