@@ -32,7 +32,9 @@ def size_problems(config: TrainConfig, align: int, family: str) -> Iterator[Prob
             message = f"data.max_side {data.max_side}: is less than {setting} ({size}); use {size} or more."
             yield Problem("data.max_side", message, remedy=set_to("data.max_side", max(sizes.values())))
             return
-        if problem := resolution_problem(size, step, align, setting, family, smallest=min(sizes.values())):
+        smallest = min(sizes.values())
+        useful = _useful_step(data, smallest, smallest, align) or smallest
+        if problem := resolution_problem(size, step, align, setting, family, useful):
             yield _of_the_list(problem, config)
     for number, sample in enumerate(config.sampling.samples):
         for side, length in (("width", sample.width), ("height", sample.height)):
@@ -60,11 +62,11 @@ def resolution_problem(
     align: int,
     setting: str = "data.resolution",
     family: str = "the model",
-    smallest: int | None = None,
+    useful: int | None = None,
 ) -> Problem | None:
     """Why the model can't process a size, with the nearest ones that it can.
 
-    resolution: the value of `setting`. step: data.bucket_step. smallest: of all resolutions, for the step's remedy.
+    resolution: the value of `setting`. step: data.bucket_step. useful: a step that the remedy sets, if this is too large.
     """
     for name, value in ((setting, resolution), ("data.bucket_step", step)):
         if value % align or value < align:
@@ -72,17 +74,45 @@ def resolution_problem(
             nearest = f"{below} or {below + align}" if below > 0 else f"{align}"
             message = f"{name} {value}: {family} needs a multiple of {align}; use {nearest}."
             return Problem(name, message, remedy=set_to(name, below + align))
-    return step_problem(step, resolution, setting, smallest)
+    return step_problem(step, resolution, setting, useful)
 
 
 def step_problem(
-    step: int, resolution: int, setting: str = "data.resolution", smallest: int | None = None
+    step: int, resolution: int, setting: str = "data.resolution", useful: int | None = None
 ) -> Problem | None:
     """Whether buckets of this step are possible: as `resolution_problem`."""
     if step <= resolution:
         return None
     message = f"data.bucket_step {step}: must not be larger than {setting} ({resolution}); use {resolution} or less."
-    return Problem("data.bucket_step", message, remedy=set_to("data.bucket_step", smallest or resolution))
+    return Problem("data.bucket_step", message, remedy=set_to("data.bucket_step", useful or resolution))
+
+
+def lone_bucket(config: TrainConfig, align: int) -> Iterator[Problem]:
+    """A warning if buckets of all resolutions are the square alone, and smaller steps would give others."""
+    data, size = config.data, max(size for _, size in _trained_sizes(config))
+    if not data.bucketing or _has_other_shapes(data, size, data.bucket_step):
+        return
+    step = _useful_step(data, size, data.bucket_step - 1, align)
+    if step is not None:
+        message = (
+            f"data.bucket_step {data.bucket_step}: at a resolution of {size}, the only shape is the square, to which "
+            f"portraits and landscapes are cropped; use {step} or less."
+        )
+        yield Problem("data.bucket_step", message, blocking=False, remedy=set_to("data.bucket_step", step))
+
+
+def _useful_step(data: DataConfig, resolution: int, limit: int, align: int) -> int | None:
+    """The largest step up to `limit` that divides the resolution, so that the square keeps its size, and has buckets
+    beside the square; None if there is none."""
+    steps = (step for step in range(limit // align * align, 0, -align) if resolution % step == 0)
+    return next((step for step in steps if _has_other_shapes(data, resolution, step)), None)
+
+
+def _has_other_shapes(data: DataConfig, resolution: int, step: int) -> bool:
+    """Whether there is a bucket beside the square: the one next to it has the smallest aspect ratio."""
+    longer = resolution // step * step + step
+    shorter = resolution**2 // longer // step * step
+    return longer <= min(data.max_aspect * shorter, data.max_side or math.inf)
 
 
 def _fixed_shape_problems(data: DataConfig, align: int, family: str) -> Iterator[Problem]:

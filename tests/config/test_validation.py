@@ -231,6 +231,7 @@ DOUBTS = [
     (["sampling.unit=epochs", "sampling.every=1"], "sampling.samples"),
     (["sampling.at_start=true", "sampling.samples.0.enabled=false"], "sampling.samples"),
     (["concepts.0.captions=prompt"], "concepts.0.prompt"),
+    (["data.resolution=64"], "data.bucket_step"),
     (["enable_multi_gpu=true", "num_nodes=2"], "master_addr"),
     (["method=lora", ROTATION], "model.denoiser_quantization"),
     (["method=lora", ROTATION, "model.denoiser_quantization=int8"], "model.quantized_matmul"),

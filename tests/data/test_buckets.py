@@ -1,10 +1,14 @@
 """Buckets have about one area, fit the step, and lie as near to each picture's aspect as the step allows."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from modules.config.DataConfig import DataConfig
+from modules.config.image_sizes import _has_other_shapes
 from modules.data.buckets import assign_buckets, bucket_shapes, check_resolution, crop_box
 from modules.data.errors import DataError
 
@@ -189,3 +193,11 @@ def test_no_side_is_longer_than_the_longest(upscale):
 def test_without_buckets_all_images_can_have_one_size_that_is_no_square():
     buckets = assign([(3000, 1000), (200, 700)], bucketing=False, fixed_shape=(384, 640))
     assert (buckets.shapes, buckets.index.tolist()) == ([(384, 640)], [0, 0])
+
+
+@pytest.mark.parametrize("step", [16, 64])
+def test_a_step_that_leaves_only_the_square_is_known_to_the_settings(step):
+    for resolution, max_aspect in itertools.product(range(step, 6 * step, step), (1.2, 2.0, 3.0)):
+        data = DataConfig(resolution=resolution, bucket_step=step, max_aspect=max_aspect)
+        is_alone = len(bucket_shapes(resolution, step, max_aspect)) == 1
+        assert _has_other_shapes(data, resolution, step) != is_alone

@@ -30,9 +30,9 @@ def test_a_step_of_buckets_larger_than_the_resolution_is_known_at_once_and_solve
     settings.set("data.resolution", 32)
     [problem] = problems.at("data.bucket_step")
     assert problem.message.startswith("Bucket resolution steps 64: must not be larger than Resolution (32)")
-    assert problem.remedy.text == "Set to 32"
+    assert problem.remedy.text == "Set to 8"
     problems.apply(problem.remedy)
-    assert settings.get("data.bucket_step") == 32
+    assert settings.get("data.bucket_step") == 8
     assert problems.at("data.bucket_step") == []
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from modules.config.clips import frame_problems
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.families import load_families
-from modules.config.image_sizes import size_problems
+from modules.config.image_sizes import lone_bucket, size_problems
 from modules.config.methods import facts_of
 from modules.config.problems import Problem, set_to
 from modules.config.show_value import show_value
@@ -74,7 +74,9 @@ def share_problems(config: TrainConfig) -> Iterator[Problem]:
 
 
 def image_size_problems(config: TrainConfig) -> Iterator[Problem]:
-    yield from size_problems(config, load_families()[config.family].align, config.family)
+    align = load_families()[config.family].align
+    problems = list(size_problems(config, align, config.family))
+    yield from problems or lone_bucket(config, align)
     yield from frame_problems(config)
     family = load_families()[config.family]
     for number, sample in enumerate(config.sampling.samples):
