@@ -16,7 +16,7 @@ import tkinter
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import customtkinter as ctk
 from customtkinter.windows.widgets.core_rendering import CTkCanvas
@@ -39,6 +39,8 @@ COLLECT_SECONDS = 2.0
 COLLECT_ALL_MS = 60_000
 END = object()
 
+_Result = tuple[int, Any, Exception | None]  # of work in a thread: its number, what it has returned or raised
+
 
 class RootWindow(ctk.CTk):
     """An empty root window with the application's theme, keyboard handling and scheduling. TrainUI fills it.
@@ -49,7 +51,8 @@ class RootWindow(ctk.CTk):
     def __init__(self, preferences: Preferences):
         super().__init__(className="Chorus")
         self.preferences = preferences
-        self._results: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[_Result] = queue.SimpleQueue()
+        self._waiting: dict[int, tuple[Callable[[Any], object], Callable[[Exception], object] | None]] = {}
         self._due: list[tuple[float, int, float, Callable[[], object]]] = []
         self._numbers = itertools.count()
         self._steps: list[tuple[str, Iterator[object]]] = []
@@ -76,19 +79,15 @@ class RootWindow(ctk.CTk):
         then: Callable[[T], None],
         failed: Callable[[Exception], None] | None = None,
     ) -> None:
-        def run() -> None:
-            try:
-                result = work()
-            except Exception as error:
-                self._results.put(partial(self._fail, error, failed))
-            else:
-                self._results.put(lambda: then(result))
+        number = next(self._numbers)
+        self._waiting[number] = then, failed  # here alone: the last to hold a widget must not be a thread
 
         def start() -> None:
+            results = self._results
             try:
-                self._threads.run(run)
+                self._threads.run(partial(_do, work, number, results))
             except RuntimeError as error:  # the system refuses to start another thread
-                self._results.put(partial(self._fail, error, failed))
+                results.put((number, None, error))
 
         if self._undrawn is None:
             start()
@@ -145,7 +144,6 @@ class RootWindow(ctk.CTk):
         super().destroy()
         if self._has_frozen:
             gc.unfreeze()
-        gc.enable()
 
     def _on_visibility(self, event: tkinter.Event) -> None:
         if event.widget is self:
@@ -167,10 +165,10 @@ class RootWindow(ctk.CTk):
         end = time.perf_counter() + BUDGET_SECONDS
         while time.perf_counter() < end:
             try:
-                task = self._results.get_nowait()
+                result = self._results.get_nowait()
             except queue.Empty:
                 break
-            self._call(task)
+            self._call(partial(self._take, *result))
         while self._due and time.perf_counter() < end and self._due[0][0] <= time.monotonic():
             _, number, seconds, job = self._due[0]
             heapq.heapreplace(self._due, (time.monotonic() + seconds, number, seconds, job))
@@ -197,14 +195,23 @@ class RootWindow(ctk.CTk):
         except Exception:
             self.report_callback_exception(*sys.exc_info())
 
-    def _fail(self, error: Exception, failed: Callable[[Exception], None] | None) -> None:
-        if failed is None:
+    def _take(self, number: int, result: Any, error: Exception | None) -> None:
+        then, failed = self._waiting.pop(number)
+        if error is None:
+            then(result)
+        elif failed is None:
             raise error
-        failed(error)
+        else:
+            failed(error)
 
     def _collect_garbage_here(self) -> None:
-        """Collect garbage in the main thread only. Python collects in whichever thread is running, but Tk's images and
-        variables have a `__del__` that fails elsewhere ("main thread is not in main loop")."""
+        """Collect garbage in the main thread only, from now on, even when the window has closed: threads go on, and the
+        window is then garbage itself.
+
+        Python collects in whichever thread is running, but Tk's images and variables have a `__del__` that fails
+        elsewhere ("main thread is not in main loop"), and Tcl ends the process if its interpreter is freed there
+        (https://github.com/python/cpython/issues/83274).
+        """
         gc.disable()
         self.every(COLLECT_SECONDS, lambda: gc.collect(1))
         self.after(COLLECT_ALL_MS, self._collect_all)
@@ -214,6 +221,16 @@ class RootWindow(ctk.CTk):
         gc.freeze()  # modules and tabs are there to stay, and looking through them would take 50 ms each time
         self._has_frozen = True
         self.every(COLLECT_ALL_MS / 1000, gc.collect)
+
+
+def _do(work: Callable[[], object], number: int, results: queue.SimpleQueue[_Result]) -> None:
+    """In a thread."""
+    try:
+        result = work()
+    except Exception as error:
+        results.put((number, None, error))
+    else:
+        results.put((number, result, None))
 
 
 def _forget_scaling(event: tkinter.Event) -> None:

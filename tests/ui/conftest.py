@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import os
 import shutil
 import sys
@@ -22,6 +23,16 @@ from tests.support.waiting import PATIENCE_SECONDS
 DEMO = ROOT / "resources" / "demo"
 
 load_toolkit()  # before a test imports CustomTkinter: other windows may be open on this machine
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    """Collect windows that a test has closed once nothing refers to them, here in their thread, as RootWindow wants."""
+    result = yield
+    if not gc.isenabled():
+        gc.collect()
+        gc.enable()
+    return result
 
 
 @pytest.fixture(scope="session")
