@@ -66,7 +66,7 @@ def resolution_problem(
 ) -> Problem | None:
     """Why the model can't process a size, with the nearest ones that it can.
 
-    resolution: the value of `setting`. step: data.bucket_step. useful: a step that the remedy sets, if this is too large.
+    resolution: the value of `setting`. step: data.bucket_step. useful: the step that its remedy sets.
     """
     for name, value in ((setting, resolution), ("data.bucket_step", step)):
         if value % align or value < align:

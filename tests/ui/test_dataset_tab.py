@@ -451,6 +451,15 @@ def scroll_down(app, canvas, settle) -> None:
     settle(app)
 
 
+def test_a_selected_card_has_the_only_frame(app, tab, settle):
+    canvas, theme = tab.cards.canvas, app.theme
+    settle(app)
+    assert canvas.cget("highlightcolor") == theme.now(theme.focus)
+    tab.cards.choose(0)
+    settle(app)
+    assert canvas.cget("highlightcolor") == theme.now(theme.card)
+
+
 def test_few_cards_are_seen_whole_above_the_settings(app, tab, settle):
     border = 2 * int(tab.cards.canvas.cget("highlightthickness"))
     rows = -(-2 // tab.cards.num_columns())

@@ -164,6 +164,10 @@ def test_the_learning_rate_has_its_own_height(app, chart):
     heights = chart.canvas.coords(chart._rate)[1::2]
     assert heights == sorted(heights)  # it falls
     assert (heights[0], heights[-1]) == pytest.approx((chart.plot.rate_y(1.0), chart.plot.rate_y(0.1)))
+    labels = [chart.canvas.itemcget(text, "text") for text in chart._rates]
+    assert labels == ["0", "5e-4", "0.001"]
+    assert chart.canvas.coords(chart._rates[0])[1] == chart.plot.rate_y(0) <= chart.plot.bottom
+    assert max(chart.canvas.bbox(text)[2] for text in chart._rates) <= chart.canvas.winfo_width()
 
 
 def test_the_range_shows_the_last_steps_only(app, chart):

@@ -181,7 +181,7 @@ class DeviceModel:
         steps = f"the {counted(num_steps, 'step')} left" if resumed else counted(num_steps, "step")
         return (
             f"about {describe_seconds(num_steps * step_seconds)} for {steps} at "
-            f"{1 / step_seconds:.2f} it/s, as last measured with these settings; loading, caching and samples add to it"
+            f"{1 / step_seconds:.2f} it/s, as last measured with these settings, without loading, caching and samples"
         )
 
     def choice_note(self, config: TrainConfig) -> str:

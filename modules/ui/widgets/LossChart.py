@@ -7,6 +7,7 @@ plotting library takes 30 to 45 ms, a second for the first drawing, and 50 MiB.
 from __future__ import annotations
 
 import math
+import re
 import tkinter as tk
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -33,7 +34,8 @@ RATE_DASH = (4, 4)  # pixels
 MAX_AVERAGED = 1000  # steps over which the slider can average
 
 # unscaled pixels around the plot, for the axis labels
-LEFT, TOP, RIGHT, BOTTOM = 64, 10, 16, 26
+LEFT, TOP, RIGHT, BOTTOM = 64, 10, 60, 26
+RATE_LABELS = (0.0, 0.5, 1.0)  # of the highest learning rate
 
 
 class Plot(NamedTuple):
@@ -57,7 +59,7 @@ class Plot(NamedTuple):
         return self.bottom - (value - self.low) / (self.high - self.low) * (self.bottom - self.top)
 
     def rate_y(self, share: float) -> float:
-        """share: of the highest learning rate. Its axis begins at 0 and has no labels: the pointer tells values."""
+        """share: of the highest learning rate. Its axis, on the right, begins at 0."""
         return self.bottom - share * (1 - SPREAD) * (self.bottom - self.top)
 
     def step(self, x: float) -> float:
@@ -94,7 +96,10 @@ class LossChart(ctk.CTkFrame):
         measured = ((step, loss) for step, loss, _ in history.validation if loss is not None)
         validation = [(step, loss) for step, loss in measured if first <= step <= last]
         self.plot = self._place(first, last, raw, smooth, validation)
-        self._draw_line(self._rate, _rate_line(self.plot, history.rate_points(self._num_points(), first, last)))
+        rates = history.rate_points(self._num_points(), first, last)
+        highest = max((rate for _, rate in rates), default=0.0)
+        self._draw_line(self._rate, _rate_line(self.plot, rates, highest))
+        self._label_rates(self.plot, highest)
         self._draw_line(self._raw, _zigzag(self.plot, raw))
         self._draw_line(self._smooth, _line(self.plot, smooth))
         self._draw_validation(self.plot, validation)
@@ -179,6 +184,14 @@ class LossChart(ctk.CTkFrame):
             canvas.itemconfigure(text, text=f"{step:,.0f}")
         canvas.coords(self._hint, (plot.left + plot.right) / 2, (plot.top + plot.bottom) / 2)
         canvas.itemconfigure(self._hint, text="" if len(history) else "No step yet")
+
+    def _label_rates(self, plot: Plot, highest: float) -> None:
+        gap = self.app.theme.scaled(6)
+        for share, text in zip(RATE_LABELS, self._rates, strict=True):
+            self.canvas.coords(text, plot.right + gap, plot.rate_y(share))
+            self.canvas.itemconfigure(
+                text, text=rate_text(share * highest), state="normal" if highest > 0 else "hidden"
+            )
 
     # --- hovering ----------------------------------------------------------------------------------------------------
 
@@ -287,6 +300,7 @@ class LossChart(ctk.CTkFrame):
             [(canvas.create_line(0, 0, 0, 0), canvas.create_text(0, 0, anchor=anchor)) for _ in range(NUM_TICKS)]
             for anchor in ("e", "n")
         )
+        self._rates = [canvas.create_text(0, 0, anchor="w", state="hidden") for _ in RATE_LABELS]
         self._rate = canvas.create_line(0, 0, 0, 0, state="hidden", dash=RATE_DASH)
         self._raw = canvas.create_line(0, 0, 0, 0, state="hidden")
         self._smooth = canvas.create_line(0, 0, 0, 0, state="hidden")
@@ -310,6 +324,8 @@ class LossChart(ctk.CTkFrame):
             canvas.itemconfigure(line, fill=theme.now(theme.line))
             canvas.itemconfigure(text, fill=muted, font=font)
         canvas.itemconfigure(self._rate, fill=theme.now(theme.success))
+        for text in self._rates:
+            canvas.itemconfigure(text, fill=theme.now(theme.success), font=font)
         canvas.itemconfigure(self._raw, fill=theme.now(theme.border), width=1)
         canvas.itemconfigure(self._smooth, fill=theme.now(theme.accent), width=max(2, theme.scaled(2)))
         canvas.itemconfigure(self._hint, fill=muted, font=theme.plain_font(13))
@@ -352,9 +368,13 @@ def log_ticks(low: float, high: float) -> list[float]:
     return ticks[:: -(-len(ticks) // NUM_TICKS) or 1]
 
 
-def _rate_line(plot: Plot, points: Sequence[tuple[int, float]]) -> list[float]:
-    highest = max((rate for _, rate in points), default=0.0) or 1.0
-    places = [(plot.x(step), plot.rate_y(rate / highest)) for step, rate in points]
+def rate_text(rate: float) -> str:
+    """A learning rate as people write it: 0, 0.003, 1.5e-4."""
+    return f"{rate:.3g}" if rate >= 1e-3 or not rate else re.sub(r"(\.?0+)?e-0*", "e-", f"{rate:.2e}")
+
+
+def _rate_line(plot: Plot, points: Sequence[tuple[int, float]], highest: float) -> list[float]:
+    places = [(plot.x(step), plot.rate_y(rate / (highest or 1.0))) for step, rate in points]
     return [coordinate for place in places for coordinate in place]
 
 

@@ -67,6 +67,7 @@ class PictureCanvas(ctk.CTkFrame):
         self._num_loading = 0  # threads that decode
         self.shown_size = (1, 1)  # of the canvas, in pixels; asking Tk for it at each cell would take milliseconds
         self._draw_job: str | None = None
+        self._is_focused = self._frames_choice = False
         self._is_stale = True  # whether everything is to be drawn
         self._stale: set[int] = set()  # else these cells
         self._items: dict[int, str] = {}  # the tag of the items on the canvas of each drawn cell
@@ -191,11 +192,13 @@ class PictureCanvas(ctk.CTkFrame):
         return self.canvas.bbox(item)[3]
 
     def draw_choice(self, number: int, x: int, y: int, width: int, height: int) -> None:
-        """Draw the frame around the selected cell."""
+        """Draw the frame around the selected cell, which also tells whether the focus is here."""
+        self._frames_choice = True
         if number == self.chosen:
-            line = max(2, self.app.theme.scaled(2))
-            colour = self.app.theme.now(self.app.theme.focus)
-            self.canvas.create_rectangle(x, y, x + width, y + height, outline=colour, width=line)
+            theme = self.app.theme
+            colour, line = (theme.focus, 3) if self._is_focused else (theme.selected, 2)
+            options = {"outline": theme.now(colour), "width": max(2, theme.scaled(line))}
+            self.canvas.create_rectangle(x, y, x + width, y + height, **options)
 
     def cell_at(self, x: int, y: int) -> int | None:
         """The number of the cell at a point of the canvas."""
@@ -277,19 +280,25 @@ class PictureCanvas(ctk.CTkFrame):
     def _paint(self) -> None:
         self.canvas.delete("all")
         self._items, self._pictures = {}, {}
-        self.canvas.configure(bg=self.app.theme.now(self.app.theme.card))
+        theme, is_framed = self.app.theme, self._frames_choice and self.chosen is not None  # never two frames
+        ring = theme.card if is_framed else theme.focus
+        self.canvas.configure(bg=theme.now(theme.card), highlightcolor=theme.now(ring))
         self._keep_inside()
         self._drawn_at = self._offset[0], self._offset[1]
         self._paint_cells(self._numbers_in_sight())
         if not self.count:
             middle = self.shown_size[0] // 2, self.shown_size[1] // 2
-            theme = self.app.theme
             self.canvas.create_text(
                 *middle, text=self.empty_text(), fill=theme.now(theme.muted), font=theme.plain_font(13),
                 width=max(40, self.shown_size[0] - 40), justify="center",
             )  # fmt: skip
         self._move_scrollbars()
         self._load()
+
+    def _take_focus(self, is_focused: bool) -> None:
+        self._is_focused = is_focused
+        if self.chosen is not None:
+            self.redraw_cell(self.chosen)
 
     def _numbers_in_sight(self) -> Sequence[int]:
         width, height = self.cell_size()
@@ -442,6 +451,8 @@ class PictureCanvas(ctk.CTkFrame):
         for key in ("Left", "Right", "Up", "Down", "Prior", "Next", "Home", "End"):
             bind(f"<{key}>", self._on_key)
         bind("<Return>", lambda event: self._on_return())
+        bind("<FocusIn>", lambda event: self._take_focus(True), add="+")
+        bind("<FocusOut>", lambda event: self._take_focus(False), add="+")
 
     def _take_size(self, width: int, height: int) -> None:
         self.shown_size = width, height
@@ -449,7 +460,7 @@ class PictureCanvas(ctk.CTkFrame):
 
     def _restyle(self) -> None:
         theme = self.app.theme
-        self.canvas.configure(highlightcolor=theme.now(theme.focus), highlightbackground=theme.now(theme.card))
+        self.canvas.configure(highlightbackground=theme.now(theme.card))
         self.texts.forget()
         self.redraw()
 
