@@ -171,6 +171,6 @@ def _prompts(samples) -> list[str]:
     shown = []
     for sample in samples:
         number = 1 + sum(text.startswith("(caption ") for text in shown)
-        empty = f"(caption {number} of the dataset)" if sample.enabled else "(a caption of the dataset)"
+        empty = f"(dataset caption {number})" if sample.enabled else "(a dataset caption)"
         shown.append(sample.prompt or empty)
     return shown

@@ -69,7 +69,7 @@ def test_a_new_prompt_takes_the_size_of_the_others(app, tab):
     new = app.settings.get(f"sampling.samples.{count}")
     assert (new.prompt, new.width, new.steps) == ("", 32, 20)
     assert tab.prompts.chosen == count
-    assert rows(tab)[-1][1] == "(caption 1 of the dataset)"
+    assert rows(tab)[-1][1] == "(dataset caption 1)"
 
 
 def test_prompts_without_a_text_say_which_caption_they_take(app, tab):
@@ -77,10 +77,18 @@ def test_prompts_without_a_text_say_which_caption_they_take(app, tab):
         app.settings.set(f"sampling.samples.{number}.prompt", "")
     app.settings.set("sampling.samples.1.enabled", False)
     assert [row[1] for row in rows(tab)[:3]] == [
-        "(caption 1 of the dataset)",
-        "(a caption of the dataset)",
-        "(caption 2 of the dataset)",
+        "(dataset caption 1)",
+        "(a dataset caption)",
+        "(dataset caption 2)",
     ]
+
+
+def test_the_settings_of_a_prompt_are_right_below_the_list(app, tab):
+    tab.prompts.choose(1)
+    app.update()
+    edited, page = tab._edited, tab._side._parent_canvas
+    assert tab.prompts.winfo_rooty() < edited.winfo_rooty() < page.winfo_rooty() + page.winfo_height() / 2
+    assert edited.winfo_rooty() < tab.sample_now.winfo_rooty()
 
 
 def test_the_first_prompt_of_all_can_be_added(app, tab):

@@ -67,7 +67,8 @@ class SamplingTab(ctk.CTkFrame):
         if number is not None:
             spec = CardSpec(f"Prompt {number + 1}", part_paths(PATH, number))
             self._edited = SettingsCard(self._side, self.app, spec, lambda: None)
-            self._edited.pack(fill="x", padx=4, pady=4)
+            self._edited.pack(fill="x", padx=4, pady=4, after=self.prompts)
+            self._edited.lift(self.prompts)  # for the Tab key
 
     def _sample_now(self) -> None:
         if self.finished.is_generating:
@@ -87,8 +88,8 @@ class SamplingTab(ctk.CTkFrame):
 
     def _describe_sample_now(self) -> str:
         if self.app.run.state.is_running:
-            return "Of the prompts that the run was started with; those below count for the next run."
-        return "Of the prompts below, with the model that the run has saved."
+            return "Of the prompts that the run was started with; those above count for the next run."
+        return "Of the prompts above, with the model that the run has saved."
 
     def _on_run(self, state: RunState) -> None:
         if self.sample_now is None:
@@ -104,6 +105,9 @@ class SamplingTab(ctk.CTkFrame):
         self._side.grid(row=0, column=0, rowspan=2, sticky="nsew", padx=(4, 0), pady=(0, 4))
         fit_side_column(self, SIDE_WIDTH, self.app.theme, lambda width: self._side.configure(width=width))
         yield
+        self.prompts = PromptList(self._side, self.app, self._edit)
+        self.prompts.pack(fill="x", padx=4, pady=4)
+        yield
         paths = [path for path in settings_by_path() if path.startswith("sampling.") and not path.startswith(PATH)]
         when = SettingsCard(self._side, self.app, CardSpec("Schedule", paths), lambda: None)
         when.pack(fill="x", padx=4, pady=4)
@@ -116,9 +120,6 @@ class SamplingTab(ctk.CTkFrame):
         Tooltip(self.sample_now, self.app.theme, self._describe_sample_now)
         when.footer.grid()
         self._on_run(self.app.run.state)
-        yield
-        self.prompts = PromptList(self._side, self.app, self._edit)
-        self.prompts.pack(fill="x", padx=4, pady=4)
         yield
         self.gallery = Gallery(self, self.app)
         self.gallery.grid(row=0, column=1, sticky="nsew", padx=(4, 8), pady=(4, 8))

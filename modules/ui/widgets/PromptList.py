@@ -33,7 +33,7 @@ COLUMNS = {
     "size": ("Size", 100),
     "count": ("Images", 66),
 }
-NUM_ROWS = 8
+NUM_ROWS = 6  # so that the settings of the selected one are in sight below
 
 
 class PromptList(ctk.CTkFrame):
@@ -194,7 +194,7 @@ def _row_of(sample: SampleConfig, config: TrainConfig, captions: Iterator[int]) 
     """captions: numbers of the captions that enabled samples without a prompt take, as sampling/generation.py does."""
     enabled, prompt = "✓" if sample.enabled else "", " ".join(sample.prompt.split())
     if not prompt:
-        prompt = f"(caption {next(captions)} of the dataset)" if sample.enabled else "(a caption of the dataset)"
+        prompt = f"(dataset caption {next(captions)})" if sample.enabled else "(a dataset caption)"
     frames = sample_frames(sample, config)
     size = *sample_size(sample, config.data), *([frames] if frames > 1 else [])
     return enabled, prompt, str(sample.seed), " x ".join(map(str, size)), str(sample.count)
