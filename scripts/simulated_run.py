@@ -79,12 +79,13 @@ def simulate(config: TrainConfig) -> Simulation:
 
 @contextlib.contextmanager
 def _with_plain_layers() -> Iterator[None]:
-    """LoRA as PEFT computes it, norms and rotary embeddings as diffusers does, casts as autocast makes them.
+    """LoRA as PEFT computes it, norms, rotary embeddings and divisions by 1 as diffusers does, casts as autocast does.
 
     The layers of Chorus keep about as much or less, and leave some cases to these, which are to fit, too.
     """
     methods = (f"methods.{each}" for each in ("lora.fuse_lora", "full.cast_by_block", "vae.cast_by_block"))
-    layers = ("trainer.attach_method.fuse_rotary", "layers.frozen_norms.fuse_norms")
+    ours = (f"trainer.attach_method.{each}" for each in ("fuse_rotary", "leave_out_divisions"))
+    layers = (*ours, "layers.frozen_norms.fuse_norms")
     with contextlib.ExitStack() as stack:
         for replaced in (*methods, *layers):
             stack.enter_context(mock.patch(f"modules.{replaced}"))

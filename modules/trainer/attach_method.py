@@ -16,6 +16,7 @@ from modules.layers.device_memory import free_bytes
 from modules.layers.quantized_matmul import SIDE_STEP
 from modules.layers.QuantizedLinear import QuantizedLinear
 from modules.layers.rotary import fuse_rotary
+from modules.layers.unit_divisors import leave_out_divisions
 from modules.machine.machine_memory import ram_bytes
 from modules.machine.memory_estimate import GIB, blocks_to_swap
 from modules.machine.system_memory import room_in_ram
@@ -62,6 +63,8 @@ def attach_method(
     for name in set(denoisers).intersection(present):
         fuse_rotary(base.module(name))
         fuse_norms(base.module(name))
+        if not compiles(config):  # the compiler leaves them out itself
+            leave_out_divisions(base.module(name))
     method.check_output(base, config)
     for line in (*_slow_formats(base, present, config), *_matmul_lines(base, denoisers, config)):
         report(line)
