@@ -166,9 +166,11 @@ class Blocks(nn.Module):
         return values
 
 
-def train_blocks(make_runtime: MakeRuntime, all_sizes: bool | None = None) -> dict[str, Any]:
-    """A few steps, with compiled blocks if `all_sizes` is given, as for compile_blocks."""
-    runtime, recorder = make_runtime(strategy="fsdp"), Recorder()
+def train_blocks(
+    make_runtime: MakeRuntime, all_sizes: bool | None = None, sync: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """A few steps, with compiled blocks if `all_sizes` is given, as for compile_blocks. sync: None: FSDP."""
+    runtime, recorder = make_runtime(**(sync or {"strategy": "fsdp"})), Recorder()
     torch.manual_seed(0)
     net = Blocks().double()
     torch._dynamo.reset()

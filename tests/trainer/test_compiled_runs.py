@@ -110,11 +110,18 @@ def test_blocks_that_are_swapped_and_compiled_give_the_results_of_those_that_sta
         assert torch.equal(swapped.loop.trainable[name], weight), name
 
 
-@pytest.mark.parametrize(("all_sizes", "num_graphs"), [(False, 6), (True, 3)])
-def test_compiled_blocks_that_ranks_share_give_the_curve_of_plain_ones(all_sizes, num_graphs, two_ranks):
+FSDP, HSDP = {"strategy": "fsdp"}, {"strategy": "hsdp", "sharing_ranks": 2}
+
+
+@pytest.mark.parametrize(
+    ("all_sizes", "num_graphs", "sync"),
+    [(False, 6, FSDP), (True, 3, FSDP), (False, 6, {**HSDP, "sharing_ranks": 1})],
+    ids=["each size", "all sizes", "hsdp"],
+)
+def test_compiled_blocks_that_ranks_share_give_the_curve_of_plain_ones(all_sizes, num_graphs, sync, two_ranks):
     """Each in a graph of its own, with nothing in it that waits for ranks."""
     expected, _ = two_ranks.run(sharding_scenarios.train_blocks)
-    for rank in two_ranks.run(sharding_scenarios.train_blocks, all_sizes=all_sizes):
+    for rank in two_ranks.run(sharding_scenarios.train_blocks, all_sizes=all_sizes, sync=sync):
         assert rank["losses"] == pytest.approx(expected["losses"], rel=1e-9)
         assert rank["norms"] == pytest.approx(expected["norms"], rel=1e-9)
         assert rank["graphs"] == num_graphs
@@ -122,22 +129,26 @@ def test_compiled_blocks_that_ranks_share_give_the_curve_of_plain_ones(all_sizes
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize(
+    ("backend", "pool", "sync"),
+    [("aot_eager", "two", FSDP), ("inductor", "two", FSDP), ("aot_eager", "four", HSDP)],
+    ids=["aot_eager", "inductor", "hsdp"],
+)
 def test_compiled_blocks_of_ranks_that_share_a_model_give_its_curve_also_resumed(
-    backend, settings, two_ranks, tmp_path
+    backend, pool, sync, settings, two_ranks, four_ranks, tmp_path
 ):
+    ranks = {"two": two_ranks, "four": four_ranks}[pool]
     options = ("optimizer.learning_rate=1e-3", "model.weight_dtype=float64", "max_steps=2")
     options += ("data.bucketing=false", "batch_size=4", "gradient_accumulation_steps=1")  # a single shape
-    sync = {"strategy": "fsdp"}
-    expected, _ = two_ranks.run(train_on_ranks, config=settings("plain", *options, family="flux1"), sync=sync)
+    expected, *_ = ranks.run(train_on_ranks, config=settings("plain", *options, family="flux1"), sync=sync)
     options = (*options, *COMPILED, "model.compile_sizes=each", "backup.every=1", "backup.unit=steps")
     config = settings("compiled", *options, family="flux1")
-    run = partial(two_ranks.run, sharding_scenarios.train_compiled, 900, config=config, sync=sync, backend=backend)
-    first, second = run()
+    run = partial(ranks.run, sharding_scenarios.train_compiled, 900, config=config, sync=sync, backend=backend)
+    first, *others = run()
     assert first["losses"] == pytest.approx(expected["losses"], rel=1e-9)
-    assert first["digest"] == second["digest"]
+    assert all(other["digest"] == first["digest"] for other in others)
     assert first["graphs"] > 0
     shutil.rmtree(tmp_path / "compiled" / "backup" / "step-000000002")
-    resumed, _ = run(resume=True)
+    resumed, *_ = run(resume=True)
     assert resumed["losses"] == first["losses"][1:]
     assert resumed["digest"] == first["digest"]
