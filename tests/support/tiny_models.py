@@ -583,6 +583,17 @@ def make_tiny_wan21_flf2v(path: str | Path) -> Path:
     return _save_tiny_wan(path, further_channels=20, pipeline="WanImageToVideoPipeline", seen=seen)
 
 
+def make_tiny_chronoedit(path: str | Path) -> Path:
+    """Save a tiny ChronoEdit pipeline below `path` and return the path."""
+    return _save_tiny_wan(
+        path,
+        further_channels=20,
+        pipeline="ChronoEditPipeline",
+        transformer="ChronoEditTransformer3DModel",
+        seen={"image_dim": 16, "added_kv_proj_dim": 24},
+    )
+
+
 def _save_tiny_wan(
     path: str | Path,
     channels: int = 16,
