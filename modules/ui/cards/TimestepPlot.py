@@ -92,8 +92,9 @@ class TimestepPlot(ctk.CTkFrame):
             return
         self._wanted += 1
         number, config = self._wanted, config_from_values(self.app.settings.values)
+        compute = self._compute
         self.app.in_background(
-            lambda: self._compute(config, read_schedule(config.model.base)), lambda bars: self._take(number, bars)
+            lambda: compute(config, read_schedule(config.model.base)), lambda bars: self._take(number, bars)
         )
 
     def _take(self, number: int, bars: Bars | None) -> None:

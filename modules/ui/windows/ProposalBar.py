@@ -155,12 +155,12 @@ class ProposalBar(ctk.CTkFrame):
         self._kept = choices
         many = MaskerChoices.of_values(self.app.preferences.masker).way  # of the window for many images
         self.app.preferences.masker = replace(choices, way=many, painter_way=choices.way).to_values()
-        version = self._version
+        version, proposals = self._version, self.proposals
         self._is_asking = True
         self.find_button.configure(text="Cancel")
         self._follow()
         self.app.in_background(
-            lambda: self.proposals.ask(opened, choices, clicks),
+            lambda: proposals.ask(opened, choices, clicks),
             lambda mask: self._take(version, mask),
             lambda error: self._fail(version, error),
         )
