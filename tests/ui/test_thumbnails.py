@@ -90,6 +90,14 @@ def test_a_scrollbar_takes_no_room_from_what_shares_the_height_or_width(app, set
     assert sizes[0] == sizes[1]  # else a number of images between them would show and hide it for ever
 
 
+@pytest.mark.parametrize("size", [10, 11, 12, 13])
+def test_texts_are_as_wide_as_they_are_measured(app, thumbnails, size):
+    font = app.theme.plain_font(size)
+    for text in ("unreadable", "duplicate", "left out"):
+        left, _, right, _ = thumbnails.canvas.bbox(thumbnails.canvas.create_text(0, 0, text=text, font=font))
+        assert right - left == pytest.approx(thumbnails.texts.font(font).measure(text), abs=2)
+
+
 def test_only_pictures_in_sight_are_decoded(app, thumbnails, pictures, wait_for):
     thumbnails.show(pictures * 100)
     wait_for(app, lambda: thumbnails._photos and not thumbnails._is_loading)

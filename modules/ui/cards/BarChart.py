@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import tkinter
 from collections.abc import Callable
-from tkinter import font as tkfont
 from typing import TYPE_CHECKING
 
 from modules.config.visible_text import visible_line
 from modules.ui.cards.CardCanvas import CardCanvas
 from modules.ui.theme import Theme
 from modules.ui.widgets.fitting import cut_text
+from modules.ui.widgets.TextWidths import measuring_font
 
 if TYPE_CHECKING:
+    from tkinter import font as tkfont
+
     from modules.ui.App import App
     from modules.ui.models.figure_charts import Chart
 
@@ -68,7 +70,7 @@ class BarChart(CardCanvas):
         self.configure(highlightcolor=theme.now(Theme.focus), highlightbackground=theme.now(Theme.card))
         height = self._place_rows()
         self._set_height(height)
-        font = tkfont.Font(self, font=theme.plain_font(FONT_SIZE))
+        font = measuring_font(self, theme.plain_font(FONT_SIZE))
         edge, gap, width = theme.scaled(6), theme.scaled(GAP), self.winfo_width()
         most = int(width * MAX_SHARE)
         labels = [cut_text(visible_line(bar.label), most, font.measure) for bar in chart.bars]

@@ -21,7 +21,7 @@ class TextWidths:
     def font(self, font: tuple) -> tkfont.Font:
         """A font for measuring text. font: from Theme.plain_font."""
         if font not in self._fonts:
-            self._fonts[font] = tkfont.Font(self._canvas, font=font)
+            self._fonts[font] = measuring_font(self._canvas, font)
         return self._fonts[font]
 
     def cut(self, text: str, width: int, font: tuple) -> str:
@@ -40,3 +40,12 @@ class TextWidths:
         """Measure anew, once the scale of the window has changed."""
         self._fonts.clear()
         self._letters.clear()
+
+
+def measuring_font(parent: tk.Misc, font: tuple) -> tkfont.Font:
+    """The font that Tk draws text with. font: from Theme.plain_font.
+
+    `tkfont.Font(font=...)` would round its pixels to whole points, and measure a tenth too little at some sizes.
+    """
+    family, size, weight = font
+    return tkfont.Font(parent, family=family, size=size, weight=weight)
