@@ -136,6 +136,31 @@ def wait_for(make_app) -> Callable:
     return wait
 
 
+@pytest.fixture
+def show_dataset(wait_for, monkeypatch) -> Callable:
+    """`show_dataset(app, folder)` opens the dataset window of one concept and waits until all of its files are read.
+
+    Its undo history is beside the folder, no process decodes, and letters are counted in place of tokens.
+    """
+
+    def show(app, folder: Path, resolution: int = 64):
+        from modules.ui.windows.DatasetWindow import open_dataset
+        from tests.support.letter_counts import LetterCounts
+
+        monkeypatch.setattr("modules.ui.windows.DatasetWindow.NUM_DECODERS", 0)
+        monkeypatch.setattr("modules.ui.windows.LongCaptions.TokenCounts", LetterCounts)
+        monkeypatch.setattr("modules.curation.Journal.window_state_folder", lambda: folder.parent / "state")
+        app.settings.remove("concepts", 1)
+        values = {"concepts.0.path": str(folder), "concepts.0.name": folder.name, "data.resolution": resolution}
+        app.settings.set_many(values)
+        made = open_dataset(app, 0)
+        view, cells = made.view, made.cells
+        wait_for(app, lambda: view.items and view.num_read == len(view.items) and not cells.is_loading)
+        return made
+
+    return show
+
+
 @functools.cache
 def read_preset(name: str) -> dict:
     return load_preset(name)

@@ -26,19 +26,9 @@ def images(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def dataset(make_app, tmp_path, images, wait_for, monkeypatch):
+def dataset(make_app, tmp_path, images, show_dataset):
     """The dataset window of a window that keeps its state."""
-    from modules.ui.windows.DatasetWindow import open_dataset
-    from tests.ui.test_dataset_window import Letters
-
-    monkeypatch.setattr("modules.ui.windows.DatasetWindow.NUM_DECODERS", 0)
-    monkeypatch.setattr("modules.ui.windows.DatasetWindow.TokenCounts", Letters)
-    app = make_app(tmp_path / "window", tab="tools")
-    app.settings.remove("concepts", 1)
-    app.settings.set_many({"concepts.0.path": str(images), "data.resolution": 64})
-    made = open_dataset(app, 0)
-    wait_for(app, lambda: made.view.items and made.view.num_read == 5 and not made.cells.is_loading)
-    return made
+    return show_dataset(make_app(tmp_path / "window", tab="tools"), images)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import tkinter
 import pytest
 from PIL import Image
 
-from modules.curation.TokenCounts import TokenCount
 from modules.data.concepts import scan
 from modules.ui.models.decoding import PictureKey, decode_pictures
 from modules.ui.models.PictureDecoder import PictureDecoder
@@ -26,33 +25,8 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def window(app, folder, wait_for, monkeypatch):
-    from modules.ui.windows.DatasetWindow import open_dataset
-
-    monkeypatch.setattr("modules.ui.windows.DatasetWindow.NUM_DECODERS", 0)
-    monkeypatch.setattr("modules.ui.windows.DatasetWindow.TokenCounts", Letters)
-    monkeypatch.setattr("modules.curation.Journal.window_state_folder", lambda: folder.parent / "state")
-
-    app.settings.remove("concepts", 1)
-    app.settings.set_many({"concepts.0.path": str(folder), "concepts.0.name": "foxes", "data.resolution": 64})
-    made = open_dataset(app, 0)
-    wait_for(app, lambda: made.view.items and made.view.num_read == 8 and not made.cells.is_loading)
-    return made
-
-
-class Letters:
-    """Counts letters, in place of the process with a tokenizer, for a model that reads 20 of them."""
-
-    note = ""
-
-    def __init__(self, family, model):
-        pass
-
-    def count(self, texts):
-        return [TokenCount(len(text), 20, 20 if len(text) > 20 else None, False) for text in texts]
-
-    def close(self):
-        self.note = "closed"
+def window(app, folder, show_dataset):
+    return show_dataset(app, folder)
 
 
 def press(window, *keys: str) -> None:
@@ -267,7 +241,7 @@ def test_a_caption_that_another_program_has_changed_is_asked_about(
     type_over(window, "mine")
     (folder / "3.txt").write_text("theirs", encoding="utf-8")
     window.caption.save()
-    wait_for(app, lambda: asked and not window.caption._is_writing)
+    wait_for(app, lambda: asked and not window.caption.writing.is_busy)
     wait_for(app, lambda: caption_of(folder, 3) == written)
     assert window.caption.text == shown
     window.caption.use(None, list)  # what was kept is not saved with the window

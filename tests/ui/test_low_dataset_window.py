@@ -16,19 +16,12 @@ LEAST = 0.45  # of the window's height, of an image
 
 
 @pytest.fixture
-def window(app, tmp_path, wait_for, monkeypatch):
-    from modules.ui.windows.DatasetWindow import open_dataset
-
-    monkeypatch.setattr("modules.ui.windows.DatasetWindow.NUM_DECODERS", 0)
+def window(app, tmp_path, show_dataset):
     folder = tmp_path / "foxes"
     folder.mkdir()
     for number in range(3):
         Image.new("RGB", (400, 300), (40, 120, 60 * number)).save(folder / f"{number}.png")
-    app.settings.remove("concepts", 1)
-    app.settings.set_many({"concepts.0.path": str(folder), "concepts.0.name": "foxes", "data.resolution": 64})
-    made = open_dataset(app, 0)
-    wait_for(app, lambda: made.view.items and made.view.num_read == 3 and not made.cells.is_loading)
-    return made
+    return show_dataset(app, folder)
 
 
 @pytest.mark.parametrize(("scale", "size"), [(1.5, "1024x700"), (1.0, "1240x765"), (1.0, "1024x755")])

@@ -26,16 +26,8 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def window(app, folder, wait_for, monkeypatch):
-    from modules.ui.windows.DatasetWindow import open_dataset
-
-    monkeypatch.setattr("modules.ui.windows.DatasetWindow.NUM_DECODERS", 0)
-    monkeypatch.setattr("modules.curation.Journal.window_state_folder", lambda: folder.parent / "state")
-    app.settings.remove("concepts", 1)
-    app.settings.set_many({"concepts.0.path": str(folder), "concepts.0.name": "foxes", "data.resolution": 64})
-    made = open_dataset(app, 0)
-    wait_for(app, lambda: made.view.items and made.view.num_read == 3 and not made.cells.is_loading)
-    return made
+def window(app, folder, show_dataset):
+    return show_dataset(app, folder)
 
 
 @pytest.fixture

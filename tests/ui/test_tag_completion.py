@@ -60,21 +60,13 @@ def test_the_tag_before_the_cursor_is_what_is_typed(text, expected):
 
 
 @pytest.fixture
-def window(app, tmp_path, wait_for, monkeypatch):
-    from modules.ui.windows.DatasetWindow import open_dataset
-
+def window(app, tmp_path, show_dataset):
     folder = tmp_path / "foxes"
     folder.mkdir()
     for number, text in enumerate(("fox", "fox, snow, snowdrift", "fox, snow, sleeping")):
         Image.new("RGB", (64, 64), (80 * number, 100, 50)).save(folder / f"{number}.png")
         (folder / f"{number}.txt").write_text(text, encoding="utf-8")
-    monkeypatch.setattr("modules.ui.windows.DatasetWindow.NUM_DECODERS", 0)
-    monkeypatch.setattr("modules.curation.Journal.window_state_folder", lambda: tmp_path / "state")
-    app.settings.remove("concepts", 1)
-    app.settings.set_many({"concepts.0.path": str(folder), "concepts.0.name": "foxes"})
-    made = open_dataset(app, 0)
-    wait_for(app, lambda: made.view.items and made.view.num_read == 3 and not made.cells.is_loading)
-    return made
+    return show_dataset(app, folder)
 
 
 def test_keys_take_move_and_close_and_undo_goes_back_to_what_was_typed(app, window, wait_for):

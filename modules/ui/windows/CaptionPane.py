@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import tkinter as tk
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import customtkinter as ctk
 
@@ -20,6 +19,7 @@ from modules.curation.FileChanges import ChangedOutside
 from modules.ui.models.CaptionWork import CaptionWork, cut_ranges, length_text, take_caption
 from modules.ui.models.DatasetView import DatasetItem, Trait
 from modules.ui.models.TagSuggestions import TagSuggestions
+from modules.ui.models.WriteQueue import WriteQueue
 from modules.ui.widgets.dialogs import ask
 from modules.ui.widgets.fitting import lay_in_rows, wrap_to
 from modules.ui.widgets.Textbox import Textbox
@@ -39,14 +39,6 @@ KEEP, RELOAD, OVERWRITE = "Keep typing", "Load the file", "Overwrite the file"
 SKIP, CANCEL = "Leave those files", "Cancel"
 
 Direction = Literal["undo", "redo"]
-
-
-class _Change(NamedTuple):
-    """write: in a thread. then, failed: called with what it has returned or raised."""
-
-    write: Callable[[], Applied]
-    then: Callable[[Applied], None]
-    failed: Callable[[Exception], None]
 
 
 class CaptionPane(ctk.CTkFrame):
@@ -79,8 +71,7 @@ class CaptionPane(ctk.CTkFrame):
         self._on_unsaved, self._on_note = on_unsaved, on_note
         self._caption: Caption | None = None  # that the text was made from
         self._is_own = False  # whether that is a text that was saved here, and its file was not read since
-        self._waiting: deque[_Change] = deque()
-        self._is_writing = False
+        self.writing = WriteQueue(app, self.winfo_exists, self._show_buttons)
         self._is_asking = False
         self._counts: TokenCounts | None = None
         self._length = ""  # of the caption, in words
@@ -183,11 +174,8 @@ class CaptionPane(ctk.CTkFrame):
         if work is None:
             return
         journal = work.journal(number)
-        if (
-            not self._waiting
-            and not self._is_writing
-            and (journal is None or not (journal.can_undo if direction == "undo" else journal.can_redo))
-        ):
+        can_step = journal is not None and (journal.can_undo if direction == "undo" else journal.can_redo)
+        if not can_step and not self.writing.is_busy:
             return
 
         def take(applied: Applied) -> None:
@@ -238,33 +226,8 @@ class CaptionPane(ctk.CTkFrame):
     def do(
         self, write: Callable[[], Applied], then: Callable[[Applied], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Change files by `write`, in a thread, once earlier changes are made; errors as of _Change."""
-        self._waiting.append(_Change(write, then, failed))
-        self._write_next()
-
-    def _write_next(self) -> None:
-        if self._is_writing or not self._waiting:
-            return
-        self._is_writing = True
-        write, then, failed = self._waiting.popleft()
-
-        def take(applied: Applied) -> None:
-            self._is_writing = False
-            if self.winfo_exists():
-                then(applied)
-                self._show_buttons()
-            self._write_next()
-
-        def fail(error: Exception) -> None:
-            self._is_writing = False
-            if not isinstance(error, UserError):
-                self._write_next()
-                raise error
-            if self.winfo_exists():
-                failed(error)
-            self._write_next()
-
-        self.app.in_background(write, take, fail)
+        """Change files by `write`, in a thread, once earlier changes are made; the others as of WriteQueue."""
+        self.writing.add(write, then, failed)
 
     def renew(self, items: Sequence[DatasetItem], with_masks: bool = False) -> None:
         """Read the captions and settings of items again, in a thread, and show them. with_masks: also where their masks

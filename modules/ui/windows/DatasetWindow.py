@@ -13,11 +13,10 @@ import customtkinter as ctk
 from modules.config.files import config_from_values
 from modules.config.labels import with_labels
 from modules.config.visible_text import visible_text
-from modules.curation.TokenCounts import TokenCounts
 from modules.data.masks import uses_masks
 from modules.data.videos import is_video
 from modules.ui.file_drops import accept_drops, add_dropped_folders
-from modules.ui.models.CaptionWork import CaptionWork, too_long
+from modules.ui.models.CaptionWork import CaptionWork
 from modules.ui.models.dataset_reading import Listing, find_item_masks, list_items, read_details
 from modules.ui.models.DatasetView import ALL, DatasetItem, DatasetView, Trait, concept_names
 from modules.ui.models.PictureDecoder import PictureDecoder
@@ -28,23 +27,22 @@ from modules.ui.widgets.dialogs import set_size, show_over
 from modules.ui.widgets.VirtualGrid import Tile, VirtualGrid
 from modules.ui.windows.dataset_keys import bind_window_keys
 from modules.ui.windows.dataset_marks import marks_of
+from modules.ui.windows.dataset_room import Division, share_room
 from modules.ui.windows.dataset_tools import tools_of
 from modules.ui.windows.DuplicateFinder import FIND, DuplicateFinder
 from modules.ui.windows.EditCaptionsWindow import EditCaptionsWindow
 from modules.ui.windows.ImageSide import ImageSide
+from modules.ui.windows.LongCaptions import LongCaptions
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
     from modules.ui.App import App
 
 WIDTH, HEIGHT = 1240, 800
-NARROW = 860  # unscaled pixels
 NUM_DECODERS = 2  # processes
 PART = 400  # images whose details are asked for at once
 PAUSE_MS, LOADING_PAUSE_MS = 10, 100  # between two parts: scrolling and thumbnails in sight come first
-LOW = 760  # unscaled pixels of the window's height, below which toolbars leave their place to the image
 SCROLLED_SECONDS = 0.3  # after which nobody scrolls any more
-COUNTED = 1000  # images whose captions' tokens are counted at once
 SHOW_EVERY = 0.7  # seconds, after which counts and filters follow what was read meanwhile
 TYPING_MS = 600  # after the last change of a setting, so that no half-typed folder is read
 READ_BY = {"concepts", "data", "family", "method", "workspace_dir", "cache_dir", "loss"}  # settings that matter
@@ -70,7 +68,7 @@ class DatasetWindow(ctk.CTkToplevel):
         self.view = DatasetView()
         self.number: int | None = None  # of the concept shown; None: all
         self._is_open = self._was_shown = self._is_finding = False
-        self._shared: tuple[tuple[int, int], bool] | None = None  # how the window is divided
+        self._shared: Division | None = None
         self._config: TrainConfig | None = None  # that the images were found with
         self._listing = Listing()
         self._numbers: dict[str, int] = {}  # of items, by path
@@ -79,7 +77,7 @@ class DatasetWindow(ctk.CTkToplevel):
         self._find_job: str | None = None
         self._read_job: str | None = None
         self._notice = ""  # what was done last
-        self._counts: TokenCounts | None = None
+        self._long = LongCaptions(app, self._take_lengths)
         self._versions: Counter[str] = Counter()  # of the files of items, by path
         self._edited: set[str] = set()  # paths of items whose captions were read again after a change
         self._picked: tuple[Sequence[str], str] | None = None  # to be shown once they are found, and what they are
@@ -142,7 +140,7 @@ class DatasetWindow(ctk.CTkToplevel):
         self._give_up()
         self._decoder.close()
         self.caption.use(None, list)
-        self._close_counts()
+        self._long.close()
         self._set_items(Listing())
 
     def refresh(self) -> None:
@@ -188,10 +186,9 @@ class DatasetWindow(ctk.CTkToplevel):
     def _take_listing(self, listing: Listing, work: CaptionWork) -> None:
         assert self._config is not None  # the images were found with it
         self._is_finding = False
-        self._close_counts()
-        self._counts = TokenCounts(self._config.family, self._config.model)
+        self._long.use(self._config)
         self.side.crops.config_of_run = self._config
-        self.caption.use(work, lambda: self.view.items, self._counts, self._shown)
+        self.caption.use(work, lambda: self.view.items, self._long.counts, self._shown)
         self._edited.clear()
         self.cells.empty = "No image passes the filter and the search." if listing.items else "No images"
         self._set_items(listing)
@@ -257,7 +254,7 @@ class DatasetWindow(ctk.CTkToplevel):
         part, tables = self.view.items[first : first + PART], self._listing.tables
         if not part or config is None:
             self._show_news(is_due=True)
-            self._find_long(0)
+            self._long.find(self.view.items)
             return
 
         def take(read: list[DatasetItem]) -> None:
@@ -278,27 +275,10 @@ class DatasetWindow(ctk.CTkToplevel):
 
         self.app.in_background(lambda: read_details(config, tables, part), take)
 
-    def _find_long(self, first: int) -> None:
-        """Find the captions that are too long, a part at a time, in a thread."""
-        items, counts = self.view.items[first : first + COUNTED], self._counts
-        if not items or counts is None or counts.note:
-            return
-
-        def take(found: Sequence[bool]) -> None:
-            if counts is not self._counts or not self.winfo_exists():
-                return
-            for item, is_long in zip(items, found, strict=True):
-                item.set_trait(Trait.LONG, is_long)
-            self.cells.redraw_items(range(first, first + len(items)))
+    def _take_lengths(self, numbers: range) -> None:
+        if self.winfo_exists():
+            self.cells.redraw_items(numbers)
             self._has_news = True
-            self._find_long(first + COUNTED)
-
-        self.app.in_background(lambda: too_long(items, counts), take)
-
-    def _close_counts(self) -> None:
-        if self._counts is not None:
-            self._counts.close()
-            self._counts = None
 
     def _give_up(self) -> None:
         self._given_up.set()
@@ -394,20 +374,7 @@ class DatasetWindow(ctk.CTkToplevel):
             self.cells.canvas.focus_set()
 
     def _share_room(self) -> None:
-        """Divide the window between the grid and the current image, which needs half of the width in a narrow window,
-        and more in a low one, where all of the height is left to editing it."""
-        scaled, is_editing = self.app.theme.scaled, self.side.is_editing
-        is_low = 1 < self.winfo_height() < scaled(LOW)
-        self.side.lay_low(is_low)
-        others = (2, 3) if is_editing else (1, 1) if self.winfo_width() < scaled(NARROW) else (3, 2)
-        shares = (2, 5) if is_low else others
-        state = shares, is_low and is_editing
-        if state != self._shared:
-            self._shared = state
-            for column, share in enumerate(shares):
-                self.grid_columnconfigure(column, weight=share)
-            self.head.fold(is_low and is_editing)
-            (self.bar.grid_remove if is_low and is_editing else self.bar.grid)()
+        self._shared = share_room(self, self._shared)
 
     def _edit(self, number: int) -> None:
         self.side.focus_editor()
@@ -501,7 +468,7 @@ class DatasetWindow(ctk.CTkToplevel):
 
     def destroy(self) -> None:
         self._give_up()
-        self._close_counts()
+        self._long.close()
         self._decoder.close()
         for end in self._ends:
             end()

@@ -1,0 +1,73 @@
+"""Makes changes to files one after the other, in a thread, in the order in which they were asked for. No Tk."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from modules.config.errors import UserError
+
+if TYPE_CHECKING:
+    from modules.ui.models.Scheduler import Scheduler
+
+
+class _Change(NamedTuple):
+    """write: in a thread. then, failed: called with what it has returned or raised."""
+
+    write: Callable[[], Any]
+    then: Callable[[Any], object]
+    failed: Callable[[Exception], object]
+
+
+class WriteQueue:
+    """is_wanted: whether what has become of a change is still to be told. on_written: called after each change."""
+
+    def __init__(self, scheduler: Scheduler, is_wanted: Callable[[], object], on_written: Callable[[], object]):
+        self._scheduler, self._is_wanted, self._on_written = scheduler, is_wanted, on_written
+        self._waiting: deque[_Change] = deque()
+        self._is_writing = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether changes are still to be made."""
+        return self._is_writing or bool(self._waiting)
+
+    def add(
+        self, write: Callable[[], Any], then: Callable[[Any], object], failed: Callable[[Exception], object]
+    ) -> None:
+        """Change files by `write`, in a thread, once earlier changes are made. then, failed: called with what it has
+        returned, or with the UserError that it has raised; any other error is not caught."""
+        self._waiting.append(_Change(write, then, failed))
+        self._write_next()
+
+    def when_done(self, then: Callable[[], object]) -> None:
+        """Call `then` once all changes so far are made."""
+        if self.is_busy:
+            self.add(lambda: None, lambda nothing: then(), lambda error: None)
+        else:
+            then()
+
+    def _write_next(self) -> None:
+        if self._is_writing or not self._waiting:
+            return
+        self._is_writing = True
+        write, then, failed = self._waiting.popleft()
+
+        def take(result: Any) -> None:
+            self._is_writing = False
+            if self._is_wanted():
+                then(result)
+                self._on_written()
+            self._write_next()
+
+        def fail(error: Exception) -> None:
+            self._is_writing = False
+            if not isinstance(error, UserError):
+                self._write_next()
+                raise error
+            if self._is_wanted():
+                failed(error)
+            self._write_next()
+
+        self._scheduler.in_background(write, take, fail)
