@@ -339,3 +339,18 @@ def test_the_keys_are_listed(app, window, key):
     (shown,) = (child for child in app.root.winfo_children() if type(child) is TextWindow)
     assert "Ctrl+Shift+V" in shown.box.get("1.0", "end")
     shown.destroy()
+
+
+def test_the_main_window_learns_what_was_edited_once_the_dataset_window_closes(app, window, folder, wait_for):
+    told = []
+    app.checks.places.subscribe_edits(told.append)
+    window.hide()
+    assert not told
+    window.show(0)
+    wait_for(app, lambda: window.view.num_read == 8)
+    window.cells.choose(0)
+    window.caption.box.insert("1.0", "a fox")
+    window.hide()  # which saves it
+    wait_for(app, lambda: told)
+    assert told == [{"concepts.0.path"}]
+    assert (folder / "0.txt").read_text(encoding="utf-8") == "a fox"

@@ -196,6 +196,12 @@ class OwnImagesCard(Card):
 
         self._read_job = self.app.after(READ_MS, start)
 
+    def _on_edits(self, settings: set[str]) -> None:
+        """Read the folder again, in which files were edited."""
+        self._give_up_reading()
+        self._found = None
+        self._show_folder()
+
     def _give_up_reading(self) -> None:
         if self._reading is not None:
             self._reading[1].set()
@@ -233,6 +239,7 @@ class OwnImagesCard(Card):
         self.ends += [
             self.app.views.add(self, self._on_settings).end,
             self.app.checks.subscribe(self._show_base),
+            self.app.checks.places.subscribe_edits(self._on_edits),
             self.app.problems.subscribe(self._show_folder),
             self.app.devices.subscribe(self._on_devices),
         ]

@@ -80,6 +80,7 @@ class BackgroundChecks:
         self._devices.subscribe(self._on_devices)
         self._run.subscribe(self._on_run)
         self.places.subscribe(self._on_places)
+        self.places.subscribe_edits(self._on_edits)
         self._scheduler.in_background(read_machine, self._devices.take_machine)
         self._scheduler.every(REFRESH_SECONDS, self._refresh)
         self._check_places()
@@ -131,6 +132,11 @@ class BackgroundChecks:
             self._count_soon()
         self._check_places()
         self.tell()
+
+    def _on_edits(self, settings: set[str]) -> None:
+        """Count the images again whose captions or settings were edited."""
+        self._counted = None
+        self._count_soon()
 
     def _config(self) -> TrainConfig:
         """A copy of the settings in effect, even while some field contains an invalid value."""

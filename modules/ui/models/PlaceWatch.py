@@ -33,12 +33,22 @@ class PlaceWatch:
         self._states: dict[tuple[str, str], State] = {}  # (setting, path) -> what the last look found
         self._is_looking = False
         self._listeners: Listeners[[set[str]]] = Listeners()
+        self._of_edits: Listeners[[set[str]]] = Listeners()
         settings.subscribe(self._on_settings)
 
     def subscribe(self, changed: Callable[[set[str]], None]) -> Callable[[], None]:
         """Call `changed` when `problems` change, with the settings whose file or folder is not what it was at the last
         look, or is missing at the first one. Returns a function that unsubscribes."""
         return self._listeners.add(changed)
+
+    def subscribe_edits(self, changed: Callable[[set[str]], None]) -> Callable[[], None]:
+        """Call `changed` when a person has edited files in folders of images, with the settings that name the folders.
+        Returns a function that unsubscribes."""
+        return self._of_edits.add(changed)
+
+    def tell_edits(self, settings: set[str]) -> None:
+        """Say that files in these folders were edited in the window: what is known of their content is outdated."""
+        self._of_edits.tell(settings)
 
     def look(self) -> None:
         """Look at all places in a thread, unless an earlier look has not ended, as on a network disk that hangs."""

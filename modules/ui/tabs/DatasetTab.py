@@ -92,6 +92,7 @@ class DatasetTab(ctk.CTkFrame):
             app.settings.subscribe(self._drop_form_of_no_concept),
             app.problems.subscribe(self._on_problems),
             app.checks.places.subscribe(self._on_places),
+            app.checks.places.subscribe_edits(self._on_places),
             self._view.end,
         ]
         self._steps = self._build()
@@ -309,7 +310,7 @@ class DatasetTab(ctk.CTkFrame):
             self._view.invalidate(set())
 
     def _on_places(self, settings: set[str]) -> None:
-        """Read the folders again that have gone or come back outside the window."""
+        """Read the folders again that have gone or come back, or whose files were edited in the dataset window."""
         concepts, outputs, rule = self.app.settings.get("concepts"), self._outputs(), self._rule()
         numbers = {int(setting.split(".")[1]) for setting in settings if setting.startswith("concepts.")}
         keys = {scan_key(concepts[number], outputs, rule) for number in numbers if number < len(concepts)}

@@ -79,6 +79,7 @@ class DatasetWindow(ctk.CTkToplevel):
         self._notice = ""  # what was done last
         self._long = LongCaptions(app, self._take_lengths)
         self._versions: Counter[str] = Counter()  # of the files of items, by path
+        self._changed: set[str] = set()  # settings of folders whose files were changed, which nobody else knows yet
         self._edited: set[str] = set()  # paths of items whose captions were read again after a change
         self._picked: tuple[Sequence[str], str] | None = None  # to be shown once they are found, and what they are
         self._has_news = False  # whether something was read that is not shown yet
@@ -110,6 +111,7 @@ class DatasetWindow(ctk.CTkToplevel):
             app.checks.places.subscribe(self._on_places),
             app.every(SHOW_EVERY, self._show_news),
         ]
+        app.root.bind("<FocusIn>", lambda event: self._tell_changes(), add="+")
         accept_drops(self, lambda paths: add_dropped_folders(app, paths, self.show))
         self.bind("<Configure>", lambda event: self._share_room() if event.widget is self else None, add="+")
         self.protocol("WM_DELETE_WINDOW", self.hide)
@@ -137,6 +139,9 @@ class DatasetWindow(ctk.CTkToplevel):
         self._is_open = False
         self.side.end_editing()
         self.caption.save()
+        if self.caption.writing.is_busy:
+            self._changed |= {f"concepts.{number}.path" for number in {item.concept for item in self.view.items}}
+        self.caption.writing.when_done(self._tell_changes)
         self._give_up()
         self._decoder.close()
         self.caption.use(None, list)
@@ -405,7 +410,9 @@ class DatasetWindow(ctk.CTkToplevel):
 
     def _take_renewed(self, items: Iterable[DatasetItem]) -> None:
         """Show items whose files have changed."""
+        items = list(items)
         paths = {item.path for item in items}
+        self._changed |= {f"concepts.{item.concept}.path" for item in items}
         self._edited |= paths
         self._versions.update(paths)
         if self._config is not None:
@@ -416,6 +423,12 @@ class DatasetWindow(ctk.CTkToplevel):
         if self.bar.shows_masks and current is not None and self.view.items[current].path in paths:
             self._show_current(current)
         self._has_news = True
+
+    def _tell_changes(self) -> None:
+        """Let the main window count again what was changed here, once a person turns to it."""
+        if self._changed:
+            settings, self._changed = self._changed, set()
+            self.app.checks.places.tell_edits(settings)
 
     def find_duplicates(self) -> None:
         """Search for images that look alike, or cancel that; compare them once they are known."""
