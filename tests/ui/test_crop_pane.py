@@ -75,7 +75,7 @@ def test_a_drawn_crop_of_a_turned_image_is_trained_and_shown_and_undone(app, win
     before = (folder / "0.png").read_bytes()
     assert pane.frame.whole == SIZE
     drag(pane, (220, 20), (380, 130))
-    assert "upscaled" in pane._state.cget("text")
+    assert pane._state.cget("text").endswith("a larger one is trained sharper.")
     keys(pane, "<Control-s>")
     wait_for(app, lambda: window.view.items[0].crop is not None)
     crop = window.view.items[0].crop

@@ -41,7 +41,7 @@ def test_the_images_of_a_concept_are_shown_and_the_first_is_large(app, window, w
     assert len(window.view.shown) == 8
     wait_for(app, lambda: window.large._photo is not None)
     assert window.large.path.endswith("0.png")
-    assert "64 x 64" in window.side.details.cget("text")
+    assert "64\N{NO-BREAK SPACE}x\N{NO-BREAK SPACE}64" in window.side.details.cget("text")
 
 
 def test_keys_select_several_and_the_summary_says_how_many(window):
@@ -354,3 +354,15 @@ def test_the_main_window_learns_what_was_edited_once_the_dataset_window_closes(a
     wait_for(app, lambda: told)
     assert told == [{"concepts.0.path"}]
     assert (folder / "0.txt").read_text(encoding="utf-8") == "a fox"
+
+
+def test_of_an_image_that_can_not_be_read_no_training_size_is_told(app, window, folder, wait_for):
+    (folder / "3.png").write_bytes(b"no image")
+    window.refresh()
+    wait_for(app, lambda: window.view.counts()["broken"] == 1 and window.view.num_read == 8)
+    window.cells.choose(3)
+    app.update()
+    text = window.side.details.cget("text").replace("\N{NO-BREAK SPACE}", " ")
+    assert "8 bytes" in text
+    assert "can't be read" in text
+    assert "trained at" not in text

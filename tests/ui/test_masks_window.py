@@ -66,6 +66,17 @@ def test_a_preview_shows_the_masks_over_their_images_and_writes_nothing(window, 
     assert not kept.exists()
 
 
+def test_a_preview_takes_whole_images_and_a_run_names_the_one_that_has_failed(window, dataset, images, wait_for):
+    app, damaged = window.app, images / "002.png"
+    damaged.write_bytes(damaged.read_bytes()[:-30])
+    dataset.refresh()
+    wait_for(app, lambda: dataset.view.counts()["broken"] == 1 and dataset.view.num_read == NUM_IMAGES)
+    assert str(damaged) not in window.parts(False, "", preview=True)[0].paths
+    window.panel.buttons["start"].invoke()
+    wait_for(app, lambda: window.panel.run is None)
+    assert "The last to fail was 002.png: image file is truncated" in window.panel.state.cget("text")
+
+
 def test_masks_appear_as_they_are_written_and_those_by_hand_stay(window, dataset, images, wait_for):
     app = window.app
     by_hand = (images / "001_mask.bmp").read_bytes()

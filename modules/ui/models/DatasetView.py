@@ -40,6 +40,7 @@ class Trait(IntFlag):
 
 
 NONE = Trait(0)
+_STAYS = "\N{NO-BREAK SPACE}"
 ALL = "All concepts"
 
 
@@ -251,22 +252,29 @@ def concept_names(concepts: Sequence[ConceptConfig]) -> list[str]:
 
 
 def describe(item: DatasetItem) -> str:
-    """What is known of an image, in a line or two."""
+    """What is known of an image, in a line or two. What is wrong with its caption is said beside that."""
     parts = [item.path_below]
     if item.width:
-        parts.append(f"{item.width} x {item.height}")
+        parts.append(size_in_pixels(item.width, item.height))
     if item.crop is not None:
-        parts.append(f"cropped to {item.crop.width} x {item.crop.height}")
+        parts.append(f"cropped to {size_in_pixels(item.crop.width, item.crop.height)}")
     if item.num_bytes:
         parts.append(size_text(item.num_bytes))
     if item.mask:
         parts.append(f"mask {os.path.basename(item.mask)}")
     if item.captions and len(item.captions) > 1:
         parts.append(counted(len(item.captions), "caption"))
-    return "   ".join(parts) + "".join(f"\n{text}" for text in (item.problem, item.caption_problem) if text)
+    return "   ".join(parts) + (f"\n{item.problem}" if item.problem else "")
+
+
+def size_in_pixels(width: int, height: int) -> str:
+    """Width and height, which stay on one line."""
+    return f"{width}{_STAYS}x{_STAYS}{height}"
 
 
 def size_text(num_bytes: int) -> str:
-    """The size of a file, in words."""
+    """The size of a file, in words that stay on one line."""
     kib = num_bytes / 1024
-    return f"{kib:,.0f} KB" if kib < 1024 else f"{kib / 1024:,.1f} MB"
+    if kib < 1:
+        return f"{num_bytes}{_STAYS}bytes"
+    return f"{kib:,.0f}{_STAYS}KB" if kib < 1024 else f"{kib / 1024:,.1f}{_STAYS}MB"

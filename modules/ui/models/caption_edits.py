@@ -72,7 +72,7 @@ KINDS = {
         lambda texts, fields, concept: tag_edits.replace_tag(
             texts, tags_in(fields.first, concept)[0], fields.second, concept
         ),
-        "Tag", "Replace by", takes_tags=True,
+        "Tag", "Replace with", takes_tags=True,
     ),
     "Move tags to the front": EditKind(
         lambda texts, fields, concept: tag_edits.move_to_front(texts, tags_in(fields.first, concept), concept),
@@ -88,7 +88,7 @@ KINDS = {
         lambda texts, fields, concept: tag_edits.find_and_replace(
             texts, fields.first, fields.second, concept, is_regex=fields.is_ticked, ignore_case=fields.ignores_case
         ),
-        "Find", "Replace by", tick="Regular expression", case="Ignore case",
+        "Find", "Replace with", tick="Regular expression", case="Ignore case",
     ),
     "Remove duplicate tags": EditKind(lambda texts, fields, concept: tag_edits.deduplicate_tags(texts, concept)),
     "Sort tags": EditKind(lambda texts, fields, concept: tag_edits.sort_tags(texts, concept)),

@@ -11,7 +11,7 @@ import numpy as np
 from modules.data.buckets import ENLARGED, Buckets, are_enlarged, assign_buckets, bucket_shapes, crop_box
 from modules.data.errors import DataError
 from modules.data.image_views import resolutions_of
-from modules.ui.models.DatasetView import DatasetItem, Trait
+from modules.ui.models.DatasetView import DatasetItem, Trait, size_in_pixels
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
@@ -35,11 +35,8 @@ class Fit:
 
     def describe(self) -> str:
         """A part of a sentence."""
-        trained = f"trained at {self.size[0]} x {self.size[1]}"
-        if self.scale > 1:
-            how = f"smaller than that: upscaled by {self.scale:.2f}"
-        else:
-            how = f"scaled to {self.scale:.0%}"
+        trained = f"trained at {size_in_pixels(*self.size)}"
+        how = f"{'upscaled' if self.scale > 1 else 'scaled'} to {self.scale:.0%}"
         return f"{trained}, {how}" + (f", {self.lost:.1%} cropped" if self.lost >= 0.0005 else "")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tkinter as tk
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import customtkinter as ctk
 
 from modules.config.errors import UserError
 from modules.config.labels import with_labels
-from modules.config.visible_text import visible_text
+from modules.config.visible_text import visible_line, visible_text
 from modules.ui.keyboard import pressed_once
 from modules.ui.theme import Theme
 from modules.ui.widgets.fitting import wrap_to
@@ -45,7 +46,7 @@ class AnnotatorPanel(ctk.CTkFrame):
         super().__init__(parent, fg_color="transparent")
         self.app = app
         self.run: AnnotatorRun | None = None  # at work
-        self._failure = ""  # why the last image failed of those that have
+        self._failure = ""  # the last image that has failed, and why
         self._make_run, self._undo = make_run, undo
         self._on_preview, self._on_written, self._on_progress = on_preview, on_written, on_progress
         self.grid_columnconfigure(0, weight=1)
@@ -119,7 +120,8 @@ class AnnotatorPanel(ctk.CTkFrame):
 
     def _take_results(self, run: AnnotatorRun) -> None:
         results = run.take_results()
-        self._failure = next((one.failed for one in reversed(results) if one.failed), self._failure)
+        failed = (f"{os.path.basename(one.path)}: {one.failed}" for one in reversed(results) if one.failed)
+        self._failure = visible_line(next(failed, self._failure))
         if run.preview and results:
             self._on_preview(results)
         if written := {result.path for result in results if result.is_written}:
@@ -129,7 +131,7 @@ class AnnotatorPanel(ctk.CTkFrame):
         if not self._finish(run):
             return
         progress: Progress = run.progress
-        failures = f" The last because {self._failure}." if self._failure else ""
+        failures = f" The last to fail was {self._failure}." if self._failure else ""
         self.tell(progress.summary(run.is_canceled, bool(run.preview)) + failures, is_wrong=bool(progress.failed))
 
     def _fail(self, run: AnnotatorRun, error: Exception) -> None:

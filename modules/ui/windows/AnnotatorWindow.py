@@ -96,10 +96,14 @@ class AnnotatorWindow(ctk.CTkToplevel):
         self.lift()
         self.focus_set()
 
-    def parts(self, videos: bool, only_clips: str) -> list[Part]:
+    def parts(self, videos: bool, only_clips: str, preview: bool) -> list[Part]:
         """The chosen images by their concepts. Raises UserError if there are none. videos, only_clips: as of
-        `parts_of`."""
-        return parts_of(self._chosen(), self._dataset.concept, self._which() != ALL, videos, only_clips)
+        `parts_of`. preview: whether they are for one."""
+        chosen, are_all = self._chosen(), self._which() == ALL
+        whole = [item for item in chosen if not item.problem]
+        if preview and 0 < len(whole) < len(chosen):  # it shows a few: those that are damaged would show nothing
+            chosen, are_all = whole, False
+        return parts_of(chosen, self._dataset.concept, not are_all, videos, only_clips)
 
     # --- a run -------------------------------------------------------------------------------------------------------
 

@@ -68,7 +68,7 @@ class CaptionerWindow(AnnotatorWindow):
     def start_run(self, preview: bool) -> tuple[AnnotatorRun | None, str]:
         choices = self.choices
         choices.check()
-        parts = self.parts(choices.videos, ONLY_CLIPS)
+        parts = self.parts(choices.videos, ONLY_CLIPS, preview)
         if choices.on_server and not self._may_send(choices):
             return None, ""
         self.app.preferences.captioner = choices.to_values()

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from modules.ui.windows.CaptionPane import CaptionPane
 
 FREE, ORIGINAL, SQUARE = "Free", "Original", "1:1"
+WHOLE = "The image is smaller than that, so it is trained blurred."
+LARGER = "The crop is smaller than that: a larger one is trained sharper."
 HINT = "Arrows move the crop, with Shift by 10 pixels; with Ctrl they resize it. The file is not changed."
 
 
@@ -223,7 +225,10 @@ class CropPane(ctk.CTkFrame):
             fit = fit_of(part, config.concepts[item.concept], config.data) if config is not None else None
             if fit is not None:
                 text = f"{fit.describe().capitalize()}."
-                text, color = (text, self.app.theme.warning) if fit.is_enlarged else (f"{text} {HINT}", color)
+                if fit.is_enlarged:
+                    text, color = f"{text} {WHOLE if frame.is_whole else LARGER}", self.app.theme.warning
+                else:
+                    text = f"{text} {HINT}"
             size += "; not saved yet" if self.is_changed else ""
         self._size.configure(text=size)
         self._state.configure(text=visible_text(with_labels(text))[:300], text_color=color)

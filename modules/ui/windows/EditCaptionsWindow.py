@@ -98,7 +98,7 @@ class EditCaptionsWindow(ctk.CTkToplevel):
         return Fields(self.first.get(), self.second.get(), bool(self._tick.get()), bool(self._case.get()))
 
     def _preview_later(self) -> None:
-        self._apply.configure(state="disabled")
+        self._enable(False)
         if self._job is not None:
             self.after_cancel(self._job)
         self._job = self.after(TYPING_MS, self._preview)
@@ -134,9 +134,13 @@ class EditCaptionsWindow(ctk.CTkToplevel):
         if len(rows) > MAX_ROWS:
             text += f" The first {MAX_ROWS} are shown."
         self._state.configure(text=text, text_color=Theme.error if is_wrong else Theme.muted)
-        self._apply.configure(
-            state="normal" if rows else "disabled", text=f"Change {len(rows):,}" if rows else "Change"
-        )
+        self._apply.configure(text=f"Change {len(rows):,}" if rows else "Change")
+        self._enable(bool(rows))
+
+    def _enable(self, can_apply: bool) -> None:
+        """Gray text on the color of the main button could not be read."""
+        colour = Theme.selected if can_apply else Theme.control
+        self._apply.configure(state="normal" if can_apply else "disabled", fg_color=colour)
 
     # --- widgets -----------------------------------------------------------------------------------------------------
 
@@ -174,11 +178,11 @@ class EditCaptionsWindow(ctk.CTkToplevel):
         bar = ctk.CTkFrame(self, fg_color="transparent")
         bar.grid(row=3, column=0, sticky="e", padx=14, pady=(8, 14))
         ctk.CTkButton(bar, text="Cancel", width=90, font=font, command=self.destroy).grid(row=0, column=0)
-        colours = {"fg_color": Theme.selected, "hover_color": Theme.selected_hover, "text_color": Theme.on_accent}
+        colours = {"hover_color": Theme.selected_hover, "text_color": Theme.on_accent}
         self._apply: ctk.CTkButton = ctk.CTkButton(
             bar, text="Change", width=110, font=font, command=self.apply, **colours
         )
-        self._apply.configure(state="disabled")
+        self._enable(False)
         self._apply.grid(row=0, column=1, padx=(8, 0))
         self._show_kind(self.kind.get())
 

@@ -244,11 +244,11 @@ class ImageSide(ctk.CTkFrame):
         """What is known of the shown item, and how it is trained."""
         item, config = self._item, self.crops.config_of_run
         text = describe(item) if item is not None else ""
-        if item is not None and config is not None and item.concept < len(config.concepts):
+        if item is not None and not item.problem and config is not None and item.concept < len(config.concepts):
             fit = fit_of(item.trained_part, config.concepts[item.concept], config.data)
             if fit is not None and not self.is_cropping:  # which tells it itself
                 is_narrow = self.winfo_width() < self.app.theme.scaled(NARROW)
-                how = f"upscaled by {fit.scale:.2f}" if fit.is_enlarged else ""
+                how = f"upscaled to {fit.scale:.0%}" if fit.is_enlarged else ""
                 text += f"   {how if is_narrow else fit.describe()}"
         if self.details.cget("text") != visible_text(text):
             self.details.configure(text=visible_text(text))

@@ -57,7 +57,7 @@ class MasksWindow(AnnotatorWindow):
     def start_run(self, preview: bool) -> tuple[AnnotatorRun, str]:
         choices = self.choices
         choices.check()
-        parts = self.parts(False, ONLY_CLIPS)
+        parts = self.parts(False, ONLY_CLIPS, preview)
         self.app.preferences.masker = choices.to_values()
         folder = ""
         if preview:
