@@ -37,6 +37,7 @@ class Caption:
     file: the caption file or table that it is in, or would be; "" if the concept takes no captions from files.
     is_missing: whether the image has none, in contrast to an empty one. seen: what the file was when it was read.
     problem: why the training can't read it, as a sentence; "" if it can. can_edit: whether it can be changed here.
+    is_misencoded: whether the reason is that its file is not UTF-8, for `CaptionFiles.in_utf8`.
     """
 
     text: str
@@ -46,6 +47,7 @@ class Caption:
     seen: str = MISSING
     problem: str = ""
     can_edit: bool = True
+    is_misencoded: bool = False
 
     @property
     def captions(self) -> list[str]:
@@ -147,6 +149,23 @@ class CaptionFiles:
             new[file] = self._table_with(file, captions)
         return FileChanges(new, seen)
 
+    def in_utf8(self, images: Iterable[str]) -> FileChanges:
+        """What the caption files of these images become as UTF-8, without a byte order mark, for `Journal.apply`.
+
+        Files that the training can read stay. One that tells its encoding by nothing is taken for Western European.
+        Raises DataError if one can't be read.
+        """
+        new: dict[str, bytes | None] = {}
+        seen: dict[str, str] = {}
+        for image in images:
+            caption = self.read(image)
+            content = _caption_bytes(caption.file) if caption.is_misencoded else None
+            if content is not None:
+                text, form = _split(content, caption.file)
+                new[caption.file] = TextForm(newline=form.newline, ending=form.ending).joined(text)
+                seen[caption.file] = fingerprint(content)
+        return FileChanges(new, seen)
+
     def write(self, journal: Journal, label: str, texts: Mapping[str, str | None]) -> Applied:
         """Write these captions as one step of the journal, and read them again. Raises like `changes` and `apply`."""
         applied = journal.apply(label, self.changes(texts))
@@ -194,10 +213,11 @@ class CaptionFiles:
             return Caption("", per_line, file, False, problem=str(error), can_edit=False)
         try:
             texts_in(content, file, per_line)
-            problem = ""
+            problem, kind = "", ""
         except CaptionError as error:  # which can be corrected here
-            problem = str(error)
-        return Caption(text, per_line, file, False, fingerprint(content), problem)
+            problem, kind = str(error), error.kind
+        is_misencoded = kind == "encoding"
+        return Caption(text, per_line, file, False, fingerprint(content), problem, is_misencoded=is_misencoded)
 
     def _file_with(self, file: str, text: str | None) -> bytes | None:
         """What a caption file becomes. Raises DataError."""

@@ -9,6 +9,7 @@ from modules.data.concepts import scan
 from modules.ui.models.decoding import PictureKey, decode_pictures
 from modules.ui.models.PictureDecoder import PictureDecoder
 from modules.ui.widgets.VirtualGrid import Tile, VirtualGrid
+from modules.ui.windows.dataset_marks import marks_of
 from tests.support.waiting import wait_until
 
 
@@ -339,6 +340,25 @@ def test_the_keys_are_listed(app, window, key):
     (shown,) = (child for child in app.root.winfo_children() if type(child) is TextWindow)
     assert "Ctrl+Shift+V" in shown.box.get("1.0", "end")
     shown.destroy()
+
+
+def test_a_caption_in_another_encoding_is_saved_as_utf8_by_a_click(app, window, folder, wait_for):
+    (folder / "2.txt").write_bytes("renard, forêt".encode("latin-1"))
+    window.refresh()
+    wait_for(app, lambda: window.view.counts()["broken"] == 1 and window.view.num_read == 8)
+    window.cells.choose(2)
+    app.update()
+    item = window.view.items[2]
+    assert marks_of(item)[0][0] == "bad caption"
+    assert "not UTF-8" in window.caption._state.cget("text")
+    assert "UTF-8" not in window.side.details.cget("text")  # once is enough
+    window.caption.utf8_button.invoke()
+    wait_for(app, lambda: not window.caption.utf8_button.winfo_ismapped())
+    assert (folder / "2.txt").read_bytes() == "renard, forêt".encode()
+    assert window.caption.text == "renard, forêt"
+    wait_for(app, lambda: window.view.counts()["broken"] == 0)
+    window.caption.step("undo")
+    wait_for(app, lambda: (folder / "2.txt").read_bytes() == "renard, forêt".encode("latin-1"))
 
 
 def test_the_main_window_learns_what_was_edited_once_the_dataset_window_closes(app, window, folder, wait_for):

@@ -73,6 +73,14 @@ class CaptionWork:
         files.reload(texts)
         return applied
 
+    def save_as_utf8(self, number: int, paths: Sequence[str]) -> Applied:
+        """Rewrite the caption files of these images of one concept that are not UTF-8, as one step."""
+        files = self._files[number]
+        changes = files.in_utf8(paths)
+        applied = self._journals[number].apply(f"Save {counted(len(changes.new), 'caption')} as UTF-8", changes)
+        files.reload(paths)
+        return applied
+
     def set_left_out(self, number: int, paths_below: Sequence[str], left_out: bool) -> Applied:
         """Leave images out of the training, or no longer. paths_below: in the concept's folder."""
         images = counted(len(paths_below), "image")

@@ -207,6 +207,16 @@ class CaptionPane(ctk.CTkFrame):
             write = partial(work.set_left_out, number, paths, left_out)
             self.do(write, partial(self._take_written, of_concept, False), self._tell)
 
+    def save_as_utf8(self) -> None:
+        """Rewrite the caption files of the selected images that are not UTF-8, which the training does not read."""
+        self.save()
+        work = self.work
+        chosen = [item for item in self.selected() if item.caption_problem]
+        for number in sorted({item.concept for item in chosen}) if work is not None else ():
+            items = [item for item in chosen if item.concept == number]
+            write = partial(work.save_as_utf8, number, [item.path for item in items])
+            self.do(write, partial(self._take_written, items, True), self._tell)
+
     def write_many(self, label: str, texts: dict[int, dict[str, str]], made_from: dict[str, Caption]) -> None:
         """Write the captions of several images. texts: by concept and path."""
         work = self.work
@@ -323,12 +333,16 @@ class CaptionPane(ctk.CTkFrame):
         caption, theme = self._caption, self.app.theme
         if caption is None:
             text = ""
+        elif caption.is_misencoded:
+            text = "Its file is not UTF-8: the training can't read it."
         elif caption.problem or not caption.can_edit:
             text = caption.problem or "These captions don't come from files: they can't be edited."
         else:
             text = "; ".join(filter(None, [self._length, "not saved yet" if self.is_edited else ""]))
         colour = theme.error if caption is not None and caption.problem else theme.muted
         self._state.configure(text=visible_text(with_labels(text))[:300], text_color=colour)
+        is_misencoded = caption is not None and caption.is_misencoded
+        (self.utf8_button.grid if is_misencoded else self.utf8_button.grid_remove)()
 
     def _on_typed(self) -> None:
         self._show_state()
@@ -402,6 +416,11 @@ class CaptionPane(ctk.CTkFrame):
         self._state = ctk.CTkLabel(head, text="", font=theme.font(12), anchor="e", justify="right")
         self._state.grid(row=0, column=1, sticky="ew", padx=(8, 0))
         wrap_to(head, self._state, theme, taken=76)
+        self.utf8_button: ctk.CTkButton = ctk.CTkButton(
+            head, text="Save as UTF-8", width=50, height=24, font=theme.font(12), command=self.save_as_utf8
+        )
+        self.utf8_button.grid(row=1, column=1, sticky="e", pady=(2, 0))
+        Tooltip(self.utf8_button, theme, lambda: UTF8_HINT)
         self.box = Textbox(self, height=64, wrap="word", font=font, undo=True)
         self.box.grid(row=1, column=0, sticky="nsew")
         self.completion = TagCompletion(self, self._on_typed)  # first: its keys are handled before those of the box
@@ -442,6 +461,7 @@ class CaptionPane(ctk.CTkFrame):
 
 CAPTIONER_HINT = "A model on this machine, or a server, writes captions for the images that have none."
 MASKER_HINT = "A model on this machine masks the images that have no mask."
+UTF8_HINT = "Rewrites the caption files of the selected images; if their letters look right here, they stay right."
 LEAVE_OUT_HINT = "The selected images stay in the folder but aren't trained, or are trained again (Delete)."
 
 
