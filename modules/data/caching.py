@@ -10,9 +10,10 @@ import numpy as np
 
 from modules.data.cache_keys import encoders_of
 from modules.data.conditions import conditions_of
-from modules.data.decoding import decoded_or_reason, read_ahead
+from modules.data.decoding import decoded_or_reason
 from modules.data.errors import ImageError
 from modules.data.LatentEncoder import LatentEncoder
+from modules.data.read_ahead import read_ahead
 from modules.data.shards import WHOLE, Progress, Shard, shard_of
 from modules.data.TensorCache import TensorCache
 from modules.machine.devices import is_gpu
@@ -119,7 +120,8 @@ def _encode_images(
 
     samples = sorted(missing, key=bucket_of)
     # Ahead over the ends of buckets, too: a dataset has many, of a few images each. But not beside a CPU that encodes:
-    # a thread of PyTorch spins while it waits for one that a reader has displaced, which costs what overlapping saves.
+    # a thread of PyTorch spins while it waits for one that a reader has displaced, which costs what overlapping saves,
+    # unless the readers mostly wait themselves.
     overlaps = is_gpu(base.device)
     decoded = read_ahead(lambda sample: decoded_or_reason(dataset, buckets, sample, conditions), samples, overlaps)
     all_read = zip(samples, decoded, strict=True)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,16 +17,13 @@ from modules.data.errors import DataError, ImageError
 from modules.data.image_views import augmentation_of
 from modules.data.images import adjust_colors, fit_image, load_image, to_array
 from modules.data.masks import load_mask, mask_of
+from modules.data.read_ahead import read_ahead
 from modules.data.shards import WHOLE, Progress, Shard, shard_of
 
 if TYPE_CHECKING:
     from modules.data.buckets import Buckets
     from modules.data.conditions.ConditionData import ConditionData
     from modules.data.Dataset import Dataset
-
-T = TypeVar("T")
-
-NUM_READERS = 4
 
 
 def load_pixels(
@@ -122,26 +117,6 @@ def _gone_folders(dataset: Dataset, unusable: Iterable[int]) -> Iterator[tuple[i
     for number in sorted({int(dataset.concept_index[sample]) for sample in unusable}):
         if not os.path.isdir(os.path.expanduser(dataset.concepts[number].path)):
             yield number, dataset.concepts[number].path
-
-
-def read_ahead(function: Callable[[int], T], items: Iterable[int], overlaps: bool = True) -> Iterator[T]:
-    """Yields `function` of each item, in order, computed by threads a few items ahead.
-
-    overlaps: whether the threads go on while the caller works with an item. Without it, they compute as many items as
-    there are threads, and then wait until the caller has used these: for a caller that keeps all processors busy.
-    """
-    with ThreadPoolExecutor(NUM_READERS) as readers:
-        items = iter(items)
-        waiting: list[Future[T]] = []
-        while True:
-            if overlaps or not waiting:
-                ahead = 2 * NUM_READERS if overlaps else NUM_READERS
-                waiting.extend(readers.submit(function, item) for item in islice(items, ahead - len(waiting)))
-            if not waiting:
-                return
-            if not overlaps:
-                wait(waiting)
-            yield waiting.pop(0).result()
 
 
 def _pixels_or_reason(

@@ -25,14 +25,15 @@ def compare_caching(
     folder: Path, device: str, pairs: int, num_ranks: int = 1, decoder_seconds: float = 0.0
 ) -> Iterator[Comparison]:
     """Seconds and processor seconds (of all threads and ranks) to load the encoders and to cache all photos and their
-    captions; with a decoder that makes a thread wait, the images per second."""
+    captions; with a decoder that makes a thread wait, the images per second of the undisturbed time,
+    because what other programs add to encoding would hide the waiting."""
     make_photos(folder)
     ranks = f", {num_ranks} ranks" if num_ranks > 1 else ""
     arguments = WorkerArguments(folder, "lora", 1, pairs + 1, decoder_seconds=decoder_seconds)
     answers = take_turns([(CHORUS, arguments), (BY_HAND, arguments)], pairs, device, num_ranks)
     if decoder_seconds:
         count = sum(path.suffix != ".txt" for path in photos_folder(folder).iterdir())
-        speeds = [(count / ours.seconds, count / theirs.seconds) for ours, theirs in answers]
+        speeds = [(count / ours.undisturbed_seconds, count / theirs.undisturbed_seconds) for ours, theirs in answers]
         yield Comparison(f"caching with a slow decoder, {device}{ranks}", "images/s", SLOW_DECODER, speeds)
         return
     used = [(ours.cpu_seconds, theirs.cpu_seconds) for ours, theirs in answers]

@@ -15,6 +15,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from modules.machine.processor_time import displaced_seconds
+
 BATCH_SIZE = 4
 LEARNING_RATE = 1e-4
 LORA_RANK = 8
@@ -84,7 +86,9 @@ class Answer:
     """What a turn took. time: when it ended. peak_bytes: most memory so far; None where the system does not tell.
 
     device, world_size: what it ran on: nobody may compare a CPU with a GPU, or two ranks that train together with two
-    that each train alone. process_seconds: processor seconds of the process since its start.
+    that each train alone. process_seconds: processor seconds of the process since its start. undisturbed_seconds: less
+    those in which the main thread would have computed, but other threads or programs had the processors; the same as
+    `seconds` where the system does not tell.
     """
 
     seconds: float
@@ -94,6 +98,7 @@ class Answer:
     device: str
     world_size: int
     process_seconds: float = 0.0
+    undisturbed_seconds: float = 0.0
 
 
 def num_ranks() -> int:
@@ -109,26 +114,29 @@ class Turns:
         self._device, self._world_size = device, world_size
         self._answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print must not look like an answer
-        self._started = self._cpu_started = 0.0
+        self._started = self._cpu_started = self._displaced = 0.0
 
     def wait(self) -> None:
         """Returns when it is this worker's turn; ends the process when the other end is gone."""
         if not os.read(sys.stdin.fileno(), 1):  # not sys.stdin: its buffer would take the other ranks' bytes
             sys.exit("the benchmark has gone")
         self._started, self._cpu_started = time.perf_counter(), time.process_time()
+        self._displaced = displaced_seconds()
 
     def after_step(self, number: int) -> None:
         """After optimizer step `number` (from 1), which the device has finished where a turn ends."""
         if number % self._steps:
             return
+        seconds = time.perf_counter() - self._started
         answer = Answer(
-            seconds=time.perf_counter() - self._started,
+            seconds=seconds,
             cpu_seconds=time.process_time() - self._cpu_started,
             time=time.time(),
             peak_bytes=peak_bytes(),
             device=self._device,
             world_size=self._world_size,
             process_seconds=time.process_time(),
+            undisturbed_seconds=seconds - (displaced_seconds() - self._displaced),
         )
         print(json.dumps(asdict(answer)), file=self._answers, flush=True)
         if number < self._total_steps:

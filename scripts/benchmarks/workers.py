@@ -68,6 +68,7 @@ class Worker:
         return replace(
             answers[0],
             seconds=max(answer.seconds for answer in answers),
+            undisturbed_seconds=max(answer.undisturbed_seconds for answer in answers),
             cpu_seconds=sum(answer.cpu_seconds for answer in answers),
             time=max(answer.time for answer in answers),
             peak_bytes=sum(peaks) if len(peaks) == len(answers) else None,

@@ -59,8 +59,9 @@ def test_time_processor_time_and_images_per_second_are_compared(folder, monkeypa
     def program(name, arguments, device, num_ranks, one_thread):
         monkeypatch.setattr("sys.argv", [name, *arguments.as_options()])
         waits.add(WorkerArguments.parse().decoder_seconds)  # what the program itself would read
-        seconds = 1.0 if name == "caching_chorus" else 2.0
-        yield SimpleNamespace(turn=lambda: Answer(seconds, 3.0, 0.0, None, device, num_ranks))
+        seconds, undisturbed = (1.0, 0.5) if name == "caching_chorus" else (2.0, 1.5)
+        answer = Answer(seconds, 3.0, 0.0, None, device, num_ranks, undisturbed_seconds=undisturbed)
+        yield SimpleNamespace(turn=lambda: answer)
 
     monkeypatch.setattr(workers, "start_worker", program)
     assert benchmark.main(["caching", "--pairs", "2", "--ranks", "1", "--folder", str(folder)]) == 0
@@ -68,5 +69,5 @@ def test_time_processor_time_and_images_per_second_are_compared(folder, monkeypa
     said = capsys.readouterr().out
     assert "caching, cpu: ratio 0.500" in said
     assert "caching, cpu, processor time: ratio 1.000" in said
-    assert "caching with a slow decoder, cpu: ratio 2.000" in said
-    assert "Chorus 6 images/s, by hand 3 images/s" in said
+    assert "caching with a slow decoder, cpu: ratio 3.000" in said
+    assert "Chorus 12 images/s, by hand 4 images/s" in said
