@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from modules.config.atomic_file import rename
 from modules.config.describe import SettingInfo, settings_by_path, value_at
 from modules.config.describe import is_visible as is_visible_in
 from modules.config.errors import ConfigError
@@ -29,7 +28,7 @@ from modules.session.working_folder import absolute_path
 from modules.ui.models.kept_settings import is_within, kept_settings
 from modules.ui.models.Listeners import Listeners
 from modules.ui.models.StateFile import StateFile
-from modules.ui.models.typed_text import read_text, refusal_of
+from modules.ui.models.typed_text import moved_texts, read_text, refusal_of
 from modules.ui.models.UndoHistory import UndoHistory
 
 FIRST_PRESET = "demo"
@@ -371,16 +370,9 @@ class SettingsModel:
             self.notice = f"{path} can't be read: the demo is loaded instead of the last settings."
         else:
             return True
-        self._set_aside(path)
-        return False
-
-    def _set_aside(self, path: Path) -> None:
-        """Rename an unusable state file, so that it is not overwritten: a newer Chorus can read it, or the user can
-        repair it."""
-        aside = path.with_suffix(".unreadable.json")
-        with contextlib.suppress(OSError):  # in that case the next state can't be written there either
-            rename(path, aside)
+        if aside := self._state_file.set_aside():
             self.notice += f" They are kept in {aside}."
+        return False
 
     def _is_path(self, config: TrainConfig, path: str) -> bool:
         try:
@@ -447,14 +439,7 @@ class SettingsModel:
         parts = value_in(to_values(self._config), path)
         self._replace_list(path, [parts[number] for number in order])
         places = {old: new for new, old in reversed(list(enumerate(order)))}  # for a part and its copy, the original's
-        typed = {}
-        for one, text in self.typed.items():
-            if match := re.fullmatch(rf"{re.escape(path)}\.([0-9]+)\.(.*)", one):
-                if int(match[1]) in places:
-                    typed[f"{path}.{places[int(match[1])]}.{match[2]}"] = text
-            else:
-                typed[one] = text
-        self._keep_typed(typed)
+        self._keep_typed(moved_texts(self.typed, path, places))
         self._commit(before, {path})
 
     def _drop_typed(self, path: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from modules.config.atomic_file import rename
 from modules.session.atomic import write_json
 
 
@@ -40,3 +42,14 @@ class StateFile:
                     self._last_written = number
 
         return write
+
+    def set_aside(self) -> Path | None:
+        """Rename a file that can't be used, so that it is not overwritten: a newer Chorus can read it, or the user can
+        repair it. Returns its new path; None if it can't be renamed, and so the next state can't be written either."""
+        if self.path is None:
+            return None
+        aside = self.path.with_suffix(".unreadable.json")
+        with contextlib.suppress(OSError):
+            rename(self.path, aside)
+            return aside
+        return None

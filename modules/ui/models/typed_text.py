@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from modules.config.describe import NUMBER_LISTS, SettingInfo, range_text
@@ -67,3 +68,16 @@ def _read_number(text: str) -> float:
     if number in (float("inf"), float("-inf")):
         raise ValueError(f"'{text[:30]}' is too large")
     return number
+
+
+def moved_texts(typed: Mapping[str, Any], path: str, places: Mapping[int, int]) -> dict[str, Any]:
+    """Refused input, by path, after the parts of the list at `path` were moved. places: of parts, by the one before;
+    the input of a part that is in none is dropped."""
+    moved = {}
+    for one, text in typed.items():
+        if match := re.fullmatch(rf"{re.escape(path)}\.([0-9]+)\.(.*)", one):
+            if int(match[1]) in places:
+                moved[f"{path}.{places[int(match[1])]}.{match[2]}"] = text
+        else:
+            moved[one] = text
+    return moved
