@@ -61,6 +61,7 @@ TAB_OF_GROUP = {
 TAB_OF_PATH = {"seed": "general"}
 POLL_SECONDS = 0.1
 SAVE_SECONDS = 1.0
+QUEUE_SECONDS = 5.0  # while its tab, which looks more often, was not opened
 AFTER_PAINT_MS = 300  # for tasks that can wait until the window is first drawn
 
 
@@ -119,6 +120,7 @@ class TrainUI(OpeningWindow):
         self.end_opening()
         self.every(POLL_SECONDS, self.run.poll)
         self.every(SAVE_SECONDS, self._save_state)
+        self.every(QUEUE_SECONDS, self.queue.look)
         self.run.subscribe(self._run_changed)
         self.protocol("WM_DELETE_WINDOW", self.close)
         close_on_quit(self, self.close)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from modules.queue.entry_events import append_event
@@ -15,7 +17,7 @@ from modules.ui.windows.QueueEntryWindow import QueueEntryWindow
 def started(monkeypatch) -> list:
     """The scripts that the window would have started."""
     found: list = []
-    monkeypatch.setattr("modules.queue.processes._start", lambda script, *others: found.append(script.name))
+    monkeypatch.setattr("modules.queue.processes._start", lambda script, *others: found.append(script.name) or script)
     return found
 
 
@@ -144,10 +146,21 @@ def test_a_grid_is_shown_before_it_is_added(app, wait_for):
 
 def test_a_second_window_shows_the_same_and_goes_on_after_a_reboot(app, make_app, wait_for, started):
     add(app, wait_for, "a")
+    app.queue._next_start = math.inf  # as if it were closed
     queue_of(app).set_on(True)  # by a window of an earlier boot, whose process is gone
     second = make_app(tab="queue")
     wait_for(second, lambda: second.queue.view.rows and started == ["queue_runner.py"])
     assert names(second) == ["a"]
+
+
+def test_a_killed_process_of_the_queue_is_started_again_by_an_open_window(app, wait_for, started):
+    add(app, wait_for, "a")
+    queue_of(app).set_on(True)
+    app.queue._next_start = 0.0  # the window was open for a while
+    wait_for(app, lambda: "was started again" in app.message.cget("text"))
+    app.queue.look()
+    wait_for(app, lambda: not app.queue._is_looking)
+    assert started == ["queue_runner.py"]  # it may not have begun yet
 
 
 def test_a_run_beside_the_queue_is_started_only_if_that_is_wanted(app, wait_for, monkeypatch):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_SECONDS = 1.5
+RESTART_SECONDS = 20.0  # between two starts of the queue's process, which takes a moment to begin
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ class QueueModel:
         self.editing: QueueRow | None = None
         self._scheduler, self._tell = scheduler, tell
         self._is_looking = False
+        self._next_start = time.monotonic() + RESTART_SECONDS  # a new window starts it by continue_after_restart
         self._listeners: Listeners[[QueueView]] = Listeners()
 
     def subscribe(self, listener: Callable[[QueueView], object]) -> Callable[[], None]:
@@ -111,21 +113,36 @@ class QueueModel:
         return self._listeners.add(listener)
 
     def look(self) -> None:
-        """Read the queue in a thread, unless that is being done already."""
+        """Read the queue in a thread, unless that is being done already, and start its process if that has died."""
         if self._is_looking:
             return
         self._is_looking = True
-        queue = self.queue
+        queue, may_start = self.queue, time.monotonic() >= self._next_start
+
+        def read() -> tuple[QueueView, bool]:
+            view = read_view(queue)
+            try:
+                return view, may_start and view.is_on and continue_queue(queue) is not None
+            except (UserError, OSError) as error:
+                return replace(view, problem=view.problem or str(error)), False
+
+        def show(found: tuple[QueueView, bool]) -> None:
+            view, has_started = found
+            if has_started:
+                self._next_start = time.monotonic() + RESTART_SECONDS
+                self._tell("The process of the queue had ended: it was started again.", "info")
+            self._take(view)
 
         def end(error: Exception) -> None:
             self._is_looking = False
             raise error
 
-        self._scheduler.in_background(lambda: read_view(queue), self._take, end)
+        self._scheduler.in_background(read, show, end)
 
     def do(self, action: Callable[[TrainingQueue], T], then: Callable[[T], object] = lambda result: None) -> None:
         """Change the queue in a thread, then show it and call `then` with the result; a message says what failed."""
         queue = self.queue
+        self._next_start = time.monotonic() + RESTART_SECONDS  # the action may start the process
 
         def change() -> tuple[T, QueueView]:
             result = action(queue)
