@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import tkinter
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from tkinter import ttk
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from modules.session.RunFolder import RunFolder
 from modules.session.working_folder import shown_path
 from modules.ui.cards.Card import Card
 from modules.ui.keyboard import pressed_once
+from modules.ui.tabs.SlicedTab import SlicedTab
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import ask
 from modules.ui.widgets.fitting import fit_columns, fit_side_column
@@ -35,12 +36,11 @@ COLUMNS = (("step", "Step", 90), ("time", "Created", 130), ("size", "Size", 90),
 CHECKING, COMPLETE = "checking…", "complete"
 
 
-class BackupTab(ctk.CTkFrame):
+class BackupTab(SlicedTab):
     """Shows the backups of the run that the window follows or, without one, those in the run folder of the settings."""
 
     def __init__(self, parent: tkinter.Misc, app: App):
-        super().__init__(parent, fg_color="transparent")
-        self.app = app
+        super().__init__(parent, app)
         self.backups: list[BackupInfo] = []
         self.states: dict[BackupInfo, str] = {}
         self._folder: RunFolder | None = None
@@ -48,15 +48,7 @@ class BackupTab(ctk.CTkFrame):
         self.grid_columnconfigure(1, weight=1)
         self.grid_rowconfigure(0, weight=1)
         self._build_side()
-        self._ends: list[Callable[[], None]] = []
-        self._steps = self._build()
         app.in_slices(self._steps)
-
-    def destroy(self) -> None:
-        for end in self._ends:
-            end()
-        self._steps.close()
-        super().destroy()
 
     # --- the list -----------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from modules.ui.models.concept_preview import ConceptPictures, find_pictures, sa
 from modules.ui.models.path_picker import PathQuestion
 from modules.ui.models.picture_count import scan_key
 from modules.ui.models.run_names import name_after_images
+from modules.ui.tabs.SlicedTab import SlicedTab
 from modules.ui.widgets.dialogs import ask_path, open_window
 from modules.ui.widgets.fitting import lay_in_rows, wrap_to
 from modules.ui.widgets.form import CardSpec, SettingsForm, SettingsPage, usual_rows
@@ -56,13 +57,12 @@ MANY = 9  # concepts, from which on there is a filter
 READ_MS = 150  # after which the tab is laid out; while threads read, each call of Tk may wait a millisecond
 
 
-class DatasetTab(ctk.CTkFrame):
+class DatasetTab(SlicedTab):
     """The concepts as cards, with a filter if there are many; below them the settings of the selected one, and those of
     all images."""
 
     def __init__(self, parent: tk.Misc, app: App):
-        super().__init__(parent, fg_color="transparent")
-        self.app = app
+        super().__init__(parent, app)
         self._found: dict[tuple, ConceptPictures] = {}  # by scan_key
         self._keys: list[tuple] = []  # the scan_key of each concept shown
         self._missing: set[tuple] = set()  # those of them that are not read yet
@@ -95,7 +95,6 @@ class DatasetTab(ctk.CTkFrame):
             app.checks.places.subscribe_edits(self._on_places),
             self._view.end,
         ]
-        self._steps = self._build()
         app.in_slices(self._steps)
 
     # --- actions -----------------------------------------------------------------------------------------------------
@@ -394,9 +393,6 @@ class DatasetTab(ctk.CTkFrame):
         return side
 
     def destroy(self) -> None:
-        for end in self._ends:
-            end()
-        self._steps.close()
         self._give_up_reading()
         self._read_in(None)
         super().destroy()

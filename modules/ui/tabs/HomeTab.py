@@ -6,12 +6,11 @@ import tkinter
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-import customtkinter as ctk
-
 from modules.ui.cards.Card import Card
 from modules.ui.cards.DemoCard import DemoCard
 from modules.ui.cards.OwnImagesCard import OwnImagesCard
 from modules.ui.cards.RecentCard import RecentCard
+from modules.ui.tabs.SlicedTab import SlicedTab
 from modules.ui.widgets.dialogs import open_window
 from modules.ui.widgets.Page import Page
 from modules.ui.windows.BaseModelWindow import BaseModelWindow
@@ -24,12 +23,11 @@ WEIGHTS = (5, 9, 7)  # of the columns
 GAP = 6
 
 
-class HomeTab(ctk.CTkFrame):
+class HomeTab(SlicedTab):
     """Three cards side by side, or below each other in a narrow window."""
 
     def __init__(self, parent: tkinter.Misc, app: App):
-        super().__init__(parent, fg_color="transparent")
-        self.app = app
+        super().__init__(parent, app)
         self.demo: DemoCard | None = None
         self.own: OwnImagesCard | None = None
         self.recent: RecentCard | None = None
@@ -37,12 +35,7 @@ class HomeTab(ctk.CTkFrame):
         self._page = Page(self)
         self._page.pack(fill="both", expand=True)
         self._page._parent_canvas.bind("<Configure>", lambda event: self._arrange(), add="+")
-        self._steps = self._build()
         app.in_slices(self._steps)
-
-    def destroy(self) -> None:
-        self._steps.close()
-        super().destroy()
 
     def _build(self) -> Generator[None, None, None]:
         """Build the cards one at a time, so that the window is first drawn without waiting for them."""

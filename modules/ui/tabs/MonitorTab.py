@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import tkinter
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import TYPE_CHECKING
-
-import customtkinter as ctk
 
 from modules.ui.cards.Card import Card
 from modules.ui.cards.ProgressCard import ProgressCard
@@ -15,6 +13,7 @@ from modules.ui.cards.ResultCard import ResultCard
 from modules.ui.cards.SamplesCard import SamplesCard
 from modules.ui.cards.TryCard import TryCard
 from modules.ui.models.run_text import describe_ranks, wait_advice
+from modules.ui.tabs.SlicedTab import SlicedTab
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import open_window
 from modules.ui.widgets.LogPane import LogPane
@@ -35,12 +34,11 @@ SPARE = 2  # of the height, so that the page never needs a scrollbar by a pixel
 HEIGHT_STEP = 16  # screen pixels
 
 
-class MonitorTab(ctk.CTkFrame):
+class MonitorTab(SlicedTab):
     """Loss, samples and log on the left; progress and ranks on the right, or all below each other if it is narrow."""
 
     def __init__(self, parent: tkinter.Misc, app: App):
-        super().__init__(parent, fg_color="transparent")
-        self.app = app
+        super().__init__(parent, app)
         self._is_reading = False
         self._has_ended = False
         self._end_steps: Generator[None, None, None] | None = None
@@ -54,14 +52,9 @@ class MonitorTab(ctk.CTkFrame):
         self.log: LogPane | None = None
         self.result: ResultCard | None = None
         self.trying: TryCard | None = None
-        self._ends: list[Callable[[], None]] = []
-        self._steps = self._build()
         app.in_slices(self._steps)
 
     def destroy(self) -> None:
-        for end in self._ends:
-            end()
-        self._steps.close()
         if self._end_steps is not None:
             self._end_steps.close()
         super().destroy()

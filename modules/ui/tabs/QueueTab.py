@@ -16,6 +16,7 @@ from modules.queue.processes import turn_on
 from modules.session.working_folder import shown_path
 from modules.ui.cards.Card import Card
 from modules.ui.models.QueueModel import LOOK_SECONDS, QueueRow, QueueView
+from modules.ui.tabs.SlicedTab import SlicedTab
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import ask, open_window
 from modules.ui.widgets.fitting import FittedLabel, fit_columns
@@ -33,24 +34,15 @@ COLUMNS = {"Name": 230, "State": 90, "GPUs": 85, "Not before": 90, "Limit": 60, 
 HINT = "Choose settings and click Add to queue, or make a grid of settings."
 
 
-class QueueTab(ctk.CTkFrame):
+class QueueTab(SlicedTab):
     def __init__(self, parent: tkinter.Misc, app: App):
-        super().__init__(parent, fg_color="transparent")
-        self.app = app
+        super().__init__(parent, app)
         self.grid_columnconfigure(0, weight=1)
         self.grid_rowconfigure(0, weight=1)
-        self._ends: list[Callable[[], object]] = []
         self._card = Card(self, app, "Queue")
         self._card.grid(row=0, column=0, sticky="nsew", padx=8, pady=(4, 8))
         self._card.grid_rowconfigure(3, weight=1)
-        self._steps = self._build()
         app.in_slices(self._steps)
-
-    def destroy(self) -> None:
-        for end in self._ends:
-            end()
-        self._steps.close()
-        super().destroy()
 
     def chosen(self) -> list[QueueRow]:
         """The selected entries, in their order."""

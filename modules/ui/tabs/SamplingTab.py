@@ -12,6 +12,7 @@ from modules.config.describe import part_paths, settings_by_path
 from modules.config.errors import UserError
 from modules.ui.cards.SampleNowCard import SampleNowCard
 from modules.ui.keyboard import pressed_once
+from modules.ui.tabs.SlicedTab import SlicedTab
 from modules.ui.widgets.fitting import fit_side_column
 from modules.ui.widgets.form import CardSpec, SettingsCard
 from modules.ui.widgets.Gallery import Gallery
@@ -26,19 +27,17 @@ if TYPE_CHECKING:
 SIDE_WIDTH = 440
 
 
-class SamplingTab(ctk.CTkFrame):
+class SamplingTab(SlicedTab):
     """Settings on the left, the run's samples on the right."""
 
     def __init__(self, parent: tk.Misc, app: App):
-        super().__init__(parent, fg_color="transparent")
-        self.app = app
+        super().__init__(parent, app)
         self._edited: SettingsCard | None = None
         self._edited_number: int | None = None
         self.sample_now: ctk.CTkButton | None = None
         self.grid_columnconfigure(1, weight=1)
         self.grid_rowconfigure(0, weight=1)
-        self._unsubscribe = app.run.subscribe(self._on_run)
-        self._steps = self._build()
+        self._ends = [app.run.subscribe(self._on_run)]
         app.in_slices(self._steps)
 
     @property
@@ -123,8 +122,3 @@ class SamplingTab(ctk.CTkFrame):
         yield
         self.gallery = Gallery(self, self.app)
         self.gallery.grid(row=0, column=1, sticky="nsew", padx=(4, 8), pady=(4, 8))
-
-    def destroy(self) -> None:
-        self._unsubscribe()
-        self._steps.close()
-        super().destroy()

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import tkinter
 import webbrowser
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import customtkinter as ctk
 
 from modules.config.errors import UserError
 from modules.session.RunFolder import RunFolder
 from modules.ui.cards.Card import Card
 from modules.ui.models.TensorBoard import TensorBoard
+from modules.ui.tabs.SlicedTab import SlicedTab
 from modules.ui.widgets.dialogs import open_window
 from modules.ui.widgets.LogPane import LogPane
 from modules.ui.windows.CrashReportWindow import CrashReportWindow
@@ -26,24 +25,19 @@ if TYPE_CHECKING:
 NUM_CARDS = 5
 
 
-class ToolsTab(ctk.CTkFrame):
+class ToolsTab(SlicedTab):
     """The log and buttons for the tools. TensorBoard ends with the window."""
 
     def __init__(self, parent: tkinter.Misc, app: App):
-        super().__init__(parent, fg_color="transparent")
-        self.app = app
+        super().__init__(parent, app)
         self.tensorboard = TensorBoard()
         self.grid_columnconfigure(tuple(range(NUM_CARDS)), weight=1, uniform="cards")
         self.grid_rowconfigure(1, weight=1)
         self.log = LogPane(self, app)
         self.log.grid(row=1, column=0, columnspan=NUM_CARDS, sticky="nsew", padx=8, pady=(4, 8))
-        self._unsubscribe: Callable[[], None] = lambda: None
-        self._steps = self._build()
         app.in_slices(self._steps)
 
     def destroy(self) -> None:
-        self._unsubscribe()
-        self._steps.close()
         self.tensorboard.stop()
         super().destroy()
 
@@ -117,7 +111,7 @@ class ToolsTab(ctk.CTkFrame):
         yield
         report = self._add_card(4, "Report", "Why a run ended, with names and secrets removed, ready to share.")
         (self._report,) = report.add_buttons(2, ("Crash report", self.show_report))
-        self._unsubscribe = self.app.run.subscribe(self._on_run)
+        self._ends.append(self.app.run.subscribe(self._on_run))
         self._on_run(self.app.run.state)
 
     def _add_card(self, column: int, title: str, text: str) -> Card:
