@@ -108,8 +108,8 @@ class RunControl:
             return
 
         def told(entry: QueueEntry) -> None:
-            self.app.queue.set_editing(None)
-            self.app.show_message(f"Saved the settings to {entry.name} in the queue.", "info")
+            self.app.queue.end_editing()
+            self.app.show_message(f"Saved the settings to {entry.name} in the queue. Yours are back.", "info")
 
         self.app.queue.do(lambda queue: queue.edit(editing.id, config), told)
 
@@ -136,6 +136,8 @@ class RunControl:
 
     def _on_settings(self, paths: set[str]) -> None:
         """Say once per run that it keeps the settings that it was started with."""
+        if self.app.queue.editing is not None:  # these are of an entry of the queue
+            return
         state = self.app.run.state
         run = (state.folder, state.started)
         if paths and state.is_running and state.folder is not None and run != self._told_in:

@@ -93,7 +93,7 @@ class TrainUI(OpeningWindow):
         self.views = SettingsViews(self.settings)
         self.standby = StandbyKeeper(self._standby_plans, lambda: self.preferences.preloads)
         self.run = RunModel(self.standby.take)
-        self.queue = QueueModel(queue_dir or Path("workspace", ".queue"), self, self.show_message)
+        self.queue = QueueModel(queue_dir or Path("workspace", ".queue"), self.settings, self, self.show_message)
         self.page = RunPage(
             self,
             lambda: self.settings.get("workspace_dir"),
@@ -230,6 +230,10 @@ class TrainUI(OpeningWindow):
 
     def close(self) -> None:
         """Close the window; if a run is active, first ask whether to stop it."""
+        if (row := self.queue.editing) is not None and self.settings.modified_paths():
+            text = f"The changed settings of {row.name} are not saved to the queue. Close the window without them?"
+            if ask(self, "Close the window", text, ("Cancel", "Discard"), danger="Discard") != "Discard":
+                return
         if self.run.state.is_running:
             text = "Training continues if you close the window. Keep training, or stop within two steps and save?"
             answer = ask(self, "Close the window", text, ("Keep training", "Stop and save", "Cancel"))
@@ -244,6 +248,7 @@ class TrainUI(OpeningWindow):
         self.destroy()
 
     def destroy(self) -> None:
+        self.queue.end_editing()  # what is kept for next time are the settings of the next run
         for write in self._pending_saves():
             with contextlib.suppress(OSError):  # too late to report it, and the run folder has its own copy
                 write()

@@ -89,16 +89,32 @@ def test_entries_are_moved_paused_retried_copied_and_removed(app, wait_for, monk
 def test_settings_of_an_entry_are_edited_on_the_other_tabs_and_saved_back(app, wait_for):
     add(app, wait_for, "a")
     entry = queue_of(app).entries()[0]
+    app.settings.set("seed", 5)
     app.tabs["queue"].table.selection_set(entry.id)
     app.tabs["queue"].edit()
     wait_for(app, lambda: app.queue.editing is not None)
     assert app.bottom_bar.queue.cget("text") == "Save to queue"
+    assert app.settings.get("seed") != 5
     assert not app.settings.source_file  # Save must not write into the queue
     app.settings.set("seed", 77)
     app.bottom_bar.queue.invoke()
     wait_for(app, lambda: app.queue.editing is None)
     assert queue_of(app).entries()[0].config().seed == 77
     assert app.bottom_bar.queue.cget("text") == "Add to queue"
+    assert app.settings.get("seed") == 5  # one's own settings are back
+
+
+def test_undo_to_ones_own_settings_ends_the_editing_of_an_entry(app, wait_for):
+    add(app, wait_for, "a")
+    app.settings.set("seed", 5)
+    app.tabs["queue"].edit()
+    wait_for(app, lambda: app.queue.editing is not None)
+    app.settings.set("seed", 77)
+    app.settings.undo()
+    assert app.queue.editing is not None
+    app.settings.undo()
+    assert app.queue.editing is None
+    assert app.settings.get("seed") == 5  # which is not to be saved to the entry
 
 
 def test_what_runs_or_has_failed_says_so_and_offers_what_is_possible(app, wait_for):

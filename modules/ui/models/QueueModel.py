@@ -22,7 +22,9 @@ from modules.queue.TrainingQueue import TrainingQueue
 from modules.ui.models.Listeners import Listeners
 
 if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
     from modules.ui.models.Scheduler import Scheduler
+    from modules.ui.models.SettingsModel import SettingsModel, Snapshot
 
 T = TypeVar("T")
 
@@ -95,14 +97,24 @@ class QueueView:
 class QueueModel:
     """The queue in the folder at `path`.
 
-    tell: shows people a message of a kind, "info" or "error". view: as of the last look. editing: the entry whose
-    settings the window shows, to be saved back to it; None: it shows those of the next run.
+    settings: those that the window shows. tell: shows people a message of a kind, "info" or "error". view: as of the
+    last look. editing: the entry whose settings the window shows, to be saved back to it; None: it shows those of the
+    next run.
     """
 
-    def __init__(self, path: Path, scheduler: Scheduler, tell: Callable[[str, Literal["info", "error"]], object]):
+    def __init__(
+        self,
+        path: Path,
+        settings: SettingsModel,
+        scheduler: Scheduler,
+        tell: Callable[[str, Literal["info", "error"]], object],
+    ):
         self.queue = TrainingQueue(path)
         self.view = QueueView()
         self.editing: QueueRow | None = None
+        self._settings = settings
+        self._own: Snapshot | None = None  # the settings of the next run, while those of an entry are edited
+        settings.subscribe(self._end_after_undo)
         self._scheduler, self._tell = scheduler, tell
         self._is_looking = False
         self._next_start = time.monotonic() + RESTART_SECONDS  # a new window starts it by continue_after_restart
@@ -170,9 +182,29 @@ class QueueModel:
 
         self.do(continue_queue, told)
 
-    def set_editing(self, row: QueueRow | None) -> None:
-        """Remember whose settings the window shows."""
+    def edit(self, row: QueueRow, config: TrainConfig) -> None:
+        """Show the settings of an entry in place of those of the next run, which come back in the end."""
+        if self._own is None:
+            self._own = self._settings.kept()
         self.editing = row
+        self._settings.load_copy(config, row.name)
+        self._listeners.tell(self.view)
+
+    def end_editing(self) -> None:
+        """Show the settings of the next run again; undo leads back to those of the entry."""
+        own, self._own = self._own, None
+        if own is not None:
+            self._settings.return_to(own)
+            self._set_none()
+
+    def _end_after_undo(self, paths: set[str]) -> None:
+        """Where undo has led back to the settings of the next run, they must not be saved to the entry."""
+        if self._own is not None and self._settings.stem_from(self._own):
+            self._own = None
+            self._set_none()
+
+    def _set_none(self) -> None:
+        self.editing = None
         self._listeners.tell(self.view)
 
     def _take(self, view: QueueView) -> None:

@@ -36,7 +36,7 @@ Paths: TypeAlias = set[str]  # below, `set` is the model's method
 
 
 @dataclass(frozen=True)
-class _Snapshot:
+class Snapshot:
     """The state that undo restores. baseline: the values as loaded, which changes are relative to.
 
     Snapshots after the same load share one baseline object.
@@ -75,7 +75,7 @@ class SettingsModel:
         self._state_file = StateFile(state_path)
         self._state: dict | None = None  # the current one, once it was asked for
         self._listeners: Listeners[[set[str]]] = Listeners()
-        self.history: UndoHistory[_Snapshot] = UndoHistory()
+        self.history: UndoHistory[Snapshot] = UndoHistory()
         self.restored = self._restore()
         if not self.restored:
             self._take(config_from_values(load_preset(FIRST_PRESET)), FIRST_PRESET)
@@ -223,6 +223,20 @@ class SettingsModel:
             if self._snapshot() != before:
                 self.history.join(earlier, before)
 
+    def kept(self) -> Snapshot:
+        """The settings as they are now, for `return_to`."""
+        return self._snapshot()
+
+    def return_to(self, kept: Snapshot) -> None:
+        """Show settings as they were kept, as one step of undo."""
+        before = self._snapshot()
+        self._show(kept)
+        self._commit(before, set())
+
+    def stem_from(self, kept: Snapshot) -> bool:
+        """Whether the settings were loaded when those kept were, so that nothing else was loaded since."""
+        return self._baseline is kept.baseline
+
     # presets and files
 
     @property
@@ -290,7 +304,7 @@ class SettingsModel:
         self.preset_name, self.source_file, self.source_run = Path(path).name, absolute_path(path), ""
         self._baseline, self._flat_baseline = baseline, flatten(baseline)
 
-        def of_file(one: _Snapshot) -> _Snapshot:
+        def of_file(one: Snapshot) -> Snapshot:
             name, file = self.preset_name, self.source_file
             return dataclasses.replace(one, preset_name=name, source_file=file, source_run="", baseline=baseline)
 
@@ -455,28 +469,31 @@ class SettingsModel:
         order = {path: number for number, path in enumerate(settings_by_path())}
         return sorted(changed, key=lambda path: (order.get(generic_path(path), 0), path))
 
-    def _snapshot(self) -> _Snapshot:
+    def _snapshot(self) -> Snapshot:
         values = to_values(self._config)
         origin = self.preset_name, self.source_file, self.source_run
-        return _Snapshot(values, dict(self.typed), *origin, self._baseline)
+        return Snapshot(values, dict(self.typed), *origin, self._baseline)
 
-    def _commit(self, before: _Snapshot, touched: Paths, same_as: str = "") -> None:
+    def _commit(self, before: Snapshot, touched: Paths, same_as: str = "") -> None:
         """After a change: add an undo step, as UndoHistory.add, and notify the listeners."""
         if self._snapshot() == before:
             return
         self.history.add(before, same_as)
         self._notify(touched | self._changed_since(before))
 
-    def _return_to(self, then: _Snapshot | None) -> bool:
+    def _return_to(self, then: Snapshot | None) -> bool:
         if then is None:
             return False
         now = self._snapshot()
-        origin = then.preset_name, then.source_file, then.source_run
-        self._take(config_from_values(then.values), *origin, then.baseline, then.typed)
+        self._show(then)
         self._notify(self._changed_since(now))
         return True
 
-    def _changed_since(self, before: _Snapshot) -> Paths:
+    def _show(self, then: Snapshot) -> None:
+        origin = then.preset_name, then.source_file, then.source_run
+        self._take(config_from_values(then.values), *origin, then.baseline, then.typed)
+
+    def _changed_since(self, before: Snapshot) -> Paths:
         self._flat, old = flatten(to_values(self._config)), flatten(before.values)
         values = {path for path in self._flat.keys() | old.keys() if self._flat.get(path) != old.get(path)}
         texts = {path for path in self.typed.keys() | before.typed if self.typed.get(path) != before.typed.get(path)}

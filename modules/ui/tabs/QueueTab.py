@@ -129,9 +129,8 @@ class QueueTab(SlicedTab):
         row, queue = rows[0], self.app.queue.queue
 
         def show(config) -> None:
-            self.app.settings.load_copy(config, row.name)
-            self.app.queue.set_editing(row)
-            text = f"These are the settings of {row.name}: change them, then Save to queue. Undo restores yours."
+            self.app.queue.edit(row, config)
+            text = f"These are the settings of {row.name}: change them, then Save to queue. Yours come back afterwards."
             self.app.show_message(text, "info", lambda: self.app.queue.editing == row)
             self.app.open_tab("training")
 
@@ -253,9 +252,6 @@ class QueueTab(SlicedTab):
         rows = self.chosen()
         return visible_text(rows[0].text) if rows and self._detail.is_cut else ""
 
-    def _stop_editing(self) -> None:
-        self.app.queue.set_editing(None)
-
     # --- widgets ------------------------------------------------------------------------------------------------------
 
     def _build(self) -> Generator[None, None, None]:
@@ -279,8 +275,9 @@ class QueueTab(SlicedTab):
         self._detail = FittedLabel(card, text="", font=theme.font(12), text_color=Theme.muted, anchor="w", height=20)
         self._detail.grid(row=4, column=0, sticky="ew", padx=12)
         Tooltip(self._detail, theme, self._whole_text)
+        model = self.app.queue
         self._cancel = ctk.CTkButton(
-            bar, text="Stop editing", width=90, height=30, font=theme.font(), command=self._stop_editing
+            bar, text="Stop editing", width=90, height=30, font=theme.font(), command=model.end_editing
         )
         self._cancel.grid(row=0, column=1, padx=8)  # in place of the button for a grid
         actions: dict[str, Callable[[], object]] = {
@@ -296,7 +293,6 @@ class QueueTab(SlicedTab):
         }
         self.buttons = dict(zip(actions, card.add_buttons(5, *actions.items()), strict=True))
         yield
-        model = self.app.queue
         self._ends = [
             model.subscribe(self._show),
             self.app.every(LOOK_SECONDS, model.look),
