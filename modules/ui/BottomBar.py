@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.config.visible_text import visible_line
 from modules.ui.models.run_text import describe_progress, share_done
 from modules.ui.models.RunState import RunState
 from modules.ui.RunControl import RunControl
@@ -73,7 +74,7 @@ class BottomBar(ctk.CTkFrame):
     def show_run(self, state: RunState) -> None:
         """Show the progress of the run."""
         self.progress.show(share_done(state))
-        self.status.configure(text=describe_progress(state))
+        self._show_status()
         self.show_button()
 
     def show_button(self) -> None:
@@ -91,6 +92,7 @@ class BottomBar(ctk.CTkFrame):
     def show_queue(self, view: QueueView) -> None:
         """Say whether the settings are added to the queue or saved to an entry of it."""
         _configure(self.queue, text="Add to queue" if self.app.queue.editing is None else "Save to queue")
+        self._show_status()
 
     def show_problems(self) -> None:
         """Count the problems; what they are is said where they are solved, at the fields and in the list."""
@@ -98,6 +100,14 @@ class BottomBar(ctk.CTkFrame):
         colour = Theme.error if found and found[0].blocking else Theme.warning if found else Theme.muted
         _configure(self.problems, text=self.app.problems.count_text(), text_color=colour)
         self.all_problems.grid() if found else self.all_problems.grid_remove()
+
+    def _show_status(self) -> None:
+        """The progress of the run that the window follows; without one, of that which the queue trains."""
+        state, running = self.app.run.state, self.app.queue.view.running
+        text = describe_progress(state)
+        if state.folder is None and running:
+            text = visible_line(f"The queue trains {running[0].name}: {running[0].text}")
+        _configure(self.status, text=text)
 
     def _queue_hint(self) -> str:
         editing = self.app.queue.editing

@@ -153,11 +153,14 @@ def test_a_grid_is_shown_before_it_is_added(app, wait_for):
     assert "is 0: it must be" in window.note.cget("text")
     assert window.button.cget("state") == "disabled"
     window.fields[0][1].delete(4, "end")
+    window.fields[2][0].delete(0, "end")
+    window.fields[2][0].insert(0, "Epochs")  # by its label
     window._make()
     wait_for(app, lambda: window.runs)
+    assert window.fields[2][2].cget("text") == "Epochs"
     window.add()
     wait_for(app, lambda: len(app.queue.view.rows) == 4)
-    assert names(app)[-1] == "demo rank=8 seed=2"
+    assert names(app)[-1] == "demo rank=8 epochs=2"
 
 
 def test_a_second_window_shows_the_same_and_goes_on_after_a_reboot(app, make_app, wait_for, started):
@@ -189,5 +192,6 @@ def test_a_run_beside_the_queue_is_started_only_if_that_is_wanted(app, wait_for,
     monkeypatch.setattr("modules.ui.RunControl.ask", lambda *arguments: asked.append(arguments[2]) or "Add to queue")
     app.start_run()
     assert "The queue is training a" in asked[0]
+    assert app.bottom_bar.status.cget("text") == "The queue trains a: starting"
     assert opened(app, QueueEntryWindow)
     claim.release()

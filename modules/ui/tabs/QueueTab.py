@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 COLUMNS = {"Name": 230, "State": 90, "GPUs": 85, "Not before": 90, "Limit": 60, "Progress": 260}
 
+START_HINT = "Train the waiting runs, one after the other, also while the window is closed."
+PAUSE_HINT = "Start no other run. Those that train go on; Pause in the row below stops one."
 HINT = "Choose settings and click Add to queue, or make a grid of settings."
 
 
@@ -261,6 +263,7 @@ class QueueTab(SlicedTab):
         self._start = ctk.CTkButton(bar, text="Start queue", width=110, height=30, font=theme.font())
         self._start.configure(command=self.start_or_pause)
         self._start.grid(row=0, column=0)
+        Tooltip(self._start, theme, lambda: PAUSE_HINT if self.app.queue.view.is_on else START_HINT)
         self._grid = ctk.CTkButton(bar, text="Grid…", width=70, height=30, font=theme.font(), command=self.make_grid)
         self._grid.grid(row=0, column=1, padx=8)
         Tooltip(self._grid, theme, lambda: "Add a run for every combination of some settings' values.")
@@ -291,7 +294,7 @@ class QueueTab(SlicedTab):
             "Monitor": self.monitor,
             "Remove": self.remove,
         }
-        self.buttons = dict(zip(actions, card.add_buttons(5, *actions.items()), strict=True))
+        self.buttons = dict(zip(actions, card.add_buttons(2, *actions.items()), strict=True))
         yield
         self._ends = [
             model.subscribe(self._show),

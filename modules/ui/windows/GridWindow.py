@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.config.counted import counted
+from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
+from modules.config.explain import generic_path
 from modules.config.labels import label_of
 from modules.config.visible_text import visible_line
 from modules.queue.grid import Axis, GridRun, count_text, grid_entries, make_axis, make_grid
 from modules.queue.processes import continue_queue
+from modules.ui.models.find_settings import find_settings, prepare_search
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import focus_soon, set_size, show_over
 from modules.ui.widgets.fitting import fit_columns
@@ -51,6 +54,7 @@ class GridWindow(ctk.CTkToplevel):
         self.bind("<Escape>", lambda event: self.destroy())
         show_over(app, self)
         focus_soon(app, self.fields[0][1])
+        app.in_background(prepare_search, lambda nothing: None)
         self._make()
 
     def add(self) -> None:
@@ -64,7 +68,7 @@ class GridWindow(ctk.CTkToplevel):
     def axes(self) -> list[Axis]:
         """The settings that have values. Raises UserError."""
         rows = [(path.get().strip(), values.get().strip()) for path, values, _ in self.fields]
-        return [make_axis(path, values) for path, values in rows if path and values]
+        return [make_axis(setting_called(path), values) for path, values in rows if path and values]
 
     def _tell(self, number: int) -> None:
         then = "They start in their order." if self.app.queue.view.is_on else "Start the queue on the Queue tab."
@@ -84,7 +88,8 @@ class GridWindow(ctk.CTkToplevel):
         """Make the runs in a thread, as many take seconds; while that is done, remember that something has changed."""
         self._timer = ""
         for path, _, label in self.fields:
-            label.configure(text=label_of(path.get().strip()) if path.get().strip() else "any other setting")
+            typed = path.get().strip()
+            label.configure(text=label_of(setting_called(typed)) if typed else "any other setting")
         if self._is_making:
             self._is_stale = True
             return
@@ -128,9 +133,9 @@ class GridWindow(ctk.CTkToplevel):
         for number, run in enumerate(runs, 1):
             cells = (number, f"{name} {run.name}", Path(run.config.workspace_dir).name)
             self.table.insert("", "end", values=tuple(visible_line(str(cell)) for cell in cells))
-        self.button.configure(
-            text=f"Add {counted(len(runs), 'run')}" if runs else "Add", state="normal" if runs else "disabled"
-        )
+        state, colour = ("normal", Theme.selected) if runs else ("disabled", Theme.control)
+        text = f"Add {counted(len(runs), 'run')}" if runs else "Add"
+        self.button.configure(text=text, state=state, fg_color=colour)
 
     # --- widgets ------------------------------------------------------------------------------------------------------
 
@@ -141,10 +146,10 @@ class GridWindow(ctk.CTkToplevel):
         titles = ("Setting", "Values")
         for column, title in enumerate(titles):
             label = ctk.CTkLabel(frame, text=title, font=theme.font(12), text_color=Theme.muted, anchor="w")
-            label.grid(row=0, column=column, sticky="w", padx=10, pady=(6, 0))
+            label.grid(row=0, column=column, sticky="w", padx=0 if column else 10, pady=(6, 0))
         self.fields: list[tuple[ctk.CTkEntry, ctk.CTkEntry, ctk.CTkLabel]] = []
         for number, (first, hint) in enumerate(zip(FIRST_PATHS, VALUE_HINTS, strict=True), 1):
-            path = ctk.CTkEntry(frame, width=190, font=theme.font(), placeholder_text="such as model.weight_dtype")
+            path = ctk.CTkEntry(frame, width=190, font=theme.font(), placeholder_text="such as Batch size")
             path.grid(row=number, column=0, padx=10, pady=3)
             if first:
                 path.insert(0, first)
@@ -184,6 +189,13 @@ class GridWindow(ctk.CTkToplevel):
         self.button = ctk.CTkButton(bar, text="Add", width=110, font=theme.font(), command=self.add)
         self.button.configure(fg_color=Theme.selected, hover_color=Theme.selected_hover, text_color=Theme.on_accent)
         self.button.grid(row=0, column=1, padx=(8, 0))
+
+
+def setting_called(text: str) -> str:
+    """The path of the setting that is called `text`: by its path, or as the search finds it; else `text` itself."""
+    if generic_path(text) in settings_by_path():
+        return text
+    return next((path for path in find_settings(text) if "[]" not in path), text)
 
 
 def _add(entries: list, queue: TrainingQueue) -> int:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from modules.ui.App import App
 
 FIELDS = {
-    "Name": "as the output folder",
-    "GPUs": "all, a number, or indexes such as 0,2",
-    "Not before": "at once; or 22:30, or 2026-12-01 22:30",
-    "Limit (hours)": "none; then it stops with a backup",
+    "Name": "Empty: that of the output folder",
+    "GPUs": "all, a number of them, or indexes such as 0,2",
+    "Not before": "22:30, or 2026-12-01 22:30; empty: at once",
+    "Limit (hours)": "After that, it stops with a backup; empty: none",
 }
 
 
@@ -47,18 +47,20 @@ class QueueEntryWindow(ctk.CTkToplevel):
         self.entries: dict[str, ctk.CTkEntry] = {}
         for number, (label, hint) in enumerate(FIELDS.items()):
             text = ctk.CTkLabel(self, text=label, font=theme.font(), anchor="w")
-            text.grid(row=number, column=0, sticky="w", padx=(16, 10), pady=(16 if number == 0 else 4, 4))
-            entry = ctk.CTkEntry(self, width=330, font=theme.font(), placeholder_text=hint)
-            entry.grid(row=number, column=1, sticky="ew", padx=(0, 16), pady=(16 if number == 0 else 4, 4))
+            text.grid(row=2 * number, column=0, sticky="w", padx=(16, 10), pady=(16 if number == 0 else 6, 0))
+            entry = ctk.CTkEntry(self, width=330, font=theme.font())
+            entry.grid(row=2 * number, column=1, sticky="ew", padx=(0, 16), pady=(16 if number == 0 else 6, 0))
+            below = ctk.CTkLabel(self, text=hint, font=theme.font(12), text_color=Theme.muted, anchor="w", height=18)
+            below.grid(row=2 * number + 1, column=1, sticky="w", padx=(2, 16))
             self.entries[label] = entry
         for label, value in self._values(subject).items():
             if value:
                 self.entries[label].insert(0, value)
         self.problem = ctk.CTkLabel(self, text="", font=theme.font(12), text_color=Theme.error, anchor="w")
         self.problem.configure(justify="left", wraplength=440)
-        self.problem.grid(row=len(FIELDS), column=0, columnspan=2, sticky="w", padx=16)
+        self.problem.grid(row=2 * len(FIELDS), column=0, columnspan=2, sticky="w", padx=16)
         bar = ctk.CTkFrame(self, fg_color="transparent")
-        bar.grid(row=len(FIELDS) + 1, column=0, columnspan=2, sticky="e", padx=16, pady=(4, 16))
+        bar.grid(row=2 * len(FIELDS) + 1, column=0, columnspan=2, sticky="e", padx=16, pady=(4, 16))
         ctk.CTkButton(bar, text="Cancel", width=90, font=theme.font(), command=self.destroy).grid(row=0, column=0)
         self.button = ctk.CTkButton(bar, text="Add" if row is None else "Save", width=90, font=theme.font())
         self.button.configure(command=self.save, fg_color=Theme.selected, hover_color=Theme.selected_hover)
