@@ -113,7 +113,7 @@ def _figures(shown: ShownRun) -> Iterator[tuple[str, str]]:
     yield "Last sign of life", _when(row.time) if row.status != "finished" else ""
     yield "Duration", spoken_duration(row.seconds)
     yield "Base model", run.base
-    yield "Preset", run.preset
+    yield "Closest preset", run.preset
     yield "Models saved", str(len(row.saved) or "")
 
 

@@ -21,13 +21,13 @@ ROW_HEIGHT, HEAD_HEIGHT, PICTURE, STAR, GAP = 48, 28, 40, 24, 8  # unscaled pixe
 COLUMNS = (
     ("State", "state", 104),
     ("Started", "started", 94),
-    ("Preset", "preset", 112),
+    ("Closest preset", "preset", 112),
     ("Base", "base", 130),
     ("Loss", "loss", 62),
     ("Duration", "duration", 78),
     ("Samples", "samples", 68),
 )
-LEFT_OUT = ("Samples", "Base", "Duration", "Preset", "Started", "Loss")  # then the changes, but never the state
+LEFT_OUT = ("Samples", "Base", "Duration", "Closest preset", "Started", "Loss")  # then the changes, but never the state
 NAME_WIDTH, CHANGES_WIDTH = 160, 130  # at least, of the columns that take what is left
 STATE_COLOURS: dict[str, Pair] = {
     "running": Theme.accent, "finished": Theme.success, "failed": Theme.error, "stopped": Theme.warning,
@@ -171,7 +171,7 @@ class RunList(VirtualGrid):
         if title == "Started":
             when = row.started or row.time
             return time.strftime("%d %b %H:%M", time.localtime(when)) if when else ""
-        if title == "Preset":
+        if title == "Closest preset":
             return run.preset if row.is_read else "reading…"
         if title == "Base":
             return run.base

@@ -45,7 +45,12 @@ class RunPane(ctk.CTkFrame):
         self.tags = ctk.CTkEntry(page, font=font, height=28)
         self.note = Textbox(page, height=NOTE_HEIGHT, wrap="word", font=font)
         self.changes = ctk.CTkLabel(page, text="", font=small, anchor="w", justify="left")
-        rows = ("", self.title), ("", self.facts), ("Name", self.name), ("Tags, separated by commas", self.tags)
+        rows = (
+            ("", self.title),
+            ("", self.facts),
+            ("Name (the folder keeps its own)", self.name),
+            ("Tags, separated by commas", self.tags),
+        )
         for text, widget in (*rows, ("Note", self.note), ("Differs from the one before", self.changes)):
             if text:
                 label = ctk.CTkLabel(page, text=text, font=small, text_color=Theme.muted, anchor="w", height=18)
@@ -123,7 +128,7 @@ def _facts(run: TableRun) -> str:
             f"loss {loss_text(row.loss)}" + (f", validation {loss_text(row.validation)}" if row.validation else "")
         )
     if row.preset:
-        lines.append(f"{run.preset}, {run.base}")
+        lines.append(f"closest preset {run.preset}, base {run.base}")
     if row.saved:
         lines.append(f"{counted(len({step for step, _ in row.saved}), 'checkpoint')} saved")
     if row.reason:
