@@ -188,6 +188,15 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         prog=command_name("sample"),
         description="Make images or videos from a model, with LoRAs and embeddings if wanted.",
     )
+    _add_model_options(parser)
+    _add_content_options(parser)
+    _add_generation_options(parser)
+    parser.add_argument("--out", required=True, metavar="DIR")
+    return parser.parse_args(argv)
+
+
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
+    """The base model, what replaces parts of it, and what was trained."""
     parser.add_argument("--base", required=True, metavar="DIR", help="diffusers folder, Hub id or single file")
     parser.add_argument("--config", default="", metavar="DIR", help="diffusers folder, for a single file")
     parser.add_argument("--vae", default="", metavar="PATH", help="VAE instead of the base's: folder, file or Hub name")
@@ -211,6 +220,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--compare", action="store_true", help="first make all images without the LoRAs, then again with them"
     )
     parser.add_argument("--embedding", action="append", default=[], metavar="FILE", help="embedding; may be repeated")
+
+
+def _add_content_options(parser: argparse.ArgumentParser) -> None:
+    """What the images show."""
     parser.add_argument("--prompt", action="append", required=True, metavar="TEXT", help="may be repeated")
     parser.add_argument("--negative-prompt", default="", metavar="TEXT")
     parser.add_argument(
@@ -226,6 +239,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         metavar="FILE",
         help="for inpainting: white where the model paints; default: the mask next to the image, else its center",
     )
+
+
+def _add_generation_options(parser: argparse.ArgumentParser) -> None:
+    """How many images, of which size, and how they are generated."""
     parser.add_argument("--count", type=positive, default=1, metavar="N", help="images per prompt; seeds count up")
     parser.add_argument("--seed", type=seed, default=42, metavar="S")
     parser.add_argument(
@@ -268,8 +285,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         default="",
         help="default: bfloat16 on GPUs that support it, else float32",
     )
-    parser.add_argument("--out", required=True, metavar="DIR")
-    return parser.parse_args(argv)
 
 
 def warn(text: str) -> None:
