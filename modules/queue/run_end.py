@@ -7,24 +7,22 @@ from pathlib import Path
 
 from modules.config.visible_text import visible_text
 from modules.queue.entry_events import End
-from modules.session.following import run_info
+from modules.session.following import read_end, run_info
 from modules.session.RunFolder import RunFolder
 
 TAIL_BYTES = 4000
 TAIL_LINES = 5
-ENDS: dict[str, End] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
 
 
 def end_of_run(folder: RunFolder, since: float) -> tuple[End, str] | None:
     """How the run that was started at the Unix time `since` ended, and a text for people; None without a record."""
     try:
-        record = folder.read_exit()
+        record = read_end(folder, since)
     except OSError:
         return None
-    if record is None or record.get("status") not in ENDS or float(record.get("time", 0)) < since:
+    if record is None:
         return None
-    text = str(record.get("text", ""))
-    return ENDS[record["status"]], text or step_text(folder)
+    return record["status"], str(record.get("text", "")) or step_text(folder)
 
 
 def step_text(folder: RunFolder) -> str:

@@ -30,7 +30,7 @@ from modules.runs.RunRow import RunRow
 from modules.runs.settings_of_run import closest_preset, settings_of
 from modules.session.atomic import is_temporary, sweep_temporaries
 from modules.session.file_lock import HAS_NO_LOCKS, lock
-from modules.session.following import event_files, is_running
+from modules.session.following import event_files, is_running, read_end, read_status
 from modules.session.RunFolder import RunFolder
 from modules.session.user_cache import user_cache
 
@@ -223,10 +223,7 @@ class RunIndex:
 
 def _row(folder: RunFolder, events: RunEvents) -> RunRow:
     """The run in a folder as it is now. Raises OSError."""
-    record = folder.read_exit() or {}
-    status, ended = str(record.get("status", "ended")), record.get("time", 0.0)
-    if not record and is_running(folder):
-        status = "running"
+    record, status = read_end(folder) or {}, read_status(folder)
     settings = _settings(folder)
     preset, num_changes = ("", 0) if settings is None else closest_preset(settings)
     return RunRow(
@@ -235,7 +232,7 @@ def _row(folder: RunFolder, events: RunEvents) -> RunRow:
         str(record.get("text") or events.failure) if status == "failed" else "",
         True,
         events.first,
-        max(events.last, ended if isinstance(ended, int | float) else 0.0),
+        max(events.last, record.get("time", 0.0)),
         events.seconds,
         events.step,
         events.total,
@@ -283,12 +280,10 @@ def _settings(folder: RunFolder) -> dict[str, Any] | None:
 
 def _glance_at(folder: RunFolder, when: float) -> RunRow:
     try:
-        record = folder.read_exit() or {}
+        record = read_end(folder) or {}
     except OSError:
         record = {}
-    ended = record.get("time", 0.0)
-    time_of_end = ended if isinstance(ended, int | float) else 0.0
-    return RunRow(folder.path.name, str(record.get("status", "ended")), time=max(when, time_of_end))
+    return RunRow(folder.path.name, record.get("status", "ended"), time=max(when, record.get("time", 0.0)))
 
 
 def _stamp(folder: RunFolder) -> Stamp:

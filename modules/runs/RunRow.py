@@ -14,7 +14,7 @@ from modules.runs.marks import Marks, marks_from_plain, marks_to_plain
 class RunRow:
     """A run as of when its files were last read.
 
-    name: of its folder. status: "running", as in exit.json, or "ended" if there is no record. reason: of a failure.
+    name: of its folder. status: as from `read_status`. reason: of a failure.
     is_read: whether its events were read; else only what its folder says at a glance is known.
     started, time: of its first event and its last sign of life, in Unix seconds; 0 if unknown. seconds: how long it
     ran, over all its starts. step: the last one. total: the step at which it ends. epoch: of the last step. images:

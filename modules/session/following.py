@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from modules.session.event_types import FinishedEvent, SavedEvent
-from modules.session.events import EventRecord, read_events
+from modules.session.events import EventRecord, is_time, read_events
 from modules.session.ModelRecord import ModelRecord
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import is_held
@@ -22,15 +22,16 @@ from modules.session.StepInfo import StepInfo
 CHUNK_BYTES = 1 << 18
 FRESH_SECONDS = 60.0  # without a lock, a run whose last event is younger than this counts as running
 STALE_HEARTBEATS_SECONDS = 15.0
+ENDS = ("finished", "stopped", "failed")  # as exit.json says how a run ended
 
 _RANK_FILE = re.compile(r"rank-(\d{1,6})\.jsonl")
 
 
 @dataclass(frozen=True)
 class RunInfo:
-    """A run that was found. time: of its last sign of life, in Unix seconds. status: "running", or as in exit.json, or
-    "ended" if there is no record. step: the last one. total: the step at which it ends, 0 if unknown. loss: the
-    smoothed loss of the last step, None if unknown."""
+    """A run that was found. time: of its last sign of life, in Unix seconds. status: as from `read_status`. step: the
+    last one. total: the step at which it ends, 0 if unknown. loss: the smoothed loss of the last step, None if unknown.
+    """
 
     folder: Path
     status: str
@@ -133,6 +134,26 @@ def is_running(folder: RunFolder) -> bool:
     return folder.read_exit() is None and time.time() - last_sign(folder) < FRESH_SECONDS
 
 
+def read_end(folder: RunFolder, since: float = 0.0) -> dict[str, Any] | None:
+    """The record in exit.json of how the run ended, which has a "status" of ENDS and a "time".
+
+    None if there is none, if it is damaged, or from before the Unix time `since`: whoever starts a run removes that of
+    an earlier end, but maybe not yet. Raises OSError if it can't be read.
+    """
+    record = folder.read_exit()
+    if record is None or record.get("status") not in ENDS:
+        return None
+    if not is_time(record.get("time")):
+        record["time"] = 0.0
+    return record if record["time"] >= since else None
+
+
+def read_status(folder: RunFolder) -> str:
+    """One of ENDS, "running", or "ended" for a run that does not run and has left no record. Raises OSError."""
+    record = read_end(folder)
+    return str(record["status"]) if record is not None else "running" if is_running(folder) else "ended"
+
+
 def last_sign(folder: RunFolder) -> float:
     """When the run last wrote an event or exit.json, in Unix seconds; 0 if it never did."""
     return max(map(_modified, [folder.exit_path, folder.config_path, *event_files(folder)]), default=0.0)
@@ -157,9 +178,7 @@ def run_info(path: str | os.PathLike) -> RunInfo | None:
     try:
         if not event_files(folder):
             return None
-        record = folder.read_exit() or {}
-        status = "running" if is_running(folder) else str(record.get("status", "ended"))
-        return RunInfo(folder.path, status, last_sign(folder), *_last_step(folder.event_path(0)))
+        return RunInfo(folder.path, read_status(folder), last_sign(folder), *_last_step(folder.event_path(0)))
     except OSError:
         return None
 

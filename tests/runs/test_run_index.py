@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from modules.config.installation import ROOT
+from modules.queue.run_end import end_of_run
 from modules.runs import RunEvents as run_events
 from modules.runs.marks import change_marks
 from modules.runs.RunIndex import FOLDER, RunIndex
 from modules.session.event_types import SampleEvent, StartedEvent, ValidationEvent
 from modules.session.file_lock import lock
+from modules.session.following import run_info
 from modules.session.RunLock import RunLock
 from tests.support.many_runs import START, add_events, make_run, step_of
 
@@ -146,6 +148,29 @@ def test_half_written_and_foreign_files_are_left_alone(tmp_path, index):
         assert index.load() == []
         assert index.refresh()
         assert rows_of(index)["broken"] == row
+
+
+RECORDS = [
+    ({"status": "finished", "time": 5.0}, "finished"),
+    ({"status": "stopped", "time": "noon"}, "stopped"),
+    ({"status": "half", "time": 5.0}, "ended"),
+    ({}, "ended"),
+]
+
+
+@pytest.mark.parametrize(("record", "status"), RECORDS)
+def test_index_window_and_queue_read_the_same_end(tmp_path, index, record, status):
+    run = make_run(tmp_path / "run", status="")
+    os.utime(run.event_path(0), (START, START))
+    run.exit_path.write_text(json.dumps(record))
+    os.utime(run.exit_path, (START, START))
+    glanced = {row.status for row in index.glance()}
+    index.refresh()
+    info, end = run_info(run.path), end_of_run(run, since=0.0)
+    assert info is not None
+    assert (glanced, rows_of(index)["run"].status, info.status) == ({status}, status, status)
+    assert (end[0] if end else "ended") == status
+    assert end_of_run(run, since=6.0) is None
 
 
 def test_a_run_counts_as_running_as_long_as_its_lock_is_held(tmp_path, index):

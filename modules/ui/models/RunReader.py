@@ -35,7 +35,7 @@ from modules.session.event_types import (
 )
 from modules.session.events import EventRecord, is_time
 from modules.session.FolderCommands import send_command
-from modules.session.following import RunFollower, is_running, read_tail, recorded_path
+from modules.session.following import RunFollower, is_running, read_end, read_tail, recorded_path
 from modules.session.introduction import device_of, is_fact
 from modules.session.RunFolder import RunFolder
 from modules.session.RunLock import holder_here
@@ -136,8 +136,7 @@ class RunReader:
     def note_forced_end(self) -> None:
         """Record in the folder that the run was ended by force, if it is gone and could not do so itself."""
         with contextlib.suppress(OSError):
-            record = self.folder.read_exit()
-            if (record is None or _time_of(record) < self._started) and not is_running(self.folder):
+            if read_end(self.folder, self._started) is None and not is_running(self.folder):
                 self.folder.write_exit("stopped", rank=0, text=stopped_at_once(self.folder))
 
     def _publish(self) -> None:
@@ -307,9 +306,7 @@ class RunReader:
         self._next_look_around = time.monotonic() + LOOK_AROUND_SECONDS
         try:
             running = self._process_runs() or is_running(self.folder)
-            record = self.folder.read_exit()
-            if record is not None and _time_of(record) < self._started:
-                record = None
+            record = read_end(self.folder, self._started)
             if record is None and not running:
                 record = self._without_record()
             self._heartbeats = heartbeats = self._follower.heartbeats() if running else {}
