@@ -280,10 +280,10 @@ def _settings(folder: RunFolder) -> dict[str, Any] | None:
 
 def _glance_at(folder: RunFolder, when: float) -> RunRow:
     try:
-        record = read_end(folder) or {}
+        record, status = read_end(folder) or {}, read_status(folder)
     except OSError:
-        record = {}
-    return RunRow(folder.path.name, record.get("status", "ended"), time=max(when, record.get("time", 0.0)))
+        record, status = {}, "ended"
+    return RunRow(folder.path.name, status, time=max(when, record.get("time", 0.0)))
 
 
 def _stamp(folder: RunFolder) -> Stamp:

@@ -177,6 +177,7 @@ def test_a_run_counts_as_running_as_long_as_its_lock_is_held(tmp_path, index):
     run = make_run(tmp_path / "run", status="")
     os.utime(run.event_path(0), (START, START))
     with RunLock(run.lock_path):
+        assert [row.status for row in index.glance()] == ["running"]
         index.refresh()
         assert rows_of(index)["run"].status == "running"
     assert index.refresh()
