@@ -203,7 +203,7 @@ def _image_row(family: Family) -> tuple[str, ...]:
 
 
 def _video_row(family: Family) -> tuple[str, ...]:
-    clip = f"{family.frame_step}n + 1", f"{family.fps:g}"
+    clip = f"{family.frame_step}n + {family.frame_rest}", f"{family.fps:g}"
     return family.label, f"`{family.name}`", _starts_from(family), *clip, *_parts(family)
 
 

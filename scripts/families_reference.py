@@ -92,6 +92,7 @@ def _digest(family: Family) -> str:
     parts += (family.published.connectors,) if family.published and family.published.connectors else ()
     parts += (family.published.image_features,) if family.published and family.published.image_features else ()
     parts += (family.frame_step, family.codec.encode_pieces is None) if family.frame_step else ()
+    parts += (family.frame_rest,) if family.frame_rest != 1 else ()
     parts += (family.guidance_denoisers,) if family.guidance_denoisers else ()
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 

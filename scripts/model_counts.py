@@ -102,7 +102,7 @@ def count_held_by_clips(family: Family) -> dict[str, int]:
     "encoder" and "decoder" are for any clip, "encoder_frame" and "decoder_frame" come on top for each of its frames. A
     VAE that encodes a clip in pieces never holds all of its frames.
     """
-    lengths = [count * family.frame_step + 1 for count in (4, 8)]
+    lengths = [count * family.frame_step + family.frame_rest for count in (4, 8)]
     vae = build_vae(family).eval()
 
     def encode(frames: int) -> float:

@@ -298,7 +298,7 @@ def check_frames(num_frames: int, family: Family | None, num_references: int) ->
     if num_frames > 1 and not (family and family.frame_step):
         raise DataError(f"--frames {num_frames}: this model makes images; leave it out.")
     if family and family.frame_step:
-        problem = frame_problem("--frames", num_frames, family.label, family.frame_step)
+        problem = frame_problem("--frames", num_frames, family.label, family.frame_step, family.frame_rest)
         if problem:
             raise DataError.of(problem)
         if family.fact(FirstFrame, "last") and num_references > 1 and num_frames == 1:

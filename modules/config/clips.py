@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class ClipRule:
     """How videos become clips.
 
-    frames, selection: `data.frames` and `data.clips`. step: Family.frame_step. seed: of the run, for random starts.
+    frames, selection: `data.frames` and `data.clips`. step, rest: Family.frame_step, Family.frame_rest. seed: of the
+    run, for random starts.
     """
 
     frames: int
@@ -27,6 +28,7 @@ class ClipRule:
     selection: str
     step: int
     seed: int = 0
+    rest: int = 1
 
 
 def clip_rule(config: TrainConfig) -> ClipRule | None:
@@ -34,7 +36,8 @@ def clip_rule(config: TrainConfig) -> ClipRule | None:
     family = load_families()[config.family]
     if not family.frame_step or config.data.frames == 1 or not facts_of(config).uses_denoiser:
         return None
-    return ClipRule(config.data.frames, clip_fps(config), config.data.clips, family.frame_step, config.seed)
+    of_family = clip_fps(config), config.data.clips, family.frame_step
+    return ClipRule(config.data.frames, *of_family, config.seed, family.frame_rest)
 
 
 def clip_fps(config: TrainConfig) -> float:
@@ -42,9 +45,13 @@ def clip_fps(config: TrainConfig) -> float:
     return config.data.fps or load_families()[config.family].fps
 
 
-def clip_length(num_frames: int, step: int) -> int:
-    """The largest number of frames up to `num_frames`, at least 1, that a clip can have. step: Family.frame_step."""
-    return (max(num_frames, 1) - 1) // step * step + 1
+def clip_length(num_frames: int, step: int, rest: int = 1) -> int:
+    """The largest number of frames up to `num_frames`, at least 1, that a clip can have.
+
+    step, rest: Family.frame_step, Family.frame_rest.
+    """
+    steps = (num_frames - rest) // step
+    return steps * step + rest if steps > 0 else 1
 
 
 def sample_frames(sample: SampleConfig, config: TrainConfig) -> int:
@@ -62,18 +69,18 @@ def frame_problems(config: TrainConfig) -> Iterator[Problem]:
         if sample.frames is not None:
             frames[f"sampling.samples.{number}.frames"] = sample.frames
     for setting, count in frames.items() if family.frame_step else ():
-        if problem := frame_problem(setting, count, family.label, family.frame_step):
+        if problem := frame_problem(setting, count, family.label, family.frame_step, family.frame_rest):
             yield problem
 
 
-def frame_problem(setting: str, num_frames: int, family: str, step: int) -> Problem | None:
+def frame_problem(setting: str, num_frames: int, family: str, step: int, rest: int = 1) -> Problem | None:
     """Why a clip of the family can't have this many frames, the value of `setting`. family: its name, for the message.
 
-    step: Family.frame_step.
+    step, rest: Family.frame_step, Family.frame_rest.
     """
-    below = clip_length(num_frames, step)
+    below = clip_length(num_frames, step, rest)
     if num_frames == below:
         return None
-    above = below + step
-    message = f"{setting} {num_frames}: {family} takes a multiple of {step} plus 1; use {below} or {above}."
+    above = (below if below > 1 else rest) + step
+    message = f"{setting} {num_frames}: {family} takes a multiple of {step} plus {rest}; use {below} or {above}."
     return Problem(setting, message, remedy=set_to(setting, above))

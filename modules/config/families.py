@@ -33,7 +33,7 @@ class FamilyInfo:
     can_train_vae, lora_targets, embedding_keys: as in Family; of the mappings only the keys, which are components.
     takes_guidance: whether its denoiser takes a guidance scale as input.
     conditions: name of what its denoiser sees beside text and latents -> its Condition.facts.
-    frame_step, fps: as in Family; 0 for models of images.
+    frame_step, frame_rest, fps: as in Family; a step of 0 for models of images.
     frames_per_token: as in Family, also where it is that of `frame_step`.
     min_sample_steps, has_own_sampler: as in Family.
     skips_layers: whether its CLIP encoders can leave out their last layers.
@@ -63,6 +63,7 @@ class FamilyInfo:
     takes_guidance: bool
     conditions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     frame_step: int = 0
+    frame_rest: int = 1
     frames_per_token: int = 0
     fps: float = 16.0
     min_sample_steps: int = 1

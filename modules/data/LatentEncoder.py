@@ -129,8 +129,10 @@ def _pieces(frames: Iterator[np.ndarray], size: int) -> Iterator[Tensor]:
 
 @contextmanager
 def _tiled(vae: ModelMixin) -> Iterator[None]:
+    had_tiles = getattr(vae, "use_tiling", False)
     vae.enable_tiling()
     try:
         yield
     finally:
-        vae.disable_tiling()  # sampling uses the same VAE, without tiles
+        if not had_tiles:
+            vae.disable_tiling()  # sampling uses the same VAE, without tiles

@@ -103,7 +103,7 @@ def num_clips(dataset: Dataset) -> int:
 def clips_of(info: VideoInfo, rule: ClipRule, name: str) -> Iterator[Clip]:
     """The clips of a video. name: of the file, so that a moved folder gives the same random starts."""
     available = int(info.seconds * rule.fps + ROUNDED_FRAMES)
-    num_frames = clip_length(min(available, rule.frames), rule.step)
+    num_frames = clip_length(min(available, rule.frames), rule.step, rule.rest)
     spare = max(0, available - num_frames)
     starts = [spare // 2 if rule.selection == "middle" else 0]
     if rule.selection == "random":

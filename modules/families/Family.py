@@ -89,8 +89,11 @@ class Family(Conditioned):
     read_when_built: components that the pipeline looks at when it is created, loaded or not.
     optional: components that a model may lack -> prefix of their tensors in a single-file checkpoint.
     takes_guidance: whether the denoiser takes a guidance scale, as guidance-distilled models do.
+    takes_one_timestep: whether a forward pass has one timestep for all of its rows, which then go through one by one.
     conditions: what the denoiser sees beside text and latents, at most one of each kind.
-    frame_step: a clip of a video model has a multiple of this many frames, and one more; 0 for models of images.
+    frame_step: a clip of a video model has a multiple of this many frames, and `frame_rest` more; 0 for models of
+        images.
+    frame_rest: see there. An image is a clip of one frame.
     frames_per_token: how many further frames of a clip take the denoiser as long as an image does; 0 for as many as
         `frame_step`.
     fps: frames per second of the videos that a video model was trained on.
@@ -166,8 +169,10 @@ class Family(Conditioned):
     read_when_built: tuple[str, ...] = ()
     optional: Mapping[str, str] = field(default_factory=dict)
     takes_guidance: bool = False
+    takes_one_timestep: bool = False
     conditions: tuple[Condition, ...] = ()
     frame_step: int = 0
+    frame_rest: int = 1
     frames_per_token: int = 0
     fps: float = 16.0
     min_sample_steps: int = 1

@@ -98,7 +98,7 @@ QWEN_2_5_VL = Component(
     },
     "Qwen2_5_VLConfig",
 )
-# Qwen3-VL-4B and -8B
+# Qwen3-VL-4B, -8B and -32B
 _QWEN_3_VL_ROPE = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [24, 20, 20], "mrope_interleaved": True}
 QWEN_3_VL_4B = Component(
     "transformers.Qwen3VLModel",
@@ -127,6 +127,21 @@ QWEN_3_VL_8B = Component(
             "rope_parameters": _QWEN_3_VL_ROPE,
         },
         "vision_config": {"hidden_size": 1152, "intermediate_size": 4304, "depth": 27, "out_hidden_size": 4096},
+    },
+    "Qwen3VLConfig",
+)
+QWEN_3_VL_32B = Component(
+    "transformers.Qwen3VLModel",
+    {
+        "text_config": {
+            "hidden_size": 5120,
+            "intermediate_size": 25600,
+            "num_hidden_layers": 64,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+            "rope_parameters": _QWEN_3_VL_ROPE,
+        },
+        "vision_config": {"hidden_size": 1152, "intermediate_size": 4304, "depth": 27, "out_hidden_size": 5120},
     },
     "Qwen3VLConfig",
 )

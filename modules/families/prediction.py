@@ -57,16 +57,21 @@ def predict(
 
 
 def _call_alike(family: Family, call: DenoiserCall) -> Tensor:
-    """Passes rows to the denoiser together whose lists in `given`, and texts unless it takes any, have alike shapes."""
+    """Passes rows to the denoiser together whose lists in `given`, and texts unless it takes any, have alike shapes.
+
+    A denoiser that takes one timestep gets them one by one.
+    """
     import torch
 
     lists = [value for value in call.text.values() if isinstance(value, list)] if family.text.collate == "group" else []
     seen = {name: value for name, value in call.given.items() if isinstance(value, list)}
-    if not lists and not seen:
+    is_alone = family.takes_one_timestep and len(call.latents) > 1
+    if not lists and not seen and not is_alone:
         return _call(family, call)
     groups: dict[tuple, list[int]] = {}
     for row in range(len(call.latents)):
         shapes = *(value[row].shape for value in lists), *(tuple(one.shape for one in of[row]) for of in seen.values())
+        shapes += (row,) if is_alone else ()
         groups.setdefault(shapes, []).append(row)
     parts = []
     for rows in groups.values():

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from modules.config.clips import clip_length
 from modules.config.other_programs import ForeignSetting
 from modules.importers.DiffusionPipeTranslation import DiffusionPipeTranslation
 from modules.importers.foreign_values import read_as, shown
@@ -211,7 +212,7 @@ def _take_clips(t: DiffusionPipeTranslation, trained: list[ListEntry]) -> None:
     longest = trained[lengths.index(max(lengths))]
     name = "size_buckets" if longest.is_given("size_buckets") else "frame_buckets"
     step = t.family.frame_step if t.knows_model else 0
-    frames = (max(lengths) - 1) // step * step + 1 if step else max(lengths)
+    frames = clip_length(max(lengths), step, t.family.frame_rest) if step else max(lengths)
     several = {length for one in trained for length in _lengths(one) if length > 1}
     whys = ["rounded down to what the model takes"] * (frames != max(lengths))
     whys += ["the largest; a shorter video has as many as it can"] * (len(several) > 1)

@@ -98,6 +98,9 @@ def _copy_on_cpu(component: nn.Module, dtype: torch.dtype) -> nn.Module:
     memo: dict[int, torch.Tensor] = {}
     memo |= {id(param): torch.nn.Parameter(cast(param), requires_grad=False) for param in component.parameters()}
     memo |= {id(buffer): cast(buffer) for buffer in component.buffers()}
+    # computed of others in each forward pass, as by `weight_norm`: not saved, and of a graph that can't be copied
+    attributes = [value for module in component.modules() for value in vars(module).values()]
+    memo |= {id(value): value.detach() for value in attributes if isinstance(value, torch.Tensor)}
     return copy.deepcopy(component, memo)
 
 

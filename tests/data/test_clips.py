@@ -13,6 +13,7 @@ from diffusers import AutoencoderKLWan
 from PIL import Image
 
 from modules.config.AugmentationConfig import AugmentationConfig
+from modules.config.clips import clip_length, clip_rule
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.DataConfig import DataConfig
 from modules.config.LossConfig import LossConfig
@@ -319,6 +320,16 @@ def test_a_number_of_frames_that_the_vae_would_cut_is_refused_with_a_remedy():
     assert problem.blocking
     assert with_remedy(config, problem.remedy).data.frames == 17
     assert not [one for one in find_problems(replace(config, family="sd15")) if one.path == "data.frames"]
+
+
+def test_clips_have_frames_beyond_the_multiple_where_the_model_needs_them():
+    lengths = [clip_length(count, 17, rest=5) for count in (1, 5, 21, 22, 38, 39)]
+    assert lengths == [1, 1, 1, 22, 22, 39]
+    config = replace(TrainConfig(family="minimax_h3"), data=DataConfig(frames=5))
+    (problem,) = [one for one in find_problems(config) if one.path == "data.frames"]
+    assert problem.message == "data.frames 5: MiniMax H3 takes a multiple of 17 plus 5; use 1 or 22."
+    rule = clip_rule(with_remedy(config, problem.remedy))
+    assert (rule.frames, rule.step, rule.rest) == (22, 17, 5)
 
 
 def test_the_summary_of_a_run_counts_images_videos_and_clips(videos, tiny_model):

@@ -49,6 +49,13 @@ def test_the_pixels_of_all_decide_how_many_are_encoded_at_once(side, counts):
     assert [count for count, _ in vae.calls] == counts
 
 
+def test_a_vae_that_always_encodes_in_tiles_still_does_after_a_single_image_did_not_fit():
+    vae = Vae(fits=lambda count, tiled: len(vae.calls) > 1)
+    vae.use_tiling = vae.tiled = True
+    encoder(vae).encode(pictures(1, 16))
+    assert vae.tiled
+
+
 def test_where_memory_is_too_small_fewer_are_encoded_at_once_from_then_on():
     vae = Vae(fits=lambda count, tiled: count == 1)
     small, batch = encoder(vae), pictures(4, 16)

@@ -53,7 +53,7 @@ def draw(tmp_path, picture_folder):
             "concepts.0.path": str(folder),
             "embeddings.0.placeholder": "cat",
             "sampling.samples.0.prompt": "a cat",
-            "data.frames": 1 + rng.choice((0, 1, 2)) * family.frame_step,
+            "data.frames": rng.choice((1, *(family.frame_rest + count * family.frame_step for count in (1, 2)))),
             "concepts.0.reference_folder": str(folder)
             if family.fact(References, "needed") and not family.has(Layers)
             else "",

@@ -49,7 +49,7 @@ def family_data(name: str, folder: Path) -> dict[str, object]:
     """
     family = load_families()[name]
     if family.fact("first_frame", "needed"):
-        frames = family.frame_step + 1
+        frames = family.frame_step + family.frame_rest
         video = write_video(folder / "videos" / "000.mp4", frames, size=(48, 32))
         video.with_suffix(".txt").write_text("a video of a cat, number 0", encoding="utf-8")
         return {"concepts.0.path": video.parent, "data.frames": frames}

@@ -18,7 +18,7 @@ def test_a_clean_first_frame_is_shown_as_encoded_alone_and_not_predicted(
     name, make_config, tiny_model, train, tmp_path, monkeypatch
 ):
     family, base = FAMILIES[name], tiny_model(name)
-    length, width, height = family.frame_step + 1, 48, 32
+    length, width, height = family.frame_step + family.frame_rest, 48, 32
     clip = tmp_path / "clips" / "clip"
     clip.mkdir(parents=True)
     frames = [Image.effect_noise((width, height), 20 + 10 * number).convert("RGB") for number in range(length)]

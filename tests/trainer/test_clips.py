@@ -180,7 +180,7 @@ def test_every_family_of_videos_trains_on_clips_and_images_and_samples_videos(
     name, settings, train, tiny_model, tmp_path
 ):
     family = FAMILIES[name]
-    frames, side = 2 * family.frame_step + 1, 2 * max(32, family.align)
+    frames, side = 2 * family.frame_step + family.frame_rest, 2 * max(32, family.align)
     values = f"[{{prompt: a cat, width: {side}, height: {side}, steps: {family.min_sample_steps}}}]"
     data = (f"data.frames={frames}", f"data.resolution={side}", f"data.fps={family.fps}", "sampling.at_end=true")
     method = "lora" if "lora" in family.methods else "full"

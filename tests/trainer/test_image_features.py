@@ -16,7 +16,7 @@ def test_training_shows_what_the_image_encoder_sees_in_the_given_frames_of_each_
     name, make_config, tiny_model, train, tmp_path, monkeypatch
 ):
     family, base = FAMILIES[name], tiny_model(name)
-    length, width, height = family.frame_step + 1, 48, 32
+    length, width, height = family.frame_step + family.frame_rest, 48, 32
     frames = [Image.effect_noise((width, height), 20 + 10 * number).convert("RGB") for number in range(2 * length)]
     for number, frame in enumerate(frames):
         folder = tmp_path / "clips" / f"clip {number // length}"

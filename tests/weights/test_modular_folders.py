@@ -19,6 +19,7 @@ from modules.weights.errors import WeightsError
 from modules.weights.inspect import check_base
 from modules.weights.load_pipeline import load_pipeline
 from modules.weights.processors import load_processors
+from modules.weights.safe import load_tensors
 from tests.support.prepared import prepared
 
 REQUEST = ImageRequest("a cat", "the sky", 3, 48, 32, steps=2, guidance=3.0)
@@ -100,6 +101,49 @@ def test_flux3_needs_no_scheduler_no_upsampler_and_no_class_of_its_processor(tin
     assert base.pipe.scheduler.config.shift == diffusers.Flux3AutoBlocks().init_pipeline().scheduler.config.shift > 1
     (saved,) = METHODS["full"].save(base, config, tmp_path, "x", {})
     assert difference(our_image(saved), our_image(folder)) <= 1
+
+
+def test_a_lora_of_minimax_h3_gives_diffusers_blocks_our_clip(tiny_model, tmp_path):
+    """The folder has both transformers, as the published one: the LoRA is of the first, and says so."""
+    folder = shutil.copytree(tiny_model("minimax_h3"), tmp_path / "published")
+    shutil.copytree(folder / "transformer", folder / "transformer_ref")
+    index = json.loads((folder / MODULAR_INDEX).read_text())
+    for part, entry in index.items():
+        if isinstance(entry, list):
+            entry[2] |= {"pretrained_model_name_or_path": str(folder), "subfolder": part}
+    kind = index["transformer"]
+    index["transformer_ref"] = [*kind[:2], {**kind[2], "subfolder": "transformer_ref"}]
+    (folder / MODULAR_INDEX).write_text(json.dumps(index))
+    options = {"lora": {"rank": 4, "alpha": 10.0}, "output": {"format": "diffusers"}}
+    base, config = prepared(folder, "lora", "minimax_h3", **options)
+    with torch.no_grad():
+        for param in base.module("transformer").parameters():
+            param.add_(0.05 * param.requires_grad)
+    assert "transformer_ref" not in base.component_names
+    (file,) = METHODS["lora"].save(base, config, tmp_path, "x", {})
+    assert {name.split(".")[0] for name in load_tensors(file)} == {"transformer"}
+
+    processors = load_processors(folder, read_model_index(folder))
+    blocks = diffusers.ModularPipeline.from_pretrained(str(folder), workflow="t2va")
+    blocks.load_components([name for name in blocks.pretrained_component_names if name not in processors])
+    blocks.update_components(**processors)
+    assert getattr(blocks, "transformer_ref", None) is None
+    blocks.set_progress_bar_config(disable=True)
+    request = {"prompt": "a cat", "width": 64, "height": 32, "num_frames": 124, "output_type": "pt"}
+
+    def theirs():  # 5 seconds are the shortest that they make
+        generator = torch.Generator().manual_seed(3)
+        return blocks(**request, num_inference_steps=3, generator=generator, output="videos")
+
+    without = theirs()
+    blocks.load_lora_weights(str(file.parent), weight_name=file.name)
+    base.require(*base.component_names)
+    base.pipe.set_progress_bar_config(disable=True)
+    base.module("transformer").eval()
+    ours = base.pipe(**request, num_inference_steps=2, generator=torch.Generator().manual_seed(3)).frames
+    assert ours.shape == (1, 124, 3, 32, 64)
+    assert (ours - theirs()).abs().max() <= 1e-4
+    assert (ours - without).abs().max() > 1e-3
 
 
 def test_a_distilled_flux3_is_refused(tiny_model, tmp_path):
