@@ -37,8 +37,7 @@ INTRODUCTION = """\
 <!-- Made by scripts/families_page.py from modules/families: change those, and run scripts/generate.py. -->
 
 The models that Chorus trains. The setting `family` takes the names in the second column, and `method` those in the
-column [methods](methods.md). The last three columns name the classes of diffusers and transformers. Families without
-`lora` are only trained whole so far.
+column [methods](methods.md). The last three columns name the classes of diffusers and transformers.
 """
 IMAGES = """\
 ## Images

@@ -266,7 +266,7 @@ def mixed_precision() -> Iterator[None]:
     from diffusers.models.transformers.transformer_hidream_image import MOEFeedForwardSwiGLU
 
     linear, grouped_mm, group_norm, layer_norm = F.linear, F.grouped_mm, F.group_norm, F.layer_norm
-    scatter_add = Tensor.scatter_add
+    scatter_add, matrix_product = Tensor.scatter_add, Tensor.__matmul__
 
     def low(tensor: _MaybeTensor) -> _MaybeTensor:
         return None if tensor is None else tensor.to(torch.bfloat16)
@@ -292,6 +292,9 @@ def mixed_precision() -> Iterator[None]:
     def multiply(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return linear(low(values), low(weight), low(bias))
 
+    def multiply_matrices(values: Tensor, others: Tensor) -> Tensor:
+        return matrix_product(low(values), low(others))
+
     def multiply_groups(values: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
         return grouped_mm(low(values), low(weight), offs=offs)
 
@@ -313,6 +316,7 @@ def mixed_precision() -> Iterator[None]:
     with (
         mock.patch.object(F, "linear", multiply),
         mock.patch.object(F, "grouped_mm", multiply_groups),
+        mock.patch.object(Tensor, "__matmul__", multiply_matrices),
         mock.patch.object(Tensor, "scatter_add", scatter),
         mock.patch.object(nn.Conv2d, "_conv_forward", conv),
         mock.patch.object(nn.Conv3d, "_conv_forward", conv),

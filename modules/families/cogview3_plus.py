@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from modules.families.cogview4 import COGVIEW4, COGVIEW4_MODEL
+from modules.families.lora_parts import LOADED_BY_PEFT
 from modules.families.PublishedModel import T5_XXL, Component
 from modules.families.TextEncoding import TextEncoding
 
@@ -27,9 +28,6 @@ COGVIEW3_PLUS = replace(
     ),
     objective="ddpm",
     shift_law="exponential",
-    lora_targets={},  # diffusers' pipeline can't load LoRAs
-    lora_mlp={},
-    lora_blocks={},
     caption_bytes=_NUM_TOKENS * 4096 * 4,
     typical_bytes=31e9,
     partly_unused=(),
@@ -40,4 +38,5 @@ COGVIEW3_PLUS = replace(
         text_encoders=((T5_XXL, _NUM_TOKENS),),
         text={"prompt_embeds": (_NUM_TOKENS, 4096)},
     ),
+    remarks=LOADED_BY_PEFT,
 )

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from modules.families.checkpointing import checkpoint_each
 from modules.families.Family import DenoiserCall, Family
+from modules.families.hunyuan_dit_names import HUNYUAN_DIT_NAMES
+from modules.families.lora_parts import LOADED_BY_PEFT
 from modules.families.PublishedModel import KL_VAE, T5_XXL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
 if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
 
+_ATTENTION = ("to_q", "to_k", "to_v", "to_out.0")
 _PIXELS_PER_CELL = 8
 _BERT_TOKENS, _T5_TOKENS = 77, 256  # of every text
 _FIRST = {"text_encoder_index": 0, "max_sequence_length": _BERT_TOKENS}
@@ -79,9 +82,10 @@ HUNYUAN_DIT = Family(
     call_options={"use_resolution_binning": False},  # keep the requested size
     unused=("safety_checker", "feature_extractor"),
     can_train_vae=True,
-    lora_targets={},  # diffusers' pipeline can't load LoRAs
-    lora_mlp={},
-    lora_blocks={},
+    lora_targets={"transformer": tuple(f"{part}.{name}" for part in ("attn1", "attn2") for name in _ATTENTION)},
+    lora_mlp={"transformer": ("ff.net.0.proj", "ff.net.2")},
+    lora_blocks={"transformer": ("blocks",)},
+    layer_names={"transformer": HUNYUAN_DIT_NAMES},
     latent_bytes_per_pixel=4 * 4 / _PIXELS_PER_CELL**2,
     caption_bytes=_BERT_TOKENS * (1024 * 4 + 8) + _T5_TOKENS * (2048 * 4 + 8),
     typical_bytes=14.5e9,
@@ -112,4 +116,5 @@ HUNYUAN_DIT = Family(
         },
         side=1024,
     ),
+    remarks=LOADED_BY_PEFT,
 )

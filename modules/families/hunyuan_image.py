@@ -7,12 +7,13 @@ the one that needs guidance: the other is distilled to draw in a few steps, each
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from modules.config.errors import UserError
 from modules.families.Family import DenoiserCall, Family
+from modules.families.hunyuan_names import HUNYUAN_COMFYUI_NAMES
+from modules.families.lora_parts import JOINT_ATTENTION, JOINT_MLP, LOADED_BY_MODEL, SINGLE_MLP
 from modules.families.PublishedModel import GLYPH_BYT5, QWEN_2_5_VL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
@@ -50,12 +51,12 @@ def _adapt(denoiser: ModelMixin) -> None:
         )
     enable, by_torch = type(denoiser).enable_gradient_checkpointing, partial(checkpoint, use_reentrant=False)
     itself: Any = weakref.proxy(denoiser)  # or its memory would only be freed by the garbage collector
-    vars(denoiser)["enable_gradient_checkpointing"] = lambda own=None: enable(itself, own or by_torch)
+    vars(denoiser)["enable_gradient_checkpointing"] = lambda gradient_checkpointing_func=None: enable(
+        itself, gradient_checkpointing_func or by_torch
+    )
 
 
-def _call_attributes(
-    pipe: DiffusionPipeline, width: int | None, height: int | None, guidance: float
-) -> Mapping[str, Any]:
+def _call_attributes(pipe: DiffusionPipeline, width: int | None, height: int | None, guidance: float) -> dict[str, Any]:
     """The pipeline takes the guidance scale from a component, of which it has another for prompts with quoted text."""
     from diffusers import AdaptiveProjectedMixGuidance
 
@@ -83,9 +84,10 @@ HUNYUAN_IMAGE = Family(
     call_attributes=_call_attributes,
     unused=("guider", "ocr_guider"),
     patch_size=1,
-    lora_targets={},  # diffusers' pipeline can't load LoRAs
-    lora_mlp={},
-    lora_blocks={},
+    lora_targets={"transformer": JOINT_ATTENTION},
+    lora_mlp={"transformer": (*JOINT_MLP, *SINGLE_MLP)},
+    lora_blocks={"transformer": ("transformer_blocks", "single_transformer_blocks")},
+    layer_names={"transformer": HUNYUAN_COMFYUI_NAMES},
     latent_bytes_per_pixel=64 * 4 / 32**2,
     caption_bytes=_NUM_TOKENS * (3584 * 4 + 8) + _NUM_LETTERS * (1472 * 4 + 8),
     typical_bytes=105e9,
@@ -112,7 +114,7 @@ HUNYUAN_IMAGE = Family(
         side=2048,
     ),
     distilled={"HunyuanImage 2.1, distilled": "HunyuanImage 2.1; the distilled one can't be trained"},
-    remarks="""Saved without the two components that set its guidance, because Chorus makes its own with the guidance of
-    each sample. In diffusers, set `pipe.guider` and `pipe.ocr_guider` to an `AdaptiveProjectedMixGuidance` each, the
-    latter, for prompts with quoted text, with `adaptive_projected_guidance_start_step=38`.""",
+    remarks=f"""Saved without the two components that set its guidance, because Chorus makes its own with that of each
+    sample. In diffusers, set `pipe.guider` and `pipe.ocr_guider` to an `AdaptiveProjectedMixGuidance` each, the
+    latter, for prompts with quoted text, with `adaptive_projected_guidance_start_step=38`. {LOADED_BY_MODEL}""",
 )

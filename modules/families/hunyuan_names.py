@@ -1,6 +1,8 @@
-"""What the layers of HunyuanVideo's transformer are called in its makers' files, which have fused projections."""
+"""What the layers of Hunyuan's later transformers are called in LoRAs, which have fused projections."""
 
 from __future__ import annotations
+
+import re
 
 from modules.families.LayerNames import LayerNames
 
@@ -26,18 +28,35 @@ _FUSED = {
 
 def _in_comfyui(name: str) -> str:
     """The name of a layer in ComfyUI's model, from that in its makers'."""
-    for theirs, other in (("_attn_", "_attn."), (".fc1", ".0"), (".fc2", ".2"), (".linear", ".lin")):
+    for theirs, other in (("_attn_", "_attn."), (".fc1", ".0"), (".fc2", ".2")):
         name = name.replace(theirs, other)
-    return name
+    return re.sub(r"\.linear$", ".lin", name)
 
 
+_COMFYUI_LAYERS = {path: _in_comfyui(name) for path, name in _LAYERS.items()}
+_COMFYUI_FUSED = {paths: _in_comfyui(name) for paths, name in _FUSED.items()}
+
+# of HunyuanVideo, as its makers' files have them
 HUNYUAN_NAMES = LayerNames(
     "diffusion_model.",
     names=_LAYERS,
     fused=_FUSED,
     also={
-        **{_in_comfyui(name): path for path, name in _LAYERS.items()},
-        **{_in_comfyui(name): paths for paths, name in _FUSED.items()},
+        **{name: path for path, name in _COMFYUI_LAYERS.items()},
+        **{name: paths for paths, name in _COMFYUI_FUSED.items()},
     },
     folds_alpha=True,  # diffusers would not read it
+)
+# of HunyuanVideo 1.5 and HunyuanImage 2.1, for which ComfyUI knows its own names only
+HUNYUAN_COMFYUI_NAMES = LayerNames(
+    "diffusion_model.",
+    names=_COMFYUI_LAYERS,
+    fused=_COMFYUI_FUSED,
+    also={
+        **{name: path for path, name in _LAYERS.items()},
+        **{name: paths for paths, name in _FUSED.items()},
+        **{f"double_blocks.{{}}.img_attn_{name}": f"{_BLOCK}attn.to_{name}" for name in "qkv"},
+        **{f"double_blocks.{{}}.txt_attn_{name}": f"{_BLOCK}attn.add_{name}_proj" for name in "qkv"},
+    },
+    folds_alpha=True,
 )

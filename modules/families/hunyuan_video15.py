@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from modules.families.Codec import Codec
 from modules.families.Family import DenoiserCall, Family
 from modules.families.frames import decode_frames, encode_frames, shape_by_ratios
+from modules.families.hunyuan_names import HUNYUAN_COMFYUI_NAMES
+from modules.families.lora_parts import JOINT_ATTENTION, JOINT_MLP, LOADED_BY_MODEL
 from modules.families.PublishedModel import GLYPH_BYT5, QWEN_2_5_VL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
@@ -21,10 +23,8 @@ if TYPE_CHECKING:
 
     from modules.families.Codec import Posterior
 
-_NUM_TOKENS, _NUM_LETTERS = 1000, 256  # of every text
+_NUM_TOKENS, _NUM_LETTERS, _NUM_IMAGE_TOKENS = 1000, 256, 729  # of every text and image
 _INSTRUCTION = 108  # tokens before each prompt, which are cut off
-_NUM_IMAGE_TOKENS = 729
-# without the vision tower
 _QWEN = Component("transformers.Qwen2_5_VLTextModel", QWEN_2_5_VL.config["text_config"], "Qwen2_5_VLTextConfig")
 
 
@@ -52,18 +52,17 @@ def text_inputs(call: DenoiserCall) -> dict[str, Any]:
 
 
 def _encode(vae: ModelMixin, pixels: Tensor) -> Posterior:
-    _slice(vae)
-    return encode_frames(vae, pixels)
+    return encode_frames(_sliced(vae), pixels)
 
 
 def _decode(vae: ModelMixin, raw_BCFHW: Tensor) -> Tensor:
-    _slice(vae)
-    return decode_frames(vae, raw_BCFHW)
+    return decode_frames(_sliced(vae), raw_BCFHW)
 
 
-def _slice(vae: Any) -> None:
+def _sliced(vae: Any) -> Any:
     """Corrects a fault of diffusers 0.42: the attention of an AutoencoderKLHunyuanVideo15 takes one clip at a time."""
     vae.enable_slicing()
+    return vae
 
 
 def _call_attributes(pipe: DiffusionPipeline, width: int | None, height: int | None, guidance: float) -> dict[str, Any]:
@@ -94,9 +93,10 @@ HUNYUAN_VIDEO_15 = Family(
     unused=("guider",),
     read_when_built=("vae",),
     patch_size=1,
-    lora_targets={},  # diffusers' pipeline can't load LoRAs
-    lora_mlp={},
-    lora_blocks={},
+    lora_targets={"transformer": JOINT_ATTENTION},
+    lora_mlp={"transformer": JOINT_MLP},
+    lora_blocks={"transformer": ("transformer_blocks",)},
+    layer_names={"transformer": HUNYUAN_COMFYUI_NAMES},
     latent_bytes_per_pixel=32 * 4 / 16**2,
     caption_bytes=_NUM_TOKENS * (3584 + 1) * 4 + _NUM_LETTERS * (1472 + 1) * 4,
     typical_bytes=66e9,
@@ -115,6 +115,6 @@ HUNYUAN_VIDEO_15 = Family(
         side=960,
     ),
     distilled={"HunyuanVideo 1.5, distilled": "HunyuanVideo 1.5; the distilled ones can't be trained"},
-    remarks="""Saved without the component that sets its guidance. In diffusers, set `pipe.guider` to a
-    `ClassifierFreeGuidance` with the scale of your choice.""",
+    remarks=f"""Saved without the component that sets its guidance. In diffusers, set `pipe.guider` to a
+    `ClassifierFreeGuidance` with the scale of your choice. {LOADED_BY_MODEL}""",
 )

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from modules.families.Family import DenoiserCall, Family
+from modules.families.LayerNames import DIFFUSERS_FILE_WITHOUT_ALPHA
+from modules.families.lora_parts import JOINT_ATTENTION, JOINT_MLP, LOADED_BY_MODEL, SINGLE_MLP
 from modules.families.packing import pack_2x2, token_positions, unpack_2x2
 from modules.families.PublishedModel import KL_VAE_16, QWEN_2_5_VL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
@@ -73,9 +75,10 @@ LONGCAT_IMAGE = Family(
     call_options={"enable_prompt_rewrite": False},  # draw the prompt as it is
     unused=("text_processor",),  # only rewriting needs it
     can_train_vae=True,
-    lora_targets={},  # diffusers' pipeline can't load LoRAs
-    lora_mlp={},
-    lora_blocks={},
+    lora_targets={"transformer": JOINT_ATTENTION},
+    lora_mlp={"transformer": (*JOINT_MLP, *SINGLE_MLP)},
+    lora_blocks={"transformer": ("transformer_blocks", "single_transformer_blocks")},
+    layer_names={"transformer": DIFFUSERS_FILE_WITHOUT_ALPHA},
     latent_bytes_per_pixel=16 * 4 / 8**2,
     caption_bytes=NUM_TOKENS * 3584 * 4,
     typical_bytes=58.7e9,
@@ -86,6 +89,7 @@ LONGCAT_IMAGE = Family(
         text={"prompt_embeds": (NUM_TOKENS, 3584)},
         side=1024,
     ),
-    remarks="""Saved without the processor that rewrites prompts, which Chorus never does. diffusers needs it named:
-    `from_pretrained(folder, text_processor=None)`; sample with `enable_prompt_rewrite=False`.""",
+    remarks=f"""Saved without the processor that rewrites prompts, which Chorus never does. diffusers needs it named:
+    `from_pretrained(folder, text_processor=None)`; sample with `enable_prompt_rewrite=False`.
+    {LOADED_BY_MODEL}""",
 )

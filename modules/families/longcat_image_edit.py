@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from modules.families.conditions import References
 from modules.families.longcat_image import LONGCAT_IMAGE, NUM_TOKENS
+from modules.families.lora_parts import LOADED_BY_MODEL
 from modules.families.PublishedModel import QWEN_2_5_VL
 from modules.families.reference_sizes import Size
 
@@ -88,9 +89,9 @@ LONGCAT_IMAGE_EDIT = replace(
         text_encoders=((QWEN_2_5_VL, _NUM_TOKENS + _INSTRUCTION),),
         text={"prompt_embeds": (_NUM_TOKENS, 3584)},
     ),
-    remarks="""The text encoder sees the reference at about 512 x 512 pixels, the transformer in the size in which the
+    remarks=f"""The text encoder sees the reference at about 512 x 512 pixels, the transformer in the size in which the
     image is trained. References should have the aspect ratio of their images, because the model takes equal positions
     in both for the same place. A caption takes 6 MB in the cache. In diffusers, images have the shape of their
     reference and about a megapixel; Chorus's samples have the size that is asked for, or that of the pipeline if none
-    is.""",
+    is. {LOADED_BY_MODEL}""",
 )

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from modules.families.Family import DenoiserCall, Family
+from modules.families.lora_parts import LOADED_BY_MODEL
 from modules.families.PublishedModel import QWEN_3_VL_8B, Component, PublishedModel
 from modules.families.qwen_image import QWEN_CODEC, pack_frame, unpack_frame
 from modules.families.TextEncoding import TextEncoding
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
     from torch import Tensor
 
+_ATTENTION = ("to_q", "to_k", "to_v", "to_out.0", "add_k_proj", "add_v_proj")
 _NUM_TOKENS = 192  # of a caption of about 100 tokens, with the instruction before it
 
 
@@ -84,9 +86,11 @@ NUCLEUS_IMAGE = Family(
     pack=pack_frame,
     unpack=unpack_frame,
     adapt=_adapt,
-    lora_targets={},  # diffusers' pipeline can't load LoRAs
-    lora_mlp={},
-    lora_blocks={},
+    lora_targets={"transformer": tuple(f"attn.{name}" for name in _ATTENTION)},
+    lora_mlp={
+        "transformer": ("img_mlp.net.0.proj", "img_mlp.net.2", "shared_expert.net.0.proj", "shared_expert.net.2")
+    },
+    lora_blocks={"transformer": ("transformer_blocks",)},
     latent_bytes_per_pixel=16 * 4 / 8**2,
     caption_bytes=_NUM_TOKENS * (4096 * 4 + 1),
     typical_bytes=101e9,
@@ -111,4 +115,6 @@ NUCLEUS_IMAGE = Family(
         text={"prompt_embeds": (_NUM_TOKENS, 4096), "prompt_embeds_mask": (_NUM_TOKENS,)},
         side=1024,
     ),
+    remarks=f"""A LoRA with the feed-forward layers adapts the expert that all tokens share, none of the others.
+    {LOADED_BY_MODEL}""",
 )

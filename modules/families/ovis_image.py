@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from modules.families.Family import DenoiserCall, Family
+from modules.families.lora_parts import JOINT_ATTENTION, JOINT_MLP, LOADED_BY_MODEL, SINGLE_MLP
 from modules.families.packing import pack_2x2, token_positions, unpack_2x2
 from modules.families.PublishedModel import KL_VAE_16, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
@@ -55,9 +56,9 @@ OVIS_IMAGE = Family(
     pack=pack_2x2,
     unpack=unpack_2x2,
     can_train_vae=True,
-    lora_targets={},  # diffusers' pipeline can't load LoRAs
-    lora_mlp={},
-    lora_blocks={},
+    lora_targets={"transformer": JOINT_ATTENTION},
+    lora_mlp={"transformer": (*JOINT_MLP, *SINGLE_MLP)},
+    lora_blocks={"transformer": ("transformer_blocks", "single_transformer_blocks")},
     latent_bytes_per_pixel=16 * 4 / 8**2,
     caption_bytes=256 * 2048 * 4,
     typical_bytes=36.7e9,
@@ -68,4 +69,5 @@ OVIS_IMAGE = Family(
         text={"prompt_embeds": (256, 2048)},
         side=1024,
     ),
+    remarks=LOADED_BY_MODEL,
 )

@@ -5,6 +5,8 @@ arXiv 2102.09672), which neither sampling in diffusers nor the loss uses.
 """
 
 from modules.families.Family import Family
+from modules.families.LayerNames import DIFFUSERS_FILE_WITHOUT_ALPHA
+from modules.families.lora_parts import LOADED_BY_PEFT
 from modules.families.PublishedModel import KL_VAE, T5_XXL, Component, PublishedModel
 from modules.families.TextEncoding import TextEncoding
 
@@ -37,6 +39,7 @@ PIXART_SIGMA = Family(
     lora_targets={"transformer": tuple(f"{part}.{name}" for part in ("attn1", "attn2") for name in _ATTENTION)},
     lora_mlp={"transformer": ("ff.net.0.proj", "ff.net.2")},
     lora_blocks={"transformer": ("transformer_blocks",)},
+    layer_names={"transformer": DIFFUSERS_FILE_WITHOUT_ALPHA},
     latent_bytes_per_pixel=4 * 4 / 8**2,
     caption_bytes=300 * (4096 * 4 + 8),
     typical_bytes=21.8e9,
@@ -50,6 +53,5 @@ PIXART_SIGMA = Family(
         text={"prompt_embeds": (300, 4096), "prompt_attention_mask": (300,)},
         side=1024,
     ),
-    remarks="""diffusers' pipeline loads no LoRAs. PEFT puts them into the transformer, [as described
-    there](formats.md#loras-of-pipelines-without-a-loader), and Chorus's samples, merges and conversions take them.""",
+    remarks=LOADED_BY_PEFT,
 )

@@ -37,10 +37,8 @@ def train_family(name: str, device: str, precision: str = "bf16") -> dict[str, A
     if facts.fact("first_frame", "needed") and not find_spec("av"):
         raise NotHere("needs the package av, as it learns from videos")
     data = [f"{path}={value}" for path, value in family_data(name, folder).items()]
-    method = [] if "lora" in facts.methods else ["method=full"]
-    if precision == "bf16":
-        method += ["model.weight_dtype=bfloat16", *(["optimizer.stochastic_rounding=true"] if method else [])]
-    settings = (*family_settings(name), f"model.mixed_precision={precision}", *method, *RUN, *data)
+    weights = ["model.weight_dtype=bfloat16"] if precision == "bf16" else []
+    settings = (*family_settings(name), f"model.mixed_precision={precision}", *weights, *RUN, *data)
     waits = Waits(device)
     trainer = train(config_of(f"{name} {precision}", *settings, family=name), device, waits=waits)
     problems = problems_of(trainer)

@@ -18,7 +18,7 @@ from scripts.gpu.parts import PARTS
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONAL = {"av", "bitsandbytes", "customtkinter", "gguf", "hypothesis", "lycoris", "pexpect", "PIL.ImageTk", "tkinter"}
-WITHOUT_ADAPTERS = "hunyuan_dit"
+SMALLEST = "hunyuan_dit"
 
 
 def files_that_run_on_gpus() -> set[Path]:
@@ -57,7 +57,7 @@ def test_what_runs_on_gpus_imports_no_optional_package_at_its_top():
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name == WITHOUT_ADAPTERS else pytest.mark.proof) for name in load_families()],
+    [pytest.param(name, marks=() if name == SMALLEST else pytest.mark.proof) for name in load_families()],
 )
 def test_every_family_has_the_settings_that_its_run_needs(name):
     found = train_family(name, "cpu")

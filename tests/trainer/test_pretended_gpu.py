@@ -95,7 +95,7 @@ RUNS = [
     ("wan22_a14b", "two experts, videos", MIXED),
     ("wan21_flf2v", "frames that are given", MIXED),
     ("qwen_image_layered", "layers, a reference", MIXED),
-    ("hunyuan_dit", "full, no adapters, fused", ("method=full", *MIXED, *ROUNDED, *FUSED)),
+    ("hunyuan_dit", "full, fused", ("method=full", *MIXED, *ROUNDED, *FUSED)),
 ]
 # A library's own code in the step; ours must not be here, but for the experts of HiDream, whose sizes depend on values.
 KNOWN_WAITS = {
@@ -116,9 +116,7 @@ def runs() -> Iterator[ParameterSet]:
     for name, kind, overrides in RUNS:
         yield pytest.param(name, overrides, KNOWN_WAITS.get(name, ()), id=f"{name}: {kind}")
     for name in sorted(FAMILIES.keys() - {name for name, *_ in RUNS}):
-        lora = "lora" in FAMILIES[name].methods
-        method = () if lora else ("method=full", "optimizer.stochastic_rounding=true")
-        yield pytest.param(name, (*method, *MIXED), (OF_DENOISERS,), id=name, marks=pytest.mark.proof)
+        yield pytest.param(name, MIXED, (OF_DENOISERS,), id=name, marks=pytest.mark.proof)
 
 
 def given_images(name: str) -> bool:

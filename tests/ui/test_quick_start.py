@@ -46,7 +46,7 @@ def test_presets_are_listed_by_memory_and_only_those_of_the_family_and_method():
     sizes = [choice.memory for choice in choices]
     assert sizes == sorted(sizes)
     assert 24 in sizes
-    assert fitting_presets("ovis_image", "lora") == ()
+    assert fitting_presets("ovis_image", "vae") == ()
     assert min(choice.memory for choice in fitting_presets("auraflow", "full")) == 32  # less is not offered
 
 
