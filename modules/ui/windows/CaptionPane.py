@@ -334,7 +334,7 @@ class CaptionPane(ctk.CTkFrame):
         if caption is None:
             text = ""
         elif caption.is_misencoded:
-            text = "Its file is not UTF-8: the training can't read it."
+            text = "not UTF-8"
         elif caption.problem or not caption.can_edit:
             text = caption.problem or "These captions don't come from files: they can't be edited."
         else:
@@ -461,7 +461,10 @@ class CaptionPane(ctk.CTkFrame):
 
 CAPTIONER_HINT = "A model on this machine, or a server, writes captions for the images that have none."
 MASKER_HINT = "A model on this machine masks the images that have no mask."
-UTF8_HINT = "Rewrites the caption files of the selected images; if their letters look right here, they stay right."
+UTF8_HINT = (
+    "The training reads UTF-8 alone. This rewrites the caption files of the selected images: letters that look right "
+    "here stay right."
+)
 LEAVE_OUT_HINT = "The selected images stay in the folder but aren't trained, or are trained again (Delete)."
 
 
