@@ -141,7 +141,7 @@ class DatasetWindow(ctk.CTkToplevel):
         self.caption.save()
         if self.caption.writing.is_busy:
             self._changed |= {f"concepts.{number}.path" for number in {item.concept for item in self.view.items}}
-        self.caption.writing.when_done(self._tell_changes)
+        self._tell_changes()
         self._give_up()
         self._decoder.close()
         self.caption.use(None, list)
@@ -425,10 +425,14 @@ class DatasetWindow(ctk.CTkToplevel):
         self._has_news = True
 
     def _tell_changes(self) -> None:
-        """Let the main window count again what was changed here, once a person turns to it."""
-        if self._changed:
-            settings, self._changed = self._changed, set()
-            self.app.checks.places.tell_edits(settings)
+        """Let the main window count again what was changed here, once a person turns to it and all is written."""
+
+        def tell() -> None:
+            if self._changed:
+                settings, self._changed = self._changed, set()
+                self.app.checks.places.tell_edits(settings)
+
+        self.caption.writing.when_done(tell)
 
     def find_duplicates(self) -> None:
         """Search for images that look alike, or cancel that; compare them once they are known."""
