@@ -56,6 +56,7 @@ def test_settings_that_differ_and_figures_stand_side_by_side(opened):
     assert rows["Seed"] == ("1", "2")
     assert rows["Steps"] == ("20", "20")
     assert "Method" not in rows
+    assert "Validation loss" not in rows  # no run has any
 
 
 def test_losses_are_drawn_over_steps_images_or_seconds(app, opened, settle):

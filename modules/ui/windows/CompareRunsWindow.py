@@ -123,7 +123,7 @@ def table_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     ]
     differing = [(one.label, *one.values) for one in comparison.differences]
     same = [("All settings are the same", *("" for _ in runs))] if len(runs) > 1 and not differing else []
-    return [*figures, *differing, *same]
+    return [*(row for row in figures if any(row[1:])), *differing, *same]
 
 
 def sample_table(comparison: Comparison) -> PictureTable:
