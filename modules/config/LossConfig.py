@@ -2,10 +2,12 @@ from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
 
+from modules.config.families import families_taking
 from modules.config.methods import methods_that
 from modules.config.setting import STRICT, Float, setting
 
 MASKED: dict[str, list[Any]] = {".masked_training": [True]}
+WITH_DENOISER = methods_that(lambda method: method.uses_denoiser)
 KEEPS_OLD_MODEL: dict[str, list[Any]] = {"method": methods_that(lambda method: method.keeps_old_model)}
 
 
@@ -53,6 +55,18 @@ class LossConfig:
         group="training",
         ge=0,
         le=1_000_000,
+        importance="advanced",
+    )
+    sound_weight: Float = setting(
+        1.0,
+        label="Sound weight",
+        also_called="audio_loss_weight",
+        help="Weight of the error of the sound beside that of the video. 0 learns the video alone, which still sees "
+        "the sound. Clips without any sound never count.",
+        group="training",
+        ge=0,
+        le=1_000_000,
+        visible_when={"family": families_taking("sound"), "method": WITH_DENOISER},
         importance="advanced",
     )
     huber_delta: Float = setting(

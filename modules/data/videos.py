@@ -131,7 +131,7 @@ def read_info(path: str, folder_fps: float | None = None) -> VideoInfo:
     if folder_fps is not None and os.path.isdir(path):
         frames = frame_files(path)
         return VideoInfo(*read_size(frames[0]), len(frames) / folder_fps, folder_fps)
-    with _opened(path) as (container, stream):
+    with opened(path) as (container, stream):
         stream.codec_context.thread_count = 1  # starting more takes ten times as long as the one frame
         frame = _first(container, stream)
         width, height = _square_size(frame, stream.sample_aspect_ratio)
@@ -148,7 +148,7 @@ def read_changes(path: str) -> list[str]:
 
     Raises ImageError.
     """
-    with _opened(path) as (container, stream):
+    with opened(path) as (container, stream):
         stream.codec_context.thread_count = 1
         frame = _first(container, stream)
         is_square = _square_size(frame, stream.sample_aspect_ratio) == (frame.width, frame.height)
@@ -167,7 +167,7 @@ class VideoTraits(NamedTuple):
 
 def read_traits(path: str) -> VideoTraits:
     """What is unusual about a video, from its first frames. Raises ImageError."""
-    with _opened(path) as (container, stream):
+    with opened(path) as (container, stream):
         stream.codec_context.thread_count = 1
         packets = itertools.islice(container.demux(stream), _PACKETS)
         times = sorted(packet.pts for packet in packets if packet.pts is not None)
@@ -199,7 +199,7 @@ def read_frames(path: str, times: Sequence[float], folder_fps: float | None = No
         for time in times:
             yield load_image(_shown_file(files, time, folder_fps))
         return
-    with _opened(path) as (container, stream):
+    with opened(path) as (container, stream):
         tick = _time_base(stream)
         begin = float((stream.start_time or 0) * tick)
         if times[0] > 0:
@@ -237,7 +237,7 @@ def load_still(path: str, at_least: tuple[int, int] | None = None, seconds: floa
 def _frame_at(path: str, seconds: float) -> Image.Image:
     """As of `load_still`; in `read_frames`, a time behind the end is an error."""
     end = read_info(path).seconds
-    with _opened(path) as (container, stream):
+    with opened(path) as (container, stream):
         tick = _time_base(stream)
         begin = float((stream.start_time or 0) * tick)
         container.seek(int((begin + min(seconds, end)) / tick), stream=stream, backward=True)
@@ -254,7 +254,7 @@ def _frame_at(path: str, seconds: float) -> Image.Image:
 def glance_frames(path: str, size: tuple[int, int] = GLANCE) -> Iterator[tuple[float, np.ndarray]]:
     """Every frame of a video file in a few pixels, uint8[H, W, 3] as it is stored, with its time in seconds from the
     first one. size: width and height in pixels. Raises ImageError."""
-    with _opened(path) as (container, stream):
+    with opened(path) as (container, stream):
         stream.thread_type = "AUTO"
         begin = float((stream.start_time or 0) * _time_base(stream))
         for frame in container.decode(stream):
@@ -302,7 +302,7 @@ def _by_numbers(name: str) -> tuple:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[tuple[InputContainer, VideoStream]]:
+def opened(path: str) -> Iterator[tuple[InputContainer, VideoStream]]:
     """The file and its first video stream; whatever FFmpeg finds wrong with it becomes an ImageError."""
     import av
 

@@ -69,6 +69,8 @@ class Family(Conditioned):
     align: image sizes must be multiples of this many pixels.
     inputs: DenoiserCall -> keyword arguments for the denoiser's forward.
     output: (DenoiserCall, first output of the denoiser) -> prediction, packed like the latents.
+    sound_output: (DenoiserCall, second output of the denoiser) -> prediction for the sound, in the shape of the `sound`
+        in `given`; None for families without a Sound.
     pack: latents -> the denoiser's input. unpack: (packed, shape of the latents) -> latents.
     adapt: corrects, once it is loaded, faults of a denoiser or of how its pipeline calls it.
     guidance_denoisers: components of the denoisers' architecture that predict without the text, for guidance in
@@ -155,6 +157,7 @@ class Family(Conditioned):
     typical_bytes: float
     is_default: bool = False
     output: Callable[[DenoiserCall, Any], Tensor] = lambda call, output: output
+    sound_output: Callable[[DenoiserCall, Tensor], Tensor] | None = None
     pack: Callable[[Tensor], Tensor] = lambda latents: latents
     unpack: Callable[[Tensor, tuple[int, ...]], Tensor] = lambda packed, shape: packed
     adapt: Callable[[ModelMixin], None] = lambda denoiser: None

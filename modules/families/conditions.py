@@ -163,6 +163,22 @@ class Inpainting(Condition):
         return 1
 
 
+@dataclass(frozen=True)
+class Sound(Condition):
+    """The sound of a clip, which the denoiser sees with noise of its own, and predicts beside the video.
+
+    sampling_rate: of waveforms, in samples per second.
+    length: number of frames -> how many latents each of the two channels has.
+    encode: (pipeline, waveform [2, samples] in [-1, 1], number of latents) -> normalized latents [2, latents, C].
+    components: those of the pipeline that `encode` needs.
+    """
+
+    sampling_rate: int
+    length: Callable[[int], int]
+    encode: Callable[[DiffusionPipeline | None, Tensor, int], Tensor]
+    components: tuple[str, ...] = ()
+
+
 class Conditioned:
     """What is asked of a family by its conditions."""
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _PATCH = 2
-_TEXT_TAG, _VIDEO_TAG, _SOUND_TAG, _SOUND_CHANNELS = 1, 0, 2, 2  # as in diffusers' MiniMaxH3ModularPipeline
+_TEXT_TAG, _VIDEO_TAG, SOUND_TAG, _SOUND_CHANNELS = 1, 0, 2, 2  # as in diffusers' MiniMaxH3ModularPipeline
 
 
 @lru_cache(maxsize=64)
@@ -27,7 +27,7 @@ def layout(
     tags = torch.full((num_words,), _TEXT_TAG)
     patch = (1, _PATCH, _PATCH)
     rows = MiniMaxH3PrepareLayoutStep.build_packed_sequence(
-        tags, frames, height, width, num_sounds, patch, _SOUND_CHANNELS, _SOUND_TAG, _VIDEO_TAG
+        tags, frames, height, width, num_sounds, patch, _SOUND_CHANNELS, SOUND_TAG, _VIDEO_TAG
     )
     names = ("position_ids", "token_tags", "video_indices", "audio_indices", "text_indices")
     places = {name: value.to(device) for name, value in zip(names, rows[:5], strict=True)}

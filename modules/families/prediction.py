@@ -39,6 +39,20 @@ def predict(
     guidance: the guidance scale, for families that take one.
     host_timestep: `timestep` on the CPU, so that choosing experts does not synchronize with the device.
     """
+    return predict_all(family, pipe, noised, timestep, text, given, guidance, host_timestep)[0]
+
+
+def predict_all(
+    family: Family,
+    pipe: DiffusionPipeline,
+    noised: Tensor,
+    timestep: Tensor,
+    text: Conditioning,
+    given: Mapping[str, Any] = {},
+    guidance: float = 1.0,
+    host_timestep: Tensor | None = None,
+) -> list[Tensor]:
+    """The result of `predict`, and the prediction for the sound in `given` if the family has one there."""
     import torch
 
     scale = noised.new_full((len(noised),), guidance, dtype=torch.float32) if family.takes_guidance else None
@@ -47,7 +61,7 @@ def predict(
     if family.experts is None:
         return _call_alike(family, call)
     timesteps = (timestep if host_timestep is None else host_timestep).tolist()
-    parts: list[tuple[list[int], Tensor]] = []
+    parts: list[tuple[list[int], list[Tensor]]] = []
     for name, (low, high) in family.experts(pipe.config).items():
         rows = [row for row, t in enumerate(timesteps) if low <= t < high]
         if rows:
@@ -56,7 +70,7 @@ def predict(
     return _in_order(parts)
 
 
-def _call_alike(family: Family, call: DenoiserCall) -> Tensor:
+def _call_alike(family: Family, call: DenoiserCall) -> list[Tensor]:
     """Passes rows to the denoiser together whose lists in `given`, and texts unless it takes any, have alike shapes.
 
     A denoiser that takes one timestep gets them one by one.
@@ -70,7 +84,8 @@ def _call_alike(family: Family, call: DenoiserCall) -> Tensor:
         return _call(family, call)
     groups: dict[tuple, list[int]] = {}
     for row in range(len(call.latents)):
-        shapes = *(value[row].shape for value in lists), *(tuple(one.shape for one in of[row]) for of in seen.values())
+        shapes: tuple[Any, ...] = tuple(value[row].shape for value in lists)
+        shapes += tuple(tuple(one.shape for one in of[row]) for of in seen.values())
         shapes += (row,) if is_alone else ()
         groups.setdefault(shapes, []).append(row)
     parts = []
@@ -87,7 +102,7 @@ def _call_alike(family: Family, call: DenoiserCall) -> Tensor:
     return _in_order(parts)
 
 
-def _call(family: Family, call: DenoiserCall) -> Tensor:
+def _call(family: Family, call: DenoiserCall) -> list[Tensor]:
     dtype, exact = call.denoiser.dtype, {name for condition in family.conditions for name in condition.exact}
     call = replace(
         call,
@@ -96,8 +111,10 @@ def _call(family: Family, call: DenoiserCall) -> Tensor:
         text={name: _cast(value, dtype) for name, value in call.text.items()},
         given={name: value if name in exact else _cast(value, dtype) for name, value in call.given.items()},
     )
-    output = family.output(call, call.denoiser(**family.inputs(call), return_dict=False)[0])
-    return family.unpack(output, call.shape)
+    outputs = call.denoiser(**family.inputs(call), return_dict=False)
+    prediction = family.unpack(family.output(call, outputs[0]), call.shape)
+    of_sound = family.sound_output if "sound" in call.given else None
+    return [prediction] if of_sound is None else [prediction, of_sound(call, outputs[1])]
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
@@ -132,14 +149,14 @@ def _rows_of(call: DenoiserCall, rows: list[int]) -> DenoiserCall:
     )
 
 
-def _in_order(parts: list[tuple[list[int], Tensor]]) -> Tensor:
+def _in_order(parts: list[tuple[list[int], list[Tensor]]]) -> list[Tensor]:
     """Merges the predictions of several forward passes. parts: (row numbers, predictions of these rows) of each."""
     import torch
 
     if len(parts) == 1:
         return parts[0][1]
-    by_row = {row: value for rows, values in parts for row, value in zip(rows, values, strict=True)}
-    return torch.stack([by_row[row] for row in sorted(by_row)])
+    by_row = {row: values for rows, several in parts for row, *values in zip(rows, *several, strict=True)}
+    return [torch.stack(values) for values in zip(*(by_row[row] for row in sorted(by_row)), strict=True)]
 
 
 def objective_of(family: Family, scheduler_config: Mapping[str, Any], device: torch.device | None = None) -> Objective:

@@ -16,7 +16,8 @@ from modules.diffusion.losses import LossMix, huber_delta, masked_mean, per_samp
 from modules.diffusion.metrics import agreement, loss_by_quarter
 from modules.diffusion.objectives import Ddpm
 from modules.families.conditioning import encode_text, is_unconditional_zero, zeroed
-from modules.families.prediction import objective_of, predict
+from modules.families.prediction import objective_of, predict_all
+from modules.families.sound import sound_error
 from modules.layers.ActivationOffload import ActivationOffload
 from modules.layers.checkpoints import checkpoint
 from modules.layers.training_passes import compared_prediction
@@ -67,8 +68,11 @@ class DenoisingLoss(Loss):
         if batch.prior is not None:
             assert frozen is not None  # predicted for batches with `prior`
             target = torch.where(per_sample(batch.prior, target), frozen.to(target.dtype), target)
-        prediction = self._predict(batch, noised, timestep)
+        prediction, *further = self._predict_all(batch, noised, timestep)
         losses = self._losses(batch, prediction, target, frozen)
+        for heard in further:  # not of regularization concepts, of whose sound the base model's prediction is unknown
+            error = self._config.sound_weight * sound_error(heard, batch.given)
+            losses = losses + (error if batch.prior is None else error.masked_fill(batch.prior, 0))
         if (preservation := self._preservation(batch, noised, timestep)) is not None:
             losses = losses + preservation
         losses = losses * batch.weight
@@ -85,10 +89,13 @@ class DenoisingLoss(Loss):
         return replace(batch, noise=batch.noise + offset, input_noise=input_noise, offset=None)
 
     def _predict(self, batch: Batch, noised: Tensor, timestep: Tensor) -> Tensor:
+        return self._predict_all(batch, noised, timestep)[0]
+
+    def _predict_all(self, batch: Batch, noised: Tensor, timestep: Tensor) -> list[Tensor]:
         text, family, pipe = self._text(batch), self.base.family, self.base.pipe
         host_timestep = self._objective.timestep(batch.host_u) if family.experts else None
-        prediction = predict(family, pipe, noised, timestep, text, batch.given, self._guidance, host_timestep)
-        return prediction if batch.clean is None else prediction.masked_fill(batch.clean, 0)
+        first, *further = predict_all(family, pipe, noised, timestep, text, batch.given, self._guidance, host_timestep)
+        return [first if batch.clean is None else first.masked_fill(batch.clean, 0), *further]
 
     def _text(self, batch: Batch) -> Conditioning:
         text = batch.text if batch.text is not None else encode_text(self.base.family, self.base.pipe, batch.prompts)

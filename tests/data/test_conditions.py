@@ -18,7 +18,7 @@ THEIRS = ("modules/families/", "modules/data/conditions/", "modules/config/rules
 IMPORTERS = "modules/importers/"  # which translate the names of other trainers' settings
 # The declarations of settings, and what lists settings by their names.
 SETTINGS = {
-    *(f"modules/config/{name}.py" for name in ("ConceptConfig", "DataConfig", "SampleConfig")),
+    *(f"modules/config/{name}.py" for name in ("ConceptConfig", "DataConfig", "LossConfig", "SampleConfig")),
     *(
         "modules/data/ImageRequest.py",
         "modules/sampling/generation.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from fractions import Fraction
 from pathlib import Path
 
@@ -44,6 +45,29 @@ def write_video(path: Path, count: int, fps: int = 16, size: tuple[int, int] = (
                 frame.pts, frame.time_base = times[number], Fraction(1, 1000)
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
+    return path
+
+
+def write_sounding_video(path: Path, count: int, waveform: np.ndarray, **options) -> Path:
+    """As of `write_video`, with a sound: float32[2, samples] in [-1, 1], 48000 in a second."""
+    import av
+
+    path.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, av.open(str(path), "w") as target:
+        with av.open(str(write_video(Path(folder) / "mute.mp4", count, **options))) as source:
+            video = target.add_stream_from_template(source.streams.video[0])
+            sound = target.add_stream("aac", rate=48000, layout="stereo")
+            sound.bit_rate = 256_000
+            for packet in source.demux(video=0):
+                if packet.dts is not None:
+                    packet.stream = video
+                    target.mux(packet)
+        for first in range(0, waveform.shape[1], 1024):
+            part = np.ascontiguousarray(waveform[:, first : first + 1024])
+            frame = av.AudioFrame.from_ndarray(part, format="fltp", layout="stereo")
+            frame.sample_rate, frame.pts = 48000, first
+            target.mux(sound.encode(frame))
+        target.mux(sound.encode(None))
     return path
 
 
