@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,11 @@ def names_component(value: object) -> bool:
     Other lists are settings of the pipeline.
     """
     return isinstance(value, list | tuple) and len(value) == 2 and all(isinstance(name, str | None) for name in value)
+
+
+def has_any(index: Mapping[str, Any], *names: str) -> bool:
+    """Whether a model has one of these components. index: its model_index.json, or the config of its pipeline."""
+    return any(names_component(value) and value[0] is not None for value in map(index.get, names))
 
 
 def is_name(value: object) -> bool:

@@ -111,6 +111,8 @@ class Family(Conditioned):
         Only a family that has AutoTokenizer or AutoProcessor here loads it, and then without the code of its folder.
     accepts: whether a model_index.json with one of the pipelines belongs to this family and not to a variant. The
         denoiser's config is in it as DENOISER_CONFIG, and tells families apart whose pipelines have the same class.
+    other_model: model_index.json with one of the pipelines -> the name of the model, if it is one that no family has,
+        else ""; the family doesn't accept it.
     unsupported: config of the first denoiser -> the name of its version, if it is one that can't be trained, else "".
     matches_lora: whether tensor names and shapes of a LoRA file are of this family, by further marks than the names and
         widths of its published model's layers.
@@ -187,6 +189,7 @@ class Family(Conditioned):
     frozen_layers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     further_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     accepts: Callable[[Mapping[str, Any]], bool] = lambda index: True
+    other_model: Callable[[Mapping[str, Any]], str] = lambda index: ""
     unsupported: Callable[[Mapping[str, Any]], str] | None = None
     matches_lora: Callable[[Mapping[str, tuple[int, ...]]], bool] = lambda shapes: False
     file_mark: str = ""

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from modules.config.model_index import has_any
 from modules.config.ResolutionShift import ResolutionShift
 from modules.config.TrainingTimesteps import TrainingTimesteps
 from modules.families.conditions import FirstFrame
@@ -23,23 +24,21 @@ from modules.families.TextEncoding import TextEncoding
 if TYPE_CHECKING:
     from torch import Tensor
 
-_FPS = 24.0
-_NUM_TOKENS, _WIDTH = 1024, 3840  # of every text
+_FPS, _NUM_TOKENS, _WIDTH = 24.0, 1024, 3840  # the last two of every text
 _ATTENTION = ("to_q", "to_k", "to_v", "to_out.0")
 
 
 def _connected(pipe: Any, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     text, mask = outputs["prompt_embeds"], outputs["prompt_attention_mask"]
-    for_video, _, connected_mask = pipe.connectors(text, mask, padding_side="left")
-    return {"prompt_embeds": for_video, "prompt_attention_mask": connected_mask}
+    text, _, mask = pipe.connectors(text, mask, padding_side="left")
+    return {"prompt_embeds": text, "prompt_attention_mask": mask}
 
 
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
     frames, height, width = call.shape[2:]
     config, batch = call.denoiser.config, len(call.latents)
-    text_width = config.audio_num_attention_heads * config.audio_attention_head_dim
-    if config.use_prompt_embeddings:  # of 2.0; from 2.3 on, connectors return the width of the stream
-        text_width = config.caption_channels
+    width_of_stream = config.audio_num_attention_heads * config.audio_attention_head_dim  # from 2.3 on
+    text_width = config.caption_channels if config.use_prompt_embeddings else width_of_stream
     return {
         "hidden_states": call.latents,
         "timestep": call.timestep if "first_given" not in call.given else call.token_timesteps(1),
@@ -63,6 +62,7 @@ LTX_2 = replace(
     name="ltx2",
     label="LTX-2",
     pipeline="LTX2Pipeline",
+    other_model=lambda index: "LTX-2.5" if has_any(index, "duration_head", "prompt_enhancer") else "",
     conditions=(FirstFrame("LTX2ImageToVideoPipeline"),),
     text=TextEncoding(
         outputs=("prompt_embeds", "prompt_attention_mask", None, None),

@@ -29,7 +29,8 @@ FAMILIES: dict[str, Family] = _declared()
 def family_of(index: Mapping[str, Any]) -> Family | None:
     """The family for the pipeline of a model_index.json, with the denoiser's config as DENOISER_CONFIG, or None."""
     named = index.get("_class_name")
-    return next((one for one in FAMILIES.values() if named in one.pipelines and one.accepts(index)), None)
+    alike = [one for one in FAMILIES.values() if named in one.pipelines]
+    return next((one for one in alike if one.accepts(index) and not one.other_model(index)), None)
 
 
 def family_of_pipeline(pipe: DiffusionPipeline) -> Family | None:

@@ -6,6 +6,7 @@ Used by the checks before a start and by the model picker of the window.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from modules.config.errors import ModelFileError
 from modules.config.model_index import index_file, names_component, read_json
 from modules.config.ModelConfig import DENOISER_SETTINGS
-from modules.families.registry import family_of
+from modules.families.registry import FAMILIES, family_of
 from modules.machine.hub import HUB_NAME, read_index, shards_in
 from modules.machine.weight_files import INDEX, loaded_weights
 from modules.weights.component_classes import refused_class
@@ -298,10 +299,23 @@ def _named(pipeline: str) -> str:
     return describe_index({"_class_name": pipeline})
 
 
+def _label_of_other(index: Mapping[str, Any]) -> str:
+    """Of a model that no family has; "" if it isn't known."""
+    pipeline = index["_class_name"]
+    named = (one.other_model(index) for one in FAMILIES.values() if pipeline in one.pipelines)
+    return next(filter(None, named), OTHER_LABELS.get(pipeline, ""))
+
+
 def describe_index(index: Mapping[str, Any]) -> str:
     """What the model of a model_index.json is, such as "a Stable Diffusion XL model"."""
     pipeline, family = index["_class_name"], family_of(index)
-    label = family.label if family else OTHER_LABELS.get(pipeline)
+    label = family.label if family else _label_of_other(index)
     if not label:
         return f"a model of the pipeline {pipeline}"
-    return f"{'an' if label[0] in 'AEIO' else 'a'} {label} model"
+    return f"{_article(label)} {label} model"
+
+
+def _article(label: str) -> str:
+    letters = re.match("[A-Z]*", label)[0]
+    spelled_out = len(letters) > 1 and not re.search("[AEIOU]", letters)  # LTX, but not FLUX
+    return "an" if label[0] in ("AEFHILMNORSX" if spelled_out else "AEIO") else "a"

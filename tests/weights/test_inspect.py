@@ -8,9 +8,9 @@ import pytest
 import torch
 from diffusers import StableDiffusionPipeline
 
-from modules.families.registry import FAMILIES
+from modules.families.registry import FAMILIES, family_of
 from modules.weights.errors import WeightsError
-from modules.weights.inspect import check_base, describe_index, inspect_base
+from modules.weights.inspect import BaseInfo, check_base, check_fits, describe_index, inspect_base
 from modules.weights.safe import load_tensors, save_tensors
 from modules.weights.single_file import save_single_file
 
@@ -75,6 +75,17 @@ def test_the_wrong_family_is_named_with_the_right_one(tiny_sd15, tiny_sd3):
         "choose family sd3 or another base."
     )
     assert "choose family sd15 or another base" in refusal(tiny_sd15, SD3)
+
+
+@pytest.mark.parametrize("part", ["duration_head", "prompt_enhancer"])
+def test_a_later_model_with_the_same_pipeline_is_refused_by_its_name(part):
+    family = FAMILIES["ltx2"]
+    earlier = {"_class_name": family.pipeline, part: [None, None]}
+    assert family_of(earlier) is family
+    later = {**earlier, part: ["ltx2", "Anything"]}
+    info = BaseInfo("hub", family.pipeline, 0, describe_index(later), later)
+    with pytest.raises(WeightsError, match=f"is an LTX-2.5 model; the family ltx2 needs {family.label}: choose"):
+        check_fits("a/b", info, family)
 
 
 def test_variants_of_a_pipeline_are_told_apart(tiny_model, tmp_path):
