@@ -8,9 +8,11 @@ from modules.config.families import (
     families_taking,
     families_taking_clips,
 )
+from modules.config.methods import methods_that
 from modules.config.setting import MAX_SIDE, STRICT, Float, Int, Str, section, setting
 
 TABLE = {".captions": ["table"]}
+PAIRS = {"method": methods_that(lambda method: bool(method.pair_words[0]))}
 PRESERVED = {"loss.output_preservation": [True]}
 USES_MASKS = {"loss.masked_training or family": [True, *families_taking("inpainting")]}
 
@@ -96,6 +98,17 @@ class ConceptConfig:
         format="folder",
         scope="machine",
         visible_when={"family": families_taking("layers")},
+    )
+    pair_folder: Str = setting(
+        "",
+        label="Folder of paired images",
+        also_called="folder pairs, negative folder, rejected images",
+        help="The counterpart of each image, with the same name: of cat.jpg, cat.png here, in the same subfolder. A "
+        "concept slider needs it for image pairs: it shows the weak effect, where the image shows the strong one.",
+        group="data",
+        format="folder",
+        scope="machine",
+        visible_when=PAIRS,
     )
     mask_folder: Str = setting(
         "",

@@ -9,6 +9,7 @@ from modules.config.setting import STRICT, Float, setting
 MASKED: dict[str, list[Any]] = {".masked_training": [True]}
 WITH_DENOISER = methods_that(lambda method: method.uses_denoiser)
 KEEPS_OLD_MODEL: dict[str, list[Any]] = {"method": methods_that(lambda method: method.keeps_old_model)}
+PRESERVES: dict[str, list[Any]] = {"method": methods_that(lambda method: method.preserves_images)}
 
 
 @dataclass(config=STRICT)
@@ -188,7 +189,7 @@ class LossConfig:
         ge=0,
         le=1_000_000,
         importance="advanced",
-        visible_when=MASKED | KEEPS_OLD_MODEL,
+        visible_when=MASKED | PRESERVES,
     )
     prior_by_frozen_model: bool = setting(
         False,
@@ -197,7 +198,7 @@ class LossConfig:
         "the images themselves. LoRA only; costs a second pass for batches with such images.",
         group="training",
         importance="advanced",
-        visible_when=KEEPS_OLD_MODEL,
+        visible_when=PRESERVES,
     )
     output_preservation: bool = setting(
         False,
@@ -207,7 +208,7 @@ class LossConfig:
         "trigger word, so only the trigger word changes its images. LoRA only; two extra passes per batch.",
         group="training",
         importance="advanced",
-        visible_when=KEEPS_OLD_MODEL,
+        visible_when=PRESERVES,
     )
     output_preservation_weight: Float = setting(
         1.0,
@@ -218,7 +219,7 @@ class LossConfig:
         gt=0,
         le=1_000_000,
         importance="advanced",
-        visible_when={".output_preservation": [True], **KEEPS_OLD_MODEL},
+        visible_when={".output_preservation": [True], **PRESERVES},
     )
     blank_preservation: bool = setting(
         False,

@@ -25,6 +25,7 @@ from modules.config.OutputConfig import OutputConfig
 from modules.config.SamplingConfig import SamplingConfig
 from modules.config.ScheduleConfig import ScheduleConfig
 from modules.config.setting import STRICT, Int, Str, section, setting
+from modules.config.SliderConfig import SliderConfig
 from modules.config.TextEncoderConfig import TextEncoderConfig
 from modules.config.VaeConfig import VaeConfig
 from modules.config.ValidationConfig import ValidationConfig
@@ -371,6 +372,7 @@ class TrainConfig:
         default_factory=list,
         visible_when=with_settings("embeddings"),
     )
+    slider: SliderConfig = section(SliderConfig, label="Slider", visible_when=with_settings("slider"))
     vae: VaeConfig = section(VaeConfig, label="Autoencoder", visible_when=with_settings("vae"))
     data: DataConfig = section(DataConfig, label="Data")
     concepts: list[ConceptConfig] = setting(

@@ -6,15 +6,15 @@ method's name: it uses the facts of the chosen method instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
 
-BLANK = "blank"
-"""The role of the empty prompt, in `fixed_prompts`."""
+BLANK, TARGET, POSITIVE, NEGATIVE = "blank", "target", "positive", "negative"
+"""Roles of prompts in `fixed_prompts`: the empty one, and those of a slider, of which the last two are numbered."""
 
 
 class FamilyParts(Protocol):
@@ -54,6 +54,15 @@ class MethodFacts:
     trains_words: whether it trains the words of `embeddings`, in all text encoders.
     has_formats: whether `output.format` selects the formats of the result.
     can_shard: whether ranks can share the weights of what it trains.
+    compares: whether its loss compares predictions with others, and not with images alone: masks, prior preservation
+    and caption dropout have no meaning for it.
+    refuses_text: whether text encoders stay as they are, although `text_encoder` may say that they train.
+    refused: settings -> their values that the method works with; others are refused.
+    num_predictions: how many predictions of a step get gradients.
+    prompts: settings -> role -> prompt, as in `fixed_prompts`.
+    pair_words: what the counterparts of images are called, one and several, if it may learn from pairs.
+    takes_pairs: settings -> whether it does.
+    draws_images: settings -> whether it needs no images.
     """
 
     name: str
@@ -68,6 +77,14 @@ class MethodFacts:
     trains_words: bool = False
     has_formats: bool = True
     can_shard: bool = False
+    compares: bool = False
+    refuses_text: bool = False
+    refused: Mapping[str, Any] = field(default_factory=dict)
+    num_predictions: int = 1
+    prompts: Callable[[TrainConfig], dict[str, str]] = lambda config: {}
+    pair_words: tuple[str, str] = ("", "")
+    takes_pairs: Callable[[TrainConfig], bool] = lambda config: False
+    draws_images: Callable[[TrainConfig], bool] = lambda config: False
 
     @property
     def uses_captions(self) -> bool:
@@ -78,9 +95,36 @@ class MethodFacts:
         """Whether the original model's prediction is available during training."""
         return self.trains_adapters
 
+    @property
+    def preserves_images(self) -> bool:
+        """Whether predictions for images can be held to the original model's."""
+        return self.keeps_old_model and not self.compares
+
     def trains_text(self, config: TrainConfig) -> bool:
         """Whether a text encoder or one of its words trains, so that captions can't be cached."""
         return self.trains_words or (self.chooses_parts and config.text_encoder.train)
+
+
+def _denoisers_with_lora(family: FamilyParts) -> tuple[str, ...]:
+    return tuple(name for name in family.lora_targets if name in family.denoisers)
+
+
+def has_images(config: TrainConfig) -> bool:
+    """Whether there is a concept to train."""
+    return any(concept.enabled for concept in config.concepts)
+
+
+def _slider_prompts(config: TrainConfig) -> dict[str, str]:
+    slider = config.slider
+    if slider.source != "prompts":
+        return {}
+    prompts = {TARGET: slider.target.strip()}
+    attributes = [text.strip() for text in slider.preserve.split(",") if text.strip()]
+    for number, attribute in enumerate(attributes or [""]):
+        for role, prompt in ((POSITIVE, slider.positive), (NEGATIVE, slider.negative)):
+            prompts[f"{role} {number}"] = f"{attribute} {prompt.strip()}".strip()
+    guided = slider.denoising_guidance > 1 and not has_images(config)
+    return prompts | ({BLANK: ""} if guided else {})
 
 
 METHODS: dict[str, MethodFacts] = {
@@ -127,6 +171,23 @@ METHODS: dict[str, MethodFacts] = {
             trains_words=True,
         ),
         MethodFacts(
+            name="slider",
+            label="Concept slider",
+            trains="a LoRA with more of something at positive strengths and less at negative ones",
+            trainable=_denoisers_with_lora,
+            settings=("lora", "slider"),
+            chooses_parts=True,
+            trains_adapters=True,
+            compares=True,
+            refuses_text=True,
+            refused={"lora.dora": False},
+            num_predictions=2,
+            prompts=_slider_prompts,
+            pair_words=("weak image", "weak images"),
+            takes_pairs=lambda config: config.slider.source == "pairs",
+            draws_images=lambda config: config.slider.source == "prompts",
+        ),
+        MethodFacts(
             name="vae",
             label="Autoencoder (VAE)",
             trains="the model's autoencoder",
@@ -148,7 +209,8 @@ def facts_of(config: TrainConfig) -> MethodFacts:
 def fixed_prompts(config: TrainConfig) -> dict[str, str]:
     """Role -> prompt that the loss predicts for in each step, beside the captions; the same for all samples."""
     facts = facts_of(config)
-    return {BLANK: ""} if facts.keeps_old_model and config.loss.blank_preservation else {}
+    blank = {BLANK: ""} if facts.keeps_old_model and config.loss.blank_preservation else {}
+    return {**facts.prompts(config), **blank}
 
 
 def methods_for(family: FamilyParts) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ class Batch:
             paint, and normalized latents of the image with gray in place of that part.
         sound: [B, 2, L, C], normalized latents of the sound of clips. sound_noise: noise for it, in the same shape.
         sound_heard: bool[B], clips that have any; the others' sound is silence, and no part of the loss.
+        paired: see PAIRED.
     clean: bool, in a shape that broadcasts to that of the latents: what of them gets no noise and is no part of the
         loss; None for nothing.
     input_noise: [B, C, H, W], added to the latents instead of `noise`, which stays the target; None to use `noise`.
@@ -117,6 +118,16 @@ class Batch:
     def layout(self) -> Hashable:
         """Equal for batches that differ in nothing but the values of their tensors and the texts of their prompts."""
         return tuple((field.name, _layout(getattr(self, field.name))) for field in fields(self))
+
+
+PAIRED = "paired"
+"""In `Batch.given`: [B, C, H, W], the latents of the images that belong to those of the batch as their counterparts."""
+
+
+def split_pair(batch: Batch) -> tuple[Batch, Batch]:
+    """The batch without its counterparts, and one that has them in place of its latents."""
+    given = {name: value for name, value in batch.given.items() if name != PAIRED}
+    return replace(batch, given=given), replace(batch, given=given, latents=batch.given[PAIRED])
 
 
 def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

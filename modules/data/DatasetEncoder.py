@@ -11,6 +11,7 @@ from modules.data.cache_keys import encoders_of, image_parts, latent_keys, text_
 from modules.data.caching import cache_latents, cache_text
 from modules.data.conditions import conditions_of
 from modules.data.decoding import find_undecodable
+from modules.data.drawn_images import DrawnRecords
 from modules.data.errors import ImageError
 from modules.data.FileHashes import FileHashes
 from modules.data.masks import mask_files
@@ -134,6 +135,11 @@ class DatasetEncoder:
             found = find_undecodable(self._dataset, self._buckets, self._rounds[0], self._report)
             self.unusable = self._gathered(found, "checking the images")
         return PixelRecords(self._dataset, self._buckets, shape)
+
+    def drawn(self) -> DrawnRecords:
+        """The shapes of latents that the method draws itself, which takes no weights."""
+        vae = self._base.meta_module(self._base.family.vae)
+        return DrawnRecords(self._buckets, partial(latent_shape, self._base.family, vae))
 
     # --- together with the other ranks ----------------------------------------------------------------------------
 

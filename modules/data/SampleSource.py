@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from modules.data.CaptionSource import CaptionSource
     from modules.data.conditions.ConditionData import ConditionData, Draw
     from modules.data.Dataset import Dataset
+    from modules.data.drawn_images import DrawnRecords
     from modules.data.epoch_plan import MicroBatch
     from modules.data.records import CachedRecords, PixelRecords
     from modules.families.TextEncoding import Conditioning
@@ -53,7 +54,7 @@ class SampleSource:
 
     dataset: Dataset
     buckets: Buckets
-    pictures: CachedRecords[int] | PixelRecords
+    pictures: CachedRecords[int] | PixelRecords | DrawnRecords
     captions: CaptionSource
     text: CachedRecords[Any] | None
     caption_dropout: float

@@ -23,8 +23,10 @@ from modules.data.buckets import are_enlarged, crop_box
 from modules.data.caption_health import caption_findings
 from modules.data.concepts import captions, scan
 from modules.data.conditions import conditions_of
+from modules.data.conditions.pairs import family_of_run
 from modules.data.decode_check import MOST_DECODED, Decode, decoded_samples, find_unusable, undecodable
 from modules.data.decoding import check_unusable
+from modules.data.drawn_images import draws_images
 from modules.data.epoch_plan import count_samples, few_samples_warning
 from modules.data.errors import DataError, ImageError
 from modules.data.FileHashes import hash_of
@@ -75,7 +77,7 @@ def check_health(
     problems = [problem for problem in find_problems(config) if problem.path.partition(".")[0] in paths]
     findings = [Finding("setting", "error" if p.blocking else "warning", p.message) for p in problems]
     num_pictures, usable = 0, None
-    if not any(problem.blocking for problem in problems):
+    if not any(problem.blocking for problem in problems) and not draws_images(config):
         try:
             dataset, buckets = prepare_data(config, FAMILIES[config.family])
             samples = decoded_samples(dataset, most_decoded)
@@ -110,7 +112,8 @@ def _findings(
     config: TrainConfig, found: Dataset, num_ranks: int, unusable: dict[int, str], dataset: Dataset, buckets: Buckets
 ) -> Iterator[Finding]:
     """unusable: those of the samples of `found` that are left out, with the reason. dataset, buckets: the rest."""
-    conditions = conditions_of(FAMILIES[config.family]) if facts_of(config).uses_denoiser else []
+    family = family_of_run(FAMILIES[config.family], config)
+    conditions = conditions_of(family) if facts_of(config).uses_denoiser else []
     yield from _unreadable(found, unusable, config.data.max_unreadable_share)
     if found.set_aside:
         one, several = f"image is left out by {FILE_NAME}", f"images are left out by {FILE_NAME}"

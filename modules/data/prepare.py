@@ -11,7 +11,9 @@ from modules.data.buckets import Buckets, assign_buckets
 from modules.data.clips import CLIP, with_clips
 from modules.data.concepts import scan
 from modules.data.conditions import conditions_of
+from modules.data.conditions.pairs import family_of_run
 from modules.data.Dataset import Dataset
+from modules.data.drawn_images import drawn_dataset, draws_images
 from modules.data.errors import DataError
 from modules.data.folder_walk import Outputs
 from modules.data.holdout import hold_out
@@ -37,10 +39,13 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
     check_sizes(config, family)
     data = config.data
     rule = clip_rule(config)
-    dataset = scan(config.concepts, outputs=Outputs.of(config), videos=rule is not None)
+    if draws_images(config):
+        dataset = drawn_dataset(config)
+    else:
+        dataset = scan(config.concepts, outputs=Outputs.of(config), videos=rule is not None)
     if uses_masks(config):
         dataset = with_masks(dataset)
-    conditions = conditions_of(family) if facts_of(config).uses_denoiser else []
+    conditions = conditions_of(family_of_run(family, config)) if facts_of(config).uses_denoiser else []
     for condition in conditions:
         dataset = condition.find(dataset, config)
     dataset = with_clips(dataset, rule)

@@ -21,7 +21,9 @@ from modules.data.clips import describe_clips, num_clips
 from modules.data.compiled_sizes import compiled_sizes
 from modules.data.concepts import captions
 from modules.data.conditions import conditions_of
+from modules.data.conditions.pairs import family_of_run
 from modules.data.crops import CROP
+from modules.data.drawn_images import draws_images
 from modules.data.epoch_plan import count_samples, few_samples_warning
 from modules.data.holdout import no_validation_warning
 from modules.data.ImageSettings import FILE_NAME
@@ -70,7 +72,7 @@ def summarize(
     resume: the run resumes the one in its folder, whose backup determines the batch and the learning rates' factor.
     Raises UserError for data that training would refuse.
     """
-    family = FAMILIES[config.family]
+    family = family_of_run(FAMILIES[config.family], config)
     dataset, buckets = prepare_data(config, family)
     uses_captions = facts_of(config).uses_captions
     empty: set[str] = set()
@@ -85,7 +87,11 @@ def summarize(
         *_part_lines(config, family),
         *_prediction_lines(config, family, base),
         ("Method", facts_of(config).label),
-        *_image_lines(dataset, buckets, conditions_of(family) if facts_of(config).uses_denoiser else []),
+        *(
+            [("Images", f"none: {len(dataset)} samples an epoch are drawn by the model")]
+            if draws_images(config)
+            else _image_lines(dataset, buckets, conditions_of(family) if facts_of(config).uses_denoiser else [])
+        ),
         *_caption_lines(num_texts),
         *_step_lines(config, shape, state),
         *_matmul_lines(config),

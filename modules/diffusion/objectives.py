@@ -31,6 +31,9 @@ class Objective(Protocol):
     def snr(self, u: Tensor) -> Tensor:
         """[B], signal^2 / noise^2 for these noise levels, at least in float32."""
 
+    def step(self, latents: Tensor, prediction: Tensor, u: Tensor, lower: Tensor) -> Tensor:
+        """The latents at the noise levels `lower`, by one step from `u` without new noise. prediction: for them."""
+
 
 @dataclass(frozen=True)
 class Ddpm:
@@ -55,6 +58,17 @@ class Ddpm:
     def snr(self, u: Tensor) -> Tensor:
         alpha = self.alphas_cumprod.to(u.device, torch.promote_types(u.dtype, torch.float32))[self.timestep(u)]
         return alpha / (1 - alpha)
+
+    def step(self, latents: Tensor, prediction: Tensor, u: Tensor, lower: Tensor) -> Tensor:
+        """DDIM (Song et al. 2021, arXiv 2010.02502, equation 12 with sigma 0)."""
+        alphas = self.alphas_cumprod.to(latents.device, latents.dtype)
+        before, after = (per_sample(alphas[self.timestep(level)], latents) for level in (u, lower))
+        signal, sigma = before.sqrt(), (1 - before).sqrt()
+        if self.prediction_type == "epsilon":
+            noise, clean = prediction, (latents - sigma * prediction) / signal
+        else:
+            noise, clean = signal * prediction + sigma * latents, signal * latents - sigma * prediction
+        return after.sqrt() * clean + (1 - after).sqrt() * noise
 
     def offset_share(self, u: Tensor) -> Tensor:
         """[B], the factor of offset noise at these noise levels, which grows from almost 0 to 1.
@@ -90,3 +104,7 @@ class Flow:
 
     def snr(self, u: Tensor) -> Tensor:
         return ((1 - u) / u).square()
+
+    def step(self, latents: Tensor, prediction: Tensor, u: Tensor, lower: Tensor) -> Tensor:
+        """One of Euler's steps along the velocity."""
+        return latents + per_sample((lower - u).to(latents.dtype), latents) * prediction

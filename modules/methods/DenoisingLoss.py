@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from modules.data.Batch import Batch
 from modules.diffusion.loss_weights import timestep_weight
 from modules.diffusion.losses import LossMix, huber_delta, masked_mean, per_sample
 from modules.diffusion.metrics import agreement, loss_by_quarter
-from modules.diffusion.objectives import Ddpm
+from modules.diffusion.objectives import Ddpm, Noised
 from modules.families.conditioning import encode_text, is_unconditional_zero, zeroed
 from modules.families.prediction import objective_of, predict_all
 from modules.families.sound import sound_error
@@ -53,17 +54,11 @@ class DenoisingLoss(Loss):
             if base.config.activation_offloading:
                 own = ActivationOffload(base.device, transfers_to(base.device)).checkpoint
             for name in filter(base.is_loaded, base.family.denoisers):
-                base.denoiser(name).enable_gradient_checkpointing(own)
+                base.denoiser(name).enable_gradient_checkpointing(self._checkpointing(own))
 
     def forward(self, batch: Batch) -> tuple[Tensor, int, dict[str, Tensor]]:
-        latents = batch.latents
-        assert latents is not None  # only the VAE trains on pixels
         batch = self._with_offset(batch)
-        noised, timestep, target = self._objective.noise(latents, batch.noise, batch.u)
-        if batch.input_noise is not None:
-            noised = self._objective.noise(latents, batch.input_noise, batch.u).latents
-        if batch.clean is not None:
-            noised, target = torch.where(batch.clean, latents, noised), target.masked_fill(batch.clean, 0)
+        noised, timestep, target = self._noised(batch)
         frozen = self._frozen_prediction(batch, noised, timestep)
         if batch.prior is not None:
             assert frozen is not None  # predicted for batches with `prior`
@@ -77,6 +72,21 @@ class DenoisingLoss(Loss):
             losses = losses + preservation
         losses = losses * batch.weight
         return losses.sum(), batch.count, self._metrics(batch, losses, prediction, target)
+
+    def _checkpointing(self, own: Callable[..., Any] | None) -> Callable[..., Any] | None:
+        """What checkpoints the denoiser's blocks. own: what the settings ask for; None for that of diffusers."""
+        return own
+
+    def _noised(self, batch: Batch) -> Noised:
+        """The noised latents of a batch `_with_offset`."""
+        latents = batch.latents
+        assert latents is not None  # only the VAE trains on pixels
+        noised, timestep, target = self._objective.noise(latents, batch.noise, batch.u)
+        if batch.input_noise is not None:
+            noised = self._objective.noise(latents, batch.input_noise, batch.u).latents
+        if batch.clean is not None:
+            noised, target = torch.where(batch.clean, latents, noised), target.masked_fill(batch.clean, 0)
+        return Noised(noised, timestep, target)
 
     def _with_offset(self, batch: Batch) -> Batch:
         """The batch with the share of its `offset` in its noise."""
@@ -128,7 +138,7 @@ class DenoisingLoss(Loss):
             error = self._moved(of_class, noised, timestep)
             weight = self._config.output_preservation_weight
             terms.append(error * (0.0 if preserved is None else weight * preserved.to(error.dtype)))
-        if BLANK in self._prompts:
+        if self._config.blank_preservation:
             error = self._moved(self._with_prompt(batch, BLANK), noised, timestep)
             terms.append(self._config.blank_preservation_weight * error)
         return sum(terms[1:], terms[0]) if terms else None

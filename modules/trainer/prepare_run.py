@@ -23,8 +23,10 @@ from modules.data.CaptionSource import CaptionSource
 from modules.data.compiled_sizes import compiled_sizes
 from modules.data.concepts import caption_prompts, captions
 from modules.data.conditions import conditions_of
+from modules.data.conditions.pairs import family_of_run
 from modules.data.DatasetEncoder import DatasetEncoder
 from modules.data.decoding import check_unusable
+from modules.data.drawn_images import draws_images
 from modules.data.errors import DataError
 from modules.data.prepare import prepare_data
 from modules.data.run_summary import count_texts, disk_needs, image_warnings
@@ -102,7 +104,7 @@ def prepare_run(
     asked here.
     Raises UserError for problems that the user can fix, and StopRequested if a stop is requested meanwhile.
     """
-    family = FAMILIES[config.family].with_text_settings(config.model)
+    family = family_of_run(FAMILIES[config.family].with_text_settings(config.model), config)
     start = _Start(config, runtime, callbacks, progress, family, METHODS[config.method])
     # first, because a resuming rank waits for the others where a fresh one does not
     start.compare_ranks("options", lambda: str(resume), "--resume in the command")
@@ -269,7 +271,8 @@ def _cache(
     takes_latents = start.method.facts.uses_denoiser
     if not takes_latents:
         base.require(family.vae)
-    pictures = encoder.latents() if takes_latents else encoder.pixels()
+    encode = encoder.latents if takes_latents else encoder.pixels
+    pictures = encoder.drawn() if draws_images(config) else encode()
     check_unusable(dataset, encoder.unusable, config.data.max_unreadable_share)
     for path, reason in {dataset.paths[sample]: reason for sample, reason in encoder.unusable.items()}.items():
         start.progress.warn(f"{path} is left out: {reason}.")

@@ -35,6 +35,7 @@ def test_an_untouched_config_lacks_only_model_and_pictures():
 
 
 CHECKPOINTS, GRAPHS = ("model.gradient_checkpointing=true",), ("model.cuda_graphs=on",)
+SLIDER = ("method=slider", "slider.positive=old")
 MATMUL, ROTATION = ("model.quantized_matmul=on",), "model.quantized_matmul_rotation=true"
 FUSED = ("method=full", "optimizer.fused_backward=true", "optimizer.max_grad_norm=0")
 
@@ -102,6 +103,15 @@ MISTAKES = [
     (["denoiser.stop_unit=steps"], "denoiser.stop_after"),
     (["denoiser.stop_unit=steps", "denoiser.stop_after=1.5"], "denoiser.stop_after"),
     (["method=embedding"], "embeddings"),
+    (["method=slider"], "slider.positive"),
+    ([*SLIDER, "text_encoder.train=true"], "text_encoder.train"),
+    ([*SLIDER, "lora.dora=true"], "lora.dora"),
+    ([*SLIDER, "loss.masked_training=true"], "loss.masked_training"),
+    ([*SLIDER, "loss.prior_by_frozen_model=true"], "loss.prior_by_frozen_model"),
+    ([*SLIDER, "concepts.0.regularisation=true"], "concepts.0.regularisation"),
+    ([*SLIDER, "concepts=[]", "data.validation_share=0.1"], "data.validation_share"),
+    ([*SLIDER, "concepts=[]", "family=wan22_a14b"], "concepts"),
+    ([*SLIDER, "slider.source=pairs"], "concepts.0.pair_folder"),
     (["method=embedding", "embeddings.0.vectors=2"], "embeddings.0.placeholder"),
     (["method=embedding", "embeddings.0.placeholder=my cat"], "embeddings.0.placeholder"),
     (["method=embedding", "embeddings.0.placeholder=<Cat>"], "embeddings.0.placeholder"),

@@ -40,6 +40,7 @@ REQUEST = ImageRequest("a photo of a cat, number 3", "the sky", seed=7, width=48
 RUN = ("max_steps=5", "batch_size=2", "backup.at_end=false")
 SETTINGS = {
     "lora": ("text_encoder.train=true", "lora.targets=linear"),
+    "slider": ("slider.positive=old", "slider.negative=young"),
     "full": ("text_encoder.train=true", "optimizer.learning_rate=0.001"),
     "pivotal": (f"embeddings.0.placeholder={WORD}", "embeddings.0.initial_text=dog", "text_encoder.train=true"),
     "embedding": (f"embeddings.0.placeholder={WORD}", "embeddings.0.vectors=2", "embeddings.0.initial_text=dog"),
@@ -69,6 +70,8 @@ def read_of(method: str, family: Family) -> Any:
     facts = METHODS[method].facts
     if method == "vae":
         return family.published.vae.class_name, family.fact(References, "needed")
+    if facts.compares:  # the LoRA of the family, with another loss
+        return None
     if facts.trains_words:
         return None if facts.trains_adapters else text(family)
     return latents(family) if facts.trains_adapters else family.name

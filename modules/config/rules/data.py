@@ -17,6 +17,8 @@ MAX_EXTENSION = 32  # characters of a caption file's ending: far more than any h
 
 def concept_problems(config: TrainConfig) -> Iterator[Problem]:
     enabled = _enabled_concepts(config)
+    if not enabled and facts_of(config).draws_images(config):
+        return
     if not enabled:
         yield Problem("concepts", "concepts: there is no dataset yet; add a folder of images.")
         return

@@ -356,7 +356,7 @@ class RunMemory:
         staying = min(1.0, _INPUTS_ON_GPU / max(1, model.blocks.count))
         each -= (1 - staying) * self._offloaded_each
         if method.keeps_old_model:  # of all predictions that get gradients
-            each *= 1 + config.loss.output_preservation + config.loss.blank_preservation
+            each *= method.num_predictions + config.loss.output_preservation + config.loss.blank_preservation
         chunks = config.model.text_chunks if self._family.takes_chunks else 1
         each += chunks * sum(model.text_bytes[index] for index in self.trained_text_encoders)
         return each * self._micro_batch + self._composed
