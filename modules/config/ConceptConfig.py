@@ -104,7 +104,8 @@ class ConceptConfig:
         label="Folder of paired images",
         also_called="folder pairs, negative folder, rejected images",
         help="The counterpart of each image, with the same name: of cat.jpg, cat.png here, in the same subfolder. A "
-        "concept slider needs it for image pairs: it shows the weak effect, where the image shows the strong one.",
+        "concept slider needs it for image pairs: it shows the weak effect, where the image shows the strong one. For "
+        "preference training, the rejected image, where no preferences.jsonl in the concept's folder lists the pairs.",
         group="data",
         format="folder",
         scope="machine",

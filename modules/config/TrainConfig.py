@@ -22,6 +22,7 @@ from modules.config.MlflowConfig import MlflowConfig
 from modules.config.ModelConfig import ModelConfig
 from modules.config.OptimizerConfig import OptimizerConfig
 from modules.config.OutputConfig import OutputConfig
+from modules.config.PreferenceConfig import PreferenceConfig
 from modules.config.SamplingConfig import SamplingConfig
 from modules.config.ScheduleConfig import ScheduleConfig
 from modules.config.setting import STRICT, Int, Str, section, setting
@@ -373,6 +374,9 @@ class TrainConfig:
         visible_when=with_settings("embeddings"),
     )
     slider: SliderConfig = section(SliderConfig, label="Slider", visible_when=with_settings("slider"))
+    preference: PreferenceConfig = section(
+        PreferenceConfig, label="Preference", visible_when=with_settings("preference")
+    )
     vae: VaeConfig = section(VaeConfig, label="Autoencoder", visible_when=with_settings("vae"))
     data: DataConfig = section(DataConfig, label="Data")
     concepts: list[ConceptConfig] = setting(

@@ -57,11 +57,12 @@ class MethodFacts:
     compares: whether its loss compares predictions with others, and not with images alone: masks, prior preservation
     and caption dropout have no meaning for it.
     refuses_text: whether text encoders stay as they are, although `text_encoder` may say that they train.
-    refused: settings -> their values that the method works with; others are refused.
+    refused: settings -> (their value that the method works with, why others are refused).
     num_predictions: how many predictions of a step get gradients.
     prompts: settings -> role -> prompt, as in `fixed_prompts`.
     pair_words: what the counterparts of images are called, one and several, if it may learn from pairs.
     takes_pairs: settings -> whether it does.
+    lists_pairs: whether a file in a concept's folder can list the pairs (data/preference_pairs.py).
     draws_images: settings -> whether it needs no images.
     """
 
@@ -79,11 +80,12 @@ class MethodFacts:
     can_shard: bool = False
     compares: bool = False
     refuses_text: bool = False
-    refused: Mapping[str, Any] = field(default_factory=dict)
+    refused: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
     num_predictions: int = 1
     prompts: Callable[[TrainConfig], dict[str, str]] = lambda config: {}
     pair_words: tuple[str, str] = ("", "")
     takes_pairs: Callable[[TrainConfig], bool] = lambda config: False
+    lists_pairs: bool = False
     draws_images: Callable[[TrainConfig], bool] = lambda config: False
 
     @property
@@ -103,6 +105,10 @@ class MethodFacts:
     def trains_text(self, config: TrainConfig) -> bool:
         """Whether a text encoder or one of its words trains, so that captions can't be cached."""
         return self.trains_words or (self.chooses_parts and config.text_encoder.train)
+
+
+OTHER_ERRORS = ("mae", "huber", "smooth_l1", "log_cosh")
+"""The settings of `loss` that weight errors other than the squared one."""
 
 
 def _denoisers_with_lora(family: FamilyParts) -> tuple[str, ...]:
@@ -180,12 +186,31 @@ METHODS: dict[str, MethodFacts] = {
             trains_adapters=True,
             compares=True,
             refuses_text=True,
-            refused={"lora.dora": False},
+            refused={"lora.dora": (False, "its strength can't be changed")},
             num_predictions=2,
             prompts=_slider_prompts,
             pair_words=("weak image", "weak images"),
             takes_pairs=lambda config: config.slider.source == "pairs",
             draws_images=lambda config: config.slider.source == "prompts",
+        ),
+        MethodFacts(
+            name="preference",
+            label="Preference (DPO)",
+            trains="a LoRA that prefers the chosen images of pairs",
+            trainable=lambda family: family.lora_targets,
+            settings=("lora", "preference"),
+            chooses_parts=True,
+            trains_adapters=True,
+            compares=True,
+            refused={
+                "loss.weighting": ("constant", "its loss compares plain squared errors"),
+                "loss.mse": (1.0, "its loss compares plain squared errors"),
+                **{f"loss.{name}": (0.0, "its loss compares plain squared errors") for name in OTHER_ERRORS},
+            },
+            num_predictions=2,
+            pair_words=("rejected image", "rejected images"),
+            takes_pairs=lambda config: True,
+            lists_pairs=True,
         ),
         MethodFacts(
             name="vae",

@@ -40,6 +40,7 @@ from modules.data.image_formats import EXTENSIONS
 from modules.data.images import size_or_reason
 from modules.data.ImageSettings import Crop, ImageSetting, ImageSettings
 from modules.data.mask_names import is_mask
+from modules.data.preference_pairs import PROMPT
 from modules.data.Skipped import Skipped
 from modules.data.unread_files import FOLDERS, Unread, merged, unread_kind
 from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
@@ -188,7 +189,8 @@ def captions(
         span = clip.span if clip else None
         concept = dataset.concepts[number]
         try:
-            own = own_captions(path, concept, tables.get(number))
+            listed = dataset.value(PROMPT, sample)
+            own = own_captions(path, concept, tables.get(number)) if listed is None else (listed,)
         except CaptionError as error:
             failed[path] = error
             return ("",)

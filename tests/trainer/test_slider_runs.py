@@ -1,4 +1,4 @@
-"""Complete runs of concept sliders, without images and from pairs: resumed, on two ranks, and refused."""
+"""Complete runs of concept sliders, without images and from pairs, and of preferences: resumed, and on two ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.RankPool import run_alone
 
 PROMPTS = ("slider.target=a cat", "slider.positive=old", "slider.negative=young", "slider.denoising_steps=2")
 RUN = ("method=slider", "batch_size=8", "batch_size_mode=global", "optimizer.learning_rate=0.003")
-KINDS = ["without images", "with images", "pairs"]
+KINDS = ["without images", "with images", "pairs", "preference"]
 
 
 @pytest.fixture
@@ -23,6 +23,8 @@ def settings(make_config, picture_folder, tmp_path):
         others = weak if weak.exists() else picture_folder(((40, 32),) * 11, name=weak.name)
         if kind == "pairs":
             return make_config(*RUN, "slider.source=pairs", f"concepts.0.pair_folder={others}", *overrides)
+        if kind == "preference":
+            return make_config(*RUN, "method=preference", f"concepts.0.pair_folder={others}", *overrides)
         without = ("concepts=[]",) if kind == "without images" else ()
         return make_config(*RUN, *PROMPTS, *without, *overrides)
 

@@ -9,6 +9,7 @@ from PIL import Image
 
 from modules.config.errors import UserError
 from modules.config.files import config_from_values
+from modules.data.preference_pairs import read_preferences
 from modules.runs.marks import read_marks
 from modules.session.event_types import SampleEvent, SavedEvent
 from modules.ui.models import SampleGrid as sample_grid
@@ -59,6 +60,21 @@ def test_settings_that_differ_and_figures_stand_side_by_side(opened):
     assert "Validation loss" not in rows  # no run has any
 
 
+def test_the_better_of_two_samples_is_listed_for_preference_training(app, opened, tmp_path, wait_for):
+    pane = opened.pages["Samples"]
+    pane.folder = tmp_path / "preferences"
+    pane.prefer(1)
+    assert "Choose two images of the same row" in pane.note.cget("text")
+    pane.view.compare((0, 0), (0, 2))
+    pane.prefer(1)
+    wait_for(app, lambda: pane.num_added)
+    (pair,) = read_preferences(str(pane.folder), "concepts.0")
+    paths = pane.view.table.paths
+    assert Path(pair.chosen).read_bytes() == Path(paths[0, 2]).read_bytes()
+    assert Path(pair.rejected).read_bytes() == Path(paths[0, 0]).read_bytes()
+    assert pair.prompt == "a cat"
+
+
 def test_losses_are_drawn_over_steps_images_or_seconds(app, opened, settle):
     chart = opened.pages["Loss"]
     for name, last in (("Steps", 20), ("Images", 80), ("Seconds", 40)):
@@ -76,7 +92,7 @@ def test_losses_are_drawn_over_steps_images_or_seconds(app, opened, settle):
 
 def test_samples_are_compared_by_prompt_and_seed_with_a_slider(app, opened, wait_for):
     opened.show_page("Samples")
-    view = opened.pages["Samples"]
+    view = opened.pages["Samples"].view
     assert view.table.rows == ("a cat\nseed 42",)
     assert [column.split("\n") for column in view.table.columns] == [
         [f"cat-{number}", f"step {step}"] for number in (1, 2) for step in STEPS

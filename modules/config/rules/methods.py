@@ -18,10 +18,12 @@ def comparison_problems(config: TrainConfig) -> Iterator[Problem]:
     if method.refuses_text and config.text_encoder.train:
         message = f"text_encoder.train with method {method.name}: it trains the denoiser alone; turn it off."
         yield Problem("text_encoder.train", message, remedy=switch_off("text_encoder.train"))
-    for path, value in method.refused.items():
+    for path, (value, why) in method.refused.items():
         if (own := attrgetter(path)(config)) != value:
             remedy = set_to(path, value)
-            message = f"{path} {show_value(own)} with method {method.name}: its strength can't be changed; turn it off."
+            shown, off = (one if isinstance(one, str) else show_value(one) for one in (own, value))
+            undone = f"set it to {off}"
+            message = f"{path} {shown} with method {method.name}: {why}; {undone}."
             yield Problem(path, message, remedy=remedy)
     if not method.compares:
         return
@@ -52,7 +54,7 @@ def pair_problems(config: TrainConfig) -> Iterator[Problem]:
         return
     for number, concept in enumerate(config.concepts):
         path = f"concepts.{number}.pair_folder"
-        if concept.enabled and not concept.pair_folder.strip():
+        if concept.enabled and not concept.pair_folder.strip() and not method.lists_pairs:
             yield Problem(path, f"{path} is empty: name the folder with the {method.pair_words[1]}.")
     if config.data.frames > 1:
         message = f"data.frames {config.data.frames} with pairs: they are images; set it to 1."

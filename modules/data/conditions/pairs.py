@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from modules.data.errors import DataError, ImageError
 from modules.data.image_views import augmentation_of
 from modules.data.images import adjust_colors, fit_image, load_image, to_array
 from modules.data.paired_files import find_paired
+from modules.data.preference_pairs import PROMPT, ListedPair, read_preferences
 from modules.families.conditions import Condition
 
 if TYPE_CHECKING:
@@ -47,15 +48,29 @@ class _Pairs(ConditionData[Pairs]):
     folder_setting = "pair_folder"
 
     def find(self, dataset: Dataset, config: TrainConfig) -> Dataset:
-        one, several = facts_of(config).pair_words
+        method = facts_of(config)
+        one, several = method.pair_words
         found = find_paired(dataset, "pair_folder", one, several)
-        for path, files in zip(dataset.paths, found, strict=True):
+        listed = _listed(dataset) if method.lists_pairs else {}
+        numbers = dataset.concept_index.tolist()
+        rows: list[_Row] = []
+        for sample, (path, number, files) in enumerate(zip(dataset.paths, numbers, found, strict=True)):
+            if number in listed:
+                continue
             if len(files) != 1:
-                raise DataError(
-                    f"{path} has {counted(len(files), one)} in concepts.N.pair_folder: each image needs one of its "
-                    "name; add it, or remove the image."
+                where = f"concepts.{number}.pair_folder"
+                raise DataError.at(
+                    where,
+                    f"has {counted(len(files), one, several)} for {path}: each image needs one of its name; add it, or "
+                    "remove the image.",
                 )
-        return with_pairs(dataset, found)
+            rows.append(_Row(sample, files, None))
+        for number, pairs in listed.items():
+            samples = {os.path.realpath(dataset.paths[i]): i for i, own in enumerate(numbers) if own == number}
+            rows += [_row_of(pair, samples, number) for pair in pairs]
+        captionless = {of for of in dataset.captionless if of[0] not in listed}
+        taken = replace(dataset, captionless=captionless).take([row.sample for row in rows])
+        return with_pairs(taken, [row.files for row in rows]).with_column(PROMPT, Column([row.prompt for row in rows]))
 
     def describe(self, dataset: Dataset) -> tuple[str, str] | None:
         return None if dataset.column(PAIR) is None else ("Pairs", "one image for each")
@@ -87,6 +102,34 @@ class _Pairs(ConditionData[Pairs]):
         import torch
 
         return {PAIRED: torch.stack([record[PAIR] for record in rows.records])}
+
+
+class _Row(NamedTuple):
+    """sample: of the image. files: its counterpart. prompt: None for the caption of the image."""
+
+    sample: int
+    files: tuple[str, ...]
+    prompt: str | None
+
+
+def _listed(dataset: Dataset) -> dict[int, list[ListedPair]]:
+    """The pairs of each concept without a folder of paired images, by its number. Raises DataError."""
+    used = sorted(set(dataset.concept_index.tolist()))
+    return {
+        number: read_preferences(dataset.concepts[number].path, f"concepts.{number}")
+        for number in used
+        if not dataset.concepts[number].pair_folder.strip()
+    }
+
+
+def _row_of(pair: ListedPair, samples: Mapping[str, int], number: int) -> _Row:
+    sample = samples.get(os.path.realpath(pair.chosen))
+    if sample is None:
+        problem = "is not among the images of the concept" if os.path.isfile(pair.chosen) else "is missing"
+        raise DataError.at(f"concepts.{number}.path", f"{pair.line}: {pair.chosen} {problem}; correct the line.")
+    if not os.path.isfile(pair.rejected):
+        raise DataError.at(f"concepts.{number}.path", f"{pair.line}: {pair.rejected} is missing; correct the line.")
+    return _Row(sample, (pair.rejected,), pair.prompt)
 
 
 def with_pairs(dataset: Dataset, found: list[tuple[str, ...]]) -> Dataset:

@@ -14,15 +14,17 @@ from modules.runs.comparison import Comparison, compare_runs
 from modules.runs.RunTable import TableRun, loss_text, spoken_duration
 from modules.session.following import recorded_path
 from modules.session.RunFolder import RunFolder
+from modules.ui.models.path_picker import SAVE_FOLDER
 from modules.ui.models.RunState import SamplePicture
 from modules.ui.models.SampleTable import arrange_samples
 from modules.ui.theme import Theme
 from modules.ui.widgets.CurvesChart import CurvesChart, NamedCurve
 from modules.ui.widgets.dialogs import set_size, show_over
 from modules.ui.widgets.fitting import fit_columns
-from modules.ui.widgets.PictureTable import PictureTable, PictureTableView
+from modules.ui.widgets.PictureTable import PictureTable
 from modules.ui.widgets.scrolling import make_scrollbar
 from modules.ui.windows.GridPane import GridPane
+from modules.ui.windows.PreferencePane import PreferencePane
 
 if TYPE_CHECKING:
     from modules.ui.App import App
@@ -55,11 +57,11 @@ class CompareRunsWindow(ctk.CTkToplevel):
         show_over(app, self)
         left_out = len(folders) - MAX_RUNS
 
-        def compare() -> tuple[Comparison, PictureTable]:
+        def compare() -> tuple[Comparison, tuple[PictureTable, tuple[str, ...]]]:
             comparison = compare_runs(folders[:MAX_RUNS])
             return comparison, sample_table(comparison)
 
-        def show(found: tuple[Comparison, PictureTable]) -> None:
+        def show(found: tuple[Comparison, tuple[PictureTable, tuple[str, ...]]]) -> None:
             if self.winfo_exists():
                 self.note.configure(
                     text=f"The first {MAX_RUNS} runs; {left_out} more were left out." if left_out > 0 else ""
@@ -76,12 +78,11 @@ class CompareRunsWindow(ctk.CTkToplevel):
             self.choice.set(name)
             self.pages[name].grid(row=1, column=0, sticky="nsew", padx=12, pady=(0, 12))
 
-    def _show(self, comparison: Comparison, samples: PictureTable) -> None:
+    def _show(self, comparison: Comparison, samples: tuple[PictureTable, tuple[str, ...]]) -> None:
         self.comparison = comparison
         chart = CurvesChart(self, self.app)
         chart.show([NamedCurve(run.name, run.points()) for run in comparison.runs])
-        pictures = PictureTableView(self, self.app, "These runs have made no samples that are still there.")
-        pictures.show(samples)
+        pictures = PreferencePane(self, self.app, *samples, Path(SAVE_FOLDER, "preferences").absolute())
         grid = GridPane(self, self.app, comparison.runs)
         self.pages = {"Loss": chart, "Settings": self._make_table(comparison), "Samples": pictures, "Grid": grid}
         self.show_page("Loss")
@@ -126,9 +127,9 @@ def table_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     return [*(row for row in figures if any(row[1:])), *differing, *same]
 
 
-def sample_table(comparison: Comparison) -> PictureTable:
-    """The samples of all runs: a row for each prompt and seed, and a column for each step of each run. Looks at the
-    disk, and leaves out images that are gone."""
+def sample_table(comparison: Comparison) -> tuple[PictureTable, tuple[str, ...]]:
+    """The samples of all runs, and the prompts of the rows: a row for each prompt and seed, and a column for each step
+    of each run. Looks at the disk, and leaves out images that are gone."""
     rows: dict[tuple[str, int | None, int], None] = {}
     columns: list[str] = []
     found: dict[tuple[tuple[str, int | None, int], int], str] = {}
@@ -146,4 +147,4 @@ def sample_table(comparison: Comparison) -> PictureTable:
     order = list(rows)
     titles = tuple(f"{' '.join(prompt.split())}\n{'' if seed is None else f'seed {seed}'}" for prompt, seed, _ in order)
     paths = {(order.index(key), column): path for (key, column), path in found.items()}
-    return PictureTable(titles, tuple(columns), paths)
+    return PictureTable(titles, tuple(columns), paths), tuple(prompt for prompt, _, _ in order)
