@@ -72,7 +72,9 @@ def test_a_run_that_does_not_end_when_asked_is_ended_and_the_next_goes_on(server
         wait_until(lambda: len(server.requests) == 3)
         run.cancel()
     assert len(run.take_results()) == 2
-    assert run.progress.summary(True, False) == "2 images done. 1 image keeps its. Canceled; start again to go on."
+    assert (
+        run.progress.summary(True, False) == "2 images done. 1 image keeps its caption. Canceled; start again to go on."
+    )
     first_two = captions_in(images)
     assert len(first_two) == 3
     server.limit = 1000
@@ -116,7 +118,7 @@ def told(tmp_path, monkeypatch):
         (tmp_path / "scripts" / "told.py").write_text(code + "sys.exit(0)\n", encoding="utf-8")
         monkeypatch.setattr(annotator_run, "SCRIPTS", tmp_path / "scripts")
         concepts = [Part(ConceptConfig(path=str(tmp_path / "images"))) for _ in range(parts)]
-        return AnnotatorRun("told.py", concepts, [], **options)
+        return AnnotatorRun("told.py", "caption", concepts, [], **options)
 
     return make
 
@@ -146,7 +148,7 @@ def test_several_concepts_share_the_bar_and_are_counted_together(told):
     progress = run.run()
     assert (progress.written, progress.failed, progress.kept, progress.resumed, progress.share) == (6, 2, 4, 2, 1.0)
     assert progress.summary(False, False) == (
-        "6 images done, 2 failed. 4 images keep theirs. 2 were done before the last run was interrupted. "
+        "6 images done, 2 failed. 4 images keep their captions. 2 were done before the last run was interrupted. "
         "2 images left out, bad.png: it is empty."
     )
 
@@ -162,7 +164,8 @@ def test_what_is_done_before_the_first_image_is_said(told):
     assert told([PLAN, {"event": "loading"}, {"event": "end"}]).run().describe() == "Loading the model…"
     sending = PLAN | {"sent_to": "The images are sent to …"}
     assert told([sending, {"event": "loading"}, {"event": "end"}]).run().describe() == "Waiting for the server…"
-    assert Progress(kept=3).summary(False, False) == "Nothing to do: 3 images have one already."
+    assert Progress(kept=3).summary(False, False) == "Nothing to do: 3 images have captions already."
+    assert Progress(makes="mask", kept=1).summary(False, False) == "Nothing to do: 1 image has a mask already."
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.2, "1 s"), (89, "89 s"), (95, "2 min"), (7500, "2 h 5 min")])

@@ -68,7 +68,7 @@ def test_captions_appear_as_they_are_written_and_all_are_taken_back(window, data
     wait_for(app, lambda: dataset.caption.buttons["captioner"].cget("text").startswith("2 of 4"))
     server.released.set()
     wait_for(app, lambda: window.panel.run is None)
-    assert window.panel.state.cget("text") == "4 images done. 1 image keeps its."
+    assert window.panel.state.cget("text") == "4 images done. 1 image keeps its caption."
     assert dataset.caption.buttons["captioner"].cget("text") == "Caption with a model…"
     assert len(captions_in(images)) == 5
     window.panel.buttons["undo"].invoke()

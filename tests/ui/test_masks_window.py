@@ -82,7 +82,7 @@ def test_masks_appear_as_they_are_written_and_those_by_hand_stay(window, dataset
     by_hand = (images / "001_mask.bmp").read_bytes()
     window.panel.buttons["start"].invoke()
     wait_for(app, lambda: window.panel.run is None)
-    assert window.panel.state.cget("text") == "4 images done. 1 image keeps its."
+    assert window.panel.state.cget("text") == "4 images done. 1 image keeps its mask."
     wait_for(app, lambda: dataset.view.counts()["no_mask"] == 0 and dataset.view.items[4].mask)
     assert len(masks_in(images)) == 5
     assert dataset.caption.buttons["masker"].cget("text") == "Make masks…"

@@ -74,12 +74,14 @@ class Result:
 class Progress:
     """How far a run is. state: what it does, as words for people.
 
-    chosen, number: images to be done, and done so far, of the concept that it is at. kept: images that are left as they
-    are, because they have what is to be made. resumed: those that an interrupted run has done. skipped: (path, reason)
-    of images that can't be read. seconds_left: for the present concept; None as long as nobody knows.
+    makes: "caption" or "mask". chosen, number: images to be done, and done so far, of the concept that it is at.
+    kept: images that are left as they are, because they have what is to be made. resumed: those that an interrupted run
+    has done. skipped: (path, reason) of images that can't be read. seconds_left: for the present concept; None as long
+    as nobody knows.
     """
 
     state: str = "Starting"
+    makes: str = "caption"
     chosen: int = 0
     number: int = 0
     written: int = 0
@@ -107,9 +109,9 @@ class Progress:
             failed = f", {self.failed} failed" if self.failed else ""
             sentences.append(f"{counted(self.written, 'image')} done{failed}." if self.number else "")
         if not self.chosen and not self.resumed and not is_canceled and self.kept:
-            sentences.append(f"Nothing to do: {self._kept('has', 'have')} one already.")
+            sentences.append(f"Nothing to do: {self._kept('has a', 'have')} already.")
         elif self.kept and not is_preview:
-            sentences.append(f"{self._kept('keeps its', 'keep theirs')}.")
+            sentences.append(f"{self._kept('keeps its', 'keep their')}.")
         if self.resumed:
             sentences.append(f"{self.resumed:,} were done before the last run was interrupted.")
         if self.skipped:
@@ -120,20 +122,22 @@ class Progress:
         return " ".join(filter(None, sentences))
 
     def _kept(self, one: str, many: str) -> str:
-        return f"{counted(self.kept, 'image')} {one if self.kept == 1 else many}"
+        return counted(self.kept, f"image {one} {self.makes}", f"images {many} {self.makes}s")
 
 
 class AnnotatorRun:
     """One run over the images of some concepts, one after the other. `run` may take hours, in a thread; the other
     methods may be called meanwhile.
 
-    script: the name of its file. options: of the script. variables: of its environment, where secrets go: other users
-    of the machine can read command lines. preview: show what becomes of so many images and write nothing; 0: all.
+    script: the name of its file. makes: "caption" or "mask". options: of the script. variables: of its environment,
+    where secrets go: other users of the machine can read command lines. preview: show what becomes of so many images
+    and write nothing; 0: all.
     """
 
     def __init__(
         self,
         script: str,
+        makes: str,
         parts: Sequence[Part],
         options: Sequence[str],
         variables: Mapping[str, str] | None = None,
@@ -144,7 +148,7 @@ class AnnotatorRun:
         self._script, self._options = script, [*options, *(["--preview", str(preview)] if preview else [])]
         self._variables, self._clock = dict(variables or {}), clock
         self._lock = threading.Lock()
-        self._progress = Progress()
+        self._progress = Progress(makes=makes)
         self._results: list[Result] = []
         self._child: ChildProcess | None = None
         self._part_number = 0

@@ -117,7 +117,7 @@ class CaptionerChoices:
         """A run, yet to be called. key: of the server; "" for one without, or with that of the environment."""
         variables = {KEY_VARIABLE: key.strip()} if key.strip() and self.on_server else {}
         options = self.options(replaces, restarts and not preview)
-        return AnnotatorRun("caption.py", [*parts], options, variables, NUM_PREVIEWED if preview else 0)
+        return AnnotatorRun("caption.py", "caption", [*parts], options, variables, NUM_PREVIEWED if preview else 0)
 
     @property
     def _model(self) -> str:

@@ -125,5 +125,7 @@ class MaskerChoices:
         """A run, yet to be called. preview_folder: where masks of a preview go, which writes no others; "": none."""
         options = self.options(replaces, restarts and not preview_folder)
         if not preview_folder:
-            return AnnotatorRun("mask.py", [*parts], options)
-        return AnnotatorRun("mask.py", [*parts], [*options, f"--preview-to={preview_folder}"], preview=NUM_PREVIEWED)
+            return AnnotatorRun("mask.py", "mask", [*parts], options)
+        return AnnotatorRun(
+            "mask.py", "mask", [*parts], [*options, f"--preview-to={preview_folder}"], preview=NUM_PREVIEWED
+        )
