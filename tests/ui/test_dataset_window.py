@@ -82,6 +82,17 @@ def test_a_filter_shows_its_images_and_the_others_come_back(window):
     assert len(window.view.shown) == 8
 
 
+def test_after_a_click_on_a_filter_the_arrows_move_in_the_grid(window):
+    chip = window.bar.chips["all"]
+    window.bar.search.focus_force()
+    for part in (chip._text_label, chip._canvas):
+        part.event_generate("<Button-1>", x=5, y=5)
+        part.event_generate("<ButtonRelease-1>", x=5, y=5)
+        window.update()
+        assert window.focus_get() is window.cells.canvas
+        window.bar.search.focus_force()
+
+
 def test_an_image_that_opens_but_can_not_be_decoded_is_counted_as_unreadable(app, window, folder, wait_for):
     whole = (folder / "3.png").read_bytes()
     Image.effect_noise((64, 64), 50).save(folder / "8.png")

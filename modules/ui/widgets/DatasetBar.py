@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
+from modules.ui.keyboard import focus_instead
 from modules.ui.models.DatasetView import FILTERS, ORDERS, DatasetView, Where
 from modules.ui.theme import Theme
 from modules.ui.widgets.fitting import lay_in_rows
@@ -88,6 +89,12 @@ class DatasetBar(ctk.CTkFrame):
         self.grid()  # it may be folded while an image is edited
         self.search.focus_set()
         self.search.select_range(0, "end")
+
+    def focus_after_click(self, widget: tk.Misc) -> None:
+        """Let a click on a filter focus this widget, such as the grid, so that its keys work at once."""
+        for chip in self.chips.values():
+            for part in (chip._canvas, chip._text_label):
+                focus_instead(part, widget)
 
     def _tell(self) -> None:
         self.view.update()

@@ -98,6 +98,7 @@ class DatasetWindow(ctk.CTkToplevel):
             self, app, self._tile_of, self._show_current, self._on_select, self._edit, decoder=self._decoder,
             on_unreadable=self._mark_unreadable,
         )  # fmt: skip
+        self.bar.focus_after_click(self.cells.canvas)
         self.cells.grid(row=2, column=0, sticky="nsew", padx=(12, 4), pady=(0, 12))
         self.side = ImageSide(
             self, app, self._selected, self._take_renewed, self._go_to, self.edit_captions, self._note, self._make_room,
