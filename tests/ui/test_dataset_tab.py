@@ -328,6 +328,20 @@ def test_refresh_sees_new_pictures(app, tab, folder, wait_for):
     wait_for(app, lambda: tab.cards.cards[0].found is not None and len(tab.cards.cards[0].found.paths) == 7)
 
 
+def test_a_card_shows_sound_images_in_place_of_truncated_ones(app, tab, folder, wait_for):
+    first = sorted(folder.glob("*.png"))[0]
+    first.write_bytes(first.read_bytes()[:200])
+    tab.refresh()
+    wait_for(app, lambda: tab.cards.cards[0].found is not None and str(first) in tab.cards._damaged)
+    wait_for(app, lambda: not tab.cards._is_loading)
+    assert len(tab.cards.cards[0].found.paths) == 6  # its header can be read
+    assert "truncated" not in texts(tab.cards.canvas)
+    for path in folder.glob("*.png"):
+        path.write_bytes(path.read_bytes()[:200])
+    tab.refresh()
+    wait_for(app, lambda: "truncated" in texts(tab.cards.canvas))
+
+
 def test_a_run_that_is_moved_into_the_data_is_left_out_of_the_card(app, tab, folder, wait_for):
     (folder / "run" / "samples").mkdir(parents=True)
     Image.new("RGB", (64, 64)).save(folder / "run" / "samples" / "0.png")

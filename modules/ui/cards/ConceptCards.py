@@ -15,10 +15,12 @@ from modules.ui.widgets.PictureCanvas import PictureCanvas
 
 if TYPE_CHECKING:
     import customtkinter as ctk
+    from PIL import Image
 
     from modules.config.ConceptConfig import ConceptConfig
     from modules.ui.App import App
     from modules.ui.models.concept_preview import ConceptPictures
+    from modules.ui.models.decoding import PictureKey
     from modules.ui.widgets.Page import Page
 
 CARD_WIDTH = 400  # unscaled pixels; cards grow to fill the width
@@ -27,6 +29,7 @@ GAP, PAD, BOX = 8, 12, 18
 EMPTY_HEIGHT = 110
 MAX_SHARE = 0.5  # of the height of the tab; if the cards need more, they scroll
 NUM_PICTURES = 4
+NUM_TRIED = 16  # images, of which the first that can be decoded are shown
 TEXT_SIZES = (12, 11)  # of the fonts of the counts and of the balance
 
 
@@ -94,6 +97,7 @@ class ConceptCards(PictureCanvas):
         self._on_toggle, self._on_remove, self._on_move, self._on_filter = on_toggle, on_remove, on_move, on_filter
         self._num_lines: tuple[tuple[int, int], tuple[int, ...]] | None = None  # and the width and scale they are for
         self._page = page
+        self._damaged: set[str] = set()  # paths of images that could not be decoded: a truncated one has a sound header
         self._height = 0  # requested, in screen pixels
         super().__init__(parent, app, on_choose, on_open)
         self.canvas.bind("<Configure>", lambda event: self._fit_height(), add="+")
@@ -124,6 +128,10 @@ class ConceptCards(PictureCanvas):
                 self._num_lines = depends_on, most
                 self._fit_height()
                 self.redraw()
+
+    def forget_pictures(self) -> None:
+        self._damaged.clear()
+        super().forget_pictures()
 
     def set_filter(self, text: str) -> None:
         """Show only concepts with these words; one that is hidden by them is no longer chosen."""
@@ -247,11 +255,16 @@ class ConceptCards(PictureCanvas):
         top = self.draw_lines(left, top, card.balance, width, TEXT_SIZES[1], theme.muted)
         self._draw_bar(card, left, top + scaled(4), width)
 
+    def _take(self, decoded: Sequence[tuple[PictureKey, Image.Image | str]]) -> None:
+        self._damaged.update(key.path for key, picture in decoded if isinstance(picture, str))
+        super()._take(decoded)
+
     def _draw_pictures(self, card: ConceptCard, left: int, top: int, width: int) -> int:
-        """Draw the first images side by side. Returns their lower edge."""
+        """Draw the first images side by side, damaged ones only for want of others. Returns their lower edge."""
         side = self.app.theme.scaled(SIDE)
         room = width // NUM_PICTURES
-        for place, path in enumerate(card.found.paths[:NUM_PICTURES] if card.found else ()):
+        paths = sorted(card.found.paths[:NUM_TRIED] if card.found else (), key=self._damaged.__contains__)
+        for place, path in enumerate(paths[:NUM_PICTURES]):
             self.draw_picture(path, left + place * room, top, min(side, room - 4), side)
         return top + side + self.app.theme.scaled(6)
 
