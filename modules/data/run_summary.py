@@ -17,7 +17,7 @@ from modules.config.steps import count_steps, planned_steps
 from modules.data.caption_remarks import caption_remarks
 from modules.data.captions import check_placeholders
 from modules.data.CaptionSource import CaptionSource
-from modules.data.clips import describe_clips, num_clips
+from modules.data.clips import clip_of, describe_clips, num_clips
 from modules.data.compiled_sizes import compiled_sizes
 from modules.data.concepts import captions
 from modules.data.conditions import conditions_of
@@ -27,7 +27,7 @@ from modules.data.drawn_images import draws_images
 from modules.data.epoch_plan import count_samples, few_samples_warning
 from modules.data.holdout import no_validation_warning
 from modules.data.ImageSettings import FILE_NAME
-from modules.data.masks import MASK, needs_masks, unused_masks_warning
+from modules.data.masks import MASK, mask_of, needs_masks, unused_masks_warning
 from modules.data.prepare import prepare_data
 from modules.data.RunPlan import RunPlan
 from modules.data.unread_files import FOLDERS, LEFT_OUT, described
@@ -90,7 +90,7 @@ def summarize(
         *(
             [("Images", f"none: {len(dataset)} samples an epoch are drawn by the model")]
             if draws_images(config)
-            else _image_lines(dataset, buckets, conditions_of(family) if facts_of(config).uses_denoiser else [])
+            else _image_lines(config, dataset, buckets, conditions_of(family))
         ),
         *_caption_lines(num_texts),
         *_step_lines(config, shape, state),
@@ -117,15 +117,22 @@ def _prediction_lines(config: TrainConfig, family: Family, base: BaseInfo) -> It
         yield "Predicts", text
 
 
-def _image_lines(dataset: Dataset, buckets: Buckets, conditions: Sequence[ConditionData]) -> Iterator[tuple[str, str]]:
-    num_missing = len(dataset.missing_captions)
+def _image_lines(
+    config: TrainConfig, dataset: Dataset, buckets: Buckets, conditions: Sequence[ConditionData]
+) -> Iterator[tuple[str, str]]:
+    num_images, num_missing = dataset.num_images - num_clips(dataset), len(dataset.missing_captions)
     missing = f", {num_missing} without a caption" if num_missing else ""
-    yield "Images", f"{dataset.num_images - num_clips(dataset)}{missing}"
+    masked = ""
+    if num_images and dataset.column(MASK) and not needs_masks(config):  # else the condition describes its masks
+        images = (image for image in dataset.images_of(range(len(dataset))) if clip_of(dataset, image) is None)
+        masked = f", {sum(mask_of(dataset, image) is not None for image in images)} with a mask"
+    yield "Images", f"{num_images}{missing}{masked}"
     if dataset.views is not None:
         yield "Variants", f"{len(dataset)} (resolutions and augmented variants of the images)"
     if dataset.held_out is not None:
         yield "Validation", f"{int(dataset.held_out.sum())} of the images are never trained on"
-    yield from filter(None, (condition.describe(dataset) for condition in conditions))
+    if facts_of(config).uses_denoiser:
+        yield from filter(None, (condition.describe(dataset) for condition in conditions))
     if text := describe_clips(dataset):
         yield "Clips", text
     if crops := dataset.column(CROP):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,14 @@ def test_variants_texts_and_held_out_pictures_are_counted(values, picture_folder
     assert text_of(values, "Validation") == "2 of the images are never trained on"
     assert text_of(values, "Steps") == "9 (3 epochs of 10 samples, 3 steps each)"
     assert text_of({**values, "text_encoder": {"train": True}}, "Captions") == "encoded in each step"
+
+
+def test_masked_training_says_how_many_images_have_a_mask(values):
+    folder = Path(values["concepts"][0]["path"])
+    shutil.copy(folder / "000.png", folder / "000-masklabel.png")
+    assert "mask" not in text_of(values, "Images")
+    values |= {"loss": {"masked_training": True}, "data": {**values["data"], "resolutions": [48, 64]}}
+    assert text_of(values, "Images") == "5, 1 with a mask"
 
 
 def test_a_resumed_run_has_the_batch_of_its_backup_on_any_number_of_devices(values, tmp_path):
