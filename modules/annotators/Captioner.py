@@ -70,6 +70,11 @@ class Captioner(ABC):
         What is generated when the run is canceled is cut off; callers leave it.
         """
 
+    @property
+    def most_tokens(self) -> int | None:
+        """The most tokens that a text of the model can have; None if that is not known."""
+        return None
+
 
 def middle(frames: Sequence[Image.Image]) -> Image.Image:
     """The frame that stands for a clip where a model sees single images only."""

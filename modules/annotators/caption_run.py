@@ -146,7 +146,11 @@ class _Source:
         else:
             device, dtype = device_and_dtype(wanted.on_cpu, wanted.device_index, wanted.dtype)
             local = LocalModel(self.kind, self._folder, device, dtype, is_canceled=wanted.is_canceled)
-        return self.kind.load(local, wanted.options)
+        captioner = self.kind.load(local, wanted.options)
+        most = captioner.most_tokens
+        if most is not None and most < wanted.options.max_tokens:
+            self._report("limited", tokens=most, wanted=wanted.options.max_tokens)
+        return captioner
 
 
 class _NoCaptioner(Captioner):

@@ -12,6 +12,7 @@ from modules.annotators.answers import as_caption
 from modules.annotators.Captioner import Captioner, CaptionOptions, Failure, LocalModel
 from modules.annotators.captioner_kinds import model_class
 from modules.annotators.safe_loading import load_model, load_processor
+from modules.config.errors import UserError
 
 
 class GeneratingCaptioner(Captioner):
@@ -26,16 +27,42 @@ class GeneratingCaptioner(Captioner):
 
     @torch.no_grad()
     def generate(self, inputs: Mapping[str, Any], **arguments: Any) -> list[str | Failure]:
-        """The text for each row of inputs, as `as_caption` cleans it. Draws nothing: the same images give the same."""
+        """The text for each row of inputs, as `as_caption` cleans it. Draws nothing: the same images give the same.
+
+        Raises UserError if the inputs take all positions of the model.
+        """
         moved = {
             name: value.to(self._local.device, self._local.dtype if value.is_floating_point() else None)
             for name, value in inputs.items()
         }
-        limit = {"max_new_tokens": self.options.max_tokens, "stopping_criteria": self._stop}
+        limit = {"max_new_tokens": self._num_tokens_for(moved), "stopping_criteria": self._stop}
         tokens = self.model.generate(**moved, do_sample=False, **limit, **arguments)
         if not self.model.config.is_encoder_decoder:
             tokens = _without_prompt(tokens, moved["input_ids"])
         return [as_caption(text) for text in self.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
+
+    @property
+    def most_tokens(self) -> int | None:
+        return None if self._num_positions is None else self._num_positions - 1
+
+    @property
+    def _num_positions(self) -> int | None:
+        """How many tokens the decoder has positions for; None if it has no such limit, as with relative positions."""
+        return getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+
+    def _num_tokens_for(self, inputs: Mapping[str, Any]) -> int:
+        """Tokens to generate: those wanted, or fewer where learned positions would end with an IndexError."""
+        positions = self._num_positions
+        if positions is None:
+            return self.options.max_tokens
+        # a decoder behind an encoder begins with one token, others with the prompt, which has the images' tokens
+        taken = 1 if self.model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
+        if taken >= positions:
+            raise UserError(
+                f"the images and the prompt take {taken:,} tokens, but '{self._local.folder}' has {positions:,} "
+                "positions: use a smaller --max-side, a shorter --prompt or another model."
+            )
+        return min(self.options.max_tokens, positions - taken)
 
 
 class _StopWhen(StoppingCriteria):

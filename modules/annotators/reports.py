@@ -57,6 +57,9 @@ class TextReport:
     def _loading(self) -> None:
         self._line("loading the model")
 
+    def _limited(self, tokens: int, wanted: int) -> None:
+        self._line(f"--max-tokens {wanted}: the model has positions for {tokens} tokens, so no caption has more")
+
     def _caption(self, path: str, text: str, number: int, of: int, written: bool) -> None:
         self._line(f"{number} of {of}  {path}: {text}")
 

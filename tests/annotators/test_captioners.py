@@ -93,6 +93,14 @@ def _joy_chat(prompt: str) -> str:
     return f"<|im_start|>user\n<image>{prompt}<|im_end|>\n<|im_start|>assistant\n"
 
 
+def test_a_text_is_no_longer_than_the_positions_of_its_model(tiny_captioner, uncaptioned, run_captioner):
+    images = uncaptioned(1)
+    code, events = run_captioner(images, "--model", tiny_captioner("florence2"), "--cpu", "--max-tokens", 300)
+    assert code == 0
+    assert {"event": "limited", "tokens": 255, "wanted": 300} in events
+    assert captioned(events) == ["000.png"]
+
+
 def test_generation_ends_with_the_token_during_which_the_run_is_canceled(tiny_captioner):
     (kind,) = (kind for kind in KINDS if kind.name == "llava")
     asked = 0
