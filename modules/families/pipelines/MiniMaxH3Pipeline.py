@@ -53,7 +53,7 @@ class _Layout(MiniMaxH3PrepareLayoutStep):
 
     @torch.no_grad()
     def __call__(self, components: Any, state: Any) -> tuple[Any, Any]:
-        block_state = self.get_block_state(state)
+        block_state: Any = self.get_block_state(state)
         ratio = components.vae_spatial_compression_ratio
         block_state.num_latent_frames = latent_frames(block_state.num_frames)
         block_state.latent_height, block_state.latent_width = block_state.height // ratio, block_state.width // ratio
@@ -140,7 +140,7 @@ class MiniMaxH3Pipeline(BlocksPipeline, MiniMaxH3LoraLoaderMixin):
     ) -> tuple[Tensor | list[Tensor]]:
         """[B, L, width], or a list of [L, width] if the prompts differ in length."""
         device = device or self._execution_device
-        texts = []
+        texts: list[Tensor] = []
         for one in [prompt] if isinstance(prompt, str) else prompt:
             ids = self.tokenizer(one, add_special_tokens=False)["input_ids"]
             layer = MiniMaxH3ModularPipeline.text_encoder_layer.fget(self)
@@ -191,7 +191,7 @@ class MiniMaxH3Pipeline(BlocksPipeline, MiniMaxH3LoraLoaderMixin):
         return MiniMaxH3Output(frames=processor.postprocess_video(torch.cat(videos), output_type=output_type))
 
     def _denoised(self, **inputs: Any) -> Tensor:
-        pipeline = MiniMaxH3ModularPipeline(blocks=_BetweenTextAndPixels())
+        pipeline: Any = MiniMaxH3ModularPipeline(blocks=_BetweenTextAndPixels())
         pipeline.update_components(
             transformer=self.transformer,
             vae=self.vae,
