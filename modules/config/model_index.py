@@ -80,7 +80,8 @@ def names_component(value: object) -> bool:
 
 def has_any(index: Mapping[str, Any], *names: str) -> bool:
     """Whether a model has one of these components. index: its model_index.json, or the config of its pipeline."""
-    return any(names_component(value) and value[0] is not None for value in map(index.get, names))
+    values = [index[name] for name in names if name in index]
+    return any(names_component(value) and value[0] is not None for value in values)
 
 
 def is_name(value: object) -> bool:

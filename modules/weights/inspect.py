@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -316,6 +317,6 @@ def describe_index(index: Mapping[str, Any]) -> str:
 
 
 def _article(label: str) -> str:
-    letters = re.match("[A-Z]*", label)[0]
+    letters = "".join(takewhile(str.isupper, label))
     spelled_out = len(letters) > 1 and not re.search("[AEIOU]", letters)  # LTX, but not FLUX
     return "an" if label[0] in ("AEFHILMNORSX" if spelled_out else "AEIO") else "a"

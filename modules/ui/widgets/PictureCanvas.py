@@ -197,8 +197,8 @@ class PictureCanvas(ctk.CTkFrame):
         if number == self.chosen:
             theme = self.app.theme
             colour, line = (theme.focus, 3) if self._is_focused else (theme.selected, 2)
-            options = {"outline": theme.now(colour), "width": max(2, theme.scaled(line))}
-            self.canvas.create_rectangle(x, y, x + width, y + height, **options)
+            outline, thickness = theme.now(colour), max(2, theme.scaled(line))
+            self.canvas.create_rectangle(x, y, x + width, y + height, outline=outline, width=thickness)
 
     def cell_at(self, x: int, y: int) -> int | None:
         """The number of the cell at a point of the canvas."""

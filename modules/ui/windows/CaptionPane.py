@@ -211,8 +211,10 @@ class CaptionPane(ctk.CTkFrame):
         """Rewrite the caption files of the selected images that are not UTF-8, which the training does not read."""
         self.save()
         work = self.work
+        if work is None:
+            return
         chosen = [item for item in self.selected() if item.caption_problem]
-        for number in sorted({item.concept for item in chosen}) if work is not None else ():
+        for number in sorted({item.concept for item in chosen}):
             items = [item for item in chosen if item.concept == number]
             write = partial(work.save_as_utf8, number, [item.path for item in items])
             self.do(write, partial(self._take_written, items, True), self._tell)
