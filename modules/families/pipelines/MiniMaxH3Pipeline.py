@@ -134,6 +134,7 @@ class MiniMaxH3Pipeline(BlocksPipeline, MiniMaxH3LoraLoaderMixin):
             audio_scheduler=audio_scheduler,
             transformer_ref=transformer_ref,
         )
+        self.video_processor = VideoProcessor(vae.spatial_compression_ratio if vae else 16, do_normalize=False)
 
     def encode_prompt(
         self, prompt: str | list[str], device: torch.device | None = None
@@ -187,8 +188,9 @@ class MiniMaxH3Pipeline(BlocksPipeline, MiniMaxH3LoraLoaderMixin):
             mean, scale = (value.to(latents) for value in channel_stats(self.vae))
             pixels = decode(self.vae, latents / scale + mean).unflatten(1, (3, -1))
             videos.append((pixels / 2 + 0.5).clamp(0, 1).reshape(1, 3, -1, height, width))
-        processor = VideoProcessor(vae_scale_factor=self.vae.spatial_compression_ratio, do_normalize=False)
-        return MiniMaxH3Output(frames=processor.postprocess_video(torch.cat(videos), output_type=output_type))
+        return MiniMaxH3Output(
+            frames=self.video_processor.postprocess_video(torch.cat(videos), output_type=output_type)
+        )
 
     def _denoised(self, **inputs: Any) -> Tensor:
         pipeline: Any = MiniMaxH3ModularPipeline(blocks=_BetweenTextAndPixels())
