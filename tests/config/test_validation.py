@@ -116,6 +116,7 @@ MISTAKES = [
     (["method=preference", "loss.weighting=debiased"], "loss.weighting"),
     (["method=preference", "loss.masked_training=true"], "loss.masked_training"),
     (["method=preference", "data.frames=5", "family=wan21"], "data.frames"),
+    (["method=preference", "family=wan21_i2v"], "method"),
     (["method=embedding", "embeddings.0.vectors=2"], "embeddings.0.placeholder"),
     (["method=embedding", "embeddings.0.placeholder=my cat"], "embeddings.0.placeholder"),
     (["method=embedding", "embeddings.0.placeholder=<Cat>"], "embeddings.0.placeholder"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from diffusers import DiffusionPipeline
-from PIL import Image
+from PIL import Image, ImageOps
 
 from modules.config.model_index import MODULAR_INDEX, index_file, read_model_index
 from modules.families.conditioning import expand_textual_inversion
@@ -58,7 +58,10 @@ def cells() -> Iterator[ParameterSet]:
     seen: list[tuple[str, Any]] = []
     for method in METHODS:
         for name, family in FAMILIES.items():
-            if method in family.methods:
+            needs_clips = METHODS[method].facts.lists_pairs and family.fact(
+                FirstFrame, "needed"
+            )  # and pairs are images
+            if method in family.methods and not needs_clips:
                 part = (method, read_of(method, family))
                 is_held = part in seen or (method == "full" and "lora" in family.methods)
                 seen.append(part)
@@ -111,6 +114,15 @@ def write_noise(path: str | Path, size: tuple[int, int]) -> None:
     Image.fromarray(np.random.default_rng(4).integers(0, 255, size[::-1], np.uint8)).convert("RGB").save(path)
 
 
+def write_negatives(folder: Path, pictures: Path) -> Path:
+    """The negative of each picture, by the same name, in a new folder, which is returned."""
+    folder.mkdir()
+    for path in pictures.glob("*.png"):
+        with Image.open(path) as picture:
+            ImageOps.invert(picture.convert("RGB")).save(folder / path.name)
+    return folder
+
+
 @pytest.mark.parametrize(("method", "family"), list(cells()))
 def test_a_short_run_trains_and_the_saved_files_make_the_same_picture(
     method, family, make_config, train, tiny_model, family_data, untrained, tmp_path
@@ -121,6 +133,9 @@ def test_a_short_run_trains_and_the_saved_files_make_the_same_picture(
     settings = (f"family={family}", f"model.base={folder}", f"method={method}", *SETTINGS.get(method, ()))
     settings += (f"data.bucket_step={step}",)
     data = family_data(family)
+    if METHODS[method].facts.lists_pairs:
+        chosen = data.get("concepts.0.path") or make_config().concepts[0].path
+        data["concepts.0.pair_folder"] = write_negatives(tmp_path / "rejected", Path(chosen))
     settings += tuple(f"{path}={value}" for path, value in data.items())
     if FAMILIES[family].fact(FirstFrame, "needed") or FAMILIES[family].has(Inpainting):
         write_noise(tmp_path / "input.png", (request.width, request.height))

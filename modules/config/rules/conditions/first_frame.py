@@ -21,7 +21,11 @@ class _FirstFrame(ConditionRules):
 
 def _first_frame_problems(config: TrainConfig, family: FamilyInfo) -> Iterator[Problem]:
     """What makes no sense for models that generate a video from its first frame."""
-    if family.fact("first_frame", "needed") and config.data.frames == 1:
+    method = facts_of(config)
+    if family.fact("first_frame", "needed") and method.takes_pairs(config):
+        message = f"method {method.name}: {family.label} learns from clips, and pairs are images; choose another model."
+        yield Problem("method", message)
+    elif family.fact("first_frame", "needed") and config.data.frames == 1:
         message = f"data.frames 1: {family.label} learns how an image goes on; use 33, about two seconds."
         yield Problem("data.frames", message, remedy=set_to("data.frames", 33))
     for number, sample in enumerate(config.sampling.samples):
