@@ -58,6 +58,7 @@ def cells() -> Iterator[ParameterSet]:
     seen: list[tuple[str, Any]] = []
     for method in METHODS:
         for name, family in FAMILIES.items():
+            # pairs are images
             needs_clips = METHODS[method].facts.lists_pairs and family.fact(
                 FirstFrame, "needed"
             )  # and pairs are images
