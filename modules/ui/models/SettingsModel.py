@@ -27,6 +27,7 @@ from modules.session.RunFolder import RunFolder
 from modules.session.working_folder import absolute_path
 from modules.ui.models.kept_settings import is_within, kept_settings
 from modules.ui.models.Listeners import Listeners
+from modules.ui.models.saved_settings import origin_of, read_saved
 from modules.ui.models.StateFile import StateFile
 from modules.ui.models.typed_text import moved_texts, read_text, refusal_of
 from modules.ui.models.UndoHistory import UndoHistory
@@ -262,7 +263,7 @@ class SettingsModel:
         """Load the settings of a file. Raises ConfigError, leaving everything unchanged, if it can't be used."""
         config = config_from_values(load_values(path), str(path))
         before = self._snapshot()
-        self._take(config, *_origin(path))
+        self._take(config, *origin_of(path))
         self._commit(before, set())
 
     def load_imported(self, result: ImportResult, name: str, data_only: bool = False) -> None:
@@ -370,14 +371,7 @@ class SettingsModel:
         if path is None or not path.exists():
             return False
         try:
-            state = json.loads(path.read_bytes())
-            config = config_from_values(state["values"], "the last settings")
-            baseline = to_values(config_from_values(state["baseline"], "the last preset"))
-            typed = {path: text for path, text in state["typed"].items() if self._is_path(config, path)}
-            origin = str(state["preset_name"]), str(state.get("source_file", "")), str(state.get("source_run", ""))
-            if origin[1]:  # in states of older versions, it may be the file of a run
-                origin = _origin(origin[1])
-            self._take(config, *origin, baseline, typed)
+            self._take(*read_saved(json.loads(path.read_bytes())))
         except ConfigError as error:
             self.notice = f"The last settings can't be used: {error.problems[0].message} The demo is loaded instead."
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -387,13 +381,6 @@ class SettingsModel:
         if aside := self._state_file.set_aside():
             self.notice += f" They are kept in {aside}."
         return False
-
-    def _is_path(self, config: TrainConfig, path: str) -> bool:
-        try:
-            value_at(config, path)
-        except (AttributeError, IndexError, ValueError, TypeError):
-            return False
-        return generic_path(path) in settings_by_path()
 
     def _with_preset(self, name: str, keeps_own: bool = True) -> tuple[TrainConfig, dict, list[str]]:
         """The settings after applying a preset, the preset's own values, and the paths of the settings kept."""
@@ -502,9 +489,3 @@ class SettingsModel:
     def _notify(self, paths: Paths) -> None:
         self._state = None
         self._listeners.tell(paths)
-
-
-def _origin(path: str | Path) -> tuple[str, str, str]:
-    """The name of settings that were loaded from a file, and their `source_file` and `source_run`."""
-    run = run_of_record(path)
-    return (run.name, "", str(run)) if run else (Path(path).name, absolute_path(path), "")
