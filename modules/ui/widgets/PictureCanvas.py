@@ -13,14 +13,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
-import customtkinter as ctk
 from PIL import ImageTk
 
 from modules.config.visible_text import visible_line
 from modules.ui.models.decoding import PictureKey, decode_pictures
-from modules.ui.widgets.BatchCanvas import BatchCanvas
+from modules.ui.widgets.ScrolledCells import ScrolledCells
 from modules.ui.widgets.TextWidths import TextWidths
-from modules.ui.window_system import wheel_notches
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -30,12 +28,11 @@ if TYPE_CHECKING:
     from modules.ui.theme import Pair
 
 CACHE_BYTES = 32 * 2**20
-WHEEL_PIXELS = 60
 SLICE_BYTES = 2**18  # of images: about what the pipe to an X server holds. More, and Tk waits for the server to read it
 HEADERS = "headers"  # the tag of what is drawn over the cells
 
 
-class PictureCanvas(ctk.CTkFrame):
+class PictureCanvas(ScrolledCells):
     """Base class of the window's galleries: a subclass defines the size of a cell and draws it.
 
     Keys: arrows, Page Up and Down, Home and End move the selection; Return or a double click opens; Tab moves on.
@@ -54,18 +51,14 @@ class PictureCanvas(ctk.CTkFrame):
         on_choose: Callable[[int], None] | None = None,
         on_open: Callable[[int], None] | None = None,
     ):
-        super().__init__(parent, fg_color="transparent")
-        self.app = app
+        super().__init__(parent, app)
         self.on_choose, self.on_open = on_choose, on_open
-        self.count = 0
         self.chosen: int | None = None
-        self._offset = [0, 0]  # pixels scrolled to the right and down
         self._photos: OrderedDict[PictureKey, ImageTk.PhotoImage | str] = OrderedDict()  # str: why it can't be shown
         self._pictures: dict[int, dict[PictureKey, None]] = {}  # of each drawn cell
         self._of_cell: dict[PictureKey, None] = {}  # those of the cell that is being drawn
         self._loading: dict[PictureKey, None] = {}  # being decoded
         self._num_loading = 0  # threads that decode
-        self.shown_size = (1, 1)  # of the canvas, in pixels; asking Tk for it at each cell would take milliseconds
         self._draw_job: str | None = None
         self._is_focused = self._frames_choice = False
         self._is_stale = True  # whether everything is to be drawn
@@ -77,32 +70,12 @@ class PictureCanvas(ctk.CTkFrame):
 
     # --- for subclasses to override ----------------------------------------------------------------------------------
 
-    def cell_size(self) -> tuple[int, int]:
-        """The width and height of a cell, in screen pixels."""
-        raise NotImplementedError
-
     def draw_cell(self, number: int, x: int, y: int) -> None:
         """Draw cell `number` with its upper left corner at x, y."""
         raise NotImplementedError
 
-    def num_columns(self) -> int:
-        """The number of columns, by default as many as fit."""
-        return max(1, (self.shown_size[0] - self.margins()[0]) // self.cell_size()[0])
-
-    def margins(self) -> tuple[int, int]:
-        """The size in pixels of fixed areas left of and above the cells."""
-        return 0, 0
-
     def draw_headers(self) -> None:
         """Draw the content of the margins, over the cells."""
-
-    def number_at(self, place: int) -> int:
-        """The number of the cell at a place, counted from the upper left; they differ where some cells are hidden."""
-        return place
-
-    def place_of(self, number: int) -> int | None:
-        """The place of a cell; None if it is hidden."""
-        return number
 
     def empty_text(self) -> str:
         """The text shown if there are no cells."""
@@ -200,23 +173,6 @@ class PictureCanvas(ctk.CTkFrame):
             outline, thickness = theme.now(colour), max(2, theme.scaled(line))
             self.canvas.create_rectangle(x, y, x + width, y + height, outline=outline, width=thickness)
 
-    def cell_at(self, x: int, y: int) -> int | None:
-        """The number of the cell at a point of the canvas."""
-        left, top = self.margins()
-        width, height = self.cell_size()
-        if x < left or y < top:
-            return None
-        column, row = (x - left + self._offset[0]) // width, (y - top + self._offset[1]) // height
-        place = row * self.num_columns() + column
-        return self.number_at(place) if column < self.num_columns() and place < self.count else None
-
-    def corner_of(self, number: int) -> tuple[int, int]:
-        """The upper left corner of a cell on the canvas; that of the first place for a hidden cell."""
-        width, height = self.cell_size()
-        row, column = divmod(self.place_of(number) or 0, self.num_columns())
-        left, top = self.margins()
-        return left + column * width - self._offset[0], top + row * height - self._offset[1]
-
     # --- drawing -----------------------------------------------------------------------------------------------------
 
     def _draw_later(self) -> None:
@@ -300,18 +256,6 @@ class PictureCanvas(ctk.CTkFrame):
         if self.chosen is not None:
             self.redraw_cell(self.chosen)
 
-    def _numbers_in_sight(self) -> Sequence[int]:
-        width, height = self.cell_size()
-        left, top = self.margins()
-        columns = self.num_columns()
-        first_row = self._offset[1] // height
-        last_row = (self._offset[1] + self.shown_size[1] - top - 1) // height
-        first_column = self._offset[0] // width
-        last_column = min(columns - 1, (self._offset[0] + self.shown_size[0] - left - 1) // width)
-        rows = range(first_row, last_row + 1)
-        places = (row * columns + column for row in rows for column in range(first_column, last_column + 1))
-        return [self.number_at(place) for place in places if place < self.count]
-
     @property
     def _in_sight(self) -> dict[PictureKey, None]:
         """The images of the drawn cells, in their order."""
@@ -377,77 +321,16 @@ class PictureCanvas(ctk.CTkFrame):
             del self._photos[key]
             spare += key.width * key.height * 4
 
-    # --- scrolling ---------------------------------------------------------------------------------------------------
-
-    def _content(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """(width, height) of all cells, and of the visible area."""
-        width, height = self.cell_size()
-        columns = self.num_columns()
-        left, top = self.margins()
-        shown = max(1, self.shown_size[0] - left), max(1, self.shown_size[1] - top)
-        return (columns * width, -(-self.count // columns) * height), shown
-
-    def _keep_inside(self) -> None:
-        content, shown = self._content()
-        for axis in (0, 1):
-            self._offset[axis] = min(max(0, self._offset[axis]), max(0, content[axis] - shown[axis]))
-
-    def _move_scrollbars(self) -> None:
-        content, shown = self._content()
-        for axis, scrollbar in enumerate((self._across, self._down)):
-            if content[axis] <= shown[axis]:
-                scrollbar.grid_remove()
-                continue
-            scrollbar.grid()
-            start = self._offset[axis] / content[axis]
-            place = start, start + shown[axis] / content[axis]
-            if scrollbar.get() != place:  # drawing a scrollbar takes a few ms
-                scrollbar.set(*place)
-
-    def _scroll(self, axis: int, *how: str) -> None:
-        """how: the arguments that a scrollbar passes to its command."""
-        content, shown = self._content()
-        if how[0] == "moveto":
-            self._offset[axis] = int(float(how[1]) * content[axis])
-        else:
-            step = shown[axis] if how[2].startswith("page") else self.app.theme.scaled(WHEEL_PIXELS)
-            self._offset[axis] += int(float(how[1]) * step)
-        self._draw_later()
-
-    def _bring_into_sight(self, number: int) -> None:
-        row, column = divmod(self.place_of(number) or 0, self.num_columns())
-        _, shown = self._content()
-        for axis, (place, size) in enumerate(zip((column, row), self.cell_size(), strict=True)):
-            lowest = (place + 1) * size - shown[axis]
-            self._offset[axis] = min(max(self._offset[axis], lowest), place * size)
-
     # --- events ------------------------------------------------------------------------------------------------------
 
     def _build(self) -> None:
-        self.grid_rowconfigure(0, weight=1)
-        self.grid_columnconfigure(0, weight=1)
-        self.canvas = BatchCanvas(self, width=10, height=10, bd=0, highlightthickness=2, takefocus=True)
-        self.canvas.grid(row=0, column=0, sticky="nsew")
         self.texts = TextWidths(self.canvas)
-        # With minimal length, so that showing and hiding them never changes the size of the canvas in their direction,
-        # which would toggle them again, for ever.
-        self._down = ctk.CTkScrollbar(self, height=10, command=lambda *how: self._scroll(1, *how))
-        self._down.grid(row=0, column=1, sticky="ns")
-        self._across = ctk.CTkScrollbar(
-            self, width=10, orientation="horizontal", command=lambda *how: self._scroll(0, *how)
-        )
-        self._across.grid(row=1, column=0, sticky="ew")
-        self._down.grid_remove()
-        self._across.grid_remove()
         self._stop_listening = self.app.theme.on_change(self._restyle)
         self._restyle()
         bind = self.canvas.bind
         bind("<Configure>", lambda event: self._take_size(event.width, event.height))
         bind("<Button-1>", self._on_click)
         bind("<Double-Button-1>", lambda event: self._on_return())
-        bind("<MouseWheel>", lambda event: self._on_wheel(event, -wheel_notches(event)))
-        bind("<Button-4>", lambda event: self._on_wheel(event, -1))
-        bind("<Button-5>", lambda event: self._on_wheel(event, 1))
         for key in ("Left", "Right", "Up", "Down", "Prior", "Next", "Home", "End"):
             bind(f"<{key}>", self._on_key)
         bind("<Return>", lambda event: self._on_return())
@@ -473,11 +356,6 @@ class PictureCanvas(ctk.CTkFrame):
     def _on_return(self) -> str:
         if self.chosen is not None and self.on_open:
             self.on_open(self.chosen)
-        return "break"
-
-    def _on_wheel(self, event: tk.Event, notches: float) -> str:
-        across = isinstance(event.state, int) and bool(event.state & 0x1)  # with Shift
-        self._scroll(0 if across else 1, "scroll", str(notches), "units")
         return "break"
 
     def _on_key(self, event: tk.Event) -> str:
