@@ -99,7 +99,8 @@ def image_parts(
     dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: FileHashes, samples: Sequence[int]
 ) -> list[list]:
     """Of each sample, what determines the images that the text encoders see, for `text_keys`."""
-    contents, conditions = _contents_of_others(dataset, hashes), conditions_of(base.family)
+    own, conditions = sorted({dataset.paths[sample] for sample in samples}), conditions_of(base.family)
+    contents = dict(zip(own, hashes.of(own), strict=True)) | _contents_of_others(dataset, hashes)
     parts = {
         sample: [part for one in conditions for part in one.text_key_parts(dataset, buckets, sample, contents)]
         for sample in set(samples)

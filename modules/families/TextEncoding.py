@@ -54,6 +54,8 @@ class TextEncoding:
     reference_size: aspect ratio (width / height) -> the size in which the encoders see a reference image; None if they
         see none. `encode_prompt` then takes the images of a sample as `image`, for "" as well, one prompt at a time.
         Such encoders can't be `trainable`, because batches hold no images.
+    sees_first_frame: whether the encoders see the first frame of a clip, in its size, likewise as `image`; then
+        `__call__` encodes that frame with the VAE before it encodes the prompt.
     mask: name of a bool[B, length] tensor that is True where padded outputs are not padding; "" for none. Batches
         without padding have none, because denoisers are faster without it.
     """
@@ -81,11 +83,12 @@ class TextEncoding:
     layers_read: int = 0
     weighted: bool = False
     reference_size: Callable[[float], Size] | None = None
+    sees_first_frame: bool = False
     mask: str = ""
 
     @property
     def sees_images(self) -> bool:
-        return self.reference_size is not None
+        return self.reference_size is not None or self.sees_first_frame
 
     def options_for(self, prompt: str) -> dict[str, Any]:
         return {**self.options, **({} if prompt else self.empty_options)}

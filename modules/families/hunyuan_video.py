@@ -21,7 +21,7 @@ _NUM_TOKENS = 256  # of every text, after the instruction in front of it
 _NUM_INSTRUCTION_TOKENS = 95
 
 
-def _inputs(call: DenoiserCall) -> dict[str, Any]:
+def video_inputs(call: DenoiserCall) -> dict[str, Any]:
     guidance = None if call.guidance is None else (call.guidance * 1000).to(call.latents.dtype)
     return {
         "hidden_states": call.latents,
@@ -49,7 +49,7 @@ HUNYUAN_VIDEO = Family(
     frame_step=4,
     fps=24.0,
     codec=Codec(encode=encode_frames, decode=decode_frames, shape=shape_by_ratios),
-    inputs=_inputs,
+    inputs=video_inputs,
     takes_guidance=True,
     lora_targets={
         "transformer": tuple(
@@ -86,7 +86,5 @@ HUNYUAN_VIDEO = Family(
     ),
     layer_names={"transformer": HUNYUAN_NAMES},
     remarks="""From 17 frames on, clips go through the VAE in tiles of 17 frames, one every 12, with blended seams, as
-    in the pipeline, so that the first latent frame depends on the frames after it. HunyuanVideo I2V is not a family:
-    its text encoder, LLaVA, sees the first frame beside the caption, so that texts would have to be encoded for each
-    clip, and its denoiser takes the latents of that frame alone in place of the clip's first ones.""",
+    in the pipeline, so that the first latent frame depends on the frames after it.""",
 )

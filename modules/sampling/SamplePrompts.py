@@ -60,6 +60,8 @@ class SamplePrompts(Generic[Model]):
         base, family = self.base, self.base.family
         # some pipelines encode the image before the prompt
         encoding = family.text_components + family.condition_components
+        if family.text.sees_first_frame:
+            encoding += (family.vae,)
         later = {name: base.meta_module(name) for name in base.component_names if name not in encoding}
         models = {name: model for name, model in later.items() if isinstance(model, nn.Module)}
         described = {name: _Description(model, base.dtype) for name, model in models.items()}

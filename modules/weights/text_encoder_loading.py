@@ -62,7 +62,7 @@ def load_text_encoder(
         raise ValueError(f"it has a {name}, and that of model.base has none")
     weights, missing = component.state_dict(), set(report["missing_keys"])
     for name in sorted(missing):
-        is_unseen = _VISION.search(name) and encoding.reference_size is None
+        is_unseen = _VISION.search(name) and not encoding.sees_images
         if name.startswith(_HEAD) or is_unseen or (last and f".layers.{last}." in f".{name}"):
             missing.remove(name)
             weights[name].zero_()

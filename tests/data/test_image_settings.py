@@ -223,19 +223,22 @@ def test_what_is_cached_of_a_crop_is_what_is_cached_of_its_copy(tiny_sd15, tmp_p
     assert 0 < entries[0]["mask"].mean() < 1
 
 
-def test_a_crop_holds_for_every_frame_of_a_clip(tmp_path):
+def test_a_crop_holds_for_every_frame_of_a_clip_and_for_the_one_that_texts_see(tmp_path):
     for number in range(9):
         for name in ("one", "two"):
             (tmp_path / "clips" / name).mkdir(parents=True, exist_ok=True)
             draw_picture(number, (48, 32)).save(tmp_path / "clips" / name / f"{number}.png")
     concept = {"frame_folders_fps": 24.0}
     write_settings(tmp_path / "clips", {"one": ImageSetting(crop=Crop(8, 0, 32, 32))})
-    config = config_of(tmp_path / "clips", "wan22_5b", concept, data={"frames": 9})
-    dataset, buckets = prepare_data(config, FAMILIES["wan22_5b"])
+    family = FAMILIES["hunyuan_video_i2v"]
+    config = config_of(tmp_path / "clips", family.name, concept, data={"frames": 9})
+    dataset, buckets = prepare_data(config, family)
     assert dataset.widths.tolist() == [32, 48]
     found = decoded_or_reason(dataset, buckets, 0, [])
     expected = [to_array(draw_picture(number, (48, 32)).crop((8, 0, 40, 32))) for number in range(9)]
     assert np.array_equal(list(found.frames()), expected)
+    ((seen,),) = (one.images_of_text(dataset, buckets, 0) for one in conditions_of(family))
+    assert np.array_equal(to_array(seen), expected[0])
     assert decoded_or_reason(dataset, buckets, 1, []).num_frames == 9
 
 

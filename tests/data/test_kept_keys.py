@@ -95,6 +95,13 @@ CASES: dict[str, tuple[str, Callable, dict, str, str]] = {
     "clips": ("wan22_5b", clips, {"data.frames": 9}, "2a91985fe8e3", "52093e3bc990"),
     "first frame": ("wan22_i2v_a14b", clips, {"data.frames": 9}, "0ff3dc913fd2", "ff6f15b7986d"),
     "first frame, by an image encoder, too": ("wan21_i2v", clips, {"data.frames": 9}, "840c0cd1af85", "ff6f15b7986d"),
+    "first frame, by text encoders, too": (
+        "hunyuan_video_i2v",
+        clips,
+        {"data.frames": 9},
+        "26d279d58e5e",
+        "52093e3bc990",
+    ),
     "first and last frame": ("wan21_flf2v", clips, {"data.frames": 9}, "ba779e33da8e", "ff6f15b7986d"),
     "a share of last frames": (
         "wan22_i2v_a14b",

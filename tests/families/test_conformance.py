@@ -132,7 +132,9 @@ class Case:
             return encode_text(self.family, self.pipe, prompts, seen)
 
     def seen_with(self, prompts):
-        """The references that the text encoders see with each prompt where the model can't do without."""
+        """The images that the text encoders see with each prompt where the model can't do without."""
+        if self.family.text.sees_first_frame:
+            return [[self.input_image] for _ in prompts]
         return self.seen([self.reference_images() if self.family.fact(References, "needed") else [] for _ in prompts])
 
     def seen(self, references):
@@ -173,6 +175,10 @@ class Case:
         if self.family.fact(References, "needed"):
             conditions["references"] = [self.reference_latents() for _ in noised]
         return conditions
+
+    @property
+    def is_clip(self):
+        return self.frames > 1 and not self.family.has(Layers)
 
     @property
     def num_clean(self):
@@ -256,6 +262,7 @@ class Case:
         if self.family.fact(FirstFrame, "last") == "needed":
             sample.last_frame = str(folder / "last.png")
             self.last_image.save(sample.last_frame)
+        if self.is_clip:
             sample.frames = self.frames
         if self.family.has(Inpainting):
             sample.mask = str(folder / "white.png")

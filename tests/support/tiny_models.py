@@ -7,6 +7,7 @@ model could be wired up wrongly and no output would show it.
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Iterable
 from pathlib import Path
@@ -764,17 +765,11 @@ def make_tiny_mochi(path: str | Path) -> Path:
 def make_tiny_hunyuan_video(path: str | Path) -> Path:
     """Save a tiny HunyuanVideo pipeline below `path` and return the path."""
     import torch
-    from diffusers import (
-        AutoencoderKLHunyuanVideo,
-        FlowMatchEulerDiscreteScheduler,
-        HunyuanVideoPipeline,
-        HunyuanVideoTransformer3DModel,
-    )
     from diffusers.pipelines.hunyuan_video.pipeline_hunyuan_video import DEFAULT_PROMPT_TEMPLATE
     from transformers import LlamaConfig, LlamaModel
 
     torch.manual_seed(SEED)
-    tokenizer, clip = qwen_tokenizer(), clip_tokenizer()
+    tokenizer = qwen_tokenizer()
     tokenizer.padding_side = "right"
     # longer words of the instruction as one token: it has to be of 95 tokens or a few more
     instruction = DEFAULT_PROMPT_TEMPLATE["template"].split()
@@ -787,7 +782,49 @@ def make_tiny_hunyuan_video(path: str | Path) -> Path:
         num_attention_heads=2,
         pad_token_id=tokenizer.pad_token_id,
     )
+    return _save_tiny_hunyuan_video(path, "HunyuanVideoPipeline", LlamaModel(text_encoder), tokenizer)
+
+
+def make_tiny_hunyuan_video_i2v(path: str | Path) -> Path:
+    """Save a tiny HunyuanVideo I2V pipeline below `path` and return the path: of 24 x 24 patches, as it counts on."""
+    import torch
+    from diffusers.pipelines.hunyuan_video.pipeline_hunyuan_video_image2video import DEFAULT_PROMPT_TEMPLATE
+    from transformers import CLIPImageProcessorPil, LlavaConfig, LlavaForConditionalGeneration
+
+    torch.manual_seed(SEED)
+    tokenizer = qwen_tokenizer(("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<image>"))
+    tokenizer.padding_side = "right"
+    # words of the instruction as one token: it has to be of 103 tokens or a few more, the sixth of which is the image
+    words = {word for word in re.findall("[A-Za-z]+", DEFAULT_PROMPT_TEMPLATE["template"]) if word != "image"}
+    tokenizer.add_tokens(sorted({*(f" {word}" for word in words), "system", "Describe", "user", "assistant"}))
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    text_encoder = LlavaConfig(
+        text_config={"model_type": "llama", "vocab_size": len(tokenizer), "num_hidden_layers": 4, **small},
+        vision_config={
+            "model_type": "clip_vision_model", "image_size": 48, "patch_size": 2, "num_hidden_layers": 2, **small,
+        },
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    return _save_tiny_hunyuan_video(
+        path,
+        "HunyuanVideoImageToVideoPipeline",
+        LlavaForConditionalGeneration(text_encoder),
+        tokenizer,
+        image_condition_type="token_replace",
+        image_processor=CLIPImageProcessorPil(size={"shortest_edge": 48}, crop_size={"height": 48, "width": 48}),
+    )
+
+
+def _save_tiny_hunyuan_video(
+    path: str | Path, pipeline: str, text_encoder, tokenizer, image_condition_type: str | None = None, **parts
+) -> Path:
+    import diffusers
+    from diffusers import AutoencoderKLHunyuanVideo, FlowMatchEulerDiscreteScheduler, HunyuanVideoTransformer3DModel
+
+    clip = clip_tokenizer()
     transformer = HunyuanVideoTransformer3DModel(
+        image_condition_type=image_condition_type,
         in_channels=4,
         out_channels=4,
         num_attention_heads=2,
@@ -805,16 +842,17 @@ def make_tiny_hunyuan_video(path: str | Path) -> Path:
         layers_per_block=1,
         norm_num_groups=4,
     )
-    pipeline = HunyuanVideoPipeline(
-        text_encoder=LlamaModel(text_encoder),
+    made = getattr(diffusers, pipeline)(
+        text_encoder=text_encoder,
         tokenizer=tokenizer,
         transformer=transformer,
         vae=vae,
         scheduler=FlowMatchEulerDiscreteScheduler(shift=7.0),
         text_encoder_2=tiny_clip(clip),
         tokenizer_2=clip,
+        **parts,
     )
-    return randomize_and_save(pipeline, path)
+    return randomize_and_save(made, path)
 
 
 def make_tiny_hunyuan_video15(path: str | Path) -> Path:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from diffusers import StableDiffusionPipeline
 
+from modules.config.families import DENOISER_CONFIG
 from modules.families.registry import FAMILIES, family_of
 from modules.weights.errors import WeightsError
 from modules.weights.inspect import BaseInfo, check_base, check_fits, describe_index, inspect_base
@@ -77,14 +78,27 @@ def test_the_wrong_family_is_named_with_the_right_one(tiny_sd15, tiny_sd3):
     assert "choose family sd15 or another base" in refusal(tiny_sd15, SD3)
 
 
-@pytest.mark.parametrize("part", ["duration_head", "prompt_enhancer"])
-def test_a_later_model_with_the_same_pipeline_is_refused_by_its_name(part):
-    family = FAMILIES["ltx2"]
-    earlier = {"_class_name": family.pipeline, part: [None, None]}
-    assert family_of(earlier) is family
-    later = {**earlier, part: ["ltx2", "Anything"]}
-    info = BaseInfo("hub", family.pipeline, 0, describe_index(later), later)
-    with pytest.raises(WeightsError, match=f"is an LTX-2.5 model; the family ltx2 needs {family.label}: choose"):
+@pytest.mark.parametrize(
+    ("name", "part", "own", "of_other", "other"),
+    [
+        ("ltx2", "duration_head", [None, None], ["ltx2", "Anything"], "an LTX-2.5"),
+        ("ltx2", "prompt_enhancer", [None, None], ["ltx2", "Anything"], "an LTX-2.5"),
+        (
+            "hunyuan_video_i2v",
+            DENOISER_CONFIG,
+            {"image_condition_type": "token_replace"},
+            {"image_condition_type": "latent_concat"},
+            "a HunyuanVideo I2V 33ch",
+        ),
+    ],
+)
+def test_another_model_with_the_same_pipeline_is_refused_by_its_name(name, part, own, of_other, other):
+    family = FAMILIES[name]
+    index = {"_class_name": family.pipeline, part: own}
+    assert family_of(index) is family
+    index[part] = of_other
+    info = BaseInfo("hub", family.pipeline, 0, describe_index(index), index)
+    with pytest.raises(WeightsError, match=f"is {other} model; the family {name} needs {family.label}: choose"):
         check_fits("a/b", info, family)
 
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from modules.data.clips import CLIP, clip_of
+from modules.data.clips import CLIP, clip_frames, clip_of
 from modules.data.conditions.ConditionData import ConditionData, marked
+from modules.data.crops import crop_of_sample
 from modules.data.Dataset import Column
 from modules.data.draws import uniform
 from modules.data.errors import DataError
+from modules.data.image_views import augmentation_of
 from modules.data.images import fit_image, to_image
 from modules.data.videos import frame_path, load_still
 from modules.families.conditions import FirstFrame
@@ -63,6 +66,24 @@ class _FirstFrame(ConditionData[FirstFrame]):
     ) -> list[object]:
         parts: list[object] = [{"first_frame": True}] if self.spec.needed else []
         return [*parts, {"last_frame": True}] if dataset.value(LAST_FRAME, sample) else parts
+
+    def text_key_parts(
+        self, dataset: Dataset, buckets: Buckets, sample: int, contents: Mapping[str, str | None]
+    ) -> list[object]:
+        clip, crop = clip_of(dataset, sample), crop_of_sample(dataset, sample)
+        if not self.family.text.sees_first_frame or clip is None:
+            return []
+        look = [augmentation_of(dataset, sample).cache_key_part, *([crop.crop] if crop else [])]
+        seen = [contents[dataset.paths[sample]], clip.start, clip.folder_fps, *buckets.shape_of(sample), *look]
+        return [{"first_frame": seen}]
+
+    def images_of_text(self, dataset: Dataset, buckets: Buckets, sample: int) -> list[Image.Image]:
+        clip = clip_of(dataset, sample)
+        if not self.family.text.sees_first_frame or clip is None:
+            return []
+        look = augmentation_of(dataset, sample), crop_of_sample(dataset, sample)
+        with closing(clip_frames(dataset.paths[sample], clip, buckets.shape_of(sample), *look)) as frames:
+            return [to_image(next(frames))]
 
     def load(self, dataset: Dataset, buckets: Buckets, sample: int, mask: np.ndarray | None) -> bool:
         """Whether the last frame may be given, too."""
