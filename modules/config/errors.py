@@ -21,12 +21,13 @@ class UserError(Exception):
     that raises an error need not care.
 
     setting: the path of the setting to change; "" if it is none in particular. remedy: what would solve it, if known.
+    images: paths of those with the fault.
     problems: what is wrong, each with its setting and remedy, in the order of the lines of `str()`.
     """
 
-    def __init__(self, text: str = "", setting: str = "", remedy: Remedy | None = None):
+    def __init__(self, text: str = "", setting: str = "", remedy: Remedy | None = None, images: Sequence[str] = ()):
         super().__init__(text)
-        self.problems = [Problem(setting, visible_line(str(text)), remedy=remedy)]
+        self.problems = [Problem(setting, visible_line(str(text)), remedy=remedy, images=tuple(images))]
 
     @classmethod
     def at(cls, setting: str, text: str) -> Self:

@@ -19,12 +19,14 @@ class Remedy:
 class Problem:
     """path: the setting to change; "" if it is none in particular. message: one sentence, which names settings as in
     files (`labels.with_labels` names them as in the window). blocking: whether it prevents the run from starting,
-    rather than spoiling it. remedy: what would solve it, if that is known."""
+    rather than spoiling it. remedy: what would solve it, if that is known. images: paths of those with the fault, or of
+    some of them."""
 
     path: str
     message: str
     blocking: bool = True
     remedy: Remedy | None = None
+    images: tuple[str, ...] = ()
 
 
 def warning(message: str) -> Problem:

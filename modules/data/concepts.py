@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
 
 NUM_READERS = 8
+NUM_SHOWN = 1000  # images of an error that the window can lead to
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,11 @@ def as_prompt(caption: str, concepts: Sequence[ConceptConfig]) -> str:
     return caption
 
 
+def _is_unicode(path: str) -> bool:
+    """Whether JSON can carry the path, unlike one with bytes that are not UTF-8."""
+    return path.encode("utf-8", "ignore").decode() == path
+
+
 def captions(
     dataset: Dataset, unreadable: dict[str, CaptionError] | None = None, empty: set[str] | None = None
 ) -> list[tuple[str, ...]]:
@@ -206,7 +212,7 @@ def captions(
     if unreadable is not None:
         unreadable.update(failed)
     elif failed:
-        raise DataError(describe_unreadable(list(failed.values())))
+        raise DataError(describe_unreadable(list(failed.values())), images=[*filter(_is_unicode, failed)][:NUM_SHOWN])
     return [of_first[sample] for sample in first.tolist()]
 
 

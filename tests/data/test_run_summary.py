@@ -10,6 +10,7 @@ import pytest
 from modules.config.errors import ConfigError, UserError
 from modules.config.files import config_from_values
 from modules.data.run_summary import DiskNeed
+from modules.session.RunSummary import RunSummary
 from tests.support.backup_files import state_of, write_backup
 from tests.support.run_summaries import summary_text
 
@@ -122,6 +123,15 @@ def test_masked_training_says_how_many_images_have_a_mask(values):
     assert "mask" not in text_of(values, "Images")
     values |= {"loss": {"masked_training": True}, "data": {**values["data"], "resolutions": [48, 64]}}
     assert text_of(values, "Images") == "5, 1 with a mask"
+
+
+def test_a_refused_caption_names_its_image_to_programs(values):
+    folder = Path(values["concepts"][0]["path"])
+    (folder / "001.txt").write_bytes("café".encode("latin-1"))
+    with pytest.raises(UserError, match="not UTF-8") as refused:
+        lines_of(values)
+    told = RunSummary.from_json(RunSummary(problems=tuple(refused.value.problems)).to_json())
+    assert told.problems[0].images == (str(folder / "001.png"),)
 
 
 def test_a_resumed_run_has_the_batch_of_its_backup_on_any_number_of_devices(values, tmp_path):

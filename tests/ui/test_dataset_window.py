@@ -5,11 +5,14 @@ import tkinter
 import pytest
 from PIL import Image
 
+from modules.config.problems import Problem
 from modules.data.concepts import scan
 from modules.ui.models.decoding import PictureKey, decode_pictures
 from modules.ui.models.PictureDecoder import PictureDecoder
+from modules.ui.widgets.dialogs import open_window
 from modules.ui.widgets.VirtualGrid import Tile, VirtualGrid
 from modules.ui.windows.dataset_marks import marks_of
+from modules.ui.windows.ProblemsWindow import ProblemsWindow
 from tests.support.waiting import wait_until
 
 
@@ -370,6 +373,17 @@ def test_a_caption_in_another_encoding_is_saved_as_utf8_by_a_click(app, window, 
     wait_for(app, lambda: window.view.counts()["broken"] == 0)
     window.caption.step("undo")
     wait_for(app, lambda: (folder / "2.txt").read_bytes() == "renard, forêt".encode("latin-1"))
+
+
+def test_the_problem_of_an_image_leads_to_it(app, window, folder, wait_for):
+    problem = Problem("", "caption file 5.txt is not UTF-8: save it as UTF-8.", images=(str(folder / "5.png"),))
+    app.problems.take_refusal([problem])
+    row = open_window(app, ProblemsWindow).rows[0]
+    assert row.go.cget("text") == "Show images"
+    row.go.invoke()
+    wait_for(app, lambda: window.large.path == str(folder / "5.png"))
+    assert [window.view.items[number].path for number in window.view.shown] == [str(folder / "5.png")]
+    assert problem.message in window.head.state.cget("text")
 
 
 def test_the_main_window_learns_what_was_edited_once_the_dataset_window_closes(app, window, folder, wait_for):

@@ -113,7 +113,7 @@ FILTERS = {
     "no_mask": Filter("No mask", "Images without a mask.", Trait.NO_MASK),
     "duplicate": Filter("Duplicates", "Images that look alike, as Find duplicates has found them.", Trait.DUPLICATE),
     "left_out": Filter("Left out", "Images that stay in the folder but aren't trained.", Trait.LEFT_OUT),
-    "picked": Filter("Picked", "Images of the bar that was clicked in the statistics.", Trait.PICKED),
+    "picked": Filter("Picked", "Images of the bar clicked in the statistics, or of a problem.", Trait.PICKED),
 }
 
 

@@ -21,8 +21,12 @@ BUTTONS_WIDTH = 16  # unscaled pixels around the text of a row
 
 
 def lead_to(app: App, problem: Problem) -> None:
-    """Show the field of the problem's setting; for a problem of no setting in particular the list of all."""
-    if problem.path:
+    """Show the images of a problem in the dataset window, else the field of its setting, else the list of all."""
+    if problem.images:
+        from modules.ui.windows.DatasetWindow import open_dataset  # which takes long to import
+
+        open_dataset(app, None).pick(problem.images, problem.message.rstrip("."))
+    elif problem.path:
         app.flash(problem.path)
     else:
         open_window(app, ProblemsWindow)
@@ -119,7 +123,9 @@ class ProblemRow(ctk.CTkFrame):
         self.text.configure(text=problem.message)
         if problem.remedy is not None:
             self.remedy.configure(text=problem.remedy.text)
-        for button, is_shown in ((self.remedy, problem.remedy is not None), (self.go, bool(problem.path))):
+        self.go.configure(text="Show images" if problem.images else "Go to setting")
+        has_place = bool(problem.images or problem.path)
+        for button, is_shown in ((self.remedy, problem.remedy is not None), (self.go, has_place)):
             button.grid() if is_shown else button.grid_remove()
 
     def _go(self) -> None:
