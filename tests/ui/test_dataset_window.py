@@ -383,7 +383,7 @@ def test_the_problem_of_an_image_leads_to_it(app, window, folder, wait_for):
     row.go.invoke()
     wait_for(app, lambda: window.large.path == str(folder / "5.png"))
     assert [window.view.items[number].path for number in window.view.shown] == [str(folder / "5.png")]
-    assert problem.message in window.head.state.cget("text")
+    assert "Caption file 5.txt is not UTF-8" in window.head.state.cget("text")
 
 
 def test_the_main_window_learns_what_was_edited_once_the_dataset_window_closes(app, window, folder, wait_for):

@@ -25,7 +25,8 @@ def lead_to(app: App, problem: Problem) -> None:
     if problem.images:
         from modules.ui.windows.DatasetWindow import open_dataset  # which takes long to import
 
-        open_dataset(app, None).pick(problem.images, problem.message.rstrip("."))
+        what = problem.message.rstrip(".")
+        open_dataset(app, None).pick(problem.images, what[:1].upper() + what[1:])
     elif problem.path:
         app.flash(problem.path)
     else:
