@@ -9,7 +9,7 @@ class PreferenceConfig:
 
     beta: Float = setting(
         2000.0,
-        label="Beta",
+        label="Beta (DPO)",
         also_called="beta_dpo, dpo",
         help="How closely the model stays to the base while it learns to prefer the chosen images. 2000 for Stable "
         "Diffusion 1.x and 5000 for XL are usual; lower values change more.",

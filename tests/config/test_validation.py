@@ -381,6 +381,18 @@ def test_samples_that_are_enabled_satisfy_sampling():
     assert find_problems(config) == []
 
 
+@pytest.mark.parametrize(
+    ("prompts", "start"),
+    [((), "slider.positive and slider.negative are empty: "), (("old", "old "), "slider.positive 'old' is the same")],
+)
+def test_prompts_of_a_slider_that_are_empty_are_not_called_the_same(prompts, start):
+    overrides = [f"slider.{name}={value}" for name, value in zip(("positive", "negative"), prompts, strict=False)]
+    problem = next(
+        one for one in find_problems(good_config("method=slider", *overrides)) if one.path == "slider.positive"
+    )
+    assert problem.message.startswith(start)
+
+
 def test_one_concept_with_weight_is_enough():
     config = good_config()
     config.concepts = [ConceptConfig(path="a", loss_weight=0.0), ConceptConfig(path="b")]

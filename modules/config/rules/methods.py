@@ -41,10 +41,9 @@ def comparison_problems(config: TrainConfig) -> Iterator[Problem]:
 def slider_problems(config: TrainConfig) -> Iterator[Problem]:
     slider = config.slider
     if TARGET in facts_of(config).prompts(config) and slider.positive.strip() == slider.negative.strip():
-        message = (
-            f"slider.positive {slider.positive!r} is the same as slider.negative: the slider has no direction; write "
-            "what there is more of, and what less."
-        )
+        same = f"slider.positive {slider.positive!r} is the same as slider.negative"
+        same = same if slider.positive.strip() else "slider.positive and slider.negative are empty"
+        message = f"{same}: the slider has no direction; write what there is more of, and what less."
         yield Problem("slider.positive", message)
 
 
