@@ -14,7 +14,7 @@ import pytest
 from modules.ui.cards.Card import Card
 from modules.ui.OpeningWindow import MIN_SIZE, TABS
 from modules.ui.widgets.dialogs import open_window, set_size
-from modules.ui.widgets.fitting import cut_text
+from modules.ui.widgets.fitting import cut_middle, cut_text
 from modules.ui.widgets.Notices import Notices
 from modules.ui.windows.CrashReportWindow import CrashReportWindow
 from modules.ui.windows.MultiNodeWindow import MultiNodeWindow
@@ -204,6 +204,12 @@ def test_a_text_is_cut_where_its_room_ends():
     assert cut_text("abcdef", 6, len) == "abcdef"
     assert cut_text("abcdef", 5, len) == "abcd…"
     assert cut_text("abcdef", 0, len) == "…"
+
+
+def test_a_name_that_is_cut_keeps_its_end():
+    names = [cut_middle(f"digits-rank=8-learning_rate={rate}", 14, len) for rate in ("1e-3", "2e-3")]
+    assert names == ["digits-…e=1e-3", "digits-…e=2e-3"]
+    assert [cut_middle("abcdef", width, len) for width in (6, 2, 0)] == ["abcdef", "a…", "…"]
 
 
 def test_a_second_window_of_a_kind_is_the_first_one(app):

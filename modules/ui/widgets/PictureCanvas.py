@@ -151,11 +151,12 @@ class PictureCanvas(ScrolledCells):
         size: int = 12,
         colour: Pair | None = None,
         weight: Literal["normal", "bold"] = "normal",
+        is_name: bool = False,
     ) -> None:
-        """Draw one line of text, cut to `width` pixels, with its upper left corner at x, y."""
+        """Draw one line of text, cut to `width` pixels as by TextWidths.cut, with its upper left corner at x, y."""
         theme = self.app.theme
         fill, font = theme.now(colour or theme.text), theme.plain_font(size, weight)
-        text = self.texts.cut(visible_line(text), width, font)
+        text = self.texts.cut(visible_line(text), width, font, is_name)
         self.canvas.create_text(x, y, text=text, anchor="nw", fill=fill, font=font)
 
     def draw_lines(self, x: int, y: int, text: str, width: int, size: int, colour: Pair) -> int:

@@ -13,7 +13,7 @@ from modules.config.errors import UserError
 from modules.config.visible_text import visible_line
 from modules.data.images import load_image
 from modules.ui.widgets.BeforeAfter import BeforeAfter
-from modules.ui.widgets.fitting import cut_text
+from modules.ui.widgets.fitting import cut_middle, cut_text
 from modules.ui.widgets.PictureCanvas import PictureCanvas
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class PictureTable:
     def title(self, row: int, column: int) -> str:
         """Of a column, short enough for one half of an image."""
         first, *rest = self.columns[column].split("\n")
-        return " ".join((cut_text(first, MAX_TITLE, len), *rest))
+        return " ".join((cut_middle(first, MAX_TITLE, len), *rest))
 
 
 class PictureTableView(ctk.CTkFrame):
@@ -149,7 +149,8 @@ class _Cells(PictureCanvas):
             x, _ = self.corner_of(column)
             if x >= left:
                 for line, text in enumerate(table.columns[column].split("\n")[:2]):
-                    self.draw_text(x, theme.scaled(4 + 17 * line), text, size - theme.scaled(GAP), 11, theme.muted)
+                    width = size - theme.scaled(GAP)
+                    self.draw_text(x, theme.scaled(4 + 17 * line), text, width, 11, theme.muted, is_name=True)
         for row in sorted({number // columns for number in numbers}):
             _, y = self.corner_of(row * columns)
             y = min(max(y, top), y + size - theme.scaled(40))  # visible as long as the row is

@@ -162,7 +162,7 @@ class RunList(VirtualGrid):
         scaled, marks = self.app.theme.scaled, run.row.marks
         below = "  ".join((*(f"#{tag}" for tag in marks.tags), run.row.name if marks.name else "", marks.note)).strip()
         top = y + scaled(6 if below else 15)
-        self.draw_text(left, top, run.row.shown_name, room, 13, text, "bold")
+        self.draw_text(left, top, run.row.shown_name, room, 13, text, "bold", is_name=True)
         if below:
             self.draw_text(left, y + scaled(26), below, room, 11, faint)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from tkinter import font as tkfont
 
-from modules.ui.widgets.fitting import cut_text
+from modules.ui.widgets.fitting import cut_middle, cut_text
 
 MAX_LETTERS = 300  # of a line: more never fits
 
@@ -24,8 +24,11 @@ class TextWidths:
             self._fonts[font] = measuring_font(self._canvas, font)
         return self._fonts[font]
 
-    def cut(self, text: str, width: int, font: tuple) -> str:
-        """As much of `text`, in one line, as fits into `width` pixels, by the widths of single letters."""
+    def cut(self, text: str, width: int, font: tuple, is_name: bool = False) -> str:
+        """As much of `text`, in one line, as fits into `width` pixels, by the widths of single letters.
+
+        is_name: whether its end tells it apart, and stays.
+        """
         widths = self._letters.setdefault(font, {})
 
         def measure(part: str) -> int:
@@ -34,7 +37,8 @@ class TextWidths:
                     widths[letter] = self.font(font).measure(letter)
             return sum(map(widths.__getitem__, part))
 
-        return cut_text(" ".join(text[:MAX_LETTERS].split()), width, measure)
+        cut = cut_middle if is_name else cut_text
+        return cut(" ".join(text[:MAX_LETTERS].split()), width, measure)
 
     def forget(self) -> None:
         """Measure anew, once the scale of the window has changed."""

@@ -28,6 +28,21 @@ def cut_text(text: str, width: int, measure: Callable[[str], int]) -> str:
     return text[:low] + "…"
 
 
+def cut_middle(text: str, width: int, measure: Callable[[str], int]) -> str:
+    """As much of both ends of `text` as fits into `width` pixels: names of runs of a grid differ in their ends."""
+    if measure(text) <= width:
+        return text
+
+    def ends(num_letters: int) -> str:
+        return f"{text[: (num_letters + 1) // 2]}…{text[len(text) - num_letters // 2 :]}"
+
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if measure(ends(middle)) <= width else (low, middle - 1)
+    return ends(low)
+
+
 def wrap_to(holder: tkinter.Misc, label: ctk.CTkLabel, theme: Theme, taken: int = 24) -> None:
     """Wrap the label's text to the width of `holder`. taken: unscaled width used by other widgets."""
 
