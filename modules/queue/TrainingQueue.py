@@ -26,7 +26,7 @@ from modules.queue.gpus import GpuChoice, gpus_of
 from modules.queue.ProcessLock import ProcessLock, is_taken
 from modules.queue.QueueEntry import TO_DO, QueueEntry, read_entry, write_entry
 from modules.session.atomic import is_temporary, new_folder, remove_folder, sweep_temporaries, write_json
-from modules.session.free_folders import next_free_folder
+from modules.session.free_folders import next_free_folder, next_name
 from modules.session.RunFolder import RunFolder
 
 if TYPE_CHECKING:
@@ -318,19 +318,13 @@ _IS = {
 def _free(folder: str, claimed: set[str]) -> str:
     """The folder, or the next one that no entry has `claimed` and that holds no run."""
     while folder in claimed or _holds_run(folder):
-        folder = next_free_folder(folder) if folder not in claimed else _next_name(folder)
+        folder = next_free_folder(folder) if folder not in claimed else next_name(folder)
     return folder
 
 
 def _holds_run(folder: str) -> bool:
     path = RunFolder(folder)
     return path.events_dir.exists() or path.backup_dir.exists() or path.models_dir.exists()
-
-
-def _next_name(folder: str) -> str:
-    """The name after that of a folder that may not exist yet: run -> run-2, run-2 -> run-3."""
-    match = re.fullmatch(r"(.*)-(\d{1,5})", folder)
-    return f"{match[1]}-{int(match[2]) + 1}" if match else f"{folder}-2"
 
 
 def _numbered(name: str, taken: set[str]) -> str:

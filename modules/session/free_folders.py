@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from modules.config.errors import UserError
 from modules.session.following import is_running
@@ -11,12 +12,19 @@ from modules.session.RunFolder import RunFolder
 
 def next_free_folder(path: str) -> str:
     """`path` with the first unused number appended: run -> run-2."""
-    parent, name = os.path.split(path.rstrip("/\\"))
-    stem, dash, number = name.rpartition("-")
-    if not (dash and number.isdecimal()):
-        stem, number = name, "1"
-    names = (os.path.join(parent, f"{stem}-{count}") for count in range(int(number) + 1, int(number) + 100_000))
-    return next(one for one in names if not os.path.exists(os.path.expanduser(one)))
+    folder = next_name(path.rstrip("/\\"))
+    while os.path.exists(os.path.expanduser(folder)):
+        folder = next_name(folder)
+    return folder
+
+
+def next_name(folder: str) -> str:
+    """The name after that of a folder, which may not exist yet: run -> run-2, run-2 -> run-3.
+
+    The -3 of 1e-3, in the name of a run of a grid, is an exponent: rate=1e-3 -> rate=1e-3-2.
+    """
+    match = re.fullmatch(r"(.*)(?<![0-9][eE])-([0-9]{1,5})", folder, re.DOTALL)
+    return f"{match[1]}-{int(match[2]) + 1}" if match else f"{folder}-2"
 
 
 def free_folder_beside_run(path: str) -> str:

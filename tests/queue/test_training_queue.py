@@ -55,6 +55,15 @@ def test_each_entry_has_a_run_folder_of_its_own(queue, tmp_path):
     assert folders == ["cat-2", "cat-3", "cat-4"]
 
 
+def test_the_exponent_in_the_folder_of_a_run_of_a_grid_is_not_counted_up(queue, tmp_path):
+    name = "cat-learning_rate=1e-3"
+    write_backup(tmp_path / "runs" / name / "backup", 3)  # of an earlier run
+    config = config_of()
+    config.workspace_dir = str(tmp_path / "runs" / name)
+    folders = [os.path.basename(queue.add(config).run_folder) for _ in range(2)]
+    assert folders == [f"{name}-2", f"{name}-3"]
+
+
 def test_an_entry_may_go_on_with_a_run_that_exists(queue, tmp_path):
     write_backup(tmp_path / "runs" / "cat" / "backup", 3)
     entry = queue.add(config_of(), EntryOptions(resumes=True))
