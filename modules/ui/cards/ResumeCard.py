@@ -89,7 +89,7 @@ class ResumeCard(Card):
     def _label(self, text: str, row: int, colour: tuple[str, str]) -> None:
         label = ctk.CTkLabel(self.body, text=text, text_color=colour, font=self.app.theme.font(), anchor="w")
         label.configure(justify="left", wraplength=280)  # fits beside the button in the narrowest column
-        label.grid(row=row, column=0, sticky="ew")
+        label.grid(row=row, column=0, sticky="ew", pady=3)  # two lines stay apart from those below
 
     def _open(self, info: RunInfo) -> None:
         try:
