@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from modules.runs.Curve import Point, smoothed
 
 WIDTH, HEIGHT = 640, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 8, 8, 24  # of the axes' texts
+_RIGHT, _TOP, _BOTTOM = 8, 8, 24  # of the axes' texts
+_CHARACTER = 12  # the width of a digit in the size of text that page.css has for phones
 
 
 def curve_svg(points: Sequence[Point], validation: Sequence[tuple[int, float | None]], num_steps: float) -> str:
@@ -23,9 +24,11 @@ def curve_svg(points: Sequence[Point], validation: Sequence[tuple[int, float | N
         return ""
     last = max(shown[-1][0].step, *(step for step, _ in checked), 1)
     low, high = _range([*(mean for _, mean in shown), *(loss for _, loss in checked)], [one.loss for one, _ in shown])
+    highest, lowest = f"{high:.3g}", f"{low:.3g}"
+    left = _CHARACTER * (1 + max(len(highest), len(lowest)))
 
     def place(step: float, loss: float) -> str:
-        x = _LEFT + (WIDTH - _LEFT - _RIGHT) * step / last
+        x = left + (WIDTH - left - _RIGHT) * step / last
         share = min(max((loss - low) / (high - low), 0.0), 1.0)
         return f"{x:.1f},{_TOP + (HEIGHT - _TOP - _BOTTOM) * (1 - share):.1f}"
 
@@ -36,16 +39,16 @@ def curve_svg(points: Sequence[Point], validation: Sequence[tuple[int, float | N
     ]
     bottom = HEIGHT - _BOTTOM
     texts = [
-        (_LEFT - 6, _TOP + 10, "end", f"{high:.4g}"),
-        (_LEFT - 6, bottom, "end", f"{low:.4g}"),
-        (_LEFT, HEIGHT - 6, "start", "0"),
+        (left - 6, _TOP + 10, "end", highest),
+        (left - 6, bottom, "end", lowest),
+        (left, HEIGHT - 6, "start", "0"),
         (WIDTH - _RIGHT, HEIGHT - 6, "end", f"step {last:,}"),
     ]
     title = html.escape(f"Loss up to step {last:,}, from {low:.4g} to {high:.4g}")
     return "".join(
         (
             f'<svg class="curve" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">',
-            f'<path class="axis" d="M{_LEFT},{_TOP}V{bottom}H{WIDTH - _RIGHT}"/>',
+            f'<path class="axis" d="M{left},{_TOP}V{bottom}H{WIDTH - _RIGHT}"/>',
             *lines,
             *(
                 f'<text x="{x}" y="{y}" text-anchor="{anchor}">{html.escape(text)}</text>'

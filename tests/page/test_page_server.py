@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import io
 import os
+import re
 import threading
 from pathlib import Path
 from urllib.parse import quote
@@ -13,8 +14,9 @@ import pytest
 from PIL import Image
 
 from modules.page.access import Access, is_loopback
+from modules.page.curve_svg import curve_svg
 from modules.page.page_html import runs_page, time_left
-from modules.page.PageServer import PageServer
+from modules.page.PageServer import STYLE, PageServer
 from modules.runs.Curve import Curve
 from modules.runs.RunIndex import RunIndex
 from modules.runs.RunRow import RunRow
@@ -247,3 +249,15 @@ def test_the_time_left_is_that_of_the_last_speed():
     assert time_left(curve.points(), 400) == "about 10 min"
     assert time_left(curve.points(), 100) == ""
     assert time_left([], 100) == ""
+
+
+def test_the_labels_of_the_loss_axis_are_not_cut_off_in_the_large_text_of_phones():
+    size = int(re.findall(r"\.curve text { font-size: (\d+)px", STYLE.read_text(encoding="utf-8"))[0])
+    for loss in (0.05561, 0.5, 1.234e-05, 123.4):
+        curve = Curve()
+        for step in (1, 2):
+            curve.add(step, loss * step, 1, 1.0)
+        labels = re.findall(r'<text x="(\d+)" y="\d+" text-anchor="end">([^<]+)<', curve_svg(curve.points(), [], 10))
+        right_edges = [int(x) for x, text in labels[:2]]
+        assert right_edges == [max(right_edges)] * 2
+        assert max(right_edges) >= 0.6 * size * max(len(text) for x, text in labels[:2])
