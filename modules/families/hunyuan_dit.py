@@ -58,8 +58,9 @@ def _inputs(call: DenoiserCall) -> dict[str, Any]:
 
 
 def _adapt(denoiser: ModelMixin) -> None:
-    """diffusers has no gradient checkpointing for it."""
+    """diffusers has no gradient checkpointing for it, and does not name its blocks."""
     vars(denoiser)["enable_gradient_checkpointing"] = partial(checkpoint_each, denoiser.blocks)
+    vars(denoiser)["_no_split_modules"] = [type(denoiser.blocks[0]).__name__]
 
 
 HUNYUAN_DIT = Family(

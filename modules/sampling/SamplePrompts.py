@@ -64,8 +64,9 @@ class SamplePrompts(Generic[Model]):
             encoding += (family.vae,)
         later = {name: base.meta_module(name) for name in base.component_names if name not in encoding}
         models = {name: model for name, model in later.items() if isinstance(model, nn.Module)}
+        helpers = later.keys() - models.keys()  # such as a second scheduler, set before the first prediction
         described = {name: _Description(model, base.dtype) for name, model in models.items()}
-        with base.using(*encoding), base.replaced(described), self._remembering(base.pipe):
+        with base.using(*encoding, *helpers), base.replaced(described), self._remembering(base.pipe):
             for batch in unknown:
                 known = tuple(batch)
                 if not (family.text.sees_images or any(one.precedes_prompt for one in family.conditions)):

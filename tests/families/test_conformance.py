@@ -96,7 +96,14 @@ class Case:
 
     def copied_pipe(self):
         """In less time; but its weights lie elsewhere in memory, so that last bits may be others."""
-        return copy.deepcopy(self.pipe)
+        tensors = [
+            tensor
+            for name in self.pipe.components
+            for module in getattr(getattr(self.pipe, name), "modules", list)()
+            for tensor in vars(module).values()
+            if isinstance(tensor, torch.Tensor)  # as by `weight_norm`: of a graph, which has no copy
+        ]
+        return copy.deepcopy(self.pipe, {id(tensor): tensor.detach() for tensor in tensors})
 
     def same_pipe(self):
         """With the same weights, but its own scheduler, and a VAE and denoisers whose attributes can be set."""

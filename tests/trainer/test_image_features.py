@@ -11,7 +11,7 @@ from modules.families.registry import FAMILIES
 from tests.families.test_conformance import largest_difference, load_pipe
 
 
-@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.condition_components])
+@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.fact(FirstFrame, "components")])
 def test_training_shows_what_the_image_encoder_sees_in_the_given_frames_of_each_clip(
     name, make_config, tiny_model, train, tmp_path, monkeypatch
 ):

@@ -137,8 +137,9 @@ def settings(make_config, config_file, tiny_model, family_data, tmp_path):
     """A function that writes the settings of a run, and what they need: {gguf} in them is the model in a GGUF file."""
 
     def make(family: str, *overrides: str) -> str:
-        side = max(32, 2 * FAMILIES[family].align)
-        sizes = (f"data.resolution={side}", f"data.bucket_step={side // 2}")
+        align = FAMILIES[family].align
+        side = max(32, 2 * align)
+        sizes = (f"data.resolution={side}", f"data.bucket_step={max(align, side // 4)}")
         model = (f"family={family}", f"model.base={tiny_model(family)}")
         data = [f"{path}={value}" for path, value in family_data(family).items()]
         # Without a prompt, a sample takes caption and images of the dataset.

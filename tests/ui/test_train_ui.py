@@ -31,6 +31,7 @@ from modules.ui.models.help_pages import help_page
 from modules.ui.models.Preferences import Preferences
 from modules.ui.models.run_text import describe_progress, describe_seconds
 from modules.ui.models.RunState import RunState
+from modules.ui.models.WorkerThreads import WorkerThreads
 from modules.ui.OpeningWindow import MIN_SIZE, TABS
 from modules.ui.RunControl import check_of, run_check
 from modules.ui.tabs.GeneralTab import LookCard
@@ -257,7 +258,7 @@ def test_the_list_of_problems_says_each_with_its_label_and_remedy_and_follows(ap
     assert set(shown) == {"✕ Epochs", "✕ Bucket resolution steps"}
     assert not shown["✕ Epochs"].remedy.winfo_manager()
     shown["✕ Bucket resolution steps"].remedy.invoke()
-    assert app.settings.get("data.bucket_step") == 32
+    assert app.settings.get("data.bucket_step") == 8  # the largest that allows for more than the square
     assert [row.problem.path for row in window.rows if row.winfo_manager()] == ["epochs"]
     shown = next(row for row in window.rows if row.winfo_manager())
     shown.go.invoke()
@@ -1195,8 +1196,11 @@ def test_a_thread_that_can_not_be_made_is_a_failure_of_the_work(app, wait_for, m
     def refuse(thread):
         raise RuntimeError("can't start new thread")
 
-    failures = []
+    started, failures = [], []
+    app.in_background(lambda: 0, started.append)
+    wait_for(app, lambda: started)  # before the window is drawn, no thread is
     with monkeypatch.context() as patch:
+        patch.setattr(app, "_threads", WorkerThreads())  # none of which is idle
         patch.setattr(threading.Thread, "start", refuse)
         app.in_background(lambda: 1, failures.append, failures.append)
     wait_for(app, lambda: failures)

@@ -133,7 +133,7 @@ def test_each_families_own_files_are_not_taken_for_those_of_another():
 
 def test_a_familys_name_in_the_metadata_does_not_hide_that_the_layers_are_of_another():
     tensors = pairs(diffusers_layers(FAMILIES["wan21"]), "transformer.{}".format, AB, 0)
-    with pytest.raises(WeightsError, match=r"is a LoRA for .*wan21.*; choose a LoRA for flux1"):
+    with pytest.raises(WeightsError, match=r"is a LoRA for .*skyreels_v2.*; choose a LoRA for flux1"):
         check_family(HeldFile(tensors, {"family": "flux1"}), FAMILIES["flux1"])
 
 
