@@ -346,7 +346,8 @@ KNOWN = {
         "hunyuan_video",
     ),
     "HunyuanVideo of its makers": ({"double_blocks.0.txt_mlp.fc1.lora_A.weight": 3072}, "hunyuan_video"),
-    "a wider model with such names": ({"double_blocks.0.txt_mlp.fc1.lora_A.weight": 3584}, None),
+    "HunyuanImage of its makers": ({"double_blocks.0.txt_mlp.fc1.lora_A.weight": 3584}, "hunyuan_image"),
+    "a wider model with such names": ({"double_blocks.0.txt_mlp.fc1.lora_A.weight": 4096}, None),
     "single blocks alone, of FLUX or HunyuanVideo": (
         {"diffusion_model.single_blocks.0.linear1.lora_A.weight": 3072},
         None,
