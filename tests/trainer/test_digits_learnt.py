@@ -1,7 +1,8 @@
-"""What sliders teach the demo's model, which draws digits: measured on what it draws afterwards."""
+"""What sliders and preferences teach the demo's model, which draws digits: measured on what it draws afterwards."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from PIL import Image, ImageFilter
 
 from modules.config.files import config_from_values
+from modules.data.preference_pairs import add_preference
 from modules.sampling.generation import ImageRequest, generate_images
 from modules.weights.load_pipeline import load_pipeline
 from tests.support.train_here import train_here
@@ -19,6 +21,7 @@ pytestmark = pytest.mark.proof
 DEMO = Path(__file__).resolve().parents[2] / "resources/demo"
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven")
 EACH = 4  # drawings of each digit
+LEGIBLE = 0.85  # of the drawings at the least: heavy strokes close the loops of a few
 
 
 def pictures(kind: str) -> list[Path]:
@@ -69,7 +72,24 @@ def ink(images: list[Image.Image]) -> np.ndarray:
     return np.array([1 - np.asarray(image.convert("L"), float).mean() / 255 for image in images])
 
 
-def test_a_slider_makes_strokes_thicker_and_thinner(tmp_path):
+@pytest.fixture(scope="module")
+def legible() -> Callable[[list[Image.Image]], float]:
+    """Drawings -> the fraction in which a classifier, fitted on the real scans, sees the digit that was asked for."""
+    scans = pytest.importorskip("sklearn.datasets", reason="scikit-learn ships the scans").load_digits()
+    from sklearn.svm import SVC
+
+    classifier = SVC(gamma=0.001, C=10).fit(scans.data, scans.target)
+
+    def fraction(images: list[Image.Image]) -> float:
+        grey = np.stack([np.asarray(image.convert("L"), float) for image in images])
+        scanned = (255 - grey.reshape(-1, 8, 4, 8, 4).mean((2, 4))) * 16 / 255
+        wanted = np.repeat(np.arange(len(DIGITS)), EACH)
+        return float((classifier.predict(scanned.reshape(-1, 64)) == wanted).mean())
+
+    return fraction
+
+
+def test_a_slider_makes_strokes_thicker_and_thinner(tmp_path, legible):
     for name, change in (("strong", thick), ("weak", thin)):
         (tmp_path / name).mkdir()
         for kind in DIGITS:
@@ -86,7 +106,38 @@ def test_a_slider_makes_strokes_thicker_and_thinner(tmp_path):
     )
     images = {strength: drawn({lora: strength} if strength else {}) for strength in (-1.0, -0.5, 0.0, 0.5, 1.0)}
     shares = {strength: float(ink(several).mean()) for strength, several in images.items()}
-    print("share of ink by strength:", shares)
+    clear = {strength: legible(several) for strength, several in images.items()}
+    print("share of ink by strength:", shares, "legible:", clear)
     assert list(shares.values()) == sorted(shares.values())
     assert shares[1.0] > 1.1 * shares[0.0]
     assert shares[-1.0] < 0.9 * shares[0.0]
+    assert min(clear.values()) >= LEGIBLE
+
+
+def test_preferences_move_the_model_to_the_chosen_style(tmp_path, legible):
+    """Thick and thin drawings are equally frequent at first, about the median of the ink of each digit."""
+    before = drawn({}, seed=9000)
+    medians = np.repeat(np.median(ink(before).reshape(-1, EACH), axis=1), EACH)
+
+    for kind in DIGITS:
+        for path in pictures(kind)[:6]:
+            files = [tmp_path / f"{path.stem}_{name}.png" for name in ("thick", "thin")]
+            for file, change in zip(files, (thick, thin), strict=True):
+                change(Image.open(path)).save(file)
+            add_preference(tmp_path / "preferences", *files, f"a handwritten {kind}")
+    lora = trained(
+        tmp_path,
+        method="preference",
+        preference={"beta": 2000.0},
+        concepts=[{"path": str(tmp_path / "preferences")}],
+        optimizer={"learning_rate": 0.0001},
+        max_steps=15,
+    )
+    after = drawn({lora: 1.0}, seed=9000)
+    share = [float((ink(images) > medians).mean()) for images in (before, after)]
+    print(
+        "share of the chosen style:", share, "ink:", ink(before).mean(), ink(after).mean(), "legible:", legible(after)
+    )
+    assert share[0] == pytest.approx(0.5, abs=0.05)
+    assert share[1] > 0.8
+    assert legible(after) >= LEGIBLE  # a blot would have the most ink
