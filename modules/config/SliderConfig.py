@@ -31,16 +31,15 @@ class SliderConfig:
     )
     positive: Str = setting(
         "",
-        label="Positive prompt",
-        also_called="positive_prompt",
+        label="Positive slider prompt",
         help="What there is more of at positive strengths, such as: person, very old.",
         group="method",
         visible_when=BY_PROMPTS,
     )
     negative: Str = setting(
         "",
-        label="Negative prompt",
-        also_called="negative_prompt, unconditional",
+        label="Negative slider prompt",
+        also_called="unconditional",
         help="What there is less of at positive strengths, and more of at negative ones, such as: person, very young.",
         group="method",
         visible_when=BY_PROMPTS,
