@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -71,7 +71,7 @@ def clip_of(dataset: Dataset, sample: int) -> Clip | None:
 
 def clip_frames(
     path: str, clip: Clip, shape: tuple[int, int], augmentation: Augmentation, crop: SampleCrop | None = None
-) -> Iterator[np.ndarray]:
+) -> Generator[np.ndarray]:
     """The frames as float32[3, H, W] in [-1, 1], each cropped, fitted and augmented alike, before the next one is
     decoded.
 
