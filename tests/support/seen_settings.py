@@ -170,7 +170,7 @@ def _prompts(samples) -> list[str]:
     """What the list of prompts shows; those that are left empty take the captions in turn."""
     shown = []
     for sample in samples:
-        number = 1 + sum(text.startswith("(caption ") for text in shown)
+        number = 1 + sum(text.startswith("(dataset caption ") for text in shown)
         empty = f"(dataset caption {number})" if sample.enabled else "(a dataset caption)"
         shown.append(sample.prompt or empty)
     return shown
