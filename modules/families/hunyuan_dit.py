@@ -1,7 +1,6 @@
 """Hunyuan-DiT: a transformer with long skip connections, with a bilingual BERT and T5; v-prediction.
 
-Tencent 2024, arXiv 2405.08748. It learns a variance, too, as PixArt-Sigma. Versions before 1.2 also take a style and
-the sizes of the image, for which they get what the pipeline gives.
+Tencent 2024, arXiv 2405.08748. It learns a variance, as PixArt-Sigma. Before 1.2 it also took a style and sizes.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def user_cache(tmp_path, monkeypatch):
 @pytest.fixture
 def config(tmp_path, picture_folder):
     folder = picture_folder(((64, 64),) * 4, captions=["a", "b", "c", ""])
-    values = {"data": {"resolution": 64}, "batch_size": 1, "concepts": [{"path": str(folder)}]}
+    values = {"data": {"resolution": 64, "bucket_step": 16}, "batch_size": 1, "concepts": [{"path": str(folder)}]}
     path = tmp_path / "run.json"
     path.write_text(json.dumps(values))
     return str(path)

@@ -28,7 +28,7 @@ def state_of(step: int, **changes: Any) -> dict[str, Any]:
 def write_backup(folder: Path, step: int, state: dict[str, Any] | None = None, without: tuple[str, ...] = ()) -> Path:
     """The folder of a backup of `step` below `folder`, good unless `state` or what it is made `without` is not."""
     path = folder / f"step-{step:09d}"
-    path.mkdir(parents=True)
+    path.mkdir(parents=True, exist_ok=True)  # one that was being written when its process was killed
     files = {name: bytes(step) for name in ("model.safetensors", "optimizer.safetensors")}
     files["state.json"] = json.dumps(state_of(step) if state is None else state).encode()
     for name, content in files.items():
