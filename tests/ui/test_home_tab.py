@@ -164,7 +164,7 @@ def test_the_card_follows_changes_made_elsewhere(make_home, wait_for, tmp_path):
     app.settings.set("family", "ovis_image")
     app.settings.set("method", "vae")
     app.open_tab("home")
-    assert own.preset_note.cget("text").startswith("No preset for VAE on Ovis-Image")
+    assert own.preset_note.cget("text").startswith("No preset for Autoencoder (VAE) on Ovis-Image")
 
 
 def test_the_content_of_a_folder_in_words():
