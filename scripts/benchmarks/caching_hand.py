@@ -15,6 +15,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import modules.machine.processor_time  # noqa: F401  (worker.py then leaves out what other programs took)
 from scripts.benchmarks.caching import photos_folder
 from scripts.benchmarks.material import model_folder
 from scripts.benchmarks.worker import BATCH_SIZE, Turns, WorkerArguments, num_ranks

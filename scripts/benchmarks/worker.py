@@ -15,8 +15,6 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from modules.machine.processor_time import displaced_seconds
-
 BATCH_SIZE = 4
 LEARNING_RATE = 1e-4
 LORA_RANK = 8
@@ -101,6 +99,15 @@ class Answer:
     undisturbed_seconds: float = 0.0
 
 
+def _displaced_seconds() -> float:
+    """Of the process, see processor_time.py; 0 where a peer's program has a package `modules` of its own."""
+    if "modules.machine" not in sys.modules:  # that of Chorus, which its own sides have imported
+        return 0.0
+    from modules.machine.processor_time import displaced_seconds
+
+    return displaced_seconds()
+
+
 def num_ranks() -> int:
     """As torchrun tells; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
@@ -121,7 +128,7 @@ class Turns:
         if not os.read(sys.stdin.fileno(), 1):  # not sys.stdin: its buffer would take the other ranks' bytes
             sys.exit("the benchmark has gone")
         self._started, self._cpu_started = time.perf_counter(), time.process_time()
-        self._displaced = displaced_seconds()
+        self._displaced = _displaced_seconds()
 
     def after_step(self, number: int) -> None:
         """After optimizer step `number` (from 1), which the device has finished where a turn ends."""
@@ -136,7 +143,7 @@ class Turns:
             device=self._device,
             world_size=self._world_size,
             process_seconds=time.process_time(),
-            undisturbed_seconds=seconds - (displaced_seconds() - self._displaced),
+            undisturbed_seconds=seconds - (_displaced_seconds() - self._displaced),
         )
         print(json.dumps(asdict(answer)), file=self._answers, flush=True)
         if number < self._total_steps:
