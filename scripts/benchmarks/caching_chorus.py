@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 def main(arguments: WorkerArguments) -> None:
     from modules.config.files import config_from_values
     from modules.distributed.setup_distributed import cleanup_distributed, create_runtime, setup_distributed
+    from modules.machine.processor_time import displaced_seconds
     from modules.session.RunFolder import RunFolder
     from modules.session.TrainCommands import TrainCommands
     from modules.trainer.heap import keep_freed_memory
@@ -43,7 +44,8 @@ def main(arguments: WorkerArguments) -> None:
         if runtime.device.type == "cpu":
             keep_freed_memory()
         progress = StartProgress(runtime, callbacks, TrainCommands())
-        turns = Turns(arguments.steps, arguments.total_steps, runtime.device.type, runtime.world_size)
+        size = arguments.steps, arguments.total_steps, runtime.device.type, runtime.world_size
+        turns = Turns(*size, displaced_seconds)
         turns.wait()
         for number in range(1, arguments.total_steps + 1):
             cache_all(config, arguments.run_folder / f"cache-{number}", runtime, progress)

@@ -15,7 +15,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import modules.machine.processor_time  # noqa: F401  (worker.py then leaves out what other programs took)
+from modules.machine.processor_time import displaced_seconds
 from scripts.benchmarks.caching import photos_folder
 from scripts.benchmarks.material import model_folder
 from scripts.benchmarks.worker import BATCH_SIZE, Turns, WorkerArguments, num_ranks
@@ -33,7 +33,7 @@ def main(arguments: WorkerArguments) -> None:
 
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
-    turns = Turns(arguments.steps, arguments.total_steps, device.type, num_ranks())
+    turns = Turns(arguments.steps, arguments.total_steps, device.type, num_ranks(), displaced_seconds)
     turns.wait()
     for number in range(1, arguments.total_steps + 1):
         cache_all(arguments.run_folder / f"cache-{number}", device, arguments)

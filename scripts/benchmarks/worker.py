@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -86,7 +87,7 @@ class Answer:
     device, world_size: what it ran on: nobody may compare a CPU with a GPU, or two ranks that train together with two
     that each train alone. process_seconds: processor seconds of the process since its start. undisturbed_seconds: less
     those in which the main thread would have computed, but other threads or programs had the processors; the same as
-    `seconds` where the system does not tell.
+    `seconds` where the system does not tell, or nobody asks.
     """
 
     seconds: float
@@ -99,26 +100,29 @@ class Answer:
     undisturbed_seconds: float = 0.0
 
 
-def _displaced_seconds() -> float:
-    """Of the process, see processor_time.py; 0 where a peer's program has a package `modules` of its own."""
-    if "modules.machine" not in sys.modules:  # that of Chorus, which its own sides have imported
-        return 0.0
-    from modules.machine.processor_time import displaced_seconds
-
-    return displaced_seconds()
-
-
 def num_ranks() -> int:
     """As torchrun tells; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 class Turns:
-    """The worker's side. steps: of a turn. total_steps: of all turns."""
+    """The worker's side. steps: of a turn. total_steps: of all turns.
 
-    def __init__(self, steps: int, total_steps: int, device: str, world_size: int):
+    displaced_seconds: of processor_time.py, where `undisturbed_seconds` counts. It is not imported here: the program of
+    a peer may have a package `modules` of its own.
+    """
+
+    def __init__(
+        self,
+        steps: int,
+        total_steps: int,
+        device: str,
+        world_size: int,
+        displaced_seconds: Callable[[], float] = lambda: 0.0,
+    ):
         self._steps, self._total_steps = steps, total_steps
         self._device, self._world_size = device, world_size
+        self._displaced_seconds = displaced_seconds
         self._answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print must not look like an answer
         self._started = self._cpu_started = self._displaced = 0.0
@@ -128,7 +132,7 @@ class Turns:
         if not os.read(sys.stdin.fileno(), 1):  # not sys.stdin: its buffer would take the other ranks' bytes
             sys.exit("the benchmark has gone")
         self._started, self._cpu_started = time.perf_counter(), time.process_time()
-        self._displaced = _displaced_seconds()
+        self._displaced = self._displaced_seconds()
 
     def after_step(self, number: int) -> None:
         """After optimizer step `number` (from 1), which the device has finished where a turn ends."""
@@ -143,7 +147,7 @@ class Turns:
             device=self._device,
             world_size=self._world_size,
             process_seconds=time.process_time(),
-            undisturbed_seconds=seconds - (_displaced_seconds() - self._displaced),
+            undisturbed_seconds=seconds - (self._displaced_seconds() - self._displaced),
         )
         print(json.dumps(asdict(answer)), file=self._answers, flush=True)
         if number < self._total_steps:
