@@ -14,7 +14,7 @@ from tests.support import small_runs
 from tests.support.Recorder import Recorder
 from tests.support.small_runs import SIZES, small_run
 
-# Steps of 8 and 3 of `SIZES`, of mixed shapes; with four ranks one has no samples in the second.
+# Steps of 8 and 3 of `SIZES`, all of them cropped to squares; with four ranks one has no samples in the second.
 RANKS_RUN = (
     "batch_size=8",
     "batch_size_mode=global",
