@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import socket
 import sys
 import threading
@@ -20,7 +19,7 @@ if __name__ == "__main__":  # before the imports that take long
 
 from modules.config.errors import UserError
 from modules.config.installation import command_name, docs_page
-from modules.page.access import MIN_TOKEN_CHARS, Access, is_loopback, new_token
+from modules.page.access import MIN_TOKEN_CHARS, Access, is_loopback, is_usable_token, new_token
 from modules.page.PageServer import PageServer
 from modules.session.printing import print_text
 from scripts.terminal import show
@@ -46,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def serve(args: argparse.Namespace) -> None:
     folders = [checked(folder) for folder in args.folders]
     token = os.environ.pop(TOKEN_VARIABLE, "") or new_token()
-    if re.fullmatch(rf"[A-Za-z0-9_-]{{{MIN_TOKEN_CHARS},}}", token) is None:
+    if not is_usable_token(token):
         raise UserError(
             f"{TOKEN_VARIABLE} can't be used: it has to have at least {MIN_TOKEN_CHARS} letters, digits, - or _."
         )

@@ -20,6 +20,11 @@ def new_token() -> str:
     return secrets.token_urlsafe(24)
 
 
+def is_usable_token(text: str) -> bool:
+    """Whether it is long enough for a token, of characters that an address needs no escapes for."""
+    return re.fullmatch(rf"[A-Za-z0-9_-]{{{MIN_TOKEN_CHARS},}}", text) is not None
+
+
 class Access:
     """The token of a server, and the names that it is called by.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from modules.config.atomic_file import remove, rename, temporary_beside
 from modules.config.errors import UserError
-from modules.page.access import MIN_TOKEN_CHARS, new_token
+from modules.page.access import is_usable_token, new_token
 from modules.session.run_token import write_secret
 
 
@@ -20,7 +19,7 @@ def kept_token(path: Path) -> str:
         token = path.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         token = ""
-    return token if re.fullmatch(rf"[A-Za-z0-9_-]{{{MIN_TOKEN_CHARS},}}", token) else renew_token(path)
+    return token if is_usable_token(token) else renew_token(path)
 
 
 def renew_token(path: Path) -> str:
