@@ -145,7 +145,7 @@ def open_window(appearance: str, nvml: FakeNvml, cores: int, memory: int, **pref
     ):
         looks = {"appearance": appearance, "scale": 1.0, "geometry": SIZE, **preferences}
         (Path(state) / "window.json").write_text(json.dumps(looks), encoding="utf-8")
-        app = TrainUI(Path(state))
+        app = TrainUI(Path(state), Path(state, "queue"))
         try:
             wait_for(app, lambda: app.devices.machine is not None)
             yield app

@@ -69,15 +69,15 @@ class TrainUI(OpeningWindow):
     """The main window. It fulfils App, which is all that its parts know of it.
 
     state_dir: where the last settings and the appearance of the window are kept; None keeps nothing. queue_dir: the
-    folder of the queue; None: that of the working folder.
+    folder of the queue.
     """
 
-    def __init__(self, state_dir: Path | None = None, queue_dir: Path | None = None):
+    def __init__(self, state_dir: Path | None, queue_dir: Path):
         super().__init__(state_dir)
         self._fill(queue_dir)
 
     @classmethod
-    def take_over(cls, opening: OpeningWindow, queue_dir: Path | None = None) -> TrainUI:
+    def take_over(cls, opening: OpeningWindow, queue_dir: Path) -> TrainUI:
         """Make the window that was shown while this module was imported the main window."""
         opening.__class__ = cls  # no other window could take its place without a flicker, or what was clicked in it
         assert isinstance(opening, cls)
@@ -85,7 +85,7 @@ class TrainUI(OpeningWindow):
         opening.update_idletasks()  # keys that wait for a field reach it only once it is mapped
         return opening
 
-    def _fill(self, queue_dir: Path | None) -> None:
+    def _fill(self, queue_dir: Path) -> None:
         """Add all that needs the settings."""
         state_dir = self.state_dir
         self.settings = SettingsModel(state_dir / "settings.json" if state_dir else None)
@@ -93,7 +93,7 @@ class TrainUI(OpeningWindow):
         self.views = SettingsViews(self.settings)
         self.standby = StandbyKeeper(self._standby_plans, lambda: self.preferences.preloads)
         self.run = RunModel(self.standby.take)
-        self.queue = QueueModel(queue_dir or Path("workspace", ".queue"), self.settings, self, self.show_message)
+        self.queue = QueueModel(queue_dir, self.settings, self, self.show_message)
         self.page = RunPage(
             self,
             lambda: self.settings.get("workspace_dir"),

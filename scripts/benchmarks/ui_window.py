@@ -41,7 +41,7 @@ def first_paint(state_dir: Path) -> dict[str, float]:
     answer = {"time": time.time(), "cpu_seconds": time.process_time()}
     from modules.ui.TrainUI import TrainUI
 
-    window = TrainUI.take_over(opening)
+    window = TrainUI.take_over(opening, state_dir / "queue")
     window.update()
     while window.is_building:
         window.update()
@@ -63,7 +63,7 @@ def open_tabs(state_dir: Path, names: str, concept: str) -> dict[str, dict[str, 
 
     *order, start = names.split(",")
     (state_dir / "window.json").write_text(json.dumps({"tab": start}), encoding="utf-8")
-    app = TrainUI(state_dir)
+    app = TrainUI(state_dir, state_dir / "queue")
     if concept:
         app.settings.set("concepts.0.path", concept)
     _run_until_built(app)
@@ -85,7 +85,7 @@ def pulse(state_dir: Path, run_folder: str, seconds: str) -> dict[str, float]:
 
     from modules.ui.TrainUI import TrainUI
 
-    app = TrainUI(state_dir)
+    app = TrainUI(state_dir, state_dir / "queue")
     chart = _open_run(app, run_folder)
     with mock.patch.object(chart, "redraw", wraps=chart.redraw) as redraw:
         ticker = Ticker(app)
@@ -102,7 +102,7 @@ def scroll(state_dir: Path, folder: str) -> dict[str, Any]:
     from modules.ui.TrainUI import TrainUI
     from modules.ui.widgets.Thumbnails import Thumbnails
 
-    app = TrainUI(state_dir)
+    app = TrainUI(state_dir, state_dir / "queue")
     window = tkinter.Toplevel(app)
     window.geometry("900x700")
     thumbnails = Thumbnails(window, app)
@@ -124,7 +124,7 @@ def history(state_dir: Path, run_folder: str) -> dict[str, Any]:
     """Opens a run that has ended: the seconds until its last step is read, and the milliseconds of drawing it."""
     from modules.ui.TrainUI import TrainUI
 
-    app = TrainUI(state_dir)
+    app = TrainUI(state_dir, state_dir / "queue")
     chart = _open_run(app, None)
     before = _resident_mib()
     ticker = Ticker(app)
@@ -163,7 +163,7 @@ def dataset(state_dir: Path, folder: str, seconds: str) -> dict[str, Any]:
     from modules.ui.windows.DatasetWindow import open_dataset
 
     (state_dir / "window.json").write_text(json.dumps({"tab": "tools"}), encoding="utf-8")
-    app = TrainUI(state_dir)
+    app = TrainUI(state_dir, state_dir / "queue")
     app.settings.set("concepts.0.path", folder)
     _run_until_built(app)
     shown_seconds = []

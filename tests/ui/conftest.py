@@ -102,11 +102,13 @@ def make_app(display, tmp_path, monkeypatch, faults) -> Iterator[Callable]:
 
     monkeypatch.setattr(TrainUI, "report_callback_exception", report)
 
+    queue = tmp_path / "workspace" / ".queue"
+
     def make(state_dir=None, tab="", take_over=None) -> TrainUI:
         with pytest.MonkeyPatch.context() as patch:
             if tab:
                 patch.setattr(Preferences, "load", lambda path: Preferences(path=path, tab=tab))
-            window = TrainUI.take_over(take_over) if take_over else TrainUI(state_dir)
+            window = TrainUI.take_over(take_over, queue) if take_over else TrainUI(state_dir, queue)
         windows.append(window)
         window.update()
         return window

@@ -14,6 +14,7 @@ from modules.ui.OpeningWindow import TABS, OpeningWindow
 
 LOADED = """
 import json, sys
+from pathlib import Path
 from modules.ui.toolkit import load_toolkit
 
 load_toolkit()
@@ -28,7 +29,7 @@ opening.show()
 settings = {"pydantic", "yaml", "modules.config.TrainConfig"}.intersection(sys.modules)
 drawn = {"is_drawn": opening.is_drawn, "settings": sorted(settings)}
 from modules.ui.TrainUI import TrainUI
-window = TrainUI.take_over(opening)
+window = TrainUI.take_over(opening, Path("no-queue"))
 window.update_idletasks()
 first = loaded()
 
