@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from modules.config.describe import settings_by_path
+from modules.config.explain import generic_path
 from modules.runs.RunRow import RunRow
 from modules.runs.settings_of_run import Difference, differences, value_text
 
 ARROW = "→"
+_ABSOLUTE = re.compile(r"[/~\\]|[A-Za-z]:[/\\]")
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,11 @@ class TableRun:
         return [] if self.before is None else differences([self.before.settings, self.row.settings])
 
     def changes_text(self, most: int = 3) -> str:
-        """The first of the differences in one line."""
+        """The first of the differences in one line, with the last two parts of paths."""
         if self.before is None:
             return "first run here" if self.row.is_read else ""
         found = self.changes()
-        shown = [f"{one.label} {one.values[0]} {ARROW} {one.values[1]}" for one in found[:most]]
+        shown = [f"{one.label} {f' {ARROW} '.join(_shortened(one))}" for one in found[:most]]
         return "; ".join([*shown, *([f"{len(found) - most} more"] if len(found) > most else [])]) or "nothing"
 
     def state(self) -> str:
@@ -57,6 +60,16 @@ class TableRun:
         if row.total and row.step and row.step < row.total:
             return f"{row.status} {row.step:,}/{row.total:,}"
         return row.status
+
+
+def _shortened(difference: Difference) -> Sequence[str]:
+    """The values; absolute paths by their last two parts, unless these are the same for all."""
+    values, info = difference.values, settings_by_path().get(generic_path(difference.path))
+    if info is None or info.format in ("", "long"):
+        return values
+    parts = [re.split(r"[/\\]", value.rstrip("/\\")) for value in values]
+    short = ["/".join(one[-2:]) if _ABSOLUTE.match(value) else value for value, one in zip(values, parts, strict=True)]
+    return short if len(set(short)) > 1 else values
 
 
 def _number(value: float | None) -> tuple[bool, float]:

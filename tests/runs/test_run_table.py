@@ -1,12 +1,14 @@
 """The table of runs, and what differs between their settings."""
 
+from pathlib import Path
+
 import pytest
 
 from modules.config.files import config_from_values
 from modules.config.presets import load_preset
 from modules.runs.marks import Marks
 from modules.runs.RunRow import RunRow
-from modules.runs.RunTable import RunTable
+from modules.runs.RunTable import RunTable, TableRun
 from modules.runs.settings_of_run import changed_values, closest_preset, differences, settings_of
 
 
@@ -59,6 +61,16 @@ def test_filter_and_search_leave_what_matches_all_words(table):
         assert names(table) == list(found), text
     table.text, table.filter_name = "", "starred"
     assert names(table) == ["b"]
+
+
+def test_differing_paths_are_said_by_their_last_two_parts_unless_these_are_alike():
+    def text(before: str, after: str) -> str:
+        first, then = (row("run", 1.0, settings={"model.base": base}) for base in (before, after))
+        return TableRun(Path("run"), then, first).changes_text()
+
+    assert text("/me/models/sdxl", r"D:\models\pony\v6.ckpt") == "Base model models/sdxl → pony/v6.ckpt"
+    assert text("/one/models/sdxl", "/two/models/sdxl") == "Base model /one/models/sdxl → /two/models/sdxl"
+    assert text("org/name", "/a/b/c") == "Base model org/name → b/c"
 
 
 def test_each_run_says_what_differs_from_the_one_before_in_its_folder(table):
