@@ -30,6 +30,7 @@ from modules.config.presets import load_preset, merge_values
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import check_settings
 from modules.config.visible_text import visible_line
+from modules.machine.Machine import read_machine
 from modules.queue.gpus import describe_gpus, read_gpus
 from modules.queue.grid import count_text, grid_entries, make_grid, read_axis
 from modules.queue.processes import continue_queue, turn_on
@@ -86,11 +87,12 @@ def list_entries(queue: TrainingQueue, args: argparse.Namespace) -> None:
         return
     order = "side by side" if settings.side_by_side else "one after the other"
     lines = [f"The queue is {'on' if settings.is_on else 'off'}: {counted(len(entries), 'entry', 'entries')}, {order}."]
+    has_gpus = bool(read_machine().gpus)
     width = max((len(entry.name) for entry in entries), default=0)
     for number, entry in enumerate(entries, 1):
         text = describe_entry(entry, now).partition("\n")[0]
         limit = f", {entry.limit_hours:g} h" if entry.limit_hours else ""
-        what = f"{describe_gpus(entry.gpus)}{limit}"
+        what = f"{describe_gpus(entry.gpus, has_gpus)}{limit}"
         lines.append(f"{number:>3}  {entry.name:<{width}}  {STATE_TEXTS[entry.state]:<11}  {what:<12}  {text}".rstrip())
     show("\n".join(map(visible_line, [*lines, *queue.damaged()])))
 
@@ -199,8 +201,9 @@ def wait(queue: TrainingQueue) -> int:
 
 
 def tell_added(queue: TrainingQueue, entries: Sequence[QueueEntry]) -> None:
+    has_gpus = bool(read_machine().gpus)
     for entry in entries:
-        print_line(f"Added {entry.name}: {describe_gpus(entry.gpus)}, {entry.run_folder}")
+        print_line(f"Added {entry.name}: {describe_gpus(entry.gpus, has_gpus)}, {entry.run_folder}")
     if queue.settings().is_on:
         continue_queue(queue)
     else:

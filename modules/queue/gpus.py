@@ -39,10 +39,12 @@ def gpus_text(gpus: GpuChoice) -> str:
     return str(gpus)
 
 
-def describe_gpus(gpus: GpuChoice) -> str:
-    """The choice in words, such as "2 GPUs" and "GPU 0, 2"."""
+def describe_gpus(gpus: GpuChoice, has_gpus: bool) -> str:
+    """The choice in words, such as "2 GPUs", "GPU 0, 2" and, on a machine that has none, "CPU, 2 processes"."""
     if gpus == "all":
-        return "all GPUs"
+        return "all GPUs" if has_gpus else "CPU, all cores"
+    if not has_gpus:
+        return f"CPU, {counted(gpus if isinstance(gpus, int) else len(gpus), 'process', 'processes')}"
     return counted(gpus, "GPU") if isinstance(gpus, int) else f"GPU {', '.join(map(str, gpus))}"
 
 

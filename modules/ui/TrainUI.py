@@ -93,7 +93,7 @@ class TrainUI(OpeningWindow):
         self.views = SettingsViews(self.settings)
         self.standby = StandbyKeeper(self._standby_plans, lambda: self.preferences.preloads)
         self.run = RunModel(self.standby.take)
-        self.queue = QueueModel(queue_dir, self.settings, self, self.show_message)
+        self.queue = QueueModel(queue_dir, self.settings, self, self._has_gpus, self.show_message)
         self.page = RunPage(
             self,
             lambda: self.settings.get("workspace_dir"),
@@ -326,6 +326,10 @@ class TrainUI(OpeningWindow):
         if not self._save_failed:
             self._save_failed = True
             self.show_message(f"The settings can't be saved for next time: {error.strerror}.", "warning")
+
+    def _has_gpus(self) -> bool:
+        """Whether this machine has GPUs; assumed until it is known."""
+        return self.devices.machine is None or bool(self.devices.gpus)
 
     def _standby_plans(self) -> list[StandbyPlan]:
         """What may be started next: a run, and images from the last one."""

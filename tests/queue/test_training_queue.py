@@ -13,7 +13,7 @@ from modules.config.TrainConfig import TrainConfig
 from modules.machine.devices import Gpu
 from modules.machine.Machine import Machine
 from modules.queue.entry_events import append_event, read_events, record_of
-from modules.queue.gpus import devices_for, gpus_of, gpus_text, read_gpus, with_gpus
+from modules.queue.gpus import describe_gpus, devices_for, gpus_of, gpus_text, read_gpus, with_gpus
 from modules.queue.ProcessLock import ProcessLock, boot_id, is_taken, read_holder
 from modules.queue.TrainingQueue import EntryOptions, TrainingQueue
 from modules.session.RunFolder import RunFolder
@@ -221,6 +221,19 @@ def test_a_disk_without_locks_goes_by_the_process_and_the_boot(tmp_path, monkeyp
 def test_gpus_are_written_as_in_the_terminal(text, gpus):
     assert read_gpus(text) == gpus
     assert read_gpus(gpus_text(gpus)) == gpus
+
+
+@pytest.mark.parametrize(
+    ("gpus", "here", "on_the_cpu"),
+    [
+        ("all", "all GPUs", "CPU, all cores"),
+        (1, "1 GPU", "CPU, 1 process"),
+        ((0, 2), "GPU 0, 2", "CPU, 2 processes"),
+    ],
+)
+def test_a_machine_without_gpus_is_not_said_to_train_on_them(gpus, here, on_the_cpu):
+    assert describe_gpus(gpus, True) == here
+    assert describe_gpus(gpus, False) == on_the_cpu
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "two", "1,1", ",", "1 2", "99999"])

@@ -97,9 +97,9 @@ class QueueView:
 class QueueModel:
     """The queue in the folder at `path`.
 
-    settings: those that the window shows. tell: shows people a message of a kind, "info" or "error". view: as of the
-    last look. editing: the entry whose settings the window shows, to be saved back to it; None: it shows those of the
-    next run.
+    settings: those that the window shows. has_gpus: whether this machine has GPUs, as far as is known. tell: shows
+    people a message of a kind, "info" or "error". view: as of the last look. editing: the entry whose settings the
+    window shows, to be saved back to it; None: it shows those of the next run.
     """
 
     def __init__(
@@ -107,6 +107,7 @@ class QueueModel:
         path: Path,
         settings: SettingsModel,
         scheduler: Scheduler,
+        has_gpus: Callable[[], bool],
         tell: Callable[[str, Literal["info", "error"]], object],
     ):
         self.queue = TrainingQueue(path)
@@ -115,7 +116,7 @@ class QueueModel:
         self._settings = settings
         self._own: Snapshot | None = None  # the settings of the next run, while those of an entry are edited
         settings.subscribe(self._end_after_undo)
-        self._scheduler, self._tell = scheduler, tell
+        self._scheduler, self._has_gpus, self._tell = scheduler, has_gpus, tell
         self._is_looking = False
         self._next_start = time.monotonic() + RESTART_SECONDS  # a new window starts it by continue_after_restart
         self._listeners: Listeners[[QueueView]] = Listeners()
@@ -129,10 +130,10 @@ class QueueModel:
         if self._is_looking:
             return
         self._is_looking = True
-        queue, may_start = self.queue, time.monotonic() >= self._next_start
+        queue, may_start, has_gpus = self.queue, time.monotonic() >= self._next_start, self._has_gpus()
 
         def read() -> tuple[QueueView, bool]:
-            view = read_view(queue)
+            view = read_view(queue, has_gpus)
             try:
                 return view, may_start and view.is_on and continue_queue(queue) is not None
             except (UserError, OSError) as error:
@@ -153,12 +154,12 @@ class QueueModel:
 
     def do(self, action: Callable[[TrainingQueue], T], then: Callable[[T], object] = lambda result: None) -> None:
         """Change the queue in a thread, then show it and call `then` with the result; a message says what failed."""
-        queue = self.queue
+        queue, has_gpus = self.queue, self._has_gpus()
         self._next_start = time.monotonic() + RESTART_SECONDS  # the action may start the process
 
         def change() -> tuple[T, QueueView]:
             result = action(queue)
-            return result, read_view(queue)
+            return result, read_view(queue, has_gpus)
 
         def show(done: tuple[T, QueueView]) -> None:
             self._take(done[1])
@@ -214,7 +215,7 @@ class QueueModel:
             self._listeners.tell(view)
 
 
-def read_view(queue: TrainingQueue) -> QueueView:
+def read_view(queue: TrainingQueue, has_gpus: bool) -> QueueView:
     """The queue as its files say now."""
     try:
         settings, entries = queue.settings(), queue.entries()
@@ -224,10 +225,12 @@ def read_view(queue: TrainingQueue) -> QueueView:
     except OSError as error:
         return QueueView(problem=f"{queue.path} can't be read ({error.strerror}): check its disk.")
     now = time.time()
-    return QueueView(tuple(_row(entry, now) for entry in entries), settings.is_on, settings.side_by_side, problem)
+    return QueueView(
+        tuple(_row(entry, now, has_gpus) for entry in entries), settings.is_on, settings.side_by_side, problem
+    )
 
 
-def _row(entry: QueueEntry, now: float) -> QueueRow:
+def _row(entry: QueueEntry, now: float, has_gpus: bool) -> QueueRow:
     text = describe_entry(entry, now)
     when = "" if entry.not_before is None else time_text(entry.not_before, now)
     limit = "" if entry.limit_hours is None else f"{entry.limit_hours:g} h"
@@ -237,7 +240,7 @@ def _row(entry: QueueEntry, now: float) -> QueueRow:
         entry.id,
         entry.name,
         entry.state,
-        (entry.name, STATE_TEXTS[entry.state], describe_gpus(entry.gpus), when, limit, shown),
+        (entry.name, STATE_TEXTS[entry.state], describe_gpus(entry.gpus, has_gpus), when, limit, shown),
         text,
         entry.gpus,
         entry.not_before,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from modules.queue.TrainingQueue import TrainingQueue
     from modules.ui.App import App
 
-COLUMNS = {"Name": 230, "State": 90, "GPUs": 85, "Not before": 90, "Limit": 60, "Progress": 260}
+COLUMNS = {"Name": 230, "State": 90, "Devices": 110, "Not before": 90, "Limit": 60, "Progress": 235}
 
 START_HINT = "Train the waiting runs, one after the other, also while the window is closed."
 PAUSE_HINT = "Start no other run. Those that train go on; Pause in the row below stops one."

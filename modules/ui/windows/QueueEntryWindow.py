@@ -30,6 +30,7 @@ FIELDS = {
     "Not before": "22:30, or 2026-12-01 22:30; empty: at once",
     "Limit (hours)": "After that, it stops with a backup; empty: none",
 }
+WITHOUT_GPU = {"GPUs": "This machine has none: a number of CPU processes, or all cores"}
 
 
 class QueueEntryWindow(ctk.CTkToplevel):
@@ -45,7 +46,8 @@ class QueueEntryWindow(ctk.CTkToplevel):
         self.grid_columnconfigure(1, weight=1)
         theme = app.theme
         self.entries: dict[str, ctk.CTkEntry] = {}
-        for number, (label, hint) in enumerate(FIELDS.items()):
+        has_none = app.devices.machine is not None and not app.devices.gpus
+        for number, (label, hint) in enumerate({**FIELDS, **(WITHOUT_GPU if has_none else {})}.items()):
             text = ctk.CTkLabel(self, text=label, font=theme.font(), anchor="w")
             text.grid(row=2 * number, column=0, sticky="w", padx=(16, 10), pady=(16 if number == 0 else 6, 0))
             entry = ctk.CTkEntry(self, width=330, font=theme.font())
