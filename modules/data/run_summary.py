@@ -274,10 +274,11 @@ def _memory_lines(config: TrainConfig, shape: RunShape, base: BaseInfo) -> Itera
         return
     if shape.gpus:
         where = "each GPU" if shape.ranks_per_node > 1 else "the GPU"
-        text = f"about {spoken_bytes(needed)} on {where}, and {spoken_bytes(in_ram)} of system memory"
+        yield "GPU memory", f"about {spoken_bytes(needed)} on {where}, by estimate"
+        yield "System memory", f"about {spoken_bytes(in_ram)}, by estimate"
     else:
-        text = f"about {spoken_bytes(needed)} in {'each process' if shape.ranks_per_node > 1 else 'the process'}"
-    yield "Memory", f"{text}, by estimate"
+        where = "each process" if shape.ranks_per_node > 1 else "the process"
+        yield "Memory", f"about {spoken_bytes(needed)} in {where}, by estimate"
 
 
 def _disk_lines(needs: list[DiskNeed]) -> Iterator[tuple[str, str]]:

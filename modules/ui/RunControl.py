@@ -234,7 +234,9 @@ class RunControl:
         self.app.devices.take_usage(usage)
         self.app.checks.tell()
         devices = self.app.devices
-        estimates = (("Memory", devices.memory_text(config)), ("Time", devices.time_text(config, resumed)))
+        says_need = any("memory" in label.lower() for label, _ in summary.lines)
+        memory = ("Available", devices.room_text(config)) if says_need else ("Memory", devices.memory_text(config))
+        estimates = (memory, ("Time", devices.time_text(config, resumed)))
         lines = [(label, with_labels(text)) for label, text in summary.lines]
         found = [with_labels(one.message, one.path) for one in summary.warnings]
         found += [one.message for one in self.app.problems.all()]

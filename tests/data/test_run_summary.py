@@ -52,8 +52,9 @@ def test_the_memory_of_a_rank_and_of_the_machine_is_told(values):
     assert re.fullmatch(r"about \S+ MB in the process, by estimate", text_of(values, "Memory"))
     assert text_of(values, "Memory", num_ranks=2).endswith(" in each process, by estimate")
     on_gpus = summary_text(config_from_values(values), 2, gpus=2)
-    text = next(line for line in on_gpus.splitlines() if line.startswith("Memory:"))
-    assert re.search(r"about \S+ MB on each GPU, and 3.01 GB of system memory, by estimate$", text)
+    told = dict(line.split(":", 1) for line in on_gpus.splitlines())
+    assert re.search(r"about \S+ MB on each GPU, by estimate$", told["GPU memory"])
+    assert told["System memory"].strip() == "about 3.01 GB, by estimate"
 
 
 def test_what_compiling_costs_is_told_with_the_steps_that_repay_it(values):

@@ -55,6 +55,12 @@ def test_the_summary_says_the_memory_that_the_run_needs(app, wait_for, summaries
     wait_for(app, lambda: summaries)
     assert summaries[0].splitlines()[1].startswith("Memory:        ")
     assert "by estimate" in summaries[0]
+    lines = (("GPU memory", "about 22 GiB on the GPU"), ("System memory", "about 8 GiB"))
+    monkeypatch.setattr(run_control, "run_check", lambda check: RunSummary(lines=lines))
+    app.bottom_bar.check.invoke()
+    wait_for(app, lambda: len(summaries) == 2)
+    labels = [line.partition(":")[0] for line in summaries[1].splitlines()]
+    assert labels == ["GPU memory", "System memory", "Available"]  # each once
 
 
 @pytest.mark.parametrize("resumed_batch", ["that of the settings", "another"])

@@ -144,6 +144,12 @@ class DeviceModel:
         text = f"{f'about {size:.1f} GiB' if size >= 0.1 else 'less than 0.1 GiB'} by estimate"
         if (ram := self._needed_in_ram(config)) and (self.gpus or self.machine is None):
             text += f", and {ram / GIB:.1f} GiB of system memory"
+        room = self.room_text(config)
+        on_the_cpu = " in each process" if room and self.machine is not None and not self.gpus else ""
+        return "; ".join(filter(None, (text + on_the_cpu, room)))
+
+    def room_text(self, config: TrainConfig) -> str:
+        """The least memory that is free on any chosen GPU, or what the machine has, in words; "" if unknown."""
         sizes = {gpu.index: gpu.memory_bytes for gpu in chosen_gpus(config, self.gpus) if gpu.memory_bytes is not None}
         free = [
             (num_bytes - used, index)
@@ -152,13 +158,13 @@ class DeviceModel:
         ]
         if free:
             least, index = min(free)
-            return f"{text}; GPU {index} has {least / GIB:.1f} of {sizes[index] / GIB:.1f} GiB free"
+            return f"GPU {index} has {least / GIB:.1f} of {sizes[index] / GIB:.1f} GiB free"
         if sizes:
             index = min(sizes, key=sizes.__getitem__)
-            return f"{text}; GPU {index} has {sizes[index] / GIB:.1f} GiB"
+            return f"GPU {index} has {sizes[index] / GIB:.1f} GiB"
         if self.machine is None or self.gpus or self.machine.memory_bytes is None:
-            return text
-        return f"{text} in each process; this machine has {self.machine.memory_bytes / GIB:.1f} GiB for all"
+            return ""
+        return f"this machine has {self.machine.memory_bytes / GIB:.1f} GiB for all"
 
     def _needed_in_ram(self, config: TrainConfig) -> float | None:
         """The system memory that all ranks on this machine need."""
