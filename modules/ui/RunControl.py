@@ -89,7 +89,7 @@ class RunControl:
 
     def start(self) -> None:
         """Check everything and show a summary of the run, from which it can be started."""
-        if self.is_checking or self.app.run.state.is_running or not self._is_ready():
+        if self._is_active() or not self._is_ready():
             return
         if not self._goes_beside_queue():
             return
@@ -116,8 +116,8 @@ class RunControl:
     def start_preset(self, name: str) -> None:
         """As `start`, with exactly the settings of a preset; undo brings the earlier ones back."""
         settings = self.app.settings
-        if self.is_checking or self.app.run.state.is_running:
-            self.app.show_message("A run or a check is active: stop it first.", "warning")
+        if self._is_active():
+            self.app.show_message("A run or a check is active: stop it first.", "warning", self._is_active)
             return
         is_changed = bool(settings.modified_paths()) or not settings.is_preset
         settings.load_preset(name, keeps_own=False)
@@ -129,6 +129,9 @@ class RunControl:
         """As `start`, but resume the run in the run folder from its newest backup."""
         if not self.app.run.state.is_running:
             self._summarize(resume=True, then_start=True)
+
+    def _is_active(self) -> bool:
+        return self.is_checking or self.app.run.state.is_running
 
     def _cancel(self) -> None:
         if self._check is not None:
@@ -248,10 +251,12 @@ class RunControl:
 
     def _start(self, config: TrainConfig, resume: bool) -> None:
         if self.app.settings.config() != config:  # the summary does not block the settings
-            self.app.show_message("The settings have changed since the check: press Start training again.", "warning")
+            text = "The settings have changed since the check: press Start training again."
+            self.app.show_message(text, "warning", lambda: not self._is_active())
             return
         if self.app.run.state.is_running:  # a run found or opened since the check
-            self.app.show_message("A run is active: stop it before you start another one.", "warning")
+            text = "A run is active: stop it before you start another one."
+            self.app.show_message(text, "warning", lambda: self.app.run.state.is_running)
             return
         try:
             self.app.run.start(config, resume)

@@ -59,10 +59,14 @@ def test_present_settings_are_added_with_options_and_the_queue_is_started(app, w
     window.save()
     wait_for(app, lambda: app.queue.view.rows)
     row = app.queue.view.rows[0]
-    assert (row.name, row.state, row.limit_hours, row.cells[2]) == ("cat", "waiting", 2.0, "all GPUs")
+    assert (row.name, row.state, row.limit_hours) == ("cat", "waiting", 2.0)
+    app.queue.look()
+    wait_for(app, lambda: app.queue.view.rows[0].cells[2] == "CPU, all cores")  # once the machine is known
     assert started == []
+    assert any("start the queue" in text for text in app.banner.texts)
     app.tabs["queue"].start_or_pause()
     wait_for(app, lambda: app.queue.view.is_on)
+    wait_for(app, lambda: not any("start the queue" in text for text in app.banner.texts))
     assert started == ["queue_runner.py"]
     assert app.tabs["queue"]._start.cget("text") == "Pause queue"
 

@@ -155,7 +155,8 @@ class RecentCard(Card):
     def _resume(self, run: RecentRun) -> None:
         """Resume a run with its own settings."""
         if self.app.run.state.is_running:
-            self.app.show_message("A run is active: stop it before you resume another one.", "warning")
+            text = "A run is active: stop it before you resume another one."
+            self.app.show_message(text, "warning", lambda: self.app.run.state.is_running)
         elif self._load_settings(run.folder):
             self.app.resume_run()
 

@@ -90,7 +90,8 @@ class MultiGpuTab(ctk.CTkFrame):
     def choose_idle(self) -> None:
         idle = self.devices.idle()
         if not idle:
-            self.app.show_message("No GPU is idle: all are computing, or hold the memory of other programs.", "warning")
+            text = "No GPU is idle: all are computing, or hold the memory of other programs."
+            self.app.show_message(text, "warning", lambda: not self.devices.idle())
             return
         self.choose(idle)
 

@@ -61,7 +61,8 @@ class QueueTab(SlicedTab):
         elif model.view.num_to_do or model.view.running:
             model.do(turn_on)
         else:
-            self.app.show_message("Nothing is waiting in the queue: add a run, or retry one.", "info")
+            text = "Nothing is waiting in the queue: add a run, or retry one."
+            self.app.show_message(text, "info", lambda: not model.view.num_to_do)
 
     def set_side_by_side(self) -> None:
         wanted = bool(self._side_by_side.get())
@@ -69,9 +70,11 @@ class QueueTab(SlicedTab):
 
     def make_grid(self) -> None:
         """Open the grid maker with the present settings."""
-        config = self.app.settings.config()
+        settings = self.app.settings
+        config = settings.config()
         if config is None:
-            self.app.show_message("A field has a value that is refused: fix it first.", "warning")
+            text = "A field has a value that is refused: fix it first."
+            self.app.show_message(text, "warning", lambda: bool(settings.refused_input()))
         else:
             open_window(self.app, GridWindow, config)
 

@@ -71,8 +71,11 @@ class GridWindow(ctk.CTkToplevel):
         return [make_axis(setting_called(path), values) for path, values in rows if path and values]
 
     def _tell(self, number: int) -> None:
-        then = "They start in their order." if self.app.queue.view.is_on else "Start the queue on the Queue tab."
-        self.app.show_message(f"Added {counted(number, 'run')} to the queue. {then}", "info")
+        queue = self.app.queue
+        is_on = queue.view.is_on
+        then = "They start in their order." if is_on else "Start the queue on the Queue tab."
+        text = f"Added {counted(number, 'run')} to the queue. {then}"
+        self.app.show_message(text, "info", lambda: queue.view.is_on == is_on)
 
     def _default_name(self) -> str:
         return Path(self._config.workspace_dir).name

@@ -102,10 +102,11 @@ class QueueEntryWindow(ctk.CTkToplevel):
         )
 
     def _tell(self, entry: QueueEntry) -> None:
-        view = self.app.queue.view
-        then = "it starts when its turn comes" if view.is_on else "start the queue on the Queue tab"
-        folder = Path(entry.run_folder).name
-        self.app.show_message(f"Added {entry.name} to the queue, output folder {folder}: {then}.", "info")
+        queue, folder = self.app.queue, Path(entry.run_folder).name
+        is_on = queue.view.is_on
+        then = "it starts when its turn comes" if is_on else "start the queue on the Queue tab"
+        text = f"Added {entry.name} to the queue, output folder {folder}: {then}."
+        self.app.show_message(text, "info", lambda: queue.view.is_on == is_on)
 
     def _values(self, subject: TrainConfig | QueueRow) -> dict[str, str]:
         if not isinstance(subject, QueueRow):
