@@ -45,6 +45,8 @@ def main(argv: list[str] | None = None) -> int:
         check_writable("--out", args.out)  # before minutes of work
         if args.compare and not args.lora:
             raise UserError("--compare without --lora: there is nothing to compare with; add a LoRA, or leave it out.")
+        if args.strengths and not args.lora:
+            raise UserError("--strengths without --lora: nothing has a strength; add a LoRA, or leave it out.")
         for path in written(args):
             show(visible_line(str(path)))
 
@@ -85,17 +87,22 @@ def written(args: argparse.Namespace) -> Iterator[Path]:
     device, loras = prepare(), strength_of_each(args.lora)
     from modules.session.names import safe_file_name
     from modules.weights.load_pipeline import add_loras
+    from modules.weights.pipeline_adapters import adapter_names, set_strengths
 
     pipe = load(args, {} if args.compare else loras, device)
     requests = requests_of(args, pipe)
 
-    def generate_both() -> Iterator[Sample]:
-        yield from generate(pipe, requests, args, device)
-        add_loras(pipe, loras, warn)
-        yield from generate(pipe, requests, args, device)
+    def pictures() -> Iterator[Sample]:
+        if args.compare:
+            yield from generate(pipe, requests, args, device)
+            add_loras(pipe, loras, warn)
+        if not args.strengths:
+            yield from generate(pipe, requests, args, device)
+        for strength in args.strengths:
+            set_strengths(pipe, dict.fromkeys(adapter_names(pipe), strength))
+            yield from generate(pipe, requests, args, device)
 
-    pictures = generate_both() if args.compare else generate(pipe, requests, args, device)
-    for number, (request, image) in enumerate(pictures, start=next_number(Path(args.out))):
+    for number, (request, image) in enumerate(pictures(), start=next_number(Path(args.out))):
         path = Path(args.out) / f"{number:03d}_{safe_file_name(request.prompt, 60)}_seed{request.seed}.png"
         save(path, image, request, args, pipe)
         yield path
@@ -218,6 +225,13 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--compare", action="store_true", help="first make all images without the LoRAs, then again with them"
+    )
+    parser.add_argument(
+        "--strengths",
+        type=lambda text: [*map(finite, text.split(","))],
+        default=[],
+        metavar="S,S",
+        help="make all images at each of these strengths of the LoRAs, as in --strengths=-1,-0.5,0.5,1",
     )
     parser.add_argument("--embedding", action="append", default=[], metavar="FILE", help="embedding; may be repeated")
 

@@ -64,6 +64,7 @@ class MethodFacts:
     takes_pairs: settings -> whether it does.
     lists_pairs: whether a file in a concept's folder can list the pairs (data/preference_pairs.py).
     draws_images: settings -> whether it needs no images.
+    goes_both_ways: whether its result is meant for strengths below 0, too.
     """
 
     name: str
@@ -87,6 +88,7 @@ class MethodFacts:
     takes_pairs: Callable[[TrainConfig], bool] = lambda config: False
     lists_pairs: bool = False
     draws_images: Callable[[TrainConfig], bool] = lambda config: False
+    goes_both_ways: bool = False
 
     @property
     def uses_captions(self) -> bool:
@@ -192,6 +194,7 @@ METHODS: dict[str, MethodFacts] = {
             pair_words=("weak image", "weak images"),
             takes_pairs=lambda config: config.slider.source == "pairs",
             draws_images=lambda config: config.slider.source == "prompts",
+            goes_both_ways=True,
         ),
         MethodFacts(
             name="preference",

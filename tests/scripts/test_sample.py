@@ -108,6 +108,15 @@ def test_a_comparison_has_the_images_that_two_calls_make(tiny_sd15, loras, tmp_p
     assert abs(expected[0] - expected[2]).max() > 2
 
 
+def test_several_strengths_have_the_images_that_a_call_for_each_makes(tiny_sd15, loras, tmp_path):
+    options = ("--prompt", "a cat")
+    alone = [run(tmp_path / s, tiny_sd15, *options, "--lora", f"{loras[0]}:{s}") for s in ("-1", "0.5")]
+    strip = run(tmp_path / "strip", tiny_sd15, *options, "--lora", str(loras[0]), "--compare", "--strengths=-1,0.5")
+    _, *made = strip.values()
+    assert all((one == other).all() for one, other in zip(made, (p for d in alone for p in d.values()), strict=True))
+    assert abs(made[0] - made[1]).max() > 2
+
+
 def test_a_lora_of_which_a_part_can_not_be_applied_makes_images_with_a_warning_and_is_not_merged(
     tiny_model, tmp_path, capsys
 ):
@@ -270,9 +279,10 @@ def test_a_folder_that_can_not_be_written_is_refused_before_the_model_is_loaded(
 
 
 def test_a_comparison_without_a_lora_is_refused(tmp_path, capsys):
-    arguments = ["--base", "base", "--prompt", "x", "--out", str(tmp_path), "--compare"]
-    assert sample.main(arguments) == 2
-    assert "--compare without --lora" in capsys.readouterr().err
+    arguments = ["--base", "base", "--prompt", "x", "--out", str(tmp_path)]
+    for option in ("--compare", "--strengths=1,2"):
+        assert sample.main([*arguments, option]) == 2
+        assert f"{option.partition('=')[0]} without --lora" in capsys.readouterr().err
 
 
 def test_a_lora_that_is_given_twice_is_refused(tmp_path, capsys):

@@ -153,3 +153,4 @@ def test_a_grid_of_full_models_has_no_strengths_and_is_found_again(runs, tmp_pat
         with pytest.raises(UserError, match="at least one"):
             make_grid(runs[0], config, chosen, [1.0], prompts, first_wish(config, ()))
     assert read_strengths("0.5, 0.5;1") == [0.5, 1.0]
+    assert read_strengths("-1, 1", -4.0) == [-1.0, 1.0]

@@ -320,6 +320,7 @@ def test_another_run_is_tried_with_its_own_prompt_and_at_full_strength(app, tmp_
     assert card.prompt.get("1.0", "end-1c") == "a second fox"
     assert (card._strength.get(), card._strength_text.cget("text")) == (1.0, "1.00")
     assert card._button.cget("text") == "Generate"
+    assert not card.all_strengths.winfo_manager()  # of a plain LoRA
 
 
 def test_nothing_has_to_be_scrolled_in_a_window_of_the_usual_size(app, run, wait_for, settle):
@@ -414,6 +415,27 @@ def test_another_strength_needs_no_base_image_again_and_the_former_images_stay(a
     card.prompt.insert("1.0", "a dog")
     make("d", "e")
     assert [path for _, path in card.images.samples] == ["d", "e", "a", "b", "c"]
+    card.destroy()
+
+
+def test_a_concept_slider_is_tried_at_negative_strengths_in_the_order_of_the_strengths(app, run, wait_for, monkeypatch):
+    scripts = []
+    card = trying(app, run, monkeypatch, scripts, method="slider")
+    card._set_strength(-1.5)
+    card.generate()
+    assert parse_sample(scripts[0].options).lora == ["cat.safetensors:-1.50"]
+    for name in ("base", "one"):
+        scripts[0].heard(name)
+    scripts[0].end.set()
+    wait_for(app, lambda: not card.is_generating)
+    card.all_strengths.invoke()
+    args = parse_sample(scripts[1].options)
+    assert (args.strengths, args.compare) == ([-2.0, -1.0, 1.0, 2.0], False)
+    for name in ("a", "b", "c", "d"):
+        scripts[1].heard(name)
+    scripts[1].end.set()
+    wait_for(app, lambda: not card.is_generating)
+    assert [path for _, path in card.images.samples] == ["a", "one", "b", "base", "c", "d"]
     card.destroy()
 
 

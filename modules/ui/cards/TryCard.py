@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import tkinter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ from modules.ui.models.TriedImages import TriedImages
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import ask_path
 from modules.ui.widgets.Textbox import Textbox
+from modules.ui.widgets.Tooltip import Tooltip
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
     from modules.ui.models.ScriptRun import ScriptRun
 
 PROMPT_HEIGHT = 58
-MAX_STRENGTH = 2.0
+MAX_STRENGTH, STRENGTH_STEP = 2.0, 0.05
+ALL_STRENGTHS = (-2.0, -1.0, 1.0, 2.0)  # of what goes both ways, beside the base model in the middle
 LISTEN_SECONDS = 0.1
 # "layers" is shown for models that have them only.
 FIELDS = {
@@ -110,12 +112,15 @@ class TryCard(Card):
         self.last_frame.delete(0, "end")
         self.last_frame.insert(0, self._wish.last_frame)
         self._last_row.grid() if takes(self._config, "last_frame") else self._last_row.grid_remove()
+        facts = facts_of(self._config)
+        lowest = -MAX_STRENGTH if facts.goes_both_ways else 0.0
+        self._strength.configure(from_=lowest, number_of_steps=round((MAX_STRENGTH - lowest) / STRENGTH_STEP))
         self._set_strength(1.0)
-        has_strength = facts_of(self._config).trains_adapters
-        self._strength_row.grid() if has_strength else self._strength_row.grid_remove()
+        self._strength_row.grid() if facts.trains_adapters else self._strength_row.grid_remove()
+        self.all_strengths.grid() if facts.goes_both_ways else self.all_strengths.grid_remove()
 
-    def generate(self) -> None:
-        """Generate the images in a process, or cancel that."""
+    def generate(self, strengths: Sequence[float] = ()) -> None:
+        """Generate the images in a process, or cancel that. strengths: in place of the chosen one."""
         if self.is_generating:
             self._cancel()
             self._end("")
@@ -127,33 +132,38 @@ class TryCard(Card):
         if wish is None:
             return
         self._button.configure(text="Cancel")
+        self.all_strengths.configure(state="disabled")
         if self._tried.has_base(wish):
-            self._run(wish, self._strength_now())
+            self._run(wish, strengths or self._strength_now())
         elif can_compare(self._config, model):
             self._tried.expect(wish, "", True)
-            self._run(wish, self._strength_now(), compares=True)
+            self._run(wish, strengths or self._strength_now(), compares=True)
         else:
-            self._run(wish, None, lambda: self._run(wish, self._strength_now()))
+            self._run(wish, (), lambda: self._run(wish, strengths or self._strength_now()))
 
-    def _strength_now(self) -> float:
-        return round(float(self._strength.get()), 2)
+    def _strength_now(self) -> tuple[float]:
+        return (round(float(self._strength.get()), 2),)
 
     def _run(
         self,
         wish: ImageWish,
-        strength: float | None,
+        strengths: Sequence[float],
         then: Callable[[], None] | None = None,
         compares: bool = False,
     ) -> None:
-        """Generate images in one process; each is shown as soon as it is there. then: called once all are."""
+        """Generate images in one process; each is shown as soon as it is there. strengths: none for the base model.
+        then: called once all are there."""
         assert self._config is not None  # else nothing is generated
         assert self._folder is not None
-        has_strength = facts_of(self._config).trains_adapters
-        self._tried.expect(
-            wish, f"strength {strength:.2f}" if has_strength and strength is not None else "trained", strength is None
-        )
+        facts = facts_of(self._config)
+        if not strengths:
+            self._tried.expect(wish, "", True)
+        for one in strengths:
+            name = f"strength {one:.2f}" if facts.trains_adapters else "trained"
+            self._tried.expect(wish, name, False, one if facts.goes_both_ways else 0.0)
         model, folder = newest_model(self.app.run.state.saved), RunFolder(self._folder).samples_dir / FOLDER
-        options = sample_options(self._config, model, wish, strength, folder, compares)
+        strength, several = (strengths[0] if strengths else None), (strengths if len(strengths) > 1 else ())
+        options = sample_options(self._config, model, wish, strength, folder, compares, several)
         lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         script = self._script = image_script(options, self.app.standby.take, lines.put)
         self._tell_progress()
@@ -201,6 +211,7 @@ class TryCard(Card):
         self._stop_listening()
         self._tried.forget_expected()
         self._button.configure(text="Generate")
+        self.all_strengths.configure(state="normal")
         self._note.configure(text=text, text_color=Theme.muted)
 
     def _cancel(self) -> None:
@@ -298,11 +309,16 @@ class TryCard(Card):
         label = ctk.CTkLabel(self._strength_row, text="Strength", font=theme.font(12), text_color=Theme.muted)
         label.grid(row=0, column=0, padx=(0, 6))
         self._strength = ctk.CTkSlider(
-            self._strength_row, width=60, from_=0, to=MAX_STRENGTH, number_of_steps=40, command=self._set_strength
+            self._strength_row, width=60, from_=0, to=MAX_STRENGTH, command=self._set_strength
         )
         self._strength.grid(row=0, column=1, sticky="ew")
         self._strength_text = ctk.CTkLabel(self._strength_row, text="", width=40, font=theme.font(12))
         self._strength_text.grid(row=0, column=2)
+        self.all_strengths = ctk.CTkButton(self._strength_row, text="All strengths", width=20, height=26)
+        self.all_strengths.configure(font=theme.font(12), command=lambda: self.generate(ALL_STRENGTHS))
+        self.all_strengths.grid(row=0, column=3, padx=(4, 0))
+        some = ", ".join(f"{strength:g}" for strength in ALL_STRENGTHS)
+        Tooltip(self.all_strengths, theme, lambda: f"Generate at {some}, beside the base model.")
         self._set_strength(1.0)
 
     def _set_strength(self, strength: float) -> None:

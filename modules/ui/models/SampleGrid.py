@@ -6,6 +6,7 @@ It is kept in samples/grids/grid-NNN of the run: grid.json says what each image 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -135,16 +136,16 @@ def find_grids(run: Path) -> list[SampleGrid]:
     return [grid for grid in found if grid is not None]
 
 
-def read_strengths(text: str) -> list[float]:
+def read_strengths(text: str, lowest: float = 0.0) -> list[float]:
     """Strengths that are separated by commas or spaces, each once. Raises UserError for anything else."""
     found = []
     for word in text.replace(",", " ").replace(";", " ").split():
         try:
             number = float(word)
         except ValueError:
-            number = -1.0
-        if not 0 <= number <= MAX_STRENGTH:
-            raise UserError(f"Strength {word!r} must be a number from 0 to {MAX_STRENGTH:g}, such as 0.8.")
+            number = math.nan
+        if not lowest <= number <= MAX_STRENGTH:
+            raise UserError(f"Strength {word!r} must be a number from {lowest:g} to {MAX_STRENGTH:g}, such as 0.8.")
         found.append(round(number, 2))
     return list(dict.fromkeys(found))
 

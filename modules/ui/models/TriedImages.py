@@ -18,22 +18,24 @@ class _Expected:
     wish: ImageWish  # of one image
     name: str
     is_base: bool
+    place: float
 
 
 class TriedImages:
     """Images in the order in which they are shown: those of the last wish first, each beside that of the base model."""
 
     def __init__(self) -> None:
-        self._made: dict[ImageWish, dict[str, Path]] = {}  # by what is asked for, then by what it is called
+        self._made: dict[ImageWish, dict[str, tuple[float, Path]]] = {}  # by what is asked for, then by name
         self._bases: dict[ImageWish, Path] = {}
         self._expected: list[_Expected] = []
 
     def clear(self) -> None:
         self._made, self._bases, self._expected = {}, {}, []
 
-    def expect(self, wish: ImageWish, name: str, is_base: bool) -> None:
-        """The next images are `wish.count` ones with consecutive seeds. name: of the model that makes them."""
-        self._expected += [_Expected(one, name, is_base) for one in _singles(wish)]
+    def expect(self, wish: ImageWish, name: str, is_base: bool, place: float = 0.0) -> None:
+        """The next images are `wish.count` ones with consecutive seeds. name: of the model that makes them. place:
+        among those of the wish, the base model's being at 0; equal ones stay in the order in which they came."""
+        self._expected += [_Expected(one, name, is_base, place) for one in _singles(wish)]
 
     def forget_expected(self) -> None:
         """No more images come."""
@@ -62,7 +64,7 @@ class TriedImages:
             if one.is_base:
                 self._bases[one.wish] = path
             else:
-                images[one.name] = path
+                images[one.name] = one.place, path
         while len(self.shown()) > MAX_IMAGES and len(self._made) > 1:
             oldest = next(iter(self._made))
             del self._made[oldest]
@@ -74,8 +76,9 @@ class TriedImages:
         found = []
         for wish, images in reversed(self._made.items()):
             seed = f", seed {wish.seed}" if several else ""
-            base = {"base": self._bases[wish]} if wish in self._bases else {}
-            found += [(f"{name}{seed}", str(path)) for name, path in {**base, **images}.items()]
+            base = {"base": (0.0, self._bases[wish])} if wish in self._bases else {}
+            named = sorted({**base, **images}.items(), key=lambda item: item[1][0])
+            found += [(f"{name}{seed}", str(path)) for name, (_, path) in named]
         return found
 
 

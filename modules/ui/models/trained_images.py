@@ -105,11 +105,12 @@ def sample_options(
     strength: float | None,
     folder: Path,
     compares: bool = False,
+    strengths: Sequence[float] = (),
 ) -> list[str]:
     """The options for scripts/sample.py that generate images into `folder`.
 
     config: of the run. model: as from `newest_model`. strength: of the LoRA; None: without what was trained.
-    compares: first without it, where `can_compare` says that this is possible.
+    compares: first without it, where `can_compare` says that this is possible. strengths: all images at each of these.
     """
     facts, trained = facts_of(config), strength is not None
     adds = facts.trains_adapters or facts.trains_words  # something beside the base model
@@ -132,6 +133,7 @@ def sample_options(
     options += ["--steps", str(wish.steps), "--guidance", str(wish.guidance), "--batch-size", "1"]
     options += ["--count", str(wish.count)] if wish.count > 1 else []
     options += ["--compare"] if compares else []
+    options += [f"--strengths={','.join(f'{one:g}' for one in strengths)}"] if strengths else []
     if config.model.clip_skip > 1 or config.model.clip_skips:
         single, other = config.model.clip_skips, config.model.clip_skip
         options += ["--clip-skip", ",".join(map(str, [*single, other][:2]))]

@@ -16,7 +16,7 @@ from modules.config.files import load_config
 from modules.config.methods import facts_of
 from modules.runs.marks import change_marks, read_marks
 from modules.session.RunFolder import RunFolder
-from modules.ui.models.SampleGrid import SampleGrid, checkpoints_of, find_grids, make_grid, read_strengths
+from modules.ui.models.SampleGrid import MAX_STRENGTH, SampleGrid, checkpoints_of, find_grids, make_grid, read_strengths
 from modules.ui.models.trained_images import first_wish, read_number
 from modules.ui.theme import Theme
 from modules.ui.widgets.fitting import lay_in_rows, wrap_to
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.5  # between two looks at which images are there
 WIDTH, PROMPTS_HEIGHT = 250, 90
 FIELDS = {"seed": "Seed", "steps": "Steps", "guidance": "CFG"}
+STRENGTHS = {False: "0.6, 0.8, 1", True: "-2, -1, 1, 2"}  # at first, by whether the LoRA goes both ways
 MAX_CHECKPOINTS = 8  # that are ticked at first: the last ones
 
 
@@ -100,7 +101,8 @@ class GridPane(ctk.CTkFrame):
         try:
             wish = self._read_wish(config)
             models = {step: self._models[step] for step, box in self.boxes.items() if box.get()}
-            strengths = read_strengths(self.strengths.get())
+            lowest = -MAX_STRENGTH if facts_of(config).goes_both_ways else 0.0
+            strengths = read_strengths(self.strengths.get(), lowest)
             prompts = [line.strip() for line in self.prompts.get("1.0", "end-1c").splitlines() if line.strip()]
             grid = make_grid(run.folder, config, models, strengths, prompts, wish)
         except UserError as error:
@@ -173,9 +175,12 @@ class GridPane(ctk.CTkFrame):
         for name, entry in self.entries.items():
             entry.delete(0, "end")
             entry.insert(0, f"{getattr(wish, name):g}" if name != "seed" else str(wish.seed))
-        has_strength = facts_of(config).trains_adapters
+        facts = facts_of(config)
         for widget in self._strength_row:
-            widget.grid() if has_strength else widget.grid_remove()
+            widget.grid() if facts.trains_adapters else widget.grid_remove()
+        if self.strengths.get() in STRENGTHS.values():  # nobody has written others
+            self.strengths.delete(0, "end")
+            self.strengths.insert(0, STRENGTHS[facts.goes_both_ways])
         self._show_grid(grids[0] if grids else None)
 
     def _show_grid(self, grid: SampleGrid | None) -> None:
@@ -281,7 +286,7 @@ class GridPane(ctk.CTkFrame):
         self.boxes = {}
         add("Checkpoints", self._boxes)
         self.strengths = ctk.CTkEntry(page, font=font, height=28)
-        self.strengths.insert(0, "0.6, 0.8, 1")
+        self.strengths.insert(0, STRENGTHS[False])
         self._strength_row = add("Strengths of the LoRA", self.strengths)
         self.prompts = Textbox(page, height=PROMPTS_HEIGHT, wrap="word", font=font)
         add("Prompts, one per line", self.prompts)
