@@ -21,6 +21,7 @@ from modules.config.families import (  # noqa: E402
     load_families,
 )
 from modules.config.other_programs import foreign_names  # noqa: E402
+from modules.config.TextEncoderConfig import SEVERAL, TEXT_TRAINS  # noqa: E402
 from scripts.generated_file import write_or_check  # noqa: E402
 
 PAGE = ROOT / "docs" / "settings.md"
@@ -105,9 +106,7 @@ def _groups() -> dict[str, tuple[str, ...]]:
         "a video model": families_taking_clips(),
         "a flow model": families_with(objective="flow"),
         "not a flow model": families_with(objective="ddpm"),
-        "a model with several text encoders": tuple(
-            name for name, family in load_families().items() if len(family.text_encoders) > 1
-        ),
+        "a model with several text encoders that can be trained": tuple(SEVERAL),
         "a model that takes reference images": families_taking("references", without="layers"),
         "a model whose samples can start from images": families_taking_images(),
     }
@@ -128,8 +127,12 @@ def _group_of(names: set[Any]) -> str:
 def _visibility(info: SettingInfo) -> str:
     if not info.visible_when:
         return ""
-    conditions = []
+    conditions, told = [], TEXT_TRAINS if info.path.startswith("text_encoder.") else {}
+    if told and "text_encoder.train" not in info.visible_when:  # which says it for the others
+        conditions.append("the method can train a text encoder of the family")
     for path, values in info.visible_when.items():
+        if told.get(path) == values:
+            continue
         allowed = " or ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in values)
         allowed = _group_of(set(values)) or allowed
         names = " or ".join(f"`{one}`" for one in alternatives(path))

@@ -413,6 +413,7 @@ class ConceptConfig:
         "together are used as often as all others together; their repeats divide this among them.",
         group="data",
         importance="advanced",
+        visible_when={"method": methods_that(lambda method: not method.compares)},
     )
     loss_weight: Float = setting(
         1.0,

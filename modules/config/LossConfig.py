@@ -6,7 +6,8 @@ from modules.config.families import families_taking
 from modules.config.methods import methods_that
 from modules.config.setting import STRICT, Float, setting
 
-MASKED: dict[str, list[Any]] = {".masked_training": [True]}
+LEARNS_IMAGES: dict[str, list[Any]] = {"method": methods_that(lambda one: one.uses_denoiser and not one.compares)}
+MASKED: dict[str, list[Any]] = {".masked_training": [True], **LEARNS_IMAGES}
 WITH_DENOISER = methods_that(lambda method: method.uses_denoiser)
 KEEPS_OLD_MODEL: dict[str, list[Any]] = {"method": methods_that(lambda method: method.keeps_old_model)}
 PRESERVES: dict[str, list[Any]] = {"method": methods_that(lambda method: method.preserves_images)}
@@ -153,6 +154,7 @@ class LossConfig:
         help="Train only the white parts of a mask image next to each image: for cat.jpg, cat-mask.png, cat_mask.png, "
         "cat.mask.png or cat-masklabel.png. Images without a mask are trained in full.",
         group="training",
+        visible_when=LEARNS_IMAGES,
     )
     unmasked_probability: Float = setting(
         0.1,

@@ -4,10 +4,23 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from modules.config.families import load_families
+from modules.config.methods import METHODS, trainable_encoders
 from modules.config.PartConfig import TRAINED, PartConfig
 from modules.config.setting import STRICT, Float, Int, setting
 
-SEVERAL = [name for name, info in load_families().items() if len(info.text_encoders) > 1]
+_FAMILIES_OF = {  # method -> the families whose text encoders it can train
+    method.name: [name for name, info in load_families().items() if trainable_encoders(method, info)]
+    for method in METHODS.values()
+}
+_OF_ANY = [name for name in load_families() if any(name in names for names in _FAMILIES_OF.values())]
+_OF_ALL = [name for name in _OF_ANY if all(name in names for names in _FAMILIES_OF.values() if names)]
+TEXT_TRAINS = {
+    "method": [method for method, names in _FAMILIES_OF.items() if names],
+    "family": _OF_ANY,
+    "method or family": [*(method for method, names in _FAMILIES_OF.items() if names == _OF_ANY), *_OF_ALL],
+}
+"""Where a text encoder can be trained: by some methods that of any of these families, by the others that of a few."""
+SEVERAL = [name for name in _OF_ANY if len(load_families()[name].text_encoders) > 1]
 
 
 @dataclass(config=STRICT)

@@ -27,7 +27,7 @@ from modules.config.SamplingConfig import SamplingConfig
 from modules.config.ScheduleConfig import ScheduleConfig
 from modules.config.setting import STRICT, Int, Str, section, setting
 from modules.config.SliderConfig import SliderConfig
-from modules.config.TextEncoderConfig import TextEncoderConfig
+from modules.config.TextEncoderConfig import TEXT_TRAINS, TextEncoderConfig
 from modules.config.VaeConfig import VaeConfig
 from modules.config.ValidationConfig import ValidationConfig
 from modules.config.WandbConfig import WandbConfig
@@ -360,7 +360,7 @@ class TrainConfig:
         lambda: DenoiserConfig(train=True), label="U-Net or transformer", visible_when=PARTS
     )
     text_encoder: TextEncoderConfig = section(
-        lambda: TextEncoderConfig(train=False), label="Text encoder", visible_when=PARTS
+        lambda: TextEncoderConfig(train=False), label="Text encoder", visible_when=TEXT_TRAINS
     )
     lora: LoraConfig = section(LoraConfig, label="LoRA", visible_when=with_settings("lora"))
     embeddings: list[EmbeddingConfig] = setting(

@@ -246,6 +246,14 @@ def methods_for(family: FamilyParts) -> tuple[str, ...]:
     return tuple(facts.name for facts in METHODS.values() if facts.trainable(family))
 
 
+def trainable_encoders(method: MethodFacts, family: FamilyParts) -> tuple[str, ...]:
+    """The text encoders of a family that a method trains if `text_encoder.train` is on; none if that has no effect."""
+    if not method.chooses_parts or method.refuses_text:
+        return ()
+    parts = family.lora_targets if method.trains_adapters else family.trainable_text_encoders
+    return tuple(name for name in parts if name not in family.denoisers)
+
+
 def methods_that(is_meant: Callable[[MethodFacts], bool]) -> list[str]:
     """The names of the methods that satisfy a condition, for the `visible_when` of a setting."""
     return [facts.name for facts in METHODS.values() if is_meant(facts)]

@@ -271,7 +271,7 @@ class TrainUI(OpeningWindow):
 
     def _does_matter(self, path: str) -> bool:
         """Whether a setting has any effect; if not, a message says so."""
-        if self.settings.is_visible(path):
+        if self.settings.is_visible(path) or self.problems.at(path):  # it may be refused here
             return True
         label = self.settings.info(path).label
         self.show_message(f"{label} has no effect with the current family, method and settings.", "info")

@@ -14,7 +14,10 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 import modules.config
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.describe import alternatives, is_visible, range_text, settings_by_path, value_at, walk_settings
+from modules.config.families import load_families
 from modules.config.files import apply_overrides, config_from_values
+from modules.config.LossConfig import LossConfig
+from modules.config.methods import METHODS, trainable_encoders
 from modules.config.migrations import CURRENT_VERSION
 from modules.config.setting import STRICT, Int, section, setting
 from modules.config.TrainConfig import TrainConfig
@@ -112,6 +115,23 @@ def test_every_setting_says_what_it_is(info):
     for path, allowed in info.visible_when.items():
         others = [settings_by_path()[one].choices or (True, False) for one in alternatives(path)]
         assert set(allowed) <= set(chain(*others)), f"{info.path} can never be visible"
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
+def test_training_a_text_encoder_matters_where_the_method_can_train_one(method):
+    info = settings_by_path()["text_encoder.train"]
+    for family in load_families().values():
+        config = TrainConfig(family=family.name, method=method.name)
+        assert is_visible(info, config) == bool(trainable_encoders(method, family)), family.name
+
+
+def test_what_a_method_that_compares_predictions_refuses_does_not_matter_to_it():
+    for method in METHODS.values():
+        config = TrainConfig(method=method.name, loss=LossConfig(masked_training=True))
+        shown = {
+            is_visible(settings_by_path()[f"loss.{name}"], config) for name in ("masked_training", "unmasked_weight")
+        }
+        assert shown == {method.uses_denoiser and not method.compares}, method.name
 
 
 def test_every_setting_that_may_be_empty_says_what_that_does():

@@ -242,6 +242,7 @@ DOUBTS = [
     (["loss.masked_training=true", "loss.unmasked_weight=1"], "loss.unmasked_weight"),
     (["loss.masked_training=true", "loss.unmasked_probability=1"], "loss.unmasked_probability"),
     (["concepts.0.regularisation=true"], "concepts.0.regularisation"),
+    (["method=lora", "family=zimage", "text_encoder.train=true"], "text_encoder.train"),
     (["schedule.warmup=100", "max_steps=100"], "schedule.warmup"),
     (["sampling.unit=epochs", "sampling.every=1"], "sampling.samples"),
     (["sampling.at_start=true", "sampling.samples.0.enabled=false"], "sampling.samples"),

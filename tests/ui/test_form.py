@@ -186,6 +186,18 @@ def test_a_field_appears_when_its_setting_matters(app, make_form):
     assert not form.fields["lora.rank"].label.winfo_ismapped()
 
 
+def test_a_setting_that_the_method_refuses_is_shown_only_while_it_is_on(app, make_form):
+    path = "loss.masked_training"
+    form = make_form(path)
+    app.settings.set(path, True)
+    app.settings.set("method", "slider")
+    assert form.fields[path].is_shown  # with the reason and the button that turns it off
+    app.problems.apply(app.problems.at(path)[0].remedy)
+    assert not form.fields[path].is_shown
+    app.settings.set("method", "lora")
+    assert form.fields[path].is_shown
+
+
 def test_advanced_settings_are_shown_when_asked_for_or_changed(app, make_form):
     form = make_form("optimizer.beta1", "optimizer.beta2")
     assert form.num_shown() == 0

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from modules.config.methods import facts_of
-from modules.config.problems import Problem
+from modules.config.families import load_families
+from modules.config.methods import facts_of, trainable_encoders
+from modules.config.problems import Problem, switch_off
 from modules.config.TrainConfig import TrainConfig
 
 
@@ -12,6 +13,11 @@ def part_problems(config: TrainConfig) -> Iterator[Problem]:
     if parts and not any(part.train for part in parts.values()):
         message = "denoiser.train and text_encoder.train are both off: nothing would be trained; switch one on."
         yield Problem("denoiser.train", message)
+    family, facts = load_families()[config.family], facts_of(config)
+    if parts and config.text_encoder.train and not facts.refuses_text and not trainable_encoders(facts, family):
+        path = "text_encoder.train"
+        message = f"{path} has no effect: {facts.label} can't train a text encoder of {family.label}; turn it off."
+        yield Problem(path, message, blocking=False, remedy=switch_off(path))
     for name, part in parts.items():
         if not part.train or part.stop_unit == "never":
             continue

@@ -74,10 +74,10 @@ class SettingsForm(ctk.CTkFrame):
         self._count()
 
     def is_field_shown(self, path: str) -> bool:
-        """Whether the field of a setting should be visible."""
+        """Whether the field of a setting should be visible; also that of one which is refused here."""
         settings = self.app.settings
         if not settings.is_visible(path):
-            return False
+            return bool(self.app.problems.at(path))
         if path in self._always or self.app.preferences.show_all or settings.info(path).importance == "basic":
             return True
         if path in self.app.revealed:
