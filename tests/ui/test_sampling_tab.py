@@ -5,8 +5,10 @@ from tkinter import font as tkfont
 from tkinter import ttk
 
 import pytest
+from PIL import Image
 
 from modules.config.errors import UserError
+from modules.ui.models.coming_prompts import coming_prompts
 from modules.ui.models.RunState import SavedModel
 
 
@@ -268,3 +270,23 @@ def test_every_heading_of_the_list_fits_its_column(app, tab, settle):
     padding = 2 * app.theme.scaled(8)
     widths = {name: font.measure(tree.heading(name)["text"]) + padding for name in tree["columns"]}
     assert {name for name, width in widths.items() if width > tree.column(name)["width"]} == set()
+
+
+def test_the_box_of_an_empty_prompt_shows_the_caption_that_will_be_used(app, tab, wait_for, settle, tmp_path):
+    for number, text in enumerate(("a black cat", "a black cat", "a white dog")):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{number}.png")
+        (tmp_path / f"{number}.txt").write_text(text)
+    app.settings.set("concepts.0.path", str(tmp_path))
+    for number in (0, 1, 2):
+        app.settings.set(f"sampling.samples.{number}.prompt", "")
+    app.settings.set("sampling.samples.1.enabled", False)
+    for number, shown in ((0, "a black cat"), (2, "a white dog"), (1, "")):
+        tab.prompts.choose(number)
+        settle(app)
+        box = tab._edited.form.fields[f"sampling.samples.{number}.prompt"].editor
+        expected = f"From the dataset: {shown}" if shown else "from a caption"
+        wait_for(app, lambda box=box, expected=expected: box._hint.cget("text") == expected)
+        assert box._hint.winfo_ismapped()
+    app.settings.set("sampling.samples.1.prompt", "a fox")
+    wait_for(app, lambda: not box._hint.winfo_ismapped())
+    assert coming_prompts(app.settings.config(), 2) == ("a black cat", "a white dog")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Generator
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
 
 from modules.config.describe import part_paths, settings_by_path
 from modules.config.errors import UserError
+from modules.config.files import config_from_values
+from modules.config.visible_text import visible_line
 from modules.ui.cards.SampleNowCard import SampleNowCard
 from modules.ui.keyboard import pressed_once
+from modules.ui.models.coming_prompts import coming_prompt, coming_prompts
 from modules.ui.tabs.SlicedTab import SlicedTab
 from modules.ui.widgets.fitting import fit_side_column
 from modules.ui.widgets.form import CardSpec, SettingsCard
@@ -19,12 +23,14 @@ from modules.ui.widgets.Gallery import Gallery
 from modules.ui.widgets.Page import Page
 from modules.ui.widgets.PromptList import PATH, PromptList
 from modules.ui.widgets.Tooltip import Tooltip
+from modules.ui.widgets.typed_fields import TextField
 
 if TYPE_CHECKING:
     from modules.ui.App import App
     from modules.ui.models.RunState import RunState
 
 SIDE_WIDTH = 440
+MAX_HINT = 120  # letters: what the box of a prompt has room for
 
 
 class SamplingTab(SlicedTab):
@@ -37,7 +43,10 @@ class SamplingTab(SlicedTab):
         self.sample_now: ctk.CTkButton | None = None
         self.grid_columnconfigure(1, weight=1)
         self.grid_rowconfigure(0, weight=1)
-        self._ends = [app.run.subscribe(self._on_run)]
+        self._asked: object = None  # what the coming prompts were last read for
+        self._coming: tuple[str, ...] = ()
+        self._view = app.views.add(self, lambda paths: self._find_prompts())
+        self._ends = [app.run.subscribe(self._on_run), self._view.end]
         app.in_slices(self._steps)
 
     @property
@@ -65,9 +74,37 @@ class SamplingTab(SlicedTab):
         self._edited, self._edited_number = None, number
         if number is not None:
             spec = CardSpec(f"Prompt {number + 1}", part_paths(PATH, number))
-            self._edited = SettingsCard(self._side, self.app, spec, lambda: None)
+            self._edited = SettingsCard(self._side, self.app, spec, self._show_hint)
             self._edited.pack(fill="x", padx=4, pady=4, after=self.prompts)
             self._edited.lift(self.prompts)  # for the Tab key
+
+    def _find_prompts(self) -> None:
+        """Look in a thread for what samples without a prompt get, if it may have changed."""
+        values = self.app.settings.values
+        samples = self.app.settings.get(PATH)
+        number = sum(sample.enabled and not sample.prompt for sample in samples)
+        wanted = (values["concepts"], number)
+        if not number or wanted == self._asked:
+            self._show_hint()
+            return
+        self._asked, config = wanted, config_from_values(values)
+
+        def take(found: tuple[str, ...]) -> None:
+            if wanted == self._asked and self.winfo_exists():
+                self._coming = found
+                self._show_hint()
+
+        self.app.in_background(lambda: coming_prompts(config, number, lambda: wanted == self._asked), take)
+
+    def _show_hint(self) -> None:
+        """Say in the box of an empty prompt what the sample gets."""
+        samples, number = self.app.settings.get(PATH), self._edited_number
+        if self._edited is None or number is None or number >= len(samples):
+            return
+        field = self._edited.form.fields.get(f"{PATH}.{number}.prompt")
+        if isinstance(field, TextField):  # it is there by now
+            text = visible_line(shorten(coming_prompt(samples, number, self._coming), MAX_HINT, placeholder="…"))
+            field.set_hint(f"From the dataset: {text}" if text else "")
 
     def _sample_now(self) -> None:
         if self.finished.is_generating:

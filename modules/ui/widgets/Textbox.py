@@ -6,6 +6,7 @@ import tkinter
 
 import customtkinter as ctk
 
+from modules.ui.theme import Theme
 from modules.ui.widgets.scrolling import page_around
 from modules.ui.window_system import wheel_events
 
@@ -16,15 +17,43 @@ class Textbox(ctk.CTkTextbox):
     The original checks five times a second whether it needs scrollbars, even after it is destroyed: Tcl then finds no
     command of that name, or calls the handler of another widget that happens to have the same name.
 
-    Over a text that can't be scrolled any further, the wheel scrolls the page.
+    Over a text that can't be scrolled any further, the wheel scrolls the page. While it is empty, it can show a hint.
     """
 
     _timer = ""
+    _hint: ctk.CTkLabel | None = None
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
         for name in wheel_events(self):
             self._textbox.bind(name, self._pass_wheel_on, add="+")
+
+    def set_hint(self, text: str) -> None:
+        """Show what an empty text means, in its place."""
+        if self._hint is None:
+            self._hint = ctk.CTkLabel(
+                self._textbox, text="", font=self._font, text_color=Theme.muted, bg_color=self._fg_color,
+                fg_color=self._fg_color, anchor="nw", justify="left", height=0,
+            )  # fmt: skip
+            self._hint.bind("<Button-1>", lambda event: self._textbox.focus_set())
+            self._textbox.bind("<Configure>", self._place_hint, add="+")
+            self._textbox.bind("<<Modified>>", self._place_hint, add="+")
+        self._hint.configure(text=text)
+        self._place_hint()
+
+    def _place_hint(self, event: tkinter.Event | None = None) -> None:
+        hint, text = self._hint, self._textbox
+        assert hint is not None  # else nothing calls this
+        if text.edit_modified():
+            text.edit_modified(False)  # or the next change would not be told
+        width = text.winfo_width() - 12
+        if text.get("1.0", "end-1c") or not hint.cget("text") or width < 20:
+            hint.place_forget()
+            return
+        unscaled = round(width / self._apply_widget_scaling(1.0))
+        if hint.cget("wraplength") != unscaled:
+            hint.configure(wraplength=unscaled)
+        hint.place(x=1, y=1)
 
     def after(self, ms, func=None, *args):
         timer = super().after(ms, func, *args)

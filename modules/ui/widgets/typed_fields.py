@@ -149,6 +149,7 @@ class TextField(TypedField):
 
     def make_editor(self) -> ctk.CTkBaseClass:
         box = Textbox(self.parent, width=EDITOR_WIDTH, height=72, font=self.app.theme.font(), wrap="word")
+        box.set_hint(self.info.empty_means)
         box.bind("<KeyRelease>", self._typed, add="+")
         for change in ("<<Paste>>", "<<PasteSelection>>", "<<Cut>>"):
             box.bind(change, lambda event: self.app.after_idle(self._typed), add="+")
@@ -156,6 +157,10 @@ class TextField(TypedField):
         box.bind("<Tab>", lambda event: self._move_on(box._textbox.tk_focusNext()))
         box.bind("<Shift-Tab>", lambda event: self._move_on(box._textbox.tk_focusPrev()))
         return box
+
+    def set_hint(self, text: str) -> None:
+        """Say what an empty text means here, in place of what it means everywhere."""
+        self.editor.set_hint(text or self.info.empty_means)
 
     def read(self) -> str:
         return self.editor.get("1.0", "end-1c")
