@@ -17,7 +17,7 @@ from modules.session.RunLock import RunLock
 from modules.ui.models.Preferences import Preferences
 from modules.ui.RootWindow import RootWindow
 from modules.ui.theme import Theme
-from modules.ui.widgets.dialogs import place, position_of, set_size
+from modules.ui.widgets.dialogs import NO_LIMIT, ROUNDED, fit_all_to_screen, place, position_of, set_size
 from modules.ui.widgets.TabBar import TabBar
 from modules.ui.widgets.Tooltip import Tooltip
 
@@ -36,9 +36,7 @@ TABS = {
 }
 FORMER_TABS = {"data": "dataset", "concepts": "dataset"}  # names that may still be in the preferences
 MIN_SIZE = (860, 540)
-NO_LIMIT = 1_000_000  # pixels: CustomTkinter's value for "no limit"
 AGAIN_MS = 100
-ROUNDED = 2  # screen pixels by which a size may differ from the one that was set
 DRAWN_SECONDS = 1.0  # a window that starts minimized is never drawn
 TOP_HEIGHT, BOTTOM_HEIGHT = 48, 71  # unscaled pixels, of the bars that take the place of the empty ones
 
@@ -199,3 +197,4 @@ class OpeningWindow(RootWindow):
         self._fit_to_screen("x".join(str(round(pixels / scale)) for pixels in self._wanted_size))
         if position is not None:
             place(self, *position)
+        fit_all_to_screen()

@@ -12,6 +12,7 @@ from modules.ui.widgets.dialogs import TITLE_HEIGHT, open_window, place, positio
 from modules.ui.windows.HealthWindow import HealthWindow
 from modules.ui.windows.MultiNodeWindow import MultiNodeWindow
 from modules.ui.windows.ProblemsWindow import ProblemsWindow
+from tests.support.pictures import write_pictures
 
 
 def test_the_window_opens_where_it_was_left(make_app, tmp_path, settle):
@@ -71,6 +72,28 @@ def test_a_larger_scale_and_back_leaves_the_size_as_it_was(app, settle, wait_for
     wait_for(app, lambda: app.winfo_width() >= 1.5 * MIN_SIZE[0])
     app.theme.set_scale(1.0)
     wait_for(app, lambda: (app.winfo_width(), app.winfo_height()) == size)
+
+
+def test_other_windows_stay_on_the_screen_at_a_larger_scale_and_get_their_size_back(
+    app, settle, wait_for, tmp_path, show_dataset
+):
+    """CustomTkinter enlarges windows with the scale, also beyond the screen: those in sight, and those to be shown."""
+    settle(app)
+    hidden = show_dataset(app, write_pictures(tmp_path / "cats", [(8, 8)]))
+    in_sight = open_window(app, MultiNodeWindow)
+    settle(app)
+    sizes = [(window.winfo_width(), window.winfo_height()) for window in (hidden, in_sight)]
+    hidden.hide()
+    app.theme.set_scale(1.5 * app.theme.scaled(100) / 100)
+    settle(app)
+    hidden.show(0)
+    settle(app)
+    for window in (hidden, in_sight):
+        assert window.winfo_rootx() + window.winfo_width() <= app.winfo_screenwidth(), window
+        assert window.winfo_rooty() + window.winfo_height() <= app.winfo_screenheight() - TITLE_HEIGHT, window
+        assert window.winfo_height() > 1.1 * sizes[window is in_sight][1], window  # larger, as far as there is room
+    app.theme.set_scale(app.theme.scaled(100) / 150)
+    wait_for(app, lambda: [(window.winfo_width(), window.winfo_height()) for window in (hidden, in_sight)] == sizes)
 
 
 def test_every_window_opens_with_its_lower_edge_on_the_screen(app, settle):

@@ -7,8 +7,10 @@ import os
 import re
 import tkinter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from tkinter import filedialog
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import customtkinter as ctk
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TITLE_HEIGHT = 40  # screen pixels that a window manager needs above and below a window; Tk learns the number too late
+NO_LIMIT = 1_000_000  # pixels: the value of CustomTkinter for a size without a limit
+ROUNDED = 2  # screen pixels by which a size may differ from the one that was set
 ANSWER_MS = 300  # until keys are accepted, so that a double press of the key that led here does not answer
 
 
@@ -113,8 +117,7 @@ def open_window(app: App, kind: Callable[..., Window], *arguments: Any) -> Windo
             window = cast("Window", child)
             if getattr(window, "opened_with", None) == arguments:
                 app.views.resume(window)
-                window.deiconify()
-                window.lift()
+                bring_up(window)
                 window.focus_set()
                 return window
             window.destroy()
@@ -141,9 +144,56 @@ def set_size(window: tkinter.Toplevel | tkinter.Tk, size: str, min_size: tuple[i
     width, height = max(least[0], min(width, screen[0])), max(least[1], min(height, screen[1]))
     window.geometry(f"{width}x{height}")
     given = round(width * scale), round(height * scale)
+    _fits[window] = _Fit(size, min_size, _scale_and_screen(window), given)
     if len(position) == 2 and all(re.fullmatch(r"-?\d+", one) for one in position):
         place(window, int(position[0]), int(position[1]), given)
     return given
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """What `set_size` was called with last. given: the size that the window got, in screen pixels."""
+
+    size: str
+    min_size: tuple[int, int]
+    scale_and_screen: tuple[float, int, int]
+    given: tuple[int, int]
+
+
+_fits: WeakKeyDictionary[tkinter.Misc, _Fit] = WeakKeyDictionary()
+
+
+def _scale_and_screen(window: tkinter.Misc) -> tuple[float, int, int]:
+    return ctk.ScalingTracker.get_window_scaling(window), window.winfo_screenwidth(), window.winfo_screenheight()
+
+
+def fit_to_screen(window: tkinter.Toplevel) -> None:
+    """Limit a window to the screen again once the scale or the screen has changed: CustomTkinter enlarges windows with
+    the scale, also beyond the screen. A size that a person has given it is kept, as far as it fits."""
+    fit = _fits.get(window)
+    if fit is None or fit.scale_and_screen == _scale_and_screen(window):
+        return
+    size, now = fit.size, (window.winfo_width(), window.winfo_height())
+    if now[0] > 1 and max(abs(one - given) for one, given in zip(now, fit.given, strict=True)) > ROUNDED:
+        size = "x".join(str(round(pixels / fit.scale_and_screen[0])) for pixels in now)
+    window.maxsize(NO_LIMIT, NO_LIMIT)  # else CustomTkinter would limit it for a second
+    given = set_size(window, size, fit.min_size)
+    if now[0] > 1:  # it was visible: a new one is placed when it is shown
+        place(window, *position_of(window), given)
+
+
+def fit_all_to_screen() -> None:
+    """Limit all windows but the main one to the screen, hidden ones, too."""
+    for window in list(_fits):
+        if isinstance(window, tkinter.Toplevel) and window.winfo_exists():
+            fit_to_screen(window)
+
+
+def bring_up(window: tkinter.Toplevel) -> None:
+    """Show a window again that was hidden or lies behind others, where it was, as far as that is on the screen."""
+    fit_to_screen(window)
+    window.deiconify()
+    window.lift()
 
 
 def place(window: tkinter.Toplevel | tkinter.Tk, x: int, y: int, size: tuple[int, int] | None = None) -> None:

@@ -15,7 +15,7 @@ from modules.ui.models.path_picker import PathQuestion
 from modules.ui.theme import Theme
 from modules.ui.widgets.AnnotatorPanel import AnnotatorPanel
 from modules.ui.widgets.AnnotatorPreviews import AnnotatorPreviews
-from modules.ui.widgets.dialogs import ask_path, set_size, show_over
+from modules.ui.widgets.dialogs import ask_path, bring_up, set_size, show_over
 from modules.ui.widgets.Page import Page
 from modules.ui.widgets.scrolling import scroll_to
 
@@ -92,8 +92,7 @@ class AnnotatorWindow(ctk.CTkToplevel):
         self.withdraw()
 
     def reopen(self) -> None:
-        self.deiconify()
-        self.lift()
+        bring_up(self)
         self.focus_set()
 
     def parts(self, videos: bool, only_clips: str, preview: bool) -> list[Part]:

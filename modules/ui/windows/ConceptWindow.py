@@ -26,7 +26,7 @@ from modules.ui.models.concept_preview import (
     preview_looks,
 )
 from modules.ui.models.picture_count import scan_key
-from modules.ui.widgets.dialogs import set_size, show_over
+from modules.ui.widgets.dialogs import bring_up, set_size, show_over
 from modules.ui.widgets.fitting import wrap_to
 from modules.ui.widgets.form import CardSpec, SettingsCard
 from modules.ui.widgets.Page import Page
@@ -102,11 +102,11 @@ class ConceptWindow(ctk.CTkToplevel):
             self._cards.append(card)
         self._show_concept()
         if self._was_shown:
-            self.deiconify()
+            bring_up(self)
         else:
             show_over(self.app, self)
             self._was_shown = True
-        self.lift()
+            self.lift()
         self.thumbnails.canvas.focus_set()
 
     def hide(self) -> None:

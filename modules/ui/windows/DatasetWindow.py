@@ -23,7 +23,7 @@ from modules.ui.models.PictureDecoder import PictureDecoder
 from modules.ui.models.training_fit import mark_small
 from modules.ui.widgets.DatasetBar import DatasetBar
 from modules.ui.widgets.DatasetHead import DatasetHead, Tool
-from modules.ui.widgets.dialogs import set_size, show_over
+from modules.ui.widgets.dialogs import bring_up, set_size, show_over
 from modules.ui.widgets.VirtualGrid import Tile, VirtualGrid
 from modules.ui.windows.dataset_keys import bind_window_keys
 from modules.ui.windows.dataset_marks import marks_of
@@ -128,11 +128,11 @@ class DatasetWindow(ctk.CTkToplevel):
         if is_other:
             self._find()
         if self._was_shown:
-            self.deiconify()
+            bring_up(self)
         else:
             show_over(self.app, self)
             self._was_shown = True
-        self.lift()
+            self.lift()
         self.cells.canvas.focus_set()
 
     def hide(self) -> None:

@@ -19,7 +19,7 @@ from modules.ui.models.FolderRun import FolderRun, NewFolder, Piece
 from modules.ui.models.path_picker import PathQuestion
 from modules.ui.models.typed_text import WRONG_SETTING
 from modules.ui.theme import Theme
-from modules.ui.widgets.dialogs import ask_path, set_size, show_over
+from modules.ui.widgets.dialogs import ask_path, bring_up, set_size, show_over
 from modules.ui.widgets.fitting import wrap_to
 
 if TYPE_CHECKING:
@@ -94,8 +94,7 @@ class FolderWindow(ctk.CTkToplevel):
             self.concept_menu.set(self._names[number])
         if self.run is None:
             self._propose()
-        self.deiconify()
-        self.lift()
+        bring_up(self)
         self.focus_set()
 
     def hide(self) -> None:

@@ -17,7 +17,7 @@ from modules.ui.models.figure_charts import Chart, charts_of, summary_of
 from modules.ui.models.FiguresReading import FiguresReading, KnownFigures
 from modules.ui.models.typed_text import WRONG_SETTING
 from modules.ui.theme import Theme
-from modules.ui.widgets.dialogs import set_size, show_over
+from modules.ui.widgets.dialogs import bring_up, set_size, show_over
 from modules.ui.widgets.fitting import wrap_to
 from modules.ui.widgets.Page import Page
 
@@ -72,8 +72,7 @@ class StatisticsWindow(ctk.CTkToplevel):
         """Show the figures of `concepts.<number>`; None: of all that are enabled."""
         is_new = number != self.number or not self._is_open
         self.number, self._is_open = number, True
-        self.deiconify()
-        self.lift()
+        bring_up(self)
         self.focus_set()
         if is_new:
             self.read()
