@@ -144,6 +144,19 @@ def test_zooming_keeps_what_is_under_the_pointer_and_paints_there(pane):
     assert view.zoom == view.fit_zoom
 
 
+def test_the_brush_is_outlined_only_where_the_pointer_is(pane):
+    canvas = pane.canvas
+    canvas._on_leave(None)  # wherever the pointer of this display is
+    canvas.set_diameter(60)
+    pane._choose("Brush")
+    assert canvas.find_withtag("cursor") == ()
+    canvas.event_generate("<Enter>", x=50, y=40)
+    assert canvas.coords(canvas.find_withtag("cursor")[0])[0] == pytest.approx(50 - 30 * canvas.view.zoom)
+    canvas.event_generate("<Leave>")
+    canvas._draw()
+    assert canvas.find_withtag("cursor") == ()
+
+
 def test_what_is_drawn_in_parts_is_what_is_drawn_at_once(pane):
     view = pane.canvas.view
     pane.canvas.set_diameter(30)

@@ -72,7 +72,7 @@ class MaskCanvas(tk.Canvas):
         self._is_drawing = False
         self._start: tuple[float, float] | None = None  # of a rectangle
         self._corners: list[tuple[float, float]] = []
-        self._pointer = (0, 0)
+        self._pointer: tuple[int, int] | None = None  # None while it is elsewhere
         self._grabbed: tuple[int, int] | None = None  # where the image is held while it is moved
         self._bind_events()
         self._stop_listening = app.theme.on_change(self._restyle)
@@ -281,14 +281,14 @@ class MaskCanvas(tk.Canvas):
         self.delete(GUIDES)
         if self.view is None:
             return
-        if self._start is not None:
+        if self._start is not None and self._pointer is not None:
             corner = self.view.to_screen(*self._start)
             for color, width in _LINES:
                 self.create_rectangle(*corner, *self._pointer, outline=color, width=width, tags=GUIDES)
         if self._corners:
-            line = [*(self.view.to_screen(*corner) for corner in self._corners), self._pointer]
+            line = [self.view.to_screen(*corner) for corner in self._corners]
             for color, width in _LINES:
-                self.create_line(*line, fill=color, width=width, tags=GUIDES)
+                self.create_line(*line, *[self._pointer or line[-1]], fill=color, width=width, tags=GUIDES)
             x, y = line[0]
             self.create_oval(x - 4, y - 4, x + 4, y + 4, fill="white", outline="black", tags=GUIDES)
 
@@ -310,7 +310,7 @@ class MaskCanvas(tk.Canvas):
     def _draw_cursor(self) -> None:
         """The outline of the brush."""
         self.delete(CURSOR)
-        if self.view is None or self.tool not in ("brush", "eraser"):
+        if self.view is None or self._pointer is None or self.tool not in ("brush", "eraser"):
             return
         radius, (x, y) = self.diameter * self.view.zoom / 2, self._pointer
         for color, width in _LINES:
@@ -323,6 +323,10 @@ class MaskCanvas(tk.Canvas):
         self._draw_cursor()
         if self._corners:
             self._draw_guides()
+
+    def _on_leave(self, event: tk.Event) -> None:
+        self._pointer = None
+        self._draw_cursor()
 
     def _restyle(self) -> None:
         theme = self.app.theme
@@ -342,7 +346,8 @@ class MaskCanvas(tk.Canvas):
         self.bind("<ButtonRelease-1>", self._on_release)
         self.bind("<Double-Button-1>", lambda event: (self._close_polygon if self._corners else self._on_press)(event))
         self.bind("<Motion>", self._on_pointer)
-        self.bind("<Leave>", lambda event: self.delete(CURSOR))
+        self.bind("<Enter>", self._on_pointer)
+        self.bind("<Leave>", self._on_leave)
         self.bind("<ButtonPress-3>", lambda event: self._add_click(event, False))
         self.bind("<ButtonPress-2>", self._on_grab)
         self.bind("<B2-Motion>", self._on_move)

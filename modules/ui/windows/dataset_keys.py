@@ -59,7 +59,9 @@ KEYS: dict[str, dict[str, str]] = {
         "C, Return or Escape": "save and end",
     },
     "Mask": {
-        "B, E, G, P, R": "brush, eraser, fill, polygon, rectangle",
+        "B, E, G, P, R, L": "brush, eraser, fill, polygon, rectangle, model",
+        "Return, BackSpace": "close the polygon, remove its last corner",
+        "Return, BackSpace, Escape": "with the model: add, forget a click, discard",
         "[, ]": "smaller, larger brush",
         "+, -, 0": "zoom, show the whole image",
         "I": "invert",
