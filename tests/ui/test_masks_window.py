@@ -56,9 +56,14 @@ def test_a_preview_shows_the_masks_over_their_images_and_writes_nothing(window, 
     assert [text.cget("text") for text in window.previews.texts] == ["50% of it is learned."] * 3
     wait_for(app, lambda: all(picture.cget("image") is not None for picture in window.previews.pictures))
     shown = np.asarray(window.previews.pictures[0].cget("image")._light_image)
-    middle, last = shown.shape[1] // 4, shown.shape[1] * 3 // 4
-    assert tuple(shown[24, middle]) == (0, 0, 0)
-    assert shown[24, last, 0] > shown[24, last, 1] + 60  # colored
+    height, width = shown.shape[:2]
+    assert min(height / 48, width / 64) * app.theme.scaled(1) >= 2  # large enough to be judged
+    assert tuple(shown[height // 2, width // 4]) == (0, 0, 0)
+    assert shown[height // 2, width * 3 // 4, 0] > shown[height // 2, width * 3 // 4, 1] + 60  # colored
+    assert len({picture.winfo_rooty() for picture in window.previews.pictures}) == 1  # side by side
+    small = window.previews.pictures[0].cget("image")._size
+    window.previews.pictures[0].invoke()
+    wait_for(app, lambda: window.previews.pictures[0].cget("image")._size[0] > 2 * small[0])
     assert masks_in(images) == ["001_mask.bmp"]
     assert app.preferences.masker["way"] == "subject"
     kept = Path(window._folder.name)

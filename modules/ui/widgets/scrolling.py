@@ -27,7 +27,8 @@ def scroll_to(widget: tkinter.Misc, margin: int = 40) -> None:
     first = canvas.canvasy(0)
     if first + margin <= top <= first + view - widget.winfo_height() - margin:
         return
-    canvas.yview_moveto(max(0, top - view / 3) / height)
+    above = min(view / 3, max(0, view - widget.winfo_height()))  # a high one begins at the upper edge
+    canvas.yview_moveto(max(0, top - above) / height)
 
 
 def page_around(widget: tkinter.Misc) -> ctk.CTkScrollableFrame | None:
