@@ -168,6 +168,12 @@ def test_what_is_done_before_the_first_image_is_said(told):
     assert Progress(makes="mask", kept=1).summary(False, False) == "Nothing to do: 1 image has a mask already."
 
 
+def test_a_model_that_limits_captions_is_said_to(told):
+    limited = {"event": "limited", "tokens": 57, "wanted": 300}
+    progress = told([PLAN, limited, *captions(range(1, 5)), {"event": "end"}]).run()
+    assert "The model has positions for 57 tokens: no caption is longer." in progress.summary(False, False)
+
+
 @pytest.mark.parametrize(("seconds", "text"), [(0.2, "1 s"), (89, "89 s"), (95, "2 min"), (7500, "2 h 5 min")])
 def test_times_are_said_as_people_do(seconds, text):
     assert spoken_time(seconds) == text

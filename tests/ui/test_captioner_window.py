@@ -106,3 +106,22 @@ def test_what_is_wrong_is_said_in_a_sentence_and_fields_follow_the_choice(window
     assert not window.address.winfo_ismapped()
     window.panel.start()
     assert window.panel.state.cget("text").startswith("Name: is empty")
+
+
+def test_only_what_a_model_can_write_is_offered_and_it_says_so(window, wait_for, tmp_path):
+    app = window.app
+    window.source.set(CaptionerWindow.HERE)
+    window.style.set("Tags: a list")
+    window.show_rows()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text('{"model_type": "florence2"}', encoding="utf-8")
+    window.model.set(str(tmp_path / "mine"))
+    window.show_rows()
+    said = "Florence-2 writes only long captions or short captions, and takes no prompt."
+    wait_for(app, lambda: window.note.cget("text") == said)
+    assert window.style.cget("values") == ["The model's usual style", "Long: a paragraph", "Short: a sentence"]
+    assert window.choices.style == ""
+    window.model.set("Qwen/Qwen3-VL-4B-Instruct")
+    window.show_rows()
+    wait_for(app, lambda: window.note.cget("text") == "")
+    assert window.choices.style == "tags"  # as it was chosen

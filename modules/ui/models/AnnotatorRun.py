@@ -76,7 +76,8 @@ class Progress:
 
     makes: "caption" or "mask". chosen, number: images to be done, and done so far, of the concept that it is at.
     kept: images that are left as they are, because they have what is to be made. resumed: those that an interrupted run
-    has done. skipped: (path, reason) of images that can't be read. seconds_left: for the present concept; None as long
+    has done. skipped: (path, reason) of images that can't be read. most_tokens: of a caption, where the model limits
+    them; 0 where it doesn't. seconds_left: for the present concept; None as long
     as nobody knows.
     """
 
@@ -89,6 +90,7 @@ class Progress:
     kept: int = 0
     resumed: int = 0
     skipped: tuple[tuple[str, str], ...] = ()
+    most_tokens: int = 0
     share: float = 0.0
     seconds_left: float | None = None
 
@@ -117,6 +119,8 @@ class Progress:
         if self.skipped:
             path, reason = self.skipped[0]
             sentences.append(f"{counted(len(self.skipped), 'image')} left out, {visible_line(path)}: {reason}.")
+        if self.most_tokens and self.number:
+            sentences.append(f"The model has positions for {self.most_tokens} tokens: no caption is longer.")
         if is_canceled:
             sentences.append("Canceled." if is_preview else "Canceled; start again to go on.")
         return " ".join(filter(None, sentences))
@@ -236,6 +240,8 @@ class AnnotatorRun:
             self._progress = replace(before, state=state, share=event["done"] / max(1, event["total"]))
         elif kind == "loading":
             self._progress = replace(before, state=self._waits_for, share=self._part_number / len(self.parts))
+        elif kind == "limited":
+            self._progress = replace(before, most_tokens=event["tokens"])
         elif kind == "failed":
             self._results.append(Result(event["path"], failed=event["reason"]))
             self._progress = self._counted(event, replace(before, failed=before.failed + 1))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from modules.annotators.Captioner import CHARACTER_THRESHOLD, GENERAL_THRESHOLD
-from modules.annotators.captioner_kinds import KINDS
+from modules.annotators.captioner_kinds import KINDS, CaptionerKind, kind_in
 from modules.annotators.chat_client import KEY_VARIABLE, sent_where, server_address
 from modules.config.errors import UserError
 from modules.ui.models.annotator_choices import NUM_PREVIEWED, check_number, given_options, kept_values
@@ -22,6 +23,7 @@ STYLES = {
     "subject": "Subject with a name",
     OWN_PROMPT: "Own prompt",
 }
+_WRITTEN = {"long": "long captions", "short": "short captions", "tags": "tags", "subject": "captions of a subject"}
 EXAMPLES = tuple(kind.example for kind in KINDS if kind.example)
 SERVER_EXAMPLE = "http://localhost:11434/v1"
 
@@ -126,6 +128,35 @@ class CaptionerChoices:
     @property
     def _address(self) -> str:
         return server_address(self.address)
+
+
+def known_kind(model: str) -> CaptionerKind | None:
+    """The kind of a captioner in a folder, or of one of EXAMPLES; None if nobody knows before its files are read by the
+    script. Call it in a thread, as a disk may be slow."""
+    model = model.strip()
+    folder = Path(model).expanduser()
+    if not model or not folder.is_dir():
+        return next((kind for kind in KINDS if kind.example and kind.example == model.partition("@")[0]), None)
+    try:
+        return kind_in(folder, model)
+    except UserError:  # said when it is to start
+        return None
+
+
+def styles_of(kind: CaptionerKind | None) -> list[str]:
+    """Those of STYLES that a kind of captioners can be asked for; None: all."""
+    if kind is None:
+        return list(STYLES)
+    return ["", *(style for style in STYLES if style in kind.styles), *([OWN_PROMPT] if kind.takes_prompt else [])]
+
+
+def limits_of(kind: CaptionerKind | None) -> str:
+    """What a kind can only write, as a sentence for people; "" if it can do all, or is not known."""
+    if len(styles_of(kind)) == len(STYLES):
+        return ""
+    assert kind is not None  # else it could do all
+    written = " or ".join(_WRITTEN[style] for style in kind.styles)
+    return f"{kind.label} writes only {written}" + ("." if kind.takes_prompt else ", and takes no prompt.")
 
 
 def has_key_in_environment() -> bool:

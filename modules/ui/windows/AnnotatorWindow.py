@@ -209,6 +209,7 @@ class AnnotatorWindow(ctk.CTkToplevel):
                     box.insert(0, path)
                 else:
                     box.set(path)
+                self.show_rows()
 
         text = "Folder…" if question.kind == "folder" else "File…"
         button = ctk.CTkButton(card, text=text, width=80, font=self.app.theme.font(), command=choose)

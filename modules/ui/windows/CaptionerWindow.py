@@ -17,6 +17,9 @@ from modules.ui.models.CaptionerChoices import (
     STYLES,
     CaptionerChoices,
     has_key_in_environment,
+    known_kind,
+    limits_of,
+    styles_of,
 )
 from modules.ui.models.path_picker import PathQuestion
 from modules.ui.theme import Theme
@@ -26,6 +29,7 @@ from modules.ui.widgets.Textbox import Textbox
 from modules.ui.windows.AnnotatorWindow import AnnotatorWindow
 
 if TYPE_CHECKING:
+    from modules.annotators.captioner_kinds import CaptionerKind
     from modules.ui.App import App
     from modules.ui.models.AnnotatorRun import AnnotatorRun
     from modules.ui.windows.DatasetAnnotator import DatasetAnnotator
@@ -43,6 +47,9 @@ class CaptionerWindow(AnnotatorWindow):
 
     def __init__(self, app: App, parent: tk.Misc, dataset: DatasetAnnotator):
         self._agreed: set[str] = set()  # addresses of other machines to which images may be sent
+        self._kind: CaptionerKind | None = None  # of the model on this machine, as far as it is known
+        self._looked_at: str | None = None  # the model that it is known of
+        self._wanted_style = self._given_style = ""  # that the person has chosen, and what became of it
         super().__init__(app, parent, dataset, "Caption with a model", "760x780")
         focus_soon(app, self.address if self.choices.on_server else self.model)
 
@@ -99,11 +106,14 @@ class CaptionerWindow(AnnotatorWindow):
             server_address(choices.address)
         except UserError:
             has_wrong_address = bool(choices.address.strip())
-        text = with_labels(choices.note(self._has_key()))
+        text = with_labels(choices.note(self._has_key()) if choices.on_server else limits_of(self._kind))
+        (self.note.grid if text else self.note.grid_remove)()
         self.note.configure(text=text, text_color=Theme.error if has_wrong_address else Theme.text)
 
     def show_rows(self, choice: object = None) -> None:
         """Show the fields that belong to what is chosen."""
+        self._look_at_model()
+        self._offer_styles()
         choices = self.choices
         shown = {
             "here": not choices.on_server,
@@ -114,6 +124,30 @@ class CaptionerWindow(AnnotatorWindow):
         }
         self.show_only(shown)
         self._show_note()
+
+    def _look_at_model(self) -> None:
+        """Find out what the model can write, if another one is chosen."""
+        model = self.model.get()
+        if model == self._looked_at:
+            return
+        self._looked_at = model
+
+        def take(kind: CaptionerKind | None) -> None:
+            if self.winfo_exists() and model == self._looked_at and kind is not self._kind:
+                self._kind = kind
+                self.show_rows()
+
+        self.app.in_background(lambda: known_kind(model), take)
+
+    def _offer_styles(self) -> None:
+        """Offer what the model can write. A style that it can't becomes its usual one until another model is chosen."""
+        current = self.style.get()
+        if current != self._given_style:
+            self._wanted_style = current
+        offered = [STYLES[style] for style in styles_of(None if self.source.get() == SERVER else self._kind)]
+        self.style.configure(values=offered)
+        self._given_style = self._wanted_style if self._wanted_style in offered else offered[0]
+        self.style.set(self._given_style)
 
     # --- widgets -----------------------------------------------------------------------------------------------------
 
@@ -129,7 +163,8 @@ class CaptionerWindow(AnnotatorWindow):
         self.source = ctk.CTkSegmentedButton(card, values=[HERE, SERVER], font=font, command=self.show_rows)
         self.source.set(SERVER if choices.on_server else HERE)
         self.source.grid(row=1, column=0, columnspan=3, sticky="w", padx=12, pady=(0, 8))
-        self.model = ctk.CTkComboBox(card, values=list(EXAMPLES), font=font)
+        self.model = ctk.CTkComboBox(card, values=list(EXAMPLES), font=font, command=self.show_rows)
+        self.model.bind("<KeyRelease>", lambda event: self.show_rows() if self.model.get() != self._looked_at else None)
         self.model.set(choices.model or EXAMPLES[0])
         self.lay(card, 2, "Model", self.model, "here")
         folder = PathQuestion("folder", "Folder of a captioner")
@@ -150,13 +185,13 @@ class CaptionerWindow(AnnotatorWindow):
         self.note = ctk.CTkLabel(card, text="", font=font, anchor="w", justify="left")
         self.note.grid(row=8, column=0, columnspan=3, sticky="ew", padx=12, pady=(0, 10))
         wrap_to(card, self.note, self.app.theme)
-        self._rows["server"].append(self.note)
 
     def _build_text(self, choices: CaptionerChoices) -> None:
         font = self.app.theme.font()
         card = self.make_card("What is written")
         self.style = ctk.CTkOptionMenu(card, values=list(STYLES.values()), font=font, command=self.show_rows)
         self.style.set(STYLES[choices.style])
+        self._wanted_style = self._given_style = self.style.get()
         self.lay(card, 1, "Style", self.style)
         self.name = self.entry(card, choices.name, "what the captions call the subject, such as ohwx")
         self.lay(card, 2, "Name", self.name, "subject")
