@@ -3,7 +3,7 @@
 import tkinter
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageFilter
 
 from modules.config.problems import Problem
 from modules.data.concepts import scan
@@ -301,8 +301,9 @@ def test_duplicates_are_found_and_the_worse_ones_selected(app, window, folder, w
     whole = Image.effect_mandelbrot((256, 192), (-2.2, -1.4, 0.9, 1.4), 40).convert("RGB")
     whole.save(folder / "a.png")
     whole.resize((128, 96)).save(folder / "b.jpg")
+    whole.transpose(Image.Transpose.ROTATE_90).filter(ImageFilter.GaussianBlur(4)).save(folder / "blurred.png")
     window.refresh()
-    wait_for(app, lambda: len(window.view.items) == 10 and window.view.num_read == 10)
+    wait_for(app, lambda: len(window.view.items) == 11 and window.view.num_read == 11)
     window.find_duplicates()
     wait_for(app, lambda: not window._duplicates.state)
     groups = {item.path_below: item.is_best for item in window.view.items if item.group}
@@ -311,6 +312,13 @@ def test_duplicates_are_found_and_the_worse_ones_selected(app, window, folder, w
     selected = [window.view.items[number].path_below for number in window.cells.selection.in_order]
     assert "b.jpg" in selected
     assert "a.png" not in selected
+    assert window.view.counts()["noisy"] == 0
+    assert window.bar.chips["blurred"].cget("state") == "normal"
+    window.bar.chips["blurred"].invoke()
+    shown = [window.view.items[number].path_below for number in window.view.shown]
+    assert "blurred.png" in shown
+    assert "a.png" not in shown
+    window.bar.choose("duplicate")
     sharpness = {item.path_below: item.sharpness for item in window.view.items}
     assert sharpness["a.png"] > sharpness["b.jpg"] > 0
     find = window.head.buttons["Find duplicates"]

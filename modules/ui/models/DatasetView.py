@@ -37,6 +37,8 @@ class Trait(IntFlag):
     LONG = 64  # the base model does not read all of its caption
     READ = 128  # what of it is read from files is known
     PICKED = 256  # a bar of the statistics that was clicked counts it
+    BLURRED = 512  # as of ImageMeasures, once it was measured, as is
+    NOISY = 1024
 
 
 NONE = Trait(0)
@@ -112,6 +114,8 @@ FILTERS = {
     "long": Filter("Too long", "Captions that the base model does not read to their end.", Trait.LONG),
     "no_mask": Filter("No mask", "Images without a mask.", Trait.NO_MASK),
     "duplicate": Filter("Duplicates", "Images that look alike, as Find duplicates has found them.", Trait.DUPLICATE),
+    "blurred": Filter("Blurred", "Images that are blurred or were enlarged, as Find duplicates sees.", Trait.BLURRED),
+    "noisy": Filter("Noisy", "Images with plainly visible grain, as Find duplicates sees.", Trait.NOISY),
     "left_out": Filter("Left out", "Images that stay in the folder but aren't trained.", Trait.LEFT_OUT),
     "picked": Filter("Picked", "Images of the bar clicked in the statistics, or of a problem.", Trait.PICKED),
 }
@@ -167,6 +171,12 @@ class DatasetView:
             item.set_trait(Trait.DUPLICATE, bool(item.group))
         self.update()
         return [number for number, item in enumerate(self.items) if item.group and not item.is_best]
+
+    def take_measured(self, blurred: Collection[str], noisy: Collection[str]) -> None:
+        """Mark the images at these paths, in place of those marked before."""
+        for trait, paths in ((Trait.BLURRED, set(blurred)), (Trait.NOISY, set(noisy))):
+            for item in self.items:
+                item.set_trait(trait, item.path in paths)
 
     @property
     def alike(self) -> list[int]:

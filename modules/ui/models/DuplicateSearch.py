@@ -1,4 +1,4 @@
-"""The search for images that look alike, in a process of its own: every image is decoded once. No Tk."""
+"""The search for images that look alike, are blurred or noisy, in a separate process: each is decoded once. No Tk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO
+from typing import IO, NamedTuple
 
 from modules.config.errors import UserError
 from modules.config.installation import IMPORT_FOLDER, PACKAGE, command_name
@@ -17,6 +17,14 @@ from modules.ui.models.DatasetView import DatasetItem, LookAlike
 
 NICENESS = 10
 REPORT_EVERY = 50  # images
+
+
+class Searched(NamedTuple):
+    """groups: of images that look alike, in each the best one first. blurred, noisy: paths, as of ImageMeasures."""
+
+    groups: list[list[LookAlike]]
+    blurred: list[str]
+    noisy: list[str]
 
 
 class DuplicateSearch:
@@ -37,8 +45,8 @@ class DuplicateSearch:
         self._is_canceled = False
         self._lock = threading.Lock()
 
-    def run(self) -> list[list[LookAlike]] | None:
-        """The groups of images that look alike, in each the best one first; None if it was canceled.
+    def run(self) -> Searched | None:
+        """What was found; None if it was canceled.
 
         Raises UserError if the process fails.
         """
@@ -55,7 +63,7 @@ class DuplicateSearch:
             )
         assert process.stdin is not None
         assert process.stdout is not None
-        groups = None
+        found = None
         try:
             with process.stdin:
                 process.stdin.write(json.dumps(self._question).encode())
@@ -64,15 +72,17 @@ class DuplicateSearch:
                 if isinstance(answer, int):
                     self.num_done = answer
                 else:
-                    groups = answer
+                    found = answer
         except (OSError, ValueError):  # it has ended
-            groups = None
+            found = None
         process.wait()
-        if groups is None and not self._is_canceled:
+        if found is None and not self._is_canceled:
             raise UserError(f"The search for duplicates has failed: run {command_name('check_data')}, which says why.")
-        if self._is_canceled or groups is None:
+        if self._is_canceled or found is None:
             return None
-        return [[LookAlike(self._paths[path], *measured) for path, *measured in group] for group in groups]
+        blurred, noisy = ([self._paths[path] for path in found[name]] for name in ("blurred", "noisy"))
+        groups = [[LookAlike(self._paths[path], *measured) for path, *measured in group] for group in found["groups"]]
+        return Searched(groups, blurred, noisy)
 
     def _values(self, item: DatasetItem) -> tuple[str, int, int]:
         path = os.path.abspath(item.path)
@@ -91,7 +101,7 @@ def _is_image(item: DatasetItem) -> bool:
 
 
 def search(question: Mapping[str, Sequence[tuple[str, int, int]]], tell: Callable[[object], None]) -> None:
-    """Answer with the number of images that are measured, now and then, and with the groups: in the process."""
+    """Answer with the number of images that are measured, now and then, and with what is found: in the process."""
     from modules.curation.duplicates import Candidate, find_duplicates
     from modules.curation.MeasureIndex import MeasureIndex
 
@@ -114,7 +124,13 @@ def search(question: Mapping[str, Sequence[tuple[str, int, int]]], tell: Callabl
     def describe(path: str) -> tuple[str, float, float]:
         return path, of_path[path].sharpness, of_path[path].noise
 
-    tell([[*map(describe, (group.best, *group.others))] for group in find_duplicates(candidates)])
+    tell(
+        {
+            "groups": [[*map(describe, (group.best, *group.others))] for group in find_duplicates(candidates)],
+            "blurred": [path for path, measures in of_path.items() if measures.is_blurred],
+            "noisy": [path for path, measures in of_path.items() if measures.is_noisy],
+        }
+    )
 
 
 def serve(questions: IO[bytes], answers: IO[bytes]) -> None:

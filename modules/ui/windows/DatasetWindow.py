@@ -474,7 +474,7 @@ class DatasetWindow(ctk.CTkToplevel):
     def _build_head(self) -> None:
         tools = (
             Tool("Refresh", self.refresh, "Read the folders again (F5)."),
-            Tool(FIND, self.find_duplicates, "Compare all images, and show those that look alike, group by group (D)."),
+            Tool(FIND, self.find_duplicates, "Find images that look alike, to be compared (D), are blurred or noisy."),
             *tools_of(self.app, lambda: self.number),
         )
         self.head = DatasetHead(self, self.app, lambda name: self.show(self._concepts[name]), tools)

@@ -9,8 +9,8 @@ import customtkinter as ctk
 
 from modules.config.counted import counted
 from modules.config.errors import UserError
-from modules.ui.models.DatasetView import DatasetItem, DatasetView, LookAlike
-from modules.ui.models.DuplicateSearch import DuplicateSearch
+from modules.ui.models.DatasetView import DatasetItem, DatasetView
+from modules.ui.models.DuplicateSearch import DuplicateSearch, Searched
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
@@ -58,7 +58,7 @@ class DuplicateFinder:
         search = self._search = DuplicateSearch(of_folder)
         self._button.configure(text="Cancel")
         self._app.in_background(
-            search.run, lambda groups: self._take(search, groups), lambda error: self._fail(search, error)
+            search.run, lambda found: self._take(search, found), lambda error: self._fail(search, error)
         )
 
     def cancel(self) -> None:
@@ -73,14 +73,19 @@ class DuplicateFinder:
         if self._search is None:
             self._button.configure(text=COMPARE if self._view.alike else FIND)
 
-    def _take(self, search: DuplicateSearch, groups: Sequence[Sequence[LookAlike]] | None) -> None:
-        if search is not self._search or groups is None:
+    def _take(self, search: DuplicateSearch, found: Searched | None) -> None:
+        if search is not self._search or found is None:
             return
         self.cancel()
+        groups = found.groups
+        self._view.take_measured(found.blurred, found.noisy)
         self._on_found(self._view.take_groups(groups), bool(groups))
         self.show_button()
         text = f"{counted(len(groups), 'group')} of images that look alike; the worse ones are selected: Delete leaves "
-        self._on_note(f"{text}them out, D compares them." if groups else "No images look alike.")
+        kinds = ((found.blurred, "blurred"), (found.noisy, "noisy"))
+        others = [f"{len(paths):,} {kind}" for paths, kind in kinds if paths]
+        also = f" {' and '.join(others)}: filter by that to look at them." if others else ""
+        self._on_note((f"{text}them out, D compares them." if groups else "No images look alike.") + also)
 
     def _fail(self, search: DuplicateSearch, error: Exception) -> None:
         if not isinstance(error, UserError):
