@@ -283,6 +283,22 @@ def test_an_edit_of_the_selected_captions_shows_each_change_and_is_one_step(app,
     wait_for(app, lambda: window.view.items[1].words == "fox, number 1")
 
 
+def test_a_tag_that_looks_misspelled_is_offered_with_what_may_be_meant(app, window, folder, wait_for):
+    for number in range(8):
+        text = "fox, deep snow" if number < 7 else "fox, deep snwo"
+        (folder / f"{number}.txt").write_text(text, encoding="utf-8")
+    window.refresh()
+    wait_for(app, lambda: window.view.items and window.view.items[7].words == "fox, deep snwo")
+    window.edit_captions()
+    (editor,) = (child for child in window.winfo_children() if isinstance(child, tkinter.Toplevel))
+    wait_for(app, lambda: editor._offer.winfo_ismapped())
+    assert editor._offer.get() == "Misspelled: 1"
+    editor._correct("deep snwo (1) → deep snow (7)")
+    wait_for(app, lambda: editor.edits is not None and editor.edits.num_changed == 1)
+    editor.apply()
+    wait_for(app, lambda: caption_of(folder, 7) == "fox, deep snow")
+
+
 def test_what_the_model_does_not_read_is_counted_and_marked(app, window, folder, wait_for):
     wait_for(app, lambda: window.caption._length == "0 of 20 tokens")
     type_over(window, "a red fox in deep fresh snow")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ from modules.config.counted import counted
 from modules.config.errors import UserError
 from modules.curation import tag_edits
 from modules.curation.tag_edits import Preview, Texts
+from modules.curation.TagIndex import Misspelling, TagIndex
+from modules.ui.models.TagSuggestions import PART, PAUSE_SECONDS, is_tag_list
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
@@ -147,6 +150,22 @@ def read_captions_of(work: CaptionWork, items: Sequence[DatasetItem]) -> dict[in
     found: dict[int, dict[str, Caption]] = {}
     for item in items:
         found.setdefault(item.concept, {})[item.path] = work.read(item)
+    return found
+
+
+def misspelled_in(work: CaptionWork, captions: Mapping[int, Mapping[str, Caption]]) -> list[Misspelling]:
+    """Rare tags of these captions that look like frequent ones, the clearest first; none of captions that are
+    sentences. Call it in a thread: thousands take seconds."""
+    found: list[Misspelling] = []
+    for number, of_concept in captions.items():
+        concept = work.concept(number)
+        index = TagIndex(concept)
+        for place, (path, caption) in enumerate(of_concept.items(), 1):
+            if any(is_tag_list(line, concept) for line in caption.text.split("\n")):
+                index.put(path, caption.text)
+            if place % PART == 0:
+                time.sleep(PAUSE_SECONDS)  # in which the window can go on
+        found += index.misspellings()
     return found
 
 

@@ -18,6 +18,7 @@ from modules.ui.models.caption_edits import (
     ManyEdits,
     around_change,
     label_of_edit,
+    misspelled_in,
     preview_edit,
     read_captions_of,
 )
@@ -28,6 +29,7 @@ from modules.ui.widgets.scrolling import make_scrollbar
 
 if TYPE_CHECKING:
     from modules.curation.CaptionFiles import Caption
+    from modules.curation.TagIndex import Misspelling
     from modules.ui.App import App
     from modules.ui.models.CaptionWork import CaptionWork
     from modules.ui.models.DatasetView import DatasetItem
@@ -37,6 +39,8 @@ MAX_ROWS = 500  # of the preview: a table of all would take seconds
 MAX_TAGS = 40  # in the menu of those there are
 COLUMNS = {"Image": 180, "Before": 320, "After": 320}
 INSERT = "Insert a tag…"
+MISSPELLED = "Misspelled: {:,}"
+REPLACE = "Replace a tag"
 
 Write = Callable[[str, "dict[int, dict[str, str]]", "dict[str, Caption]"], None]
 
@@ -93,6 +97,18 @@ class EditCaptionsWindow(ctk.CTkToplevel):
         if self.winfo_exists():
             self._captions = captions
             self._preview()
+            self.app.in_background(lambda: misspelled_in(self._work, captions), self._take_misspelled)
+
+    def _take_misspelled(self, found: Sequence[Misspelling]) -> None:
+        """Offer tags that look misspelled, each with what may be meant."""
+        if not found or not self.winfo_exists():
+            return
+        for one in found[:MAX_TAGS]:
+            rare, meant = (f"{visible_line(tag.tag)[:40]} ({tag.count:,})" for tag in (one.tag, one.meant))
+            self._misspelled[f"{rare} → {meant}"] = one
+        self._offer.configure(values=list(self._misspelled))
+        self._offer.set(MISSPELLED.format(len(self._misspelled)))
+        self._show_offer()
 
     def _fields(self) -> Fields:
         return Fields(self.first.get(), self.second.get(), bool(self._tick.get()), bool(self._case.get()))
@@ -165,6 +181,9 @@ class EditCaptionsWindow(ctk.CTkToplevel):
         self._insert = ctk.CTkOptionMenu(card, values=list(self._tags), width=150, font=font, command=self._insert_tag)
         self._insert.set(INSERT)
         self._insert.grid(row=1, column=2, padx=(0, 12), pady=(0, 8))
+        self._misspelled: dict[str, Misspelling] = {}  # by what the menu says of them
+        self._offer = ctk.CTkOptionMenu(card, values=[], width=150, font=font, command=self._correct)
+        self._offer.grid(row=0, column=1, columnspan=2, sticky="e", padx=(0, 12), pady=(12, 8))
         ticks = ctk.CTkFrame(card, fg_color="transparent")
         ticks.grid(row=3, column=1, columnspan=2, sticky="w", pady=(0, 10))
         self._tick = ctk.CTkCheckBox(ticks, text="", font=font, command=self._preview)
@@ -206,6 +225,7 @@ class EditCaptionsWindow(ctk.CTkToplevel):
             label.configure(text=text)
             for widget in (label, entry):
                 (widget.grid if text else widget.grid_remove)()
+        self._show_offer()
         (self._insert.grid if kind.takes_tags and self._tags else self._insert.grid_remove)()
         for box, text in ((self._tick, kind.tick), (self._case, kind.case)):
             box.deselect()
@@ -215,6 +235,20 @@ class EditCaptionsWindow(ctk.CTkToplevel):
             self.first.delete(0, "end")
             self.first.insert(0, self._current.replace("\n", " "))
         self._preview()
+
+    def _show_offer(self) -> None:
+        is_tags = bool(KINDS[self.kind.get()].takes_tags)
+        (self._offer.grid if self._misspelled and is_tags else self._offer.grid_remove)()
+
+    def _correct(self, name: str) -> None:
+        """Replace a tag that looks misspelled by what may be meant, once the preview was looked at."""
+        one = self._misspelled[name]
+        self._offer.set(MISSPELLED.format(len(self._misspelled)))
+        self.kind.set(REPLACE)
+        for entry, text in ((self.first, one.tag.tag), (self.second, one.meant.tag)):
+            entry.delete(0, "end")
+            entry.insert(0, text)
+        self._show_kind(REPLACE)
 
     def _insert_tag(self, name: str) -> None:
         self._insert.set(INSERT)
