@@ -39,6 +39,7 @@ from modules.ui.models.decoding import PictureKey, decode_pictures
 from modules.ui.models.picture_count import count_key, count_pictures
 from modules.ui.widgets.form import find_field
 from modules.ui.window_system import wheel_events
+from modules.ui.windows.DatasetWindow import DatasetWindow
 from modules.ui.windows.HealthWindow import HealthWindow
 from tests.support.fake_nvml import eight_gpus, put_gpus
 from tests.support.videos import number_of, write_video
@@ -724,6 +725,9 @@ def test_the_check_shows_what_it_found_and_its_pictures(app, tab, folder, wait_f
     health.tree.selection_set(str(number))
     app.update()
     assert [Path(path).name for path in health.thumbnails.paths] == ["0.png", "0.png"]
+    health.show_button.invoke()
+    (dataset,) = (child for child in app.winfo_children() if type(child) is DatasetWindow)
+    wait_for(app, lambda: [dataset.view.items[n].path for n in dataset.view.shown] == list(health.thumbnails.paths))
 
 
 def test_the_check_counts_all_gpus_where_none_is_named(app, tab, monkeypatch):

@@ -19,6 +19,7 @@ from modules.ui.widgets.dialogs import set_size, show_over
 from modules.ui.widgets.fitting import fit_columns, wrap_to
 from modules.ui.widgets.scrolling import make_scrollbar
 from modules.ui.widgets.Thumbnails import Thumbnails
+from modules.ui.windows.DatasetWindow import open_dataset
 
 if TYPE_CHECKING:
     from modules.ui.App import App
@@ -100,6 +101,7 @@ class HealthWindow(ctk.CTkToplevel):
             values = LEVELS.get(finding.level, finding.level), finding.message
             self.tree.insert("", "end", iid=str(number), values=values, tags=(finding.level,))
         self.thumbnails.show(())
+        self.show_button.grid_remove()
         if report.findings:
             self.tree.selection_set("0")
             self.tree.focus("0")
@@ -118,8 +120,16 @@ class HealthWindow(ctk.CTkToplevel):
     def _show_finding(self, finding: DataFinding) -> None:
         """Show a finding's full text, and its images below."""
         self._detail.configure(text=finding.message)
-        shown = EXTENSIONS | VIDEO_EXTENSIONS
-        self.thumbnails.show([path for path in finding.paths if os.path.splitext(path)[1].lower() in shown])
+        paths = images_of(finding)
+        self.thumbnails.show(paths)
+        (self.show_button.grid if paths else self.show_button.grid_remove)()
+
+    def show_images(self) -> None:
+        """Show the images of the chosen finding in the dataset window, where they can be edited and left out."""
+        finding = self._finding
+        if finding is not None and (paths := images_of(finding)):
+            count = counted(len(paths), "image")
+            open_dataset(self.app, None).pick(paths, f"{count} of the dataset check")
 
     # --- widgets -----------------------------------------------------------------------------------------------------
 
@@ -151,6 +161,9 @@ class HealthWindow(ctk.CTkToplevel):
         self._detail = ctk.CTkLabel(card, text="", anchor="w", justify="left")
         wrap_to(card, self._detail, self.app.theme)
         self._detail.grid(row=1, column=0, columnspan=2, sticky="ew", padx=12, pady=(0, 8))
+        self.show_button = ctk.CTkButton(card, text="Show in the dataset window", command=self.show_images)
+        self.show_button.grid(row=2, column=0, columnspan=2, sticky="w", padx=12, pady=(0, 10))
+        self.show_button.grid_remove()
         self._restyle()
 
     def _restyle(self) -> None:
@@ -160,11 +173,22 @@ class HealthWindow(ctk.CTkToplevel):
             self.tree.tag_configure(level, foreground=theme.now(colour))
 
     def _on_select(self) -> None:
+        if (finding := self._finding) is not None:
+            self._show_finding(finding)
+
+    @property
+    def _finding(self) -> DataFinding | None:
+        """The chosen one."""
         chosen = self.tree.selection()
-        if chosen and self.report is not None:
-            self._show_finding(self.report.findings[int(chosen[0])])
+        return self.report.findings[int(chosen[0])] if chosen and self.report is not None else None
 
     def destroy(self) -> None:
         self._stop_listening()
         self._cancel()
         super().destroy()
+
+
+def images_of(finding: DataFinding) -> list[str]:
+    """Those of its files that are images or videos."""
+    shown = EXTENSIONS | VIDEO_EXTENSIONS
+    return [path for path in finding.paths if os.path.splitext(path)[1].lower() in shown]
