@@ -83,6 +83,20 @@ def test_the_training_tab_says_steps_memory_and_a_measured_time(app, settle, wai
     assert not lines["Time"][1].winfo_manager()
 
 
+def test_the_model_tab_says_what_precision_and_offloading_come_to(app, settle):
+    tab = app.open_tab("model")
+    settle(app)
+    app.settings.load_preset("sdxl-lora")
+    settle(app)
+    app.devices.take_base(None)  # of the Hub's model, as is found out in the background
+    assert list(tab.estimate.lines) == ["Memory"]
+    (_, text), before = tab.estimate.lines["Memory"], app.devices.memory_text(app.settings.in_effect)
+    assert text.cget("text") == before
+    app.settings.set("model.gradient_checkpointing", False)
+    assert text.cget("text") == app.devices.memory_text(app.settings.in_effect) != before
+    assert tab.estimate.fit.text.winfo_ismapped()
+
+
 def test_while_a_setting_is_invalid_no_tab_says_the_figures_of_its_last_valid_value(app, settle, wait_for):
     wait_for(app, lambda: app.devices.num_samples is not None)
     app.devices.take_speed(speed_key(app.settings.in_effect), 2.0)

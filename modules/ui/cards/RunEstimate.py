@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -18,20 +19,23 @@ if TYPE_CHECKING:
     from modules.ui.App import App
 
 LABEL_WIDTH = 64
+LINES = ("Steps", "Memory", "Time")
 UNKNOWN = {"Steps": f"- ({WRONG_SETTING[:-1].lower()})", "Memory": "-", "Time": ""}  # while a setting is invalid
 
 
 class RunEstimate(ctk.CTkFrame):
-    """Lines for steps, memory, whether it fits, and time; the last only if the speed of these settings was measured."""
+    """Lines for steps, memory, whether it fits, and time; the last only if the speed of these settings was measured.
 
-    def __init__(self, parent: tkinter.Misc, app: App):
+    names: the lines wanted; that it fits is said with the memory.
+    """
+
+    def __init__(self, parent: tkinter.Misc, app: App, names: Sequence[str] = LINES):
         super().__init__(parent, fg_color="transparent")
         self.app = app
         self.grid_columnconfigure(1, weight=1)
-        self.lines = {name: self._add_line(row, name) for row, name in enumerate(("Steps", "Memory"))}
+        self.lines = {name: self._add_line(2 * LINES.index(name), name) for name in names}
         self.fit = MemoryFitRow(self, app, taken=LABEL_WIDTH + MENU_WIDTH + 20)
-        self.fit.grid(row=2, column=1, sticky="ew")
-        self.lines["Time"] = self._add_line(3, "Time")
+        self.fit.grid(row=2 * LINES.index("Memory") + 1, column=1, sticky="ew")
         self._view = app.views.add(self, lambda paths: self.refresh())
         self._unsubscribe = app.devices.subscribe(lambda what: self._view.invalidate(set()))
         self.refresh()

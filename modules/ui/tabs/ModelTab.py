@@ -12,6 +12,7 @@ import customtkinter as ctk
 
 from modules.config.counted import counted
 from modules.config.families import FamilyInfo, load_families
+from modules.ui.cards.RunEstimate import RunEstimate
 from modules.ui.models.base_model import sha256_of
 from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import open_window
@@ -90,7 +91,8 @@ class ModelTab(ctk.CTkFrame):
         self._hashed: str | None = None  # the base model whose hash is shown or being computed
         self._hash = ""
         self._stop_hashing = threading.Event()
-        self.page = SettingsPage(self, app, CARDS, {"Base model": self._add_facts})
+        footers = {"Base model": self._add_facts, "Precision and memory": self._add_estimate}
+        self.page = SettingsPage(self, app, CARDS, footers)
         self.page.pack(fill="both", expand=True)
         self._ends = [app.settings.subscribe(self._changed), app.checks.subscribe(self._show_base)]
 
@@ -109,6 +111,11 @@ class ModelTab(ctk.CTkFrame):
         find.pack(side="left")
         self.hash_button = ctk.CTkButton(buttons, text="", width=20, height=26, font=font, command=self.show_hash)
         self._changed({"family"})
+
+    def _add_estimate(self, footer: ctk.CTkFrame) -> None:
+        """What the settings above come to."""
+        self.estimate = RunEstimate(footer, self.app, ("Memory",))
+        self.estimate.pack(fill="x")
 
     def find_model(self) -> BaseModelWindow:
         """Open the window with recent models, those on this machine and those of the Hub."""
