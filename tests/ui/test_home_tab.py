@@ -1,5 +1,6 @@
 """The start page: the demo, one's own images, and what was used last."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -239,6 +240,18 @@ def test_a_run_folder_that_vanishes_is_dropped(make_home, wait_for, runs):
     home.recent._view.invalidate()
     wait_for(home.app, lambda: (done, "Show") not in home.recent.buttons)
     assert done not in home.app.preferences.runs  # the one that is training may have been found meanwhile
+
+
+def test_the_age_and_the_step_of_runs_change_without_drawing_the_list_anew(make_home, wait_for, runs):
+    home = make_home()
+    done = str(runs["done"].path)
+    wait_for(home.app, lambda: (done, "Show") in home.recent.buttons)
+    recent, button = home.recent, home.recent.buttons[done, "Show"]
+    later = tuple(replace(run, text="finished yesterday") for run in recent._shown.runs)
+    recent._show(replace(recent._shown, runs=later))
+    assert recent.buttons[done, "Show"] is button  # with its focus
+    assert button.winfo_exists()
+    assert recent._lines[done][1].cget("text") == "finished yesterday"
 
 
 def test_a_settings_file_is_opened(make_home, wait_for, tmp_path):

@@ -37,10 +37,12 @@ class RecentCard(Card):
         self._run: tuple = ()
         self._is_looking = False
         self.buttons: dict[tuple[str, str], ctk.CTkButton] = {}  # by path and text
+        self._lines: dict[str, list[FittedLabel]] = {}  # by path
         self._body = ctk.CTkFrame(self, fg_color="transparent", height=0)
         self._body.grid(row=1, column=0, sticky="ew", padx=12, pady=(2, 4))
         self._body.grid_columnconfigure(0, weight=1)
-        self.add_buttons(2, ("All runs…", show_all))
+        all_runs = ctk.CTkButton(self, text="All runs…", width=20, height=26, font=app.theme.font(12), command=show_all)
+        all_runs.grid(row=0, column=0, sticky="e", padx=12, pady=(8, 2))  # where it needs no scrolling
         self._view = app.views.add(self, self._on_settings)
         self.ends += [
             self._view.end,
@@ -82,8 +84,15 @@ class RecentCard(Card):
     def _show(self, found: Recent) -> None:
         if self._shown is not None and (found.runs, found.files) == (self._shown.runs, self._shown.files):
             return
-        self._shown = found
+        before, self._shown = self._shown, found
+        if before is not None and _rows_of(before) == _rows_of(found):
+            for run in found.runs:  # how long ago it ended, or its step, which would else redraw all of the card
+                for label, text in zip(self._lines[str(run.folder)], _lines_of(run), strict=True):
+                    if label.cget("text") != text:
+                        label.configure(text=text)
+            return
         self.buttons.clear()
+        self._lines.clear()
         for child in self._body.winfo_children():
             child.destroy()
         if not found.runs:
@@ -102,8 +111,7 @@ class RecentCard(Card):
             "Load settings": partial(self._load_settings, run.folder),
             run.action: partial(self._resume if run.action == "Resume" else self._open, run),
         }
-        lines = (run.name or run.folder.name, run.text, shown_path(run.folder))
-        self._add_row(str(run.folder), lines, actions, run.thumbnail)
+        self._add_row(str(run.folder), _lines_of(run), actions, run.thumbnail)
 
     def _add_row(
         self,
@@ -112,22 +120,24 @@ class RecentCard(Card):
         actions: dict[str, Callable[[], object]],
         thumbnail: Image.Image | None = None,
     ) -> None:
-        """lines: its name, and what is said about it."""
-        theme, row = self.app.theme, self._next_row()
-        texts = ctk.CTkFrame(self._body, fg_color="transparent")
-        texts.grid(row=row, column=0, sticky="ew", pady=3)
-        texts.grid_columnconfigure(1, weight=1)
+        """lines: its name, beside which the buttons are, and what is said about it."""
+        theme = self.app.theme
+        row = ctk.CTkFrame(self._body, fg_color="transparent")
+        row.grid(row=self._next_row(), column=0, sticky="ew", pady=3)
+        row.grid_columnconfigure(1, weight=1)
         if thumbnail is not None:
             picture = ctk.CTkImage(thumbnail, size=fit(thumbnail.size, SIDE))
-            shown_picture = ctk.CTkLabel(texts, text="", image=picture, width=SIDE, height=SIDE)
+            shown_picture = ctk.CTkLabel(row, text="", image=picture, width=SIDE, height=SIDE)
             shown_picture.grid(row=0, column=0, rowspan=len(lines), padx=(0, 8))
+        labels = self._lines[path] = []
         for number, shown in enumerate(lines):
             colour, size = (Theme.muted, 12) if number else (Theme.text, 13)
-            label = FittedLabel(texts, text=shown, font=theme.font(size), text_color=colour, anchor="w", height=18)
-            label.grid(row=number, column=1, sticky="ew")
-            Tooltip(label, theme, lambda: "\n".join((path, *lines[1:2])))
-        bar = ctk.CTkFrame(self._body, fg_color="transparent")
-        bar.grid(row=row, column=1, sticky="e", padx=(8, 0))
+            label = FittedLabel(row, text=shown, font=theme.font(size), text_color=colour, anchor="w", height=18)
+            label.grid(row=number, column=1, columnspan=2 if number else 1, sticky="ew")
+            Tooltip(label, theme, lambda: path)
+            labels.append(label)
+        bar = ctk.CTkFrame(row, fg_color="transparent")
+        bar.grid(row=0, column=2, sticky="e", padx=(8, 0))
         for column, (action, command) in enumerate(actions.items()):
             button = ctk.CTkButton(bar, text=action, width=20, height=26, font=theme.font(12), command=command)
             if action == "Monitor":
@@ -137,7 +147,7 @@ class RecentCard(Card):
 
     def _add_text(self, text: str) -> None:
         label = FittedLabel(self._body, text=text, font=self.app.theme.font(12), text_color=Theme.muted, anchor="w")
-        label.grid(row=self._next_row(), column=0, columnspan=2, sticky="ew")
+        label.grid(row=self._next_row(), column=0, sticky="ew")
 
     def _next_row(self) -> int:
         return self._body.grid_size()[1]
@@ -174,6 +184,15 @@ class RecentCard(Card):
         """Say why a run can't be used, and drop it if it is gone."""
         self.app.show_message(str(error), "error")
         self._view.invalidate()
+
+
+def _lines_of(run: RecentRun) -> tuple[str, str, str]:
+    return run.name or run.folder.name, run.text, shown_path(run.folder)
+
+
+def _rows_of(found: Recent) -> tuple:
+    """All that is shown but for texts."""
+    return [(run.folder, run.action, run.sample, run.thumbnail is None) for run in found.runs], found.files
 
 
 def fit(size: tuple[int, int], side: int) -> tuple[int, int]:
