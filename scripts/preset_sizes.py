@@ -23,6 +23,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from modules.config.families import load_families  # noqa: E402
 from modules.config.files import config_from_values  # noqa: E402
 from modules.config.methods import METHODS  # noqa: E402
 from modules.config.presets import (  # noqa: E402
@@ -115,9 +116,11 @@ def _same_steps(values: dict) -> Iterator[Change]:
 def _sample_sizes(values: dict) -> Iterator[Change]:
     """The preset's samples, then smaller ones, which are of the same prompts."""
     samples = values.get("sampling", {}).get("samples", [])
+    align = load_families()[values["family"]].align
     yield NO_CHANGE
     for share in SAMPLE_SHARES if samples else ():
-        sides = [{side: round(values["data"]["resolution"] * share) for side in ("width", "height")}] * len(samples)
+        length = int(values["data"]["resolution"] * share) // align * align
+        sides = [{"width": length, "height": length}] * len(samples)
         made = [{**sample, **smaller} for sample, smaller in zip(samples, sides, strict=True)]
         yield Change({"sampling.samples": made})
 

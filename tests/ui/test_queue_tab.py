@@ -178,6 +178,7 @@ def test_a_second_window_shows_the_same_and_goes_on_after_a_reboot(app, make_app
 
 def test_a_killed_process_of_the_queue_is_started_again_by_an_open_window(app, wait_for, started):
     add(app, wait_for, "a")
+    wait_for(app, lambda: not app._waiting)  # its own look after a reboot would start the process, too
     queue_of(app).set_on(True)
     app.queue._next_start = 0.0  # the window was open for a while
     wait_for(app, lambda: "was started again" in app.message.cget("text"))
