@@ -47,6 +47,12 @@ def add(app, wait_for, *some: str) -> None:
     wait_for(app, lambda: len(app.tabs["queue"].table.get_children()) == len(some))
 
 
+def turn_on(app, wait_for) -> None:
+    """Past the window, once it has seen at its start that no process has to be started."""
+    wait_for(app, lambda: not app._waiting)
+    queue_of(app).set_on(True)
+
+
 def test_present_settings_are_added_with_options_and_the_queue_is_started(app, wait_for, started):
     app.bottom_bar.queue.invoke()
     window = opened(app, QueueEntryWindow)
@@ -170,7 +176,7 @@ def test_a_grid_is_shown_before_it_is_added(app, wait_for):
 def test_a_second_window_shows_the_same_and_goes_on_after_a_reboot(app, make_app, wait_for, started):
     add(app, wait_for, "a")
     app.queue._next_start = math.inf  # as if it were closed
-    queue_of(app).set_on(True)  # by a window of an earlier boot, whose process is gone
+    turn_on(app, wait_for)  # by a window of an earlier boot, whose process is gone
     second = make_app(tab="queue")
     wait_for(second, lambda: second.queue.view.rows and started == ["queue_runner.py"])
     assert names(second) == ["a"]
@@ -178,8 +184,7 @@ def test_a_second_window_shows_the_same_and_goes_on_after_a_reboot(app, make_app
 
 def test_a_killed_process_of_the_queue_is_started_again_by_an_open_window(app, wait_for, started):
     add(app, wait_for, "a")
-    wait_for(app, lambda: not app._waiting)  # its own look after a reboot would start the process, too
-    queue_of(app).set_on(True)
+    turn_on(app, wait_for)
     app.queue._next_start = 0.0  # the window was open for a while
     wait_for(app, lambda: "was started again" in app.message.cget("text"))
     app.queue.look()
