@@ -197,4 +197,4 @@ class OpeningWindow(RootWindow):
         self._fit_to_screen("x".join(str(round(pixels / scale)) for pixels in self._wanted_size))
         if position is not None:
             place(self, *position)
-        fit_all_to_screen()
+        fit_all_to_screen(self)

@@ -75,9 +75,12 @@ def test_a_larger_scale_and_back_leaves_the_size_as_it_was(app, settle, wait_for
 
 
 def test_other_windows_stay_on_the_screen_at_a_larger_scale_and_get_their_size_back(
-    app, settle, wait_for, tmp_path, show_dataset
+    app, make_app, settle, wait_for, tmp_path, show_dataset
 ):
     """CustomTkinter enlarges windows with the scale, also beyond the screen: those in sight, and those to be shown."""
+    former = make_app()
+    kept = open_window(former, ProblemsWindow)  # by a reference, though its application has ended
+    former.destroy()
     settle(app)
     hidden = show_dataset(app, write_pictures(tmp_path / "cats", [(8, 8)]))
     in_sight = open_window(app, MultiNodeWindow)
@@ -92,6 +95,7 @@ def test_other_windows_stay_on_the_screen_at_a_larger_scale_and_get_their_size_b
         assert window.winfo_rootx() + window.winfo_width() <= app.winfo_screenwidth(), window
         assert window.winfo_rooty() + window.winfo_height() <= app.winfo_screenheight() - TITLE_HEIGHT, window
         assert window.winfo_height() > 1.1 * sizes[window is in_sight][1], window  # larger, as far as there is room
+    assert kept.tk is not app.tk
     app.theme.set_scale(app.theme.scaled(100) / 150)
     wait_for(app, lambda: [(window.winfo_width(), window.winfo_height()) for window in (hidden, in_sight)] == sizes)
 

@@ -182,10 +182,10 @@ def fit_to_screen(window: tkinter.Toplevel) -> None:
         place(window, *position_of(window), given)
 
 
-def fit_all_to_screen() -> None:
-    """Limit all windows but the main one to the screen, hidden ones, too."""
+def fit_all_to_screen(root: tkinter.Tk) -> None:
+    """Limit all windows of an application but the main one to the screen, hidden ones, too."""
     for window in list(_fits):
-        if isinstance(window, tkinter.Toplevel) and window.winfo_exists():
+        if isinstance(window, tkinter.Toplevel) and window.tk is root.tk and window.winfo_exists():
             fit_to_screen(window)
 
 
