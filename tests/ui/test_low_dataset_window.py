@@ -8,6 +8,7 @@ import customtkinter as ctk
 import pytest
 from PIL import Image
 
+from modules.ui.models.DatasetView import LookAlike
 from modules.ui.models.MaskerChoices import WAYS
 from modules.ui.widgets.FoldingRow import FoldingRow
 from tests.ui.test_layout import find_faults
@@ -55,6 +56,33 @@ def test_the_image_has_nearly_half_of_the_height_and_nothing_is_cut(window, sett
     check(side.large)
     assert window.bar.winfo_viewable()
     assert side.paint_button.winfo_viewable()
+    group = [LookAlike(item.path, 0.8, 0.5) for item in window.view.items]
+    window._show_duplicates(window.view.take_groups([group]), True)
+    window.compare_duplicates()
+    settle(app)
+    cells = side.groups.cells
+    assert cells.cell_size()[1] <= cells.shown_size[1]  # one is seen whole
+    assert cells.cell_size()[1] - cells._text_height >= app.theme.scaled(150)
+
+
+def test_what_is_written_below_and_beside_the_image_does_not_change_its_width(window, settle):
+    """Two wrapped texts that take room from each other would be laid out for ever, and the window would not answer."""
+    app, side = window.app, window.side
+    app.theme.set_scale(1.5)
+    tkinter.Wm.geometry(window, "1024x700")
+    settle(app)
+    widths = set()
+    for about, beside in (
+        ("", ""),
+        ("a name " * 3, ""),
+        ("a name " * 12, "51 of 30 tokens " * 5),
+        ("", "51 of 30 tokens " * 5),
+    ):
+        side.details.configure(text=about)
+        side.caption._state.configure(text=beside)
+        settle(app)
+        widths.add(side.large.winfo_width())
+    assert len(widths) == 1
 
 
 def test_what_does_not_fit_into_a_row_is_in_its_menu(app, settle):

@@ -13,9 +13,11 @@ from modules.ui.widgets.PictureCanvas import PictureCanvas
 if TYPE_CHECKING:
     from modules.ui.theme import Pair
 
-MIN_WIDTH, MIN_PICTURE = 170, 80  # of a cell and of the image in it, in unscaled pixels
+MIN_WIDTH, MIN_PICTURE = 170, 110  # of a cell and of the image in it, in unscaled pixels
+SCROLLED_PICTURE = 200  # the same, where not all are in sight
+LOW = 380  # unscaled pixels of the height, below which the images get the room of the captions
 PAD, LINE = 8, 18
-NUM_LINES = 8  # of text below an image: name, two of facts, why in up to two, three of the caption
+NUM_LINES, NUM_LOW_LINES = 8, 5  # of text below an image: name, two of facts, why in up to two, three of the caption
 CAPTION_LINES = 2.6  # that are filled, as lines end between words
 
 
@@ -48,8 +50,11 @@ class GroupCanvas(PictureCanvas):
 
     def _cell_size(self, num_columns: int) -> tuple[int, int]:
         rows = -(-max(1, self.count) // num_columns)
-        least = self.app.theme.scaled(MIN_PICTURE) + self._text_height + 2 * self.app.theme.scaled(PAD)
-        return max(1, self.shown_size[0] // num_columns), max(least, self.shown_size[1] // rows)
+        (width, shown), below = self.shown_size, self._text_height + 2 * self.app.theme.scaled(PAD)
+        least, height = self.app.theme.scaled(MIN_PICTURE) + below, shown // rows
+        if height < least:  # they scroll: then each is as large as can be seen at once
+            height = max(least, min(shown, self.app.theme.scaled(SCROLLED_PICTURE) + below))
+        return max(1, width // num_columns), height
 
     def _picture_width(self, num_columns: int) -> int:
         """How wide the best image is, with so many columns, all of which have to be in sight; else 0."""
@@ -60,8 +65,12 @@ class GroupCanvas(PictureCanvas):
         return min(width - margin, (height - self._text_height - margin) * best.width // max(1, best.height))
 
     @property
+    def _is_low(self) -> bool:
+        return self.shown_size[1] < self.app.theme.scaled(LOW)
+
+    @property
     def _text_height(self) -> int:
-        return round(NUM_LINES * self.app.theme.scaled(LINE))
+        return round((NUM_LOW_LINES if self._is_low else NUM_LINES) * self.app.theme.scaled(LINE))
 
     def draw_cell(self, number: int, x: int, y: int) -> None:
         theme, scaled, item = self.app.theme, self.app.theme.scaled, self.members[number]
@@ -78,10 +87,10 @@ class GroupCanvas(PictureCanvas):
             self.draw_text(left, top, text, room, 12)
         color = theme.warning if number else theme.success
         top = self.draw_lines(left, top + line, why(self.members, number), room, 12, color)
-        caption = " | ".join(item.captions or ()) or "no caption"
-        font = theme.plain_font(12)
-        cut = self.texts.cut(caption, round(CAPTION_LINES * room), font)
-        self.draw_lines(left, top + scaled(2), cut, room, 12, theme.muted)
+        if not self._is_low:
+            caption = " | ".join(item.captions or ()) or "no caption"
+            cut = self.texts.cut(caption, round(CAPTION_LINES * room), theme.plain_font(12))
+            self.draw_lines(left, top + scaled(2), cut, room, 12, theme.muted)
         self.draw_choice(number, x + 2, y + 2, width - 4, height - 4)
 
     def _draw_mark(self, number: int, left: int, top: int) -> None:

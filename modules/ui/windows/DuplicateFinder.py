@@ -84,7 +84,7 @@ class DuplicateFinder:
         text = f"{counted(len(groups), 'group')} of images that look alike; the worse ones are selected: Delete leaves "
         kinds = ((found.blurred, "blurred"), (found.noisy, "noisy"))
         others = [f"{len(paths):,} {kind}" for paths, kind in kinds if paths]
-        also = f" {' and '.join(others)}: filter by that to look at them." if others else ""
+        also = f" {' and '.join(others)}: their filters show them." if others else ""
         self._on_note((f"{text}them out, D compares them." if groups else "No images look alike.") + also)
 
     def _fail(self, search: DuplicateSearch, error: Exception) -> None:

@@ -61,7 +61,7 @@ class ImageSide(ctk.CTkFrame):
         self.grid_rowconfigure(0, weight=9, minsize=theme.scaled(MIN_PICTURE))
         self.grid_rowconfigure(2, weight=1)
         self.large = LargeView(self, app)
-        self.large.grid(row=0, column=0, columnspan=3, sticky="nsew", padx=8, pady=(8, 4))
+        self.large.grid(row=0, column=0, columnspan=2, sticky="nsew", padx=8, pady=(8, 4))
         self.about = ctk.CTkFrame(self, fg_color="transparent")
         self.about.grid(row=1, column=0, sticky="ew", padx=12)
         self.about.grid_columnconfigure(0, weight=1)
@@ -70,18 +70,20 @@ class ImageSide(ctk.CTkFrame):
         )
         self.details.grid(row=0, column=0, sticky="ew", pady=(0, 4))
         wrap_to(self.about, self.details, theme, taken=0)
-        self.paint_button = ctk.CTkButton(
-            self, text="Mask", width=60, height=26, font=theme.font(12), command=self.toggle_painting
-        )
-        self.paint_button.grid(row=1, column=2, sticky="ne", padx=(0, 8), pady=2)
+        self.tools = ctk.CTkFrame(self, fg_color="transparent")
+        self.tools.grid(row=1, column=1, sticky="ne", padx=(0, 8), pady=2)
         self.crop_button = ctk.CTkButton(
-            self, text="Crop", width=60, height=26, font=theme.font(12), command=self.toggle_cropping
+            self.tools, text="Crop", width=60, height=26, font=theme.font(12), command=self.toggle_cropping
         )
-        self.crop_button.grid(row=1, column=1, sticky="ne", padx=(0, 8), pady=2)
+        self.crop_button.grid(row=0, column=0, padx=(0, 8))
+        self.paint_button = ctk.CTkButton(
+            self.tools, text="Mask", width=60, height=26, font=theme.font(12), command=self.toggle_painting
+        )
+        self.paint_button.grid(row=0, column=1)
         Tooltip(self.crop_button, theme, lambda: "Choose which part of the image is trained (C).")
         Tooltip(self.paint_button, theme, lambda: "Paint what of the image is learned (M).")
         self.caption = CaptionPane(self, app, selected, self._take_renewed, on_unsaved, on_edit_many, on_note)
-        self.caption.grid(row=2, column=0, columnspan=3, sticky="nsew", padx=8, pady=(0, 8))
+        self.caption.grid(row=2, column=0, columnspan=2, sticky="nsew", padx=8, pady=(0, 8))
         self.masks = MaskPane(self, app, self.caption, on_note, self._take_unsaved_mask, self.end_painting)
         self.crops = CropPane(self, app, self.caption, on_note, self.end_cropping)
         self.groups = DuplicatePane(self, app, self.caption, on_note, self.end_comparing, on_go)
@@ -220,25 +222,25 @@ class ImageSide(ctk.CTkFrame):
     def _lay(self) -> None:
         """The caption is below the image, in a low window beside it; what is edited is in place of both."""
         is_low, pane = self._is_low, self._pane
+        is_beside = pane is None and is_low
         if pane is not None:
-            pane.grid(row=0, column=0, columnspan=5, sticky="nsew", padx=8, pady=(8, 4))
+            pane.grid(row=0, column=0, columnspan=2, sticky="nsew", padx=8, pady=(8, 4))
             self.large.grid_remove()
             self.caption.grid_remove()
         else:
-            self.large.grid()
-            place = {"row": 0, "column": 3, "columnspan": 2} if is_low else {"row": 2, "column": 0, "columnspan": 3}
+            self.large.grid(columnspan=1 if is_low else 2)
+            place = {"row": 0, "column": 1, "columnspan": 1} if is_low else {"row": 2, "column": 0, "columnspan": 2}
             self.caption.grid(**place, sticky="nsew", padx=8, pady=(8 if is_low else 0, 8))
         # a group tells it of each of its images
         are_shown = pane is None or not (is_low or self.is_comparing)
-        for number, part in enumerate((self.about, self.crop_button, self.paint_button)):
-            if are_shown:
-                part.grid(
-                    column=number + 2 if is_low and number else number, columnspan=3 if is_low and not number else 1
-                )
-            else:
-                part.grid_remove()
+        for part in (self.about, self.tools):
+            (part.grid if are_shown else part.grid_remove)()
         self.grid_rowconfigure(2, weight=1 if pane is None and not is_low else 0)
-        self.grid_columnconfigure(3, weight=1 if pane is None and is_low else 0)
+        self.grid_columnconfigure(1, weight=int(is_beside))
+        # Side by side, the columns are not as wide as their texts ask for: those are wrapped to what they get, and two
+        # of them would take room from each other for ever.
+        for column in (0, 1):
+            self.grid_columnconfigure(column, uniform="beside" if is_beside else "")
 
     def _show_text(self) -> None:
         """What is known of the shown item, and how it is trained."""
