@@ -13,7 +13,7 @@ from PIL import Image
 from modules.config.visible_text import visible_line, visible_text
 from modules.ui.models.decoding import PictureKey, decode_pictures
 from modules.ui.theme import Theme
-from modules.ui.widgets.scrolling import page_around
+from modules.ui.widgets.scrolling import page_around, scroll_to
 from modules.ui.widgets.Tooltip import Tooltip
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SIDE = 216  # of an image, in unscaled pixels, as are all of these
 PAD, GAP = 8, 8  # around an image, between two of them
+LEAST_LARGE = 2 * SIDE  # height of an enlarged one, though it may be more than what is in sight of the window
+SCROLL_MS = 200  # after which an image that was enlarged is laid out
 MIN_TEXT = 80  # width of a text: narrower lines would break words
 MAX_LETTERS = 1500  # of a caption
 
@@ -113,6 +115,7 @@ class _Preview(ctk.CTkFrame):
         """Enlarge the image, or make it small again."""
         self.is_large = not self.is_large
         self._on_change()
+        self.after(SCROLL_MS, lambda: scroll_to(self))
 
     def lay(self, width: float, is_beside: bool) -> None:
         """Arrange it in a width, in unscaled pixels. is_beside: whether the text is beside a small image."""
@@ -129,10 +132,10 @@ class _Preview(ctk.CTkFrame):
         self._load(self._large_size(width) if self.is_large else (SIDE, SIDE))
 
     def _large_size(self, width: float) -> tuple[int, int]:
-        """As wide as the window, and not higher than what is in sight of it."""
+        """As wide as the window, and not much higher than what is in sight of it."""
         page = page_around(self)
         in_sight = 0 if page is None else page._parent_canvas.winfo_height() / self.app.theme.scaled(100) * 100
-        return max(SIDE, int(width) - 4 * PAD), max(SIDE, int(in_sight) - 10 * PAD)
+        return max(SIDE, int(width) - 4 * PAD), max(LEAST_LARGE, int(in_sight) - 10 * PAD)
 
     def _load(self, size: tuple[int, int]) -> None:
         """Decode the image in a thread, to be shown in at most this size, in unscaled pixels."""
