@@ -19,6 +19,7 @@ from modules.ui.widgets.dialogs import set_size, show_over
 from modules.ui.widgets.fitting import fit_columns, wrap_to
 from modules.ui.widgets.scrolling import make_scrollbar
 from modules.ui.widgets.Thumbnails import Thumbnails
+from modules.ui.widgets.Tooltip import Tooltip
 from modules.ui.windows.DatasetWindow import open_dataset
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class HealthWindow(ctk.CTkToplevel):
             values = LEVELS.get(finding.level, finding.level), finding.message
             self.tree.insert("", "end", iid=str(number), values=values, tags=(finding.level,))
         self.thumbnails.show(())
-        self.show_button.grid_remove()
+        self.show_button.configure(state="disabled")
         if report.findings:
             self.tree.selection_set("0")
             self.tree.focus("0")
@@ -122,7 +123,7 @@ class HealthWindow(ctk.CTkToplevel):
         self._detail.configure(text=finding.message)
         paths = images_of(finding)
         self.thumbnails.show(paths)
-        (self.show_button.grid if paths else self.show_button.grid_remove)()
+        self.show_button.configure(state="normal" if paths else "disabled")
 
     def show_images(self) -> None:
         """Show the images of the chosen finding in the dataset window, where they can be edited and left out."""
@@ -141,16 +142,20 @@ class HealthWindow(ctk.CTkToplevel):
         self._button.grid(row=0, column=0)
         self._decode = ctk.CTkCheckBox(bar, text="Fully decode every image (slower)")
         self._decode.grid(row=0, column=1, sticky="w", padx=12)
+        self.show_button = ctk.CTkButton(bar, text="Show images", width=110, state="disabled", command=self.show_images)
+        self.show_button.grid(row=0, column=2)
+        hint = "Show the images of the selected issue in the dataset window, where they can be edited and left out."
+        Tooltip(self.show_button, self.app.theme, lambda: hint)
         self._state = ctk.CTkLabel(bar, text="", text_color=self.app.theme.muted, anchor="w", justify="left")
         wrap_to(bar, self._state, self.app.theme)
-        self._state.grid(row=1, column=0, columnspan=2, sticky="ew", pady=(6, 0))
+        self._state.grid(row=1, column=0, columnspan=3, sticky="ew", pady=(6, 0))
 
     def _build_findings(self) -> None:
         card = ctk.CTkFrame(self)
         card.grid(row=1, column=0, sticky="nsew", padx=10, pady=(0, 10))
         card.grid_columnconfigure(0, weight=1)
         card.grid_rowconfigure(0, weight=1)
-        self.tree = ttk.Treeview(card, columns=("level", "message"), show="headings", selectmode="browse", height=6)
+        self.tree = ttk.Treeview(card, columns=("level", "message"), show="headings", selectmode="browse", height=4)
         self.tree.heading("level", text="Severity", anchor="w")
         self.tree.heading("message", text="Issue", anchor="w")
         widths = {"level": 130, "message": 400}
@@ -161,9 +166,6 @@ class HealthWindow(ctk.CTkToplevel):
         self._detail = ctk.CTkLabel(card, text="", anchor="w", justify="left")
         wrap_to(card, self._detail, self.app.theme)
         self._detail.grid(row=1, column=0, columnspan=2, sticky="ew", padx=12, pady=(0, 8))
-        self.show_button = ctk.CTkButton(card, text="Show in the dataset window", command=self.show_images)
-        self.show_button.grid(row=2, column=0, columnspan=2, sticky="w", padx=12, pady=(0, 10))
-        self.show_button.grid_remove()
         self._restyle()
 
     def _restyle(self) -> None:
