@@ -242,6 +242,15 @@ def test_a_run_folder_that_vanishes_is_dropped(make_home, wait_for, runs):
     assert done not in home.app.preferences.runs  # the one that is training may have been found meanwhile
 
 
+def test_only_a_model_that_is_large_is_said_to_take_long_on_the_cpu(make_home, wait_for):
+    home = make_home()
+    wait_for(home.app, lambda: home.own._are_presets_read)
+    choice = home.own.quick.suggested
+    for size, is_said in ((5_740_000, False), (7 * 2**30, True), (None, True)):  # None: on the Hub
+        home.app.devices.take_base(size)
+        assert ("takes very long" in home.own._preset_text(choice, choice)) == is_said
+
+
 def test_the_age_and_the_step_of_runs_change_without_drawing_the_list_anew(make_home, wait_for, runs):
     home = make_home()
     done = str(runs["done"].path)

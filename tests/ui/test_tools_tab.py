@@ -170,14 +170,16 @@ class TestTensorBoard:
         monkeypatch.setattr(module.webbrowser, "open", opened.append)
         tab.tensorboard = board
         (folder.tensorboard_dir / "events").touch()
-        tab._open.invoke()
-        wait_for(app, lambda: opened)
-        wait_for(app, lambda: tab._open.cget("state") == "normal")
+        for number, shown in enumerate((folder.tensorboard_dir, folder.path.parent)):  # this run, and all beside it
+            tab._open[number].invoke()
+            wait_for(app, lambda number=number: len(opened) == number + 1)
+            wait_for(app, lambda: tab._open[0].cget("state") == "normal")
+            assert board._folder == shown
 
     def test_a_run_without_curves_is_told(self, tab, app, wait_for):
-        tab._open.invoke()
+        tab._open[0].invoke()
         wait_for(app, lambda: "holds no curves" in app.message.cget("text"))
-        assert tab._open.cget("state") == "normal"
+        assert tab._open[0].cget("state") == "normal"
 
 
 class TestWindows:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 BASE_PATHS = ("family", "model.base")
 READ_MS = 600  # as with counting: once the page is laid out
 ONE_GPU = "One"
+TINY_BYTES = 2**28  # of a base model that a CPU trains in minutes
 
 
 class OwnImagesCard(Card):
@@ -161,8 +162,8 @@ class OwnImagesCard(Card):
         parts = [f"Memory: {needed}." if needed else ""]
         if chosen != suggested:
             parts.append(f"Suggested for this machine: {suggested.label}.")
-        elif not self.app.devices.gpus:
-            parts.append("No GPU found: training on the CPU takes very long, except for tiny models.")
+        elif not self.app.devices.gpus and (self.app.devices.base_bytes or TINY_BYTES) >= TINY_BYTES:
+            parts.append("No GPU found: training a model of this size on the CPU takes very long.")
         return " ".join(filter(None, parts))
 
     def _show_gpus(self) -> None:

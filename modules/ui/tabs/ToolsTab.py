@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 NUM_CARDS = 5
+OPEN_TEXTS = ("Open TensorBoard", "All runs")  # of this run, and with those beside it
 
 
 class ToolsTab(SlicedTab):
@@ -41,18 +42,19 @@ class ToolsTab(SlicedTab):
         self.tensorboard.stop()
         super().destroy()
 
-    def open_tensorboard(self) -> None:
-        """Open TensorBoard in the browser for the current run, or for the run folder of the settings."""
+    def open_tensorboard(self, with_others: bool = False) -> None:
+        """Open TensorBoard in the browser for the current run, or for the run folder of the settings. with_others: for
+        all runs beside it, too."""
         try:
             folder = RunFolder(self.app.run.state.folder or self.app.settings.get("workspace_dir"))
         except UserError as error:
             self.app.show_message(str(error), "error")
             return
-        self._open.configure(state="disabled", text="Starting…")
-        tensorboard = self.tensorboard
-        self.app.in_background(
-            lambda: open_in_browser(tensorboard, folder.tensorboard_dir), self._opened, self._not_opened
-        )
+        for button in self._open:
+            button.configure(state="disabled")
+        self._open[with_others].configure(text="Starting…")
+        tensorboard, shown = self.tensorboard, folder.path.parent if with_others else folder.tensorboard_dir
+        self.app.in_background(lambda: open_in_browser(tensorboard, shown), self._opened, self._not_opened)
 
     def check_data(self) -> None:
         """Check the dataset of the settings."""
@@ -79,16 +81,20 @@ class ToolsTab(SlicedTab):
 
     def _opened(self, url: str) -> None:
         if self.winfo_exists():
-            self._open.configure(state="normal", text="Open TensorBoard")
+            self._offer_again()
             self.app.show_message(f"TensorBoard is at {url} as long as this window is open.", "info")
 
     def _not_opened(self, error: Exception) -> None:
         if self.winfo_exists():
-            self._open.configure(state="normal", text="Open TensorBoard")
+            self._offer_again()
         if not isinstance(error, UserError):
             raise error
         if self.winfo_exists():
             self.app.show_message(str(error), "error")
+
+    def _offer_again(self) -> None:
+        for button, text in zip(self._open, OPEN_TEXTS, strict=True):
+            button.configure(state="normal", text=text)
 
     def _on_run(self, state: RunState) -> None:
         wanted = "normal" if state.exit is not None else "disabled"
@@ -97,8 +103,9 @@ class ToolsTab(SlicedTab):
 
     def _build(self) -> Generator[None, None, None]:
         """Build the tab in slices, so that opening it never stalls the window."""
-        curves = self._add_card(0, "Curves", "Loss, learning rate and speed of this run in the browser.")
-        (self._open,) = curves.add_buttons(2, ("Open TensorBoard", self.open_tensorboard))
+        curves = self._add_card(0, "Curves", "Loss, learning rate and speed of this run, or of all, in the browser.")
+        opens = (self.open_tensorboard, lambda: self.open_tensorboard(with_others=True))
+        self._open = curves.add_buttons(2, *zip(OPEN_TEXTS, opens, strict=True))
         yield
         data = self._add_card(1, "Data", "Missing captions, damaged, tiny and duplicate images, empty buckets.")
         data.add_buttons(2, ("Check data", self.check_data))
