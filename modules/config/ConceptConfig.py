@@ -392,6 +392,7 @@ class ConceptConfig:
         "trained at both of their resolutions.",
         group="data",
         unit="pixels",
+        empty_means="as all images",
         ge=8,
         le=MAX_SIDE,
         importance="advanced",

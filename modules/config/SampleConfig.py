@@ -81,6 +81,7 @@ class SampleConfig:
         help="Width of the image; a multiple of 8 or 16, depending on the model. Empty: the training resolution.",
         group="sampling",
         unit="pixels",
+        empty_means="as trained",
         ge=8,
         le=MAX_SIDE,
     )
@@ -90,6 +91,7 @@ class SampleConfig:
         help="Height of the image; a multiple of 8 or 16, depending on the model. Empty: the training resolution.",
         group="sampling",
         unit="pixels",
+        empty_means="as trained",
         ge=8,
         le=MAX_SIDE,
     )

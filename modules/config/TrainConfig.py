@@ -111,6 +111,7 @@ class TrainConfig:
         help="End the run after this many optimizer steps, even if epochs are left. Empty: only the epochs count.",
         group="training",
         unit="steps",
+        empty_means="no limit",
         ge=1,
         importance="advanced",
     )

@@ -426,3 +426,8 @@ def test_the_entry_of_a_path_has_the_menu_and_the_help_of_its_field(app, make_fo
 )
 def test_a_whole_number_is_shown_without_a_point(value, text):
     assert value_text(value) == text
+
+
+def test_an_empty_size_of_a_sample_says_what_it_will_be(make_form):
+    path = "sampling.samples.0.width"
+    assert make_form(path).fields[path].entry.cget("placeholder_text") == "as trained (pixels)"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from modules.ui.models.RunState import RunState
 
 SIDE_WIDTH = 440
-MAX_HINT = 120  # letters: what the box of a prompt has room for
+MAX_HINT = 70  # letters: what the box of a prompt has room for
 
 
 class SamplingTab(SlicedTab):

@@ -88,7 +88,8 @@ class EntryField(TypedField):
         return f"{text}\n\n{help_text}" if is_cut else help_text
 
     def _placeholder(self) -> str:
-        return self.info.unit or self.info.empty_means
+        unit, meaning = self.info.unit, self.info.empty_means
+        return f"{meaning} ({unit})" if unit and meaning else unit or meaning
 
     def _bind_entry(self) -> None:
         self.entry.bind("<KeyRelease>", self._typed, add="+")
