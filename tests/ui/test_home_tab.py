@@ -282,3 +282,7 @@ def test_in_a_narrow_window_the_cards_are_below_each_other(make_home, settle):
     settle(home.app)
     assert len({card.winfo_x() for card in cards}) == 1
     assert [card.winfo_y() for card in cards] == sorted({card.winfo_y() for card in cards})
+    home.app.preferences.runs = ["/a/run"]  # whoever has trained wants to go on
+    set_size(home.app, "990x700", (860, 540))
+    settle(home.app)
+    assert home.own.winfo_y() < home.recent.winfo_y() < home.demo.winfo_y()

@@ -24,7 +24,7 @@ GAP = 6
 
 
 class HomeTab(SlicedTab):
-    """Three cards side by side, or below each other in a narrow window."""
+    """Three cards side by side, or below each other in a narrow window; there the demo is last for whoever has runs."""
 
     def __init__(self, parent: tkinter.Misc, app: App):
         super().__init__(parent, app)
@@ -56,11 +56,14 @@ class HomeTab(SlicedTab):
     def _arrange(self) -> None:
         width = self._page._parent_canvas.winfo_width()
         is_wide = width <= 1 or width >= self.app.theme.scaled(THREE_COLUMNS)
-        cards: list[Card] = [card for card in (self.demo, self.own, self.recent) if card is not None]
-        if self._layout == (layout := (is_wide, len(cards))):
+        usual, returning = (self.demo, self.own, self.recent), (self.own, self.recent, self.demo)
+        order: tuple[Card | None, ...] = usual if is_wide or not self.app.preferences.runs else returning
+        cards = [card for card in order if card is not None]
+        if self._layout == (layout := (is_wide, *cards)):
             return
         self._layout = layout
         for number, card in enumerate(cards):
+            card.lift()  # for the Tab key, which goes from the back to the front
             row, column = (0, number) if is_wide else (number, 0)
             card.grid(row=row, column=column, sticky="nsew", padx=GAP, pady=GAP)
         for column, weight in enumerate(WEIGHTS if is_wide else (1, 0, 0)):
