@@ -63,6 +63,7 @@ def test_the_command_of_each_machine_is_copied_alone_and_the_window_itself_says_
     window = open_window()
     card = window.commands
     assert [button.cget("text") for button in card.node_buttons] == ["Copy node 0", "Copy node 1"]
+    assert card.node_buttons[0].winfo_rooty() < card.box.winfo_rooty()  # in sight also in a low window
     card.node_buttons[1].invoke()
     wait_for(app, lambda: card._note.cget("text").startswith("Copied the command of node 1."))
     window.show()  # as after any look at the machine

@@ -50,14 +50,14 @@ class CommandCard(Card):
         self._shell = ctk.CTkSegmentedButton(self, values=list(SHELLS), height=24, command=lambda name: self._show())
         self._shell.set(SHELLS[os.name == "nt"])
         self._shell.grid(row=0, column=0, sticky="e", padx=12, pady=(8, 2))
-        font = app.theme.font(12, mono=True)
-        self.box = Textbox(self, height=height, wrap="char", font=font, fg_color=Theme.code, border_width=0)
-        self.box.grid(row=1, column=0, sticky="ew", padx=12, pady=(4, 2))
-        _make_read_only(self.box)
-        self._note = self.add_note(2)
         buttons = [("Copy all" if shows_all else "Copy", self.copy)]
         buttons += [("Save .sh", lambda: self.ask_and_save(".sh")), ("Save .ps1", lambda: self.ask_and_save(".ps1"))]
-        self.add_buttons(3, *buttons, *([extra] if extra else []))
+        self.add_buttons(1, *buttons, *([extra] if extra else []))  # above the box, which may reach below the window
+        font = app.theme.font(12, mono=True)
+        self.box = Textbox(self, height=height, wrap="char", font=font, fg_color=Theme.code, border_width=0)
+        self.box.grid(row=3, column=0, sticky="ew", padx=12, pady=(4, 2))
+        _make_read_only(self.box)
+        self._note = self.add_note(4)
         self.node_buttons: list[ctk.CTkButton] = []
         self._node_bar: tkinter.Misc | None = None
 
@@ -150,8 +150,10 @@ class CommandCard(Card):
             self._node_bar.destroy()
             self._node_bar = None
         actions = [(f"Copy node {number}", partial(self.copy_node, number)) for number in range(count)]
-        self.node_buttons = self.add_buttons(4, *actions) if actions else []
-        self._node_bar = self.node_buttons[0].master if self.node_buttons else None
+        self.node_buttons = self.add_buttons(2, *actions) if actions else []
+        if self.node_buttons:
+            self._node_bar = self.node_buttons[0].master
+            self._node_bar.lower(self.box)  # for the Tab key, which goes from the back to the front
 
     def _show(self) -> None:
         config = self._config
