@@ -38,6 +38,11 @@ def messages(problems):
     return " ".join(problem.message for problem in problems)
 
 
+def test_without_a_dataset_the_steps_are_not_said_to_be_counted():
+    assert lines_of(multi_gpu(), 2)["Steps"] == "known once there is a folder of images"
+    assert lines_of(multi_gpu(concepts=[{"path": "cats"}]), 2)["Steps"] == "the images are not counted yet"
+
+
 def test_ranks_multiply_a_batch_size_per_device_and_scale_the_rate_by_its_rule():
     config = multi_gpu(batch_size=4, gradient_accumulation_steps=2, epochs=10)
     lines = lines_of(config, 4, samples=1000)
