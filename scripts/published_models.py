@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from modules.families.conditions import FirstFrame, Inpainting
+from modules.families.conditions import FirstFrame, Inpainting, References
 from modules.families.Family import DenoiserCall, Family
 from modules.families.inpainting import num_mask_channels
 from modules.families.PublishedModel import Component, PublishedModel
@@ -75,10 +75,12 @@ def denoiser_call(family: Family, side: int, with_padding: bool = False) -> Call
         if family.text.collate == "list":
             text = {name: [*value[:1], *(each[:-1] for each in value[1:])] for name, value in outputs.items()}
         timestep, guidance = torch.empty(batch), torch.empty(batch)
-        given = {"sizes": torch.empty(batch, 6)}
+        given: dict[str, Any] = {"sizes": torch.empty(batch, 6)}
     packed, shape = family.pack(latents), tuple(latents.shape)
     if family.fact(FirstFrame, "needed"):
         given["first_frame"] = latents[:, :, :1] if family.fact(FirstFrame, "encode") else latents
+    if family.fact(References, "has_shape_of_image"):
+        given["references"] = (latents,)
     if published.image_features:
         given["image_features"] = torch.empty(batch, *published.image_features, device="meta")
     if family.has(Inpainting):

@@ -51,9 +51,9 @@ class TextEncoding:
     layers_read: how many layers of its language model `encode_prompt` reads the outputs of, where that is fewer than
         all, and where files without the layers above exist; 0 elsewhere.
     weighted: whether prompts have weights of words, as in prompt_weights.py; only where it `takes_chunks`.
-    reference_size: aspect ratio (width / height) -> the size in which the encoders see a reference image; None if they
-        see none. `encode_prompt` then takes the images of a sample as `image`, for "" as well, one prompt at a time.
-        Such encoders can't be `trainable`, because batches hold no images.
+    reference_size: aspect ratio (width / height) -> the size in which the encoders see a reference image, or None for
+        that in which the denoiser does; None if they see none. `encode_prompt` then takes the images of a sample as
+        `image`, for "" as well, one prompt at a time. Such encoders can't be `trainable`: batches hold no images.
     sees_first_frame: whether the encoders see the first frame of a clip, in its size, likewise as `image`; then
         `__call__` encodes that frame with the VAE before it encodes the prompt.
     mask: name of a bool[B, length] tensor that is True where padded outputs are not padding; "" for none. Batches
@@ -82,7 +82,7 @@ class TextEncoding:
     chunks: int = 1
     layers_read: int = 0
     weighted: bool = False
-    reference_size: Callable[[float], Size] | None = None
+    reference_size: Callable[[float], Size | None] | None = None
     sees_first_frame: bool = False
     mask: str = ""
 

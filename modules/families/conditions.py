@@ -74,11 +74,14 @@ class References(Condition):
     most: how many the denoiser can see. needed: whether it sees at least one in each forward pass.
     size: aspect ratio (width / height) -> the size in which it sees a reference, to which the pipeline resizes it; None
         if that depends on the size of the image to be made.
+    has_shape_of_image: whether a reference has to be as wide and tall as the image, so that it is cropped if its own
+        aspect ratio is another; only where `size` is None.
     """
 
     most: int = 1
     needed: bool = False
     size: Callable[[float], Size] | None = None
+    has_shape_of_image: bool = False
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -16,5 +16,9 @@ def size_of_area(area: int, aspect: float, step: int = 32) -> Size:
     return _nearest(width, step), _nearest(width / aspect, step)
 
 
+def size_of_denoiser(aspect: float) -> None:
+    """For text encoders that see a reference in the size in which the denoiser does; aspect: of any image."""
+
+
 def _nearest(side: float, step: int) -> int:
     return max(1, round(side / step)) * step

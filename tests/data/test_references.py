@@ -28,6 +28,7 @@ from modules.data.conditions.references import (
 )
 from modules.data.errors import DataError
 from modules.data.FileHashes import FileHashes
+from modules.data.ImageRequest import ImageRequest
 from modules.data.prepare import prepare_data
 from modules.data.run_summary import disk_needs
 from modules.data.sample_images import check_sample_images, refused_images, settings_of_captions
@@ -254,6 +255,18 @@ def test_denoiser_and_text_encoder_see_a_reference_in_sizes_of_their_own(edits, 
     images = load_references_of_text(dataset, buckets, 0, family)
     assert [image.size for image in images] == [family.text.reference_size(aspect) for aspect in aspects]
     assert images[0].size != arrays[0].shape[:0:-1]
+
+
+def test_a_reference_that_must_have_the_shape_of_its_image_is_cropped_to_it_in_training_and_sampling(tmp_path):
+    family = FAMILIES["kandinsky5_i2i"]
+    write(tmp_path / "images" / "a.png", (64, 32))
+    reference = write(tmp_path / "references" / "a.png", (30, 90))
+    dataset, buckets = prepare(tmp_path / "images", tmp_path / "references", family)
+    (array,), (seen,) = (load(dataset, buckets, 0, family) for load in (load_references, load_references_of_text))
+    assert array.shape[:0:-1] == seen.size == buckets.shape_of(0)
+    (condition,) = conditions_of(family)
+    request = ImageRequest("a hat", "", 0, 48, 32, 20, 3.5, references=(str(reference),))
+    assert condition.sample_arguments(request, 1)["image"].size == (48, 32)
 
 
 def test_a_text_is_cached_for_its_prompt_and_the_contents_of_its_references(edits, tmp_path):

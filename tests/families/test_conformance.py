@@ -149,7 +149,9 @@ class Case:
         size_for = self.family.text.reference_size
         if size_for is None:
             return None
-        return [[resized(image, size_for(image.width / image.height)) for image in own] for own in references]
+        return [
+            [resized(image, size_for(image.width / image.height) or image.size) for image in own] for own in references
+        ]
 
     @cached_property
     def plain_prediction(self):
@@ -290,6 +292,8 @@ class Case:
             image = self.input_image.convert("RGBA")
             image.putalpha(Image.fromarray(transparent))
             return [image]
+        if self.family.fact(References, "has_shape_of_image"):
+            return [self.input_image]
         sizes = [(64, 96), (128, 64)][: self.family.fact(References, "most")]
         if size_for := self.family.fact(References, "size"):
             sizes = [size_for(width / height) for width, height in sizes]
@@ -302,8 +306,11 @@ class Case:
         return images if self.family.fact(References, "most") > 1 else images[0]
 
     def reference_latents(self, images=None):
+        images = images or self.reference_images()
+        # As pipelines have them in memory, by which convolutions round: where a denoiser then rounds to bfloat16, as
+        # Kandinsky 5 does queries and keys, a last bit of float32 can become one of bfloat16.
+        pixels = [torch.from_numpy(to_array(one))[None].clone(memory_format=torch.channels_last) for one in images]
         with torch.no_grad():
-            pixels = [torch.from_numpy(to_array(image))[None] for image in images or self.reference_images()]
             return [encode_pixels(self.family, self.pipe.vae, one)[0] for one in pixels]
 
     def make_picture(self, pipe, **arguments):
@@ -403,7 +410,8 @@ def spied_sampling(case, prompt, **arguments):
         pipe.scheduler = diffusers.DDIMScheduler.from_config(pipe.scheduler.config)
     calls, latents = [], []
     only_pictures(case.family, pipe)
-    if case.family.has(Inpainting) or case.family.fact(FirstFrame, "encode"):
+    seen_alone = case.family.fact(FirstFrame, "encode") or case.family.fact(References, "has_shape_of_image")
+    if case.family.has(Inpainting) or seen_alone:
         take_modes(pipe.vae)
     step = pipe.scheduler.step
     shape = (1, *case.latent_shape())

@@ -1630,6 +1630,15 @@ def make_tiny_kandinsky5_image(path: str | Path) -> Path:
     return _save_tiny_kandinsky5(path, "Kandinsky5T2IPipeline", tiny_vae(4, **vae), qwen_tokenizer())
 
 
+def make_tiny_kandinsky5_i2i(path: str | Path) -> Path:
+    """Save a tiny Kandinsky 5 pipeline from images to images below `path` and return the path; see that above."""
+    from transformers import Qwen2VLProcessor
+
+    vae = {"scaling_factor": 0.3611, "shift_factor": 0.1159, "use_quant_conv": False, "use_post_quant_conv": False}
+    processor = qwen_processor(qwen_tokenizer(VISION_TOKENS), Qwen2VLProcessor, patch_size=14, max_pixels=56 * 84)
+    return _save_tiny_kandinsky5(path, "Kandinsky5I2IPipeline", tiny_vae(4, **vae), processor, visual_cond=True)
+
+
 def make_tiny_kandinsky5_video(path: str | Path) -> Path:
     """Save a tiny Kandinsky 5 pipeline for videos below `path` and return the path; see that for images."""
     return _save_tiny_kandinsky5_video(path, "Kandinsky5T2VPipeline")
@@ -1676,7 +1685,7 @@ def _save_tiny_kandinsky5(path: str | Path, pipeline: str, vae, tokenizer, **tra
         transformer=transformer,
         vae=vae,
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0),
-        text_encoder=tiny_qwen_vl(tokenizer),
+        text_encoder=tiny_qwen_vl(getattr(tokenizer, "tokenizer", tokenizer)),
         tokenizer=tokenizer,
         text_encoder_2=tiny_clip(clip),
         tokenizer_2=clip,

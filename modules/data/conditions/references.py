@@ -154,6 +154,8 @@ class _References(ConditionData[References]):
         if self.spec.size:
             return image  # the pipeline resizes it
         shape = request.width or image.width, request.height or image.height
+        if self.spec.has_shape_of_image:
+            return fit_image(image, *shape)
         return fit_image(image, *reference_size(image.size, shape, shape, self.family.align))
 
 
@@ -230,6 +232,7 @@ def reference_views(dataset: Dataset, buckets: Buckets, sample: int, family: Fam
     size, shape = whole_size(dataset, sample), buckets.shape_of(sample)
     spec = family.condition(References)
     size_for = spec.size if spec else None
+    is_cropped = spec is not None and spec.has_shape_of_image
     views = []
     for reference in references_of(dataset, sample):
         own = reference.width, reference.height
@@ -237,7 +240,7 @@ def reference_views(dataset: Dataset, buckets: Buckets, sample: int, family: Fam
         width, height = shape if is_aligned else own
         of_denoiser = size_for and size_for(width / height)
         if of_denoiser is None:
-            width, height = reference_size(own, size, shape, family.align)
+            width, height = shape if is_cropped else reference_size(own, size, shape, family.align)
         of_text = family.text.reference_size and family.text.reference_size(width / height)
         views.append(
             ReferenceView(
