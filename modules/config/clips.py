@@ -11,6 +11,7 @@ from modules.config.methods import facts_of
 from modules.config.problems import Problem, set_to
 
 if TYPE_CHECKING:
+    from modules.config.families import FamilyInfo
     from modules.config.SampleConfig import SampleConfig
     from modules.config.TrainConfig import TrainConfig
 
@@ -59,6 +60,14 @@ def sample_frames(sample: SampleConfig, config: TrainConfig) -> int:
     if not load_families()[config.family].frame_step:
         return 1
     return sample.frames or config.data.frames
+
+
+def latent_frames(num_frames: int, family: FamilyInfo) -> int:
+    """How many latent frames an image or a clip has. num_frames: a number that the family takes."""
+    if num_frames <= 1 or not family.frame_step:
+        return 1
+    of_step, of_rest = family.frame_latents
+    return (num_frames - family.frame_rest) // family.frame_step * of_step + of_rest
 
 
 def frame_problems(config: TrainConfig) -> Iterator[Problem]:

@@ -33,7 +33,7 @@ class FamilyInfo:
     can_train_vae, lora_targets, embedding_keys: as in Family; of the mappings only the keys, which are components.
     takes_guidance: whether its denoiser takes a guidance scale as input.
     conditions: name of what its denoiser sees beside text and latents -> its Condition.facts.
-    frame_step, frame_rest, fps: as in Family; a step of 0 for models of images.
+    frame_step, frame_rest, frame_latents, fps: as in Family; a step of 0 for models of images.
     frames_per_token: as in Family, also where it is that of `frame_step`.
     min_sample_steps, has_own_sampler: as in Family.
     skips_layers: whether its CLIP encoders can leave out their last layers.
@@ -64,6 +64,7 @@ class FamilyInfo:
     conditions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     frame_step: int = 0
     frame_rest: int = 1
+    frame_latents: tuple[int, int] = (1, 1)
     frames_per_token: int = 0
     fps: float = 16.0
     min_sample_steps: int = 1
@@ -119,6 +120,7 @@ def load_families() -> dict[str, FamilyInfo]:
             **{
                 **entry,
                 **{name: tuple(entry[name]) for name in listed},
+                "frame_latents": tuple(entry.get("frame_latents", (1, 1))),
                 "training_timesteps": training_timesteps(entry.get("training_timesteps")),
                 "attention": Attentions.read(entry.get("attention")),
             }

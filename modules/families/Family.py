@@ -96,6 +96,7 @@ class Family(Conditioned):
     frame_step: a clip of a video model has a multiple of this many frames, and `frame_rest` more; 0 for models of
         images.
     frame_rest: see there. An image is a clip of one frame.
+    frame_latents: how many latent frames the VAE makes of `frame_step` frames, and of `frame_rest`.
     frames_per_token: how many further frames of a clip take the denoiser as long as an image does; 0 for as many as
         `frame_step`.
     fps: frames per second of the videos that a video model was trained on.
@@ -178,6 +179,7 @@ class Family(Conditioned):
     conditions: tuple[Condition, ...] = ()
     frame_step: int = 0
     frame_rest: int = 1
+    frame_latents: tuple[int, int] = (1, 1)
     frames_per_token: int = 0
     fps: float = 16.0
     min_sample_steps: int = 1

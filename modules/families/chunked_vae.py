@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from modules.families.Codec import Posterior
 
 FRAMES_PER_CHUNK, FRAMES_BEYOND = 17, 5  # of a clip: a multiple of the one, and the other
+LATENTS = 5, 2  # of both
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def latent_frames(num_frames: int) -> int:
     """How many latent frames a clip has. num_frames: 1, or 17n + 5."""
-    return 1 if num_frames == 1 else (num_frames - FRAMES_BEYOND) // FRAMES_PER_CHUNK * 5 + 2
+    return 1 if num_frames == 1 else (num_frames - FRAMES_BEYOND) // FRAMES_PER_CHUNK * LATENTS[0] + LATENTS[1]
 
 
 def decode(vae: Any, raw_BCFHW: Tensor) -> Tensor:

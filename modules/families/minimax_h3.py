@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from modules.families.chunked_vae import CHUNKED_CODEC, FRAMES_BEYOND, FRAMES_PER_CHUNK
+from modules.families.chunked_vae import CHUNKED_CODEC, FRAMES_BEYOND, FRAMES_PER_CHUNK, LATENTS
 from modules.families.conditions import Sound
 from modules.families.Family import DenoiserCall, Family
 from modules.families.LayerNames import LayerNames
@@ -82,6 +82,7 @@ MINIMAX_H3 = Family(
     takes_one_timestep=True,
     frame_step=FRAMES_PER_CHUNK,
     frame_rest=FRAMES_BEYOND,
+    frame_latents=LATENTS,
     frames_per_token=4,
     fps=24.0,
     has_own_sampler=True,

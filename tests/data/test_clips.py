@@ -13,9 +13,10 @@ from diffusers import AutoencoderKLWan
 from PIL import Image
 
 from modules.config.AugmentationConfig import AugmentationConfig
-from modules.config.clips import clip_length, clip_rule
+from modules.config.clips import clip_length, clip_rule, latent_frames
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.DataConfig import DataConfig
+from modules.config.families import load_families
 from modules.config.LossConfig import LossConfig
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import find_problems
@@ -391,3 +392,11 @@ def test_the_check_names_videos_of_variable_rate_and_those_stored_sideways(tmp_p
     assert findings["sideways"].message == (
         f"1 video is stored sideways and trained upright, such as {tmp_path / 'sideways.mp4'}."
     )
+
+
+@pytest.mark.parametrize(
+    ("family", "frames", "latents"),
+    [("minimax_h3", 1, 1), ("minimax_h3", 22, 7), ("minimax_h3", 124, 37), ("wan21", 81, 21), ("mochi", 1, 1)],
+)
+def test_a_clip_has_the_latent_frames_of_its_models_vae(family, frames, latents):
+    assert latent_frames(frames, load_families()[family]) == latents
