@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from modules.config.TrainConfig import TrainConfig
-from modules.families.conditions import FirstFrame, Inpainting, References, Sizes
+from modules.families.conditions import FirstFrame, Inpainting, References, Sizes, Sound
 
 if TYPE_CHECKING:
     import torch
@@ -245,6 +245,10 @@ def make_inputs(base: BaseModel, count: int, width: int, height: int, frames: in
             num_mask_channels(family.fact(Inpainting, "resolution"), height // latents.shape[-2]) + latents.shape[1]
         )
         given["inpainting"] = torch.empty(count, channels, *latents.shape[2:], device=GPU)
+    if (sound := family.condition(Sound)) is not None and (frames > 1 or sound.needed):
+        channels = base.meta_module(family.denoisers[0]).config.audio_in_channels
+        heard = torch.empty(count, sound.rows, sound.length(frames), channels, device=GPU)
+        given |= {"sound": heard, "sound_noise": heard, "sound_heard": torch.ones(count, dtype=torch.bool).to(GPU)}
     text = make_text(family, count)
     return {"noised": latents, "timestep": timestep.to(GPU), "text": text, "given": given, "host_timestep": timestep}
 

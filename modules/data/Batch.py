@@ -37,7 +37,8 @@ class Batch:
         image_features: [B, tokens, width], what an image encoder makes of the first frames.
         inpainting: [B, M + C, h, w], for families that paint a part of an image: the mask as they see it, 1 where they
             paint, and normalized latents of the image with gray in place of that part.
-        sound: [B, 2, L, C], normalized latents of the sound of clips. sound_noise: noise for it, in the same shape.
+        sound: [B, R, L, C], normalized latents of the sound of clips; R as in Sound. sound_noise: noise for it, in the
+            same shape.
         sound_heard: bool[B], clips that have any; the others' sound is silence, and no part of the loss.
         paired: see PAIRED.
     clean: bool, in a shape that broadcasts to that of the latents: what of them gets no noise and is no part of the

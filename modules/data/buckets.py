@@ -47,12 +47,13 @@ class Buckets:
         """The number of frames of each shape."""
         return self.num_frames or [1] * len(self.shapes)
 
-    def divided(self, frames: Sequence[int], frames_per_token: int) -> Buckets:
+    def divided(self, frames: Sequence[int], frames_per_token: int, passes: Sequence[int] = ()) -> Buckets:
         """The buckets divided by number of frames, so that the clips of a micro-batch can be stacked.
 
-        frames: of each sample.
+        frames: of each sample. passes: numbers that samples have in common which can share a forward pass.
         """
-        keys = [(*self.shape_of(sample), count) for sample, count in enumerate(frames)]
+        parts = enumerate(zip(frames, passes or [0] * len(frames), strict=True))
+        keys = [(*self.shape_of(sample), *of_sample) for sample, of_sample in parts]
         used = sorted(set(keys))
         position = {key: number for number, key in enumerate(used)}
         index = np.array([position[key] for key in keys], np.int32)

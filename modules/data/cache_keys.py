@@ -83,6 +83,8 @@ def text_keys(captions: Sequence[str], base: BaseModel, hashes: FileHashes, imag
             options["chunks"] = base.family.text.chunks
         if base.family.text.weighted:
             options["weighted"] = True
+        if base.family.text.version > 1:
+            options["version"] = base.family.text.version
         if base.family.text.layer_skips:
             options["layer_skips"] = dict(base.family.text.layer_skips)
         return hashes.combined(files, precision, json.dumps(options, sort_keys=True), f"v{ENCODING_VERSION}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from modules.config.clips import clip_rule
@@ -67,15 +68,16 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
     for condition in conditions:
         if (frames := condition.latent_frames(dataset)) is not None:
             return dataset, buckets.divided(frames, 1)
-    return dataset, _with_frames(buckets, dataset, family.frames_per_token or family.frame_step)
+    passes = next(filter(None, (condition.passes(dataset) for condition in conditions)), [])
+    return dataset, _with_frames(buckets, dataset, family.frames_per_token or family.frame_step, passes)
 
 
-def _with_frames(buckets: Buckets, dataset: Dataset, frames_per_token: int | None) -> Buckets:
-    """The buckets divided by the number of frames. frames_per_token: of the family."""
+def _with_frames(buckets: Buckets, dataset: Dataset, frames_per_token: int | None, passes: Sequence[int]) -> Buckets:
+    """The buckets divided by the number of frames. frames_per_token: of the family. passes: as of `Buckets.divided`."""
     if (clips := dataset.column(CLIP)) is None:
         return buckets
     frames = [1 if clip is None else clip.num_frames for clip in clips]
-    return buckets.divided(frames, frames_per_token or 1)
+    return buckets.divided(frames, frames_per_token or 1, passes)
 
 
 def _check_epoch(dataset: Dataset) -> None:

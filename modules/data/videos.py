@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
+    from modules.data.ClipWithAudio import Audio
+
 # extension -> FFmpeg's name of the container format
 FORMATS = {
     ".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "matroska", ".avi": "avi", ".gif": "gif",
@@ -74,13 +76,14 @@ _HEAD_BYTES = 16
 class VideoInfo(NamedTuple):
     """width, height: of the upright frames, in pixels. seconds: the duration.
 
-    folder_fps: frames per second of a folder of frames; None of a file.
+    folder_fps: frames per second of a folder of frames; None of a file. has_audio: whether a file has an audio track.
     """
 
     width: int
     height: int
     seconds: float
     folder_fps: float | None = None
+    has_audio: bool = False
 
 
 def is_video(path: str | os.PathLike) -> bool:
@@ -140,7 +143,7 @@ def read_info(path: str, folder_fps: float | None = None) -> VideoInfo:
         seconds = _seconds(container, stream)
         if not 0 <= seconds <= MAX_SECONDS:
             raise ValueError(f"its header claims that it lasts {seconds:.1f} s")
-        return VideoInfo(width, height, seconds)
+        return VideoInfo(width, height, seconds, has_audio=bool(container.streams.audio))
 
 
 def read_changes(path: str) -> list[str]:
@@ -262,14 +265,19 @@ def glance_frames(path: str, size: tuple[int, int] = GLANCE) -> Iterator[tuple[f
             yield (frame.time or 0.0) - begin, small.to_ndarray()
 
 
-def to_mp4(frames: Sequence[Image.Image], fps: float) -> bytes:
-    """The content of an MP4 file: H.264 in the colors of BT.709, as players expect. Sides must be even."""
+def to_mp4(frames: Sequence[Image.Image], fps: float, audio: Audio | None = None) -> bytes:
+    """The content of an MP4 file: H.264 in the colors of BT.709, as players expect. Sides must be even.
+
+    audio: becomes an AAC track.
+    """
     file = io.BytesIO()
-    write_mp4(file, frames, fps)
+    write_mp4(file, frames, fps, audio)
     return file.getvalue()
 
 
-def write_mp4(file: str | os.PathLike | BinaryIO, frames: Iterable[Image.Image], fps: float) -> None:
+def write_mp4(
+    file: str | os.PathLike | BinaryIO, frames: Iterable[Image.Image], fps: float, audio: Audio | None = None
+) -> None:
     """Like `to_mp4`, into a file, with one frame in memory at a time. frames: at least one. Raises OSError."""
     from fractions import Fraction
 
@@ -286,10 +294,16 @@ def write_mp4(file: str | os.PathLike | BinaryIO, frames: Iterable[Image.Image],
         codec = stream.codec_context
         codec.color_primaries = codec.color_trc = codec.colorspace = _BT709
         codec.color_range = _LIMITED_RANGE
+        track = None if audio is None else container.add_stream("aac", rate=audio.rate, layout="stereo")
         for image in itertools.chain([first], frames):
             frame = av.VideoFrame.from_image(image)
             container.mux(stream.encode(frame.reformat(format="yuv420p", dst_colorspace=Colorspace.ITU709)))
         container.mux(stream.encode())
+        if audio is not None and track is not None:
+            whole = av.AudioFrame.from_ndarray(np.ascontiguousarray(audio.waveform), format="fltp", layout="stereo")
+            whole.sample_rate, whole.pts = audio.rate, 0
+            container.mux(track.encode(whole))
+            container.mux(track.encode())
 
 
 def _shown_file(files: Sequence[str], seconds: float, folder_fps: float | None) -> str:

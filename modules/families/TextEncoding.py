@@ -38,6 +38,7 @@ class TextEncoding:
     select: (pipeline, outputs of `encode_prompt` by name) -> what the denoiser takes, for pipelines that return more or
         pass them through `connectors` in `__call__`.
     connectors: components that `select` and `__call__` need beside the encoders; they are not trained.
+    version: to be increased whenever the same captions are encoded to something else, so that caches are not taken.
     at_once: the number of captions that are encoded together for the cache.
     collate: "stack" if all prompts give the same shapes; "pad" if the outputs in `padded` differ in length (their first
         axis) and are padded with zeros; "list" if the denoiser takes a list; "group" if it takes no mask, so that only
@@ -72,6 +73,7 @@ class TextEncoding:
     rewrite: Callable[[Any, str], str] = lambda pipe, prompt: prompt
     select: Callable[[Any, Mapping[str, Any]], Mapping[str, Any]] = lambda pipe, outputs: outputs
     connectors: tuple[str, ...] = ()
+    version: int = 1
     at_once: int = 16
     collate: Literal["stack", "pad", "list", "group"] = "stack"
     padded: tuple[str, ...] = ()

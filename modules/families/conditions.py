@@ -31,10 +31,12 @@ class Condition:
     What training and sampling do with it stands in the file of its `name` in modules/data/conditions.
     exact: the names in `Batch.given` that stay in float32, whatever the denoiser computes in.
     components: those of the pipeline, beside the VAE, that the condition is encoded with.
+    exact_components: components that are loaded and saved in float32, whatever the others are.
     """
 
     exact: ClassVar[frozenset[str]] = frozenset()
     components: tuple[str, ...] = ()
+    exact_components: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -171,15 +173,23 @@ class Sound(Condition):
     """The sound of a clip, which the denoiser sees with noise of its own, and predicts beside the video.
 
     sampling_rate: of waveforms, in samples per second.
-    length: number of frames -> how many latents each of the two channels has.
-    encode: (pipeline, waveform [2, samples] in [-1, 1], number of latents) -> normalized latents [2, latents, C].
+    length: number of frames -> how many latents the sound has, or each of its channels.
+    encode: (pipeline, waveform [2, samples] in [-1, 1], number of latents) -> normalized latents [R, latents, C].
+    rows: R, 2 where each channel has latents of its own, else 1.
     components: those of the pipeline that `encode` needs.
+    needed: whether the denoiser sees sound in each forward pass, which is silence where a clip has none; else clips
+        whose files have no audio track are trained as videos alone.
+    output_rate: pipeline -> samples per second of the `audio` of its output, [B, 2, samples]; None for `sampling_rate`.
     """
 
     sampling_rate: int
     length: Callable[[int], int]
     encode: Callable[[DiffusionPipeline | None, Tensor, int], Tensor]
     components: tuple[str, ...] = ()
+    exact_components: tuple[str, ...] = ()
+    rows: int = 2
+    needed: bool = False
+    output_rate: Callable[[DiffusionPipeline], int] | None = None
 
 
 class Conditioned:
@@ -207,6 +217,10 @@ class Conditioned:
     def condition_components(self) -> tuple[str, ...]:
         """The components, beside the VAE, that the conditions are encoded with."""
         return tuple(name for one in self.conditions for name in one.components)
+
+    @property
+    def exact_components(self) -> frozenset[str]:
+        return frozenset(name for one in self.conditions for name in one.exact_components)
 
     @property
     def image_features(self) -> Callable[[DiffusionPipeline, list[Image]], Tensor] | None:

@@ -18,6 +18,7 @@ from modules.families.sound import encode_stereo
 from modules.families.TextEncoding import TextEncoding
 
 _SHIFT, _SOUND_SHIFT = 12.0, 3.0  # of MiniMax's schedules
+_AUDIO = ("audio_vae",)
 _NUM_TOKENS = 256  # of a caption of two hundred words, as MiniMax's prompts have
 _ATTENTION = ("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0")
 _BLOCK = "transformer_blocks.{}."
@@ -77,7 +78,7 @@ MINIMAX_H3 = Family(
     output=lambda call, output: -output,
     pack=pack_rows,
     unpack=unpack_rows,
-    conditions=(Sound(32000, lambda frames: round(frames / 24 * 40), encode_stereo, ("audio_vae",)),),
+    conditions=(Sound(32000, lambda n: round(n / 24 * 40), encode_stereo, _AUDIO, _AUDIO, needed=True),),
     sound_output=lambda call, output: -output.unflatten(1, (2, -1)),
     takes_one_timestep=True,
     frame_step=FRAMES_PER_CHUNK,
@@ -105,7 +106,7 @@ MINIMAX_H3 = Family(
     file_mark=r"\bfinal_layer\.video_out\b",
     remarks="""Clips have 17n + 5 frames, from 22, at 24 per second; the model was made for 5 to 15 seconds, and also
     makes shorter ones and images. It makes sound, too, in the same sequence, and learns that of the clips, with
-    `loss.sound_weight`; clips at another frame rate count as silent. Samples are saved without sound. Of its two
+    `loss.sound_weight`; clips at another frame rate count as silent. Samples have their sound. Of its two
     transformers, Chorus trains `transformer`, which makes clips from text and keyframes, and neither downloads nor
     saves `transformer_ref`, which makes them from references. diffusers loads a LoRA into that with
     `load_into_transformer_ref=True`. The model is distilled to need no guidance or negative prompt, so that samples

@@ -76,7 +76,7 @@ def merge_into_model(
         assert family is not None  # checked above
         save_single_file(target, family, pipe.components, torch_dtype(name), {"family": family.name})
     else:
-        save_folder(pipe, target, torch_dtype(name))
+        save_folder(pipe, target, torch_dtype(name), family.exact_components if family else ())
     return target
 
 

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from modules.config.atomic_file import new_file, write_bytes
 from modules.config.clips import sample_frames
 from modules.config.image_sizes import sample_size
+from modules.data.ClipWithAudio import ClipWithAudio
 from modules.data.conditions import conditions_of
 from modules.data.ImageRequest import ImageRequest
 from modules.data.sample_images import image_files
@@ -212,12 +213,12 @@ def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.I
         stack.enter_context(torch.no_grad())
         call = cast("Callable[..., Any]", pipe)  # every pipeline has a call of its own
         output = call(**{name: value for name, value in arguments.items() if name in taken})
-    images = images_in(output)
-    if images is not None:
-        for condition in conditions:
-            images = condition.made(images)
-        return images
-    return output.frames if len(output.frames[0]) > 1 else [frames[0] for frames in output.frames]
+    samples = images_in(output)
+    if samples is None:
+        samples = output.frames if len(output.frames[0]) > 1 else [frames[0] for frames in output.frames]
+    for condition in conditions:
+        samples = condition.made(samples, output, pipe, first)
+    return samples
 
 
 def _in_pipeline(pipe: DiffusionPipeline, name: str) -> DiffusionPipeline:
@@ -276,9 +277,10 @@ def autocast_denoiser(denoiser: nn.Module, autocast: Callable[[], AbstractContex
 
 
 def save_sample(path: Path, sample: Image.Image | Video | SampleParts, request: ImageRequest, fps: float) -> None:
-    """Atomically writes a PNG; of a video its first frame, after an MP4 with the same name. Raises OSError.
+    """Atomically writes a PNG; of a video its first frame, after an MP4 with the same name, which has its audio, too.
 
     Of parts, all of them side by side, after a folder with the same name that has each of them. fps: of the video.
+    Raises OSError.
     """
     if isinstance(sample, SampleParts):
         for number, part in enumerate(sample.images):
@@ -286,7 +288,9 @@ def save_sample(path: Path, sample: Image.Image | Video | SampleParts, request: 
         sample = sample.side_by_side()
     if isinstance(sample, list):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path.with_suffix(".mp4"), to_mp4(sample, fps))
+        write_bytes(
+            path.with_suffix(".mp4"), to_mp4(sample, fps, sample.audio if isinstance(sample, ClipWithAudio) else None)
+        )
         sample = sample[0]
     save_image(path, sample, request)
 

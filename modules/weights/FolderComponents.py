@@ -99,7 +99,7 @@ class FolderComponents:
         from modules.weights.deferred_casts import deferred_casts
 
         for name in names:
-            has_casts = name in self.own_parts or is_cast(self.path / name, self.dtype)
+            has_casts = name in self.own_parts or is_cast(self.path / name, self._dtype(name))
             with deferred_casts() if has_casts else contextlib.nullcontext():  # it looks at every operation
                 self._loaded[name] = (lazily and self._lazy_denoiser(name)) or self._load(name)
         self.pipe = self._new_pipe()
@@ -139,10 +139,15 @@ class FolderComponents:
             if stored_quantization(self.path / name) != "none":
                 stored = load_prequantized(component_class, self.path / name, self.dtype)
                 return frozen(stored, self.config.channels_last)
-            component, missing = load_component(component_class, self.path, name, self.dtype)
+            component, missing = load_component(component_class, self.path, name, self._dtype(name))
         if missing:
             raise self._error(name, f"its weights lack {missing}")
         return self._ready(name, component)
+
+    def _dtype(self, name: str) -> torch.dtype:
+        import torch
+
+        return torch.float32 if name in self.family.exact_components else self.dtype
 
     def _lazy_denoiser(self, name: str) -> Model | None:
         """A denoiser whose weights are left in the files of its folder; None if they are elsewhere, or need changes."""

@@ -178,10 +178,12 @@ def _folder(info: BaseInfo, model: ModelConfig, with_unused: bool) -> DiffusionP
         given |= _own_parts(pipeline_class, path, index, family, model)
         others = {name: index[name] for name in index.keys() - given.keys()}
         given |= _variants(pipeline_class, path, others, family, dtype)
+        exact = family.exact_components & others.keys() if family else ()
+        dtypes = {"default": dtype, **dict.fromkeys(exact, torch_dtype("float32"))} if exact else dtype
         with warnings.catch_warnings():
             # of the name `dtype`, which diffusers 0.41, the last for Python 3.10, does not know
             warnings.filterwarnings("ignore", message="`torch_dtype` is deprecated")
-            pipe = pipeline_class.from_pretrained(path, trust_remote_code=False, torch_dtype=dtype, **given)
+            pipe = pipeline_class.from_pretrained(path, trust_remote_code=False, torch_dtype=dtypes, **given)
         if chosen:
             options = {name: pipe.config[name] for name in pipeline_class._get_signature_keys(pipeline_class)[1]}
             pipe = pipeline_class(**{**pipe.components, **chosen}, **options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ def save_model(base: BaseModel, output: OutputConfig, folder: Path, name: str, m
     written = []
     with base.using(*base.component_names, on_device=False) as pipe:
         if output.format in ("diffusers", "both"):
-            save_folder(pipe, folder / name, dtype)
+            save_folder(pipe, folder / name, dtype, base.family.exact_components)
             written.append(folder / name)
         if output.format in ("single_file", "both") and has_single_file:
             path = folder / f"{name}.safetensors"
@@ -72,10 +73,14 @@ def check_format(family: Family, output: OutputConfig) -> None:
         )
 
 
-def save_folder(pipe: DiffusionPipeline, path: Path, dtype: torch.dtype) -> None:
-    """Writes a diffusers folder atomically, without changing the pipeline."""
+def save_folder(pipe: DiffusionPipeline, path: Path, dtype: torch.dtype, exact: Collection[str] = ()) -> None:
+    """Writes a diffusers folder atomically, without changing the pipeline.
+
+    exact: the components that are not cast to `dtype`, as in Condition.
+    """
+    dtypes: dict[str, torch.dtype | None] = {**dict.fromkeys(pipe.components, dtype), **dict.fromkeys(exact)}
     components = {
-        name: _copy_on_cpu(component, dtype) if hasattr(component, "parameters") else component
+        name: _copy_on_cpu(component, dtypes[name]) if hasattr(component, "parameters") else component
         for name, component in pipe.components.items()
     }
     taken = inspect.signature(type(pipe).__init__).parameters
@@ -87,12 +92,13 @@ def save_folder(pipe: DiffusionPipeline, path: Path, dtype: torch.dtype) -> None
         _forget_source(temporary)
 
 
-def _copy_on_cpu(component: nn.Module, dtype: torch.dtype) -> nn.Module:
+def _copy_on_cpu(component: nn.Module, dtype: torch.dtype | None) -> nn.Module:
     """A copy for saving, so that training weights stay unchanged; on the CPU, because GPU memory may be too small."""
     import torch
 
     def cast(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach().to("cpu", dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
+        is_cast = dtype is not None and tensor.is_floating_point()
+        return tensor.detach().to("cpu", dtype if is_cast else tensor.dtype, copy=True)
 
     # deepcopy uses the entries of its memo instead of copying
     memo: dict[int, torch.Tensor] = {}

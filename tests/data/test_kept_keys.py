@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -14,6 +15,7 @@ from modules.data.RunPlan import samples_digest
 from modules.families.registry import FAMILIES
 from tests.support.pictures import write_layers, write_pictures
 from tests.support.small_inputs import real_inputs
+from tests.support.videos import write_sounding_video, write_video
 
 SIZES = ((32, 32), (48, 32), (32, 48), (64, 64))
 
@@ -71,6 +73,13 @@ def clips(folder):
     return write_frames(folder / "clips")
 
 
+def sounding_clips(folder):
+    """One with an audio track and one without."""
+    write_sounding_video(folder / "clips" / "loud.mp4", 9, np.full((2, 48000), 0.5, np.float32), fps=24)
+    write_video(folder / "clips" / "mute.mp4", 9, fps=24)
+    return {"path": str(folder / "clips")}
+
+
 # family, what its concept has, further settings, digest of all keys, start of the digest of the samples
 CASES: dict[str, tuple[str, Callable, dict, str, str]] = {
     "plain": ("sd15", plain, {}, "1da14821d94e", "0149210b3066"),
@@ -102,6 +111,8 @@ CASES: dict[str, tuple[str, Callable, dict, str, str]] = {
         "26d279d58e5e",
         "52093e3bc990",
     ),
+    "sound": ("ltx2", sounding_clips, {"data.frames": 9}, "6212e96a5b82", "48bc45788374"),
+    "sound, or silence in its place": ("minimax_h3", clips, {"data.frames": 22}, "dbeebc17b25c", "d6a80802a696"),
     "first and last frame": ("wan21_flf2v", clips, {"data.frames": 9}, "ba779e33da8e", "ff6f15b7986d"),
     "a share of last frames": (
         "wan22_i2v_a14b",

@@ -1012,7 +1012,7 @@ def make_tiny_ltx2(path: str | Path) -> Path:
         decoder_causal=False,
     )
     audio_vae = AutoencoderKLLTX2Audio(
-        base_channels=4, ch_mult=(1,), num_res_blocks=1, resolution=32, latent_channels=2, mel_bins=8
+        base_channels=4, ch_mult=(1, 1, 1), num_res_blocks=1, resolution=32, latent_channels=2, mel_bins=8
     )
     for autoencoder in (vae, audio_vae):
         autoencoder.latents_mean.normal_()
@@ -1025,8 +1025,8 @@ def make_tiny_ltx2(path: str | Path) -> Path:
         vocoder=LTX2Vocoder(
             in_channels=16,
             hidden_channels=32,
-            upsample_kernel_sizes=[4, 4],
-            upsample_factors=[2, 2],
+            upsample_kernel_sizes=[15, 16],
+            upsample_factors=[15, 16],
             resnet_kernel_sizes=[3],
             resnet_dilations=[[1, 3, 5]],
         ),

@@ -11,6 +11,7 @@ from modules.families.conditions import Condition
 if TYPE_CHECKING:
     import numpy as np
     import torch
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from PIL.Image import Image
     from torch import Tensor
 
@@ -86,6 +87,10 @@ class ConditionData(Generic[S]):
 
     def latent_frames(self, dataset: Dataset) -> Sequence[int] | None:
         """How many images the latents of each sample hold, if not one."""
+        return None
+
+    def passes(self, dataset: Dataset) -> Sequence[int] | None:
+        """Numbers that samples have in common which can share a forward pass; None if all can, by their shapes."""
         return None
 
     def describe(self, dataset: Dataset) -> tuple[str, str] | None:
@@ -185,9 +190,12 @@ class ConditionData(Generic[S]):
         """Arguments of the pipeline for `count` images that differ in their seed alone. Raises ImageError."""
         return {}
 
-    def made(self, images: list[Any]) -> list[Any]:
-        """The samples, of what the pipeline has returned."""
-        return images
+    def made(self, samples: list[Any], output: Any, pipe: DiffusionPipeline, request: ImageRequest) -> list[Any]:
+        """The samples, of what the pipeline has returned.
+
+        samples: its images or videos. request: of one of them.
+        """
+        return samples
 
 
 def marked(rows: Sequence[bool]) -> torch.Tensor | None:

@@ -32,6 +32,7 @@ from modules.data.videos import is_video, load_still, split_time
 from modules.families.conditions import Layers
 
 if TYPE_CHECKING:
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
     from torch import Tensor
 
     from modules.config.TrainConfig import TrainConfig
@@ -116,8 +117,8 @@ class _Layers(ConditionData[Layers]):
             image = fit_image(image, request.width, request.height)
         return {"image": image, **self.spec.options(request.layers, *image.size)}
 
-    def made(self, images: list[Any]) -> list[Any]:
-        return [SampleLayers(layers) for layers in images]
+    def made(self, samples: list[Any], output: Any, pipe: DiffusionPipeline, request: ImageRequest) -> list[Any]:
+        return [SampleLayers(layers) for layers in samples]
 
 
 def with_layers(dataset: Dataset, family: str) -> Dataset:

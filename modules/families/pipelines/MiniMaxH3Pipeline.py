@@ -90,13 +90,17 @@ class _BetweenTextAndPixels(SequentialPipelineBlocks):
 
 @dataclass
 class MiniMaxH3Output(BaseOutput):
-    """frames: as `output_type` says, [B, F, 3, H, W] in [0, 1] for "pt"."""
+    """frames: as `output_type` says, [B, F, 3, H, W] in [0, 1] for "pt".
+
+    audio: float32[B, 2, samples], 32000 in a second; None of images.
+    """
 
     frames: Any
+    audio: Tensor | None = None
 
 
 class MiniMaxH3Pipeline(BlocksPipeline, MiniMaxH3LoraLoaderMixin):
-    """Makes clips one at a time, because the transformer sees no mask. Its sound is denoised with them and left out.
+    """Makes clips with their sound one at a time, because the transformer sees no mask.
 
     transformer_ref: the second transformer of a published folder, which makes clips from references; not used here.
     """
@@ -173,9 +177,9 @@ class MiniMaxH3Pipeline(BlocksPipeline, MiniMaxH3LoraLoaderMixin):
         """
         if prompt_embeds is None:
             (prompt_embeds,) = self.encode_prompt(prompt)
-        videos = []
+        videos, sounds = [], []
         for row, text in enumerate(prompt_embeds):
-            latents = self._denoised(
+            latents, of_sound = self._denoised(
                 prompt_embeds=text[None],
                 text_token_tags=torch.ones(len(text), dtype=torch.long),
                 height=height,
@@ -188,11 +192,20 @@ class MiniMaxH3Pipeline(BlocksPipeline, MiniMaxH3LoraLoaderMixin):
             mean, scale = (value.to(latents) for value in channel_stats(self.vae))
             pixels = decode(self.vae, latents / scale + mean).unflatten(1, (3, -1))
             videos.append((pixels / 2 + 0.5).clamp(0, 1).reshape(1, 3, -1, height, width))
+            if num_frames > 1 and of_sound.shape[2]:
+                sounds.append(self._waveform(of_sound))
         return MiniMaxH3Output(
-            frames=self.video_processor.postprocess_video(torch.cat(videos), output_type=output_type)
+            frames=self.video_processor.postprocess_video(torch.cat(videos), output_type=output_type),
+            audio=torch.stack(sounds) if sounds else None,
         )
 
-    def _denoised(self, **inputs: Any) -> Tensor:
+    def _waveform(self, latents: Tensor) -> Tensor:
+        """float32[2, samples], of each channel as a sample. latents: [2, C, L], normalized."""
+        mean, scale = (value.to(latents).view(1, -1, 1) for value in channel_stats(self.audio_vae))
+        return self.audio_vae.decode(latents / scale + mean, return_dict=False)[0].float()[:, 0]
+
+    def _denoised(self, **inputs: Any) -> tuple[Tensor, Tensor]:
+        """Latents of the video and of its sound."""
         pipeline: Any = MiniMaxH3ModularPipeline(blocks=_BetweenTextAndPixels())
         pipeline.update_components(
             transformer=self.transformer,
@@ -202,4 +215,5 @@ class MiniMaxH3Pipeline(BlocksPipeline, MiniMaxH3LoraLoaderMixin):
             audio_scheduler=self.audio_scheduler,
         )
         pipeline.set_progress_bar_config(**getattr(self, "_progress_bar_config", {}))
-        return pipeline(**inputs, output="latents")
+        made = pipeline(**inputs, output=["latents", "audio_latents"])
+        return made["latents"], made["audio_latents"]
