@@ -133,7 +133,7 @@ def _captioner(app: TrainUI) -> tkinter.Misc:
     dataset.caption.captioner.open_window()
     window = dataset.caption.captioner.window
     assert window is not None  # it was opened
-    window.geometry("760x1010")
+    window.geometry("760x1090")
     window.source.set(SERVER)
     window.address.insert(0, "http://localhost:11434/v1")
     window.server_model.insert(0, "qwen3-vl")
@@ -144,6 +144,7 @@ def _captioner(app: TrainUI) -> tkinter.Misc:
     previewed = zip(example.PREVIEWED, (paths[0], paths[4], paths[8]), strict=True)
     window._show_preview([Result(path, text) for text, path in previewed])
     window.panel.tell("A preview: nothing was written.")
+    window._page._parent_canvas.yview_moveto(0)  # to what was chosen
     return window
 
 
