@@ -63,7 +63,9 @@ def window(app, folder, wait_for, monkeypatch):
 
     monkeypatch.setattr("modules.ui.windows.DatasetWindow.NUM_DECODERS", 0)
     monkeypatch.setattr("modules.curation.Journal.window_state_folder", lambda: folder.parent / "state")
-    app.settings.set_many({"concepts.0.path": str(folder), "data.resolution": 64, "concepts.1.enabled": False})
+    values = {"concepts.0.path": str(folder), "data.resolution": 64, "concepts.1.enabled": False}
+    # a model that is not here: a tokenizer would take a process of its own, which test_token_counts.py looks at
+    app.settings.set_many(values | {"model.base": str(folder.parent / "no-model")})
     dataset = open_dataset(app, 0)
     wait_for(app, lambda: dataset.view.items)
     dataset.head.buttons["Statistics…"].invoke()
