@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 
 from modules.config.attentions import ATTENTIONS, AttentionFacts  # noqa: E402
 from modules.config.families import load_families  # noqa: E402
-from modules.families.conditions import FirstFrame, Inpainting, Layers, References  # noqa: E402
+from modules.families.conditions import FirstFrame, Inpainting, Layers, References, SourceClip  # noqa: E402
 from modules.families.Family import Family  # noqa: E402
 from modules.families.LayerNames import LayerNames  # noqa: E402
 from modules.families.registry import FAMILIES  # noqa: E402
@@ -174,6 +174,8 @@ def with_families(readme: str, families: Iterable[Family]) -> str:
 def _makes(family: Family) -> str:
     """The task, in the words that people search for."""
     if family.frame_step:
+        if family.has(SourceClip):
+            return "video editing (V2V)"
         if family.fact(FirstFrame, "last") == "needed":
             return "video between a first and a last frame (FLF2V)"
         if family.fact(FirstFrame, "needed"):
@@ -189,6 +191,8 @@ def _makes(family: Family) -> str:
 
 
 def _starts_from(family: Family) -> str:
+    if family.has(SourceClip):
+        return "a source clip"
     if family.fact(FirstFrame, "last") == "needed":
         return "their first and last frame"
     first = "their first frame" + (", also with the last" if family.fact(FirstFrame, "last") else "")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from modules.families.conditions import FirstFrame, Inpainting, References
+from modules.families.conditions import FirstFrame, Inpainting, References, SourceClip
 from modules.families.Family import DenoiserCall, Family
 from modules.families.inpainting import num_mask_channels
 from modules.families.PublishedModel import Component, PublishedModel
@@ -81,6 +81,8 @@ def denoiser_call(family: Family, side: int, with_padding: bool = False) -> Call
         given["first_frame"] = latents[:, :, :1] if family.fact(FirstFrame, "encode") else latents
     if family.fact(References, "has_shape_of_image"):
         given["references"] = (latents,)
+    if family.has(SourceClip):
+        given["source_clip"] = latents
     if published.image_features:
         given["image_features"] = torch.empty(batch, *published.image_features, device="meta")
     if family.has(Inpainting):

@@ -245,7 +245,8 @@ def _add_content_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH",
-        help="image that the model sees, or a folder of them; may be repeated; for inpainting, the image to paint in",
+        help="image that the model sees, or a folder of them; may be repeated; for inpainting, the image to paint in; "
+        "for models that edit videos, the video or its frames",
     )
     parser.add_argument(
         "--mask",

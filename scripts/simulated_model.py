@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from modules.config.TrainConfig import TrainConfig
-from modules.families.conditions import FirstFrame, Inpainting, References, Sizes, Sound
+from modules.families.conditions import FirstFrame, Inpainting, References, Sizes, Sound, SourceClip
 
 if TYPE_CHECKING:
     import torch
@@ -235,6 +235,8 @@ def make_inputs(base: BaseModel, count: int, width: int, height: int, frames: in
         given["sizes"] = torch.zeros(count, 6).to(GPU)
     if family.fact(FirstFrame, "needed"):
         given["first_frame"] = latents[:, :, :1] if family.fact(FirstFrame, "encode") else latents
+    if family.has(SourceClip):
+        given["source_clip"] = latents
     if features := published_model(family).image_features:
         given["image_features"] = torch.empty(count, *features, device=GPU)
     if family.fact(References, "most") == 1 or family.fact(References, "needed"):  # made for it

@@ -88,6 +88,18 @@ class ConceptConfig:
         scope="machine",
         visible_when={"family": families_taking("references", without="layers")},
     )
+    source_folder: Str = setting(
+        "",
+        label="Source clip folder",
+        also_called="control_path, control video, edit, video to video, v2v",
+        help="Clips that the model sees beside those of the concept, such as each video before an edit. The source of "
+        "walk.mp4 is the video walk here, in the same subfolder, as long and with the same aspect ratio; that of an "
+        "image is an image.",
+        group="data",
+        format="folder",
+        scope="machine",
+        visible_when={"family": families_taking("source_clip")},
+    )
     layer_folder: Str = setting(
         "",
         label="Layer folder",

@@ -37,7 +37,8 @@ class SampleConfig:
         also_called="control image, init image, ctrl_img",
         help="An image, or a folder of several, that the model sees together with the prompt. Video models start with "
         "it; the second image of a folder is the last frame, if the model takes one. Inpainting models fill in parts "
-        "of it, or generate a whole image without one. Qwen-Image-Layered decomposes it.",
+        "of it, or generate a whole image without one. Qwen-Image-Layered decomposes it. Models that edit videos "
+        "take a video, or a folder of its frames.",
         group="sampling",
         format="file",
         scope="machine",

@@ -21,7 +21,7 @@ from PIL import Image
 from modules.data.caption_tables import read_table
 from modules.data.captions import caption_paths, path_in_concept
 from modules.data.concepts import scan
-from modules.data.conditions import folder_settings
+from modules.data.conditions import condition_class, folder_settings
 from modules.data.conditions.references import is_alike
 from modules.data.crops import SampleCrop, crop_of_sample
 from modules.data.errors import DataError, ImageError
@@ -135,7 +135,7 @@ def check_new_folder(concept: ConceptConfig, target: str) -> Path:
 def _items(concept: ConceptConfig, dataset: Dataset, dropped: Collection[str]) -> list[_Item]:
     masks = find_masks(dataset)
     paired = {
-        setting: find_paired(dataset, setting, folder[:-1], folder)
+        setting: find_paired(dataset, setting, folder[:-1], folder, condition_class(folder).takes_videos)
         for setting, folder in folder_settings().items()
         if getattr(concept, setting)
     }

@@ -18,6 +18,8 @@ from modules.data.timed_captions import Span
 from modules.data.videos import VideoInfo, read_frames
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from modules.config.clips import ClipRule
     from modules.data.Augmentation import Augmentation
     from modules.data.crops import SampleCrop
@@ -78,8 +80,15 @@ def clip_frames(
     shape: (width, height). Raises ImageError.
     """
     for frame in read_frames(path, clip.times, clip.folder_fps):
-        part = frame if crop is None else crop.of(frame)
-        yield to_array(adjust_colors(fit_image(part, *shape, augmentation), augmentation))
+        yield frame_pixels(frame, shape, augmentation, crop)
+
+
+def frame_pixels(
+    frame: Image, shape: tuple[int, int], augmentation: Augmentation, crop: SampleCrop | None = None
+) -> np.ndarray:
+    """One of `clip_frames`. frame: upright and whole."""
+    part = frame if crop is None else crop.of(frame)
+    return to_array(adjust_colors(fit_image(part, *shape, augmentation), augmentation))
 
 
 def load_clip(

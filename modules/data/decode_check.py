@@ -13,7 +13,7 @@ import numpy as np
 from modules.data.clips import clip_of
 from modules.data.errors import ImageError
 from modules.data.images import load_image
-from modules.data.videos import read_frames
+from modules.data.videos import is_video, read_frames
 
 if TYPE_CHECKING:
     from modules.data.clips import Clip
@@ -64,23 +64,36 @@ def find_unusable(dataset: Dataset, samples: Sequence[int], decode: Decode = und
     found = {sample: of_image[dataset.paths[sample]] for sample in stills if dataset.paths[sample] in of_image}
     beside = {sample: dataset.files_of(sample) for sample in samples if sample not in found}
     files = {path: None for named in beside.values() for paths in named.values() for path in paths}
-    of_file = undecodable([path for path in files if path not in of_image])
+    of_file = undecodable([path for path in files if path not in of_image and not is_video(path)])
     for sample, named in beside.items():
         for name, paths in named.items():
             if broken := [path for path in paths if path in of_file]:
                 found[sample] = f"its {name} {os.path.basename(broken[0])} can't be read: {of_file[broken[0]]}"
     clips = [sample for sample in samples if clip_of(dataset, sample) and sample not in found]
     with ThreadPoolExecutor(NUM_READERS) as readers:
-        reasons = readers.map(lambda sample: _why_unreadable(dataset.paths[sample], clip_of(dataset, sample)), clips)
+        reasons = readers.map(lambda sample: _why_unusable(dataset, sample), clips)
         found |= {sample: reason for sample, reason in zip(clips, reasons, strict=True) if reason}
     return dict(sorted(found.items()))
 
 
-def _why_unreadable(path: str, clip: Clip | None) -> str:
-    """ "" if all frames of a clip can be read."""
+def _why_unusable(dataset: Dataset, sample: int) -> str:
+    """ "" if all frames of a clip can be read, and of the videos that belong to it."""
+    clip = clip_of(dataset, sample)
     assert clip is not None  # images are decoded on their own
+    if reason := _why_unreadable(dataset.paths[sample], clip, clip.folder_fps):
+        return reason
+    folder_fps = dataset.concepts[dataset.concept_index[sample]].frame_folders_fps
+    for name, paths in dataset.files_of(sample).items():
+        for path in filter(is_video, paths):
+            if reason := _why_unreadable(path, clip, folder_fps):
+                return f"its {name} {os.path.basename(path)} can't be read: {reason}"
+    return ""
+
+
+def _why_unreadable(path: str, clip: Clip, folder_fps: float | None) -> str:
+    """ "" if a video has all frames at the times of the clip."""
     try:
-        for _ in read_frames(path, clip.times, clip.folder_fps):
+        for _ in read_frames(path, clip.times, folder_fps):
             pass
     except ImageError as error:
         return error.reason

@@ -107,7 +107,7 @@ def frame_files(folder: str) -> list[str]:
     names = [name for name in names if not is_mask(name, stems)]
     if not names:
         raise ImageError(folder, "it holds no images")
-    return [os.path.join(folder, name) for name in sorted(names, key=_by_numbers)]
+    return [os.path.join(folder, name) for name in sorted(names, key=by_numbers)]
 
 
 def frame_path(path: str, seconds: float, folder_fps: float | None = None) -> str:
@@ -310,7 +310,7 @@ def _shown_file(files: Sequence[str], seconds: float, folder_fps: float | None) 
     return files[min(int((seconds + TOLERANCE_SECONDS) * (folder_fps or 1.0)), len(files) - 1)]
 
 
-def _by_numbers(name: str) -> tuple:
+def by_numbers(name: str) -> tuple:
     """A key that sorts frame2.png before frame10.png."""
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)), name
 

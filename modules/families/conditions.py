@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # How a denoiser sees a mask: as one channel in the resolution of the latents, or with a channel for each pixel of a
 # latent cell; "" for families without a mask.
 MaskResolution = Literal["", "latents", "pixels"]
+MAX_FRAMES = 100_000  # of a sample, as in SampleConfig
 
 
 class Condition:
@@ -148,6 +149,32 @@ class FirstFrame(Condition):
     @property
     def precedes_prompt(self) -> bool:
         return self.needed
+
+
+@dataclass(frozen=True)
+class SourceClip(Condition):
+    """A clip beside each clip, of the same length: before the edit, or what controls it. It is always seen.
+
+    An image has an image beside it, as a clip of one frame.
+    arguments: frames of the source -> arguments of the pipeline's `__call__`, beside the number of frames.
+    is_apart: whether the denoiser sees its latents as tokens of their own, not in further channels.
+    """
+
+    arguments: Callable[[list[Image]], Mapping[str, Any]] = lambda frames: {"video": frames}
+    is_apart: bool = False
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts, "is_apart": self.is_apart}
+
+    @property
+    def max_images(self) -> int:
+        """A file, or as many images as a clip has frames."""
+        return MAX_FRAMES
+
+    @property
+    def precedes_prompt(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True)

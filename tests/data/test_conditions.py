@@ -32,7 +32,7 @@ AMBIGUOUS = {"layers", "sizes"}  # names that other things have, too
 NAMES = {re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower() for kind in SPECS} - {"condition"}
 CLASSES = {kind.__name__ for kind in SPECS} - {"Condition", "Layers", "Sizes"}
 WORDS = re.compile(
-    r"(references?_folder|layer_folder|layered|inpaint|first_frame|last_frame|image_to_video|first_given|last_given"
+    r"(references?_folder|layer_folder|source_folder|layered|inpaint|first_frame|last_frame|image_to_video|first_given|last_given"
     r"|image_features)"
 )
 

@@ -47,6 +47,11 @@ def with_references(folder):
     return {"reference_folder": str(references)}
 
 
+def with_sources(folder):
+    write_frames(folder / "sources")
+    return {**clips(folder), "source_folder": str(folder / "sources")}
+
+
 def with_masks(folder):
     for name in ("000-mask", "003-mask"):
         Image.new("L", (32, 32), 255).save(folder / "pictures" / f"{name}.png")
@@ -102,6 +107,7 @@ CASES: dict[str, tuple[str, Callable, dict, str, str]] = {
     ),
     "layers": ("qwen_image_layered", with_layers, {}, "2ea6da208a7f", "06b74e45d106"),
     "clips": ("wan22_5b", clips, {"data.frames": 9}, "2a91985fe8e3", "52093e3bc990"),
+    "source clip": ("lucy_edit", with_sources, {"data.frames": 9}, "a5e8e6597599", "0f8bb871050e"),
     "first frame": ("wan22_i2v_a14b", clips, {"data.frames": 9}, "0ff3dc913fd2", "ff6f15b7986d"),
     "first frame, by an image encoder, too": ("wan21_i2v", clips, {"data.frames": 9}, "840c0cd1af85", "ff6f15b7986d"),
     "first frame, by text encoders, too": (

@@ -28,7 +28,7 @@ from modules.data.images import to_array
 from modules.data.LatentEncoder import LatentEncoder
 from modules.data.TensorCache import TensorCache
 from modules.families.conditioning import encode_records, encode_text, is_unconditional_zero
-from modules.families.conditions import FirstFrame, Inpainting, Layers, References, Sizes
+from modules.families.conditions import FirstFrame, Inpainting, Layers, References, Sizes, SourceClip
 from modules.families.Family import Family
 from modules.families.inpainting import mask_channels
 from modules.families.latents import decode_latents, encode_pieces, encode_pixels, latent_shape
@@ -183,6 +183,8 @@ class Case:
             conditions["image_features"] = self.image_features.expand(len(noised), -1, -1)
         if self.family.fact(References, "needed"):
             conditions["references"] = [self.reference_latents() for _ in noised]
+        if self.family.has(SourceClip):
+            conditions["source_clip"] = self.source_latents.expand(len(noised), -1, -1, -1, -1)
         return conditions
 
     @property
@@ -223,6 +225,19 @@ class Case:
             latents = encode_pixels(self.family, self.pipe.vae, pixels * (1 - mask))
         channels = mask_channels(self.family.fact(Inpainting, "resolution"), mask, *latents.shape[-2:])
         return torch.cat([channels, latents], dim=1)
+
+    @property
+    def source(self):
+        """The frames of a source clip."""
+        pixels = np.random.default_rng(6).integers(0, 255, (self.frames, self.height, self.width, 3), np.uint8)
+        return [Image.fromarray(frame) for frame in pixels]
+
+    @cached_property
+    def source_latents(self):
+        """As the `source_clip` in Batch.given, of `source`."""
+        pixels = torch.from_numpy(np.stack([to_array(frame) for frame in self.source], 1))[None]
+        with torch.no_grad():
+            return encode_pixels(self.family, self.pipe.vae, pixels if self.frames > 1 else pixels[:, :, 0])
 
     @property
     def mask(self):
@@ -280,6 +295,10 @@ class Case:
             sample.reference = str(folder / "references")
             (folder / "references").mkdir(exist_ok=True)
             image.save(folder / "references" / f"{number}.png")
+        for number, image in enumerate(self.source if self.family.has(SourceClip) else ()):
+            sample.reference = str(folder / "source")
+            (folder / "source").mkdir(exist_ok=True)
+            image.save(folder / "source" / f"{number}.png")
         return sample
 
     def reference_images(self):
@@ -327,6 +346,7 @@ class Case:
             **({"last_image": self.last_image} if self.family.fact(FirstFrame, "last") == "needed" else {}),
             **self.painted,
             **({"image": self.given_references()} if self.family.fact(References, "needed") else {}),
+            **(self.family.condition(SourceClip).arguments(self.source) if self.family.has(SourceClip) else {}),
             **self.layers,
             "num_inference_steps": 3,
             self.family.guidance_argument: no_guidance(pipe),
@@ -623,6 +643,15 @@ def test_the_prediction_heeds_the_mask_and_what_it_leaves_of_the_image(case):
         other[:, changed] = 1 - other[:, changed]
         prediction = case.predict(noised, timestep, case.text(), inpainting=other)
         assert largest_difference(prediction, case.plain_prediction) > 1e-4
+
+
+def test_the_prediction_heeds_the_source_clip(case):
+    if not case.family.has(SourceClip):
+        pytest.skip("sees no source clip")
+    noised, timestep, _ = noised_pair(case)
+    other = case.source_latents.flip(-1).expand(len(noised), -1, -1, -1, -1)
+    prediction = case.predict(noised, timestep, case.text(), source_clip=other)
+    assert largest_difference(prediction, case.plain_prediction) > 1e-4
 
 
 def test_our_decoding_is_the_pipelines(case):

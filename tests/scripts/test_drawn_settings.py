@@ -57,8 +57,9 @@ def draw(tmp_path, picture_folder):
             "concepts.0.reference_folder": str(folder)
             if family.fact(References, "needed") and not family.has(Layers)
             else "",
+            "concepts.0.source_folder": str(folder) if family.takes("source_clip") else "",
             "sampling.samples.0.reference": image
-            if family.fact(References, "needed") or family.fact(FirstFrame, "needed")
+            if family.fact(References, "needed") or family.fact(FirstFrame, "needed") or family.takes("source_clip")
             else "",
             "sampling.samples.0.last_frame": image if family.fact(FirstFrame, "last") == "needed" else "",
         }

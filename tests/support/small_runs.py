@@ -43,7 +43,7 @@ def family_settings(name: str) -> Iterator[str]:
 
 
 def family_data(name: str, folder: Path) -> dict[str, object]:
-    """Makes what a family trains on beside images: videos, layers or references.
+    """Makes what a family trains on beside images: videos, sources, layers or references.
 
     Returns their settings, {path: value}; empty if the family needs none of them.
     """
@@ -53,6 +53,13 @@ def family_data(name: str, folder: Path) -> dict[str, object]:
         video = write_video(folder / "videos" / "000.mp4", frames, size=(48, 32))
         video.with_suffix(".txt").write_text("a video of a cat, number 0", encoding="utf-8")
         return {"concepts.0.path": video.parent, "data.frames": frames}
+    if family.takes("source_clip"):
+        frames = 2 * family.frame_step + family.frame_rest
+        write_video(folder / "before" / "000.mp4", frames, size=(96, 64), fps=round(family.fps), first=20)
+        video = write_video(folder / "after" / "000.mp4", frames, size=(48, 32), fps=round(family.fps))
+        video.with_suffix(".txt").write_text("a video of a cat, number 0", encoding="utf-8")
+        folders = {"concepts.0.path": video.parent, "concepts.0.source_folder": folder / "before"}
+        return {**folders, "data.frames": frames}
     if family.takes("layers"):
         images = write_pictures(folder / "whole")
         return {"concepts.0.path": images, "concepts.0.layer_folder": write_layers(folder / "layers", images)}
@@ -63,7 +70,10 @@ def family_data(name: str, folder: Path) -> dict[str, object]:
 
 
 def _takes_images(family: FamilyInfo) -> bool:
-    """Whether the samples of a family start from an image."""
+    """Whether the samples of a family start from an image or a clip."""
     return bool(
-        family.fact("first_frame", "needed") or family.fact("references", "needed") or family.takes("inpainting")
+        family.fact("first_frame", "needed")
+        or family.fact("references", "needed")
+        or family.takes("inpainting")
+        or family.takes("source_clip")
     )

@@ -561,6 +561,13 @@ def make_tiny_wan22_5b(path: str | Path) -> Path:
     return _save_tiny_wan(path, channels=48, vae=WAN_22_VAE, expand_timesteps=True)
 
 
+def make_tiny_lucy_edit(path: str | Path) -> Path:
+    """Save a tiny Lucy-Edit pipeline below `path` and return the path: the source clip in as many further channels."""
+    return _save_tiny_wan(
+        path, channels=48, vae=WAN_22_VAE, further_channels=48, pipeline="LucyEditPipeline", expand_timesteps=True
+    )
+
+
 def make_tiny_wan22_a14b(path: str | Path, heads: int = 2) -> Path:
     """Save a tiny Wan 2.2 A14B pipeline below `path` and return the path: two experts, each with half of the steps."""
     return _save_tiny_wan(path, experts=2, heads=heads, boundary_ratio=0.5)

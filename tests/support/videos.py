@@ -12,9 +12,9 @@ from PIL import Image
 LEVELS = 5  # between two frames: more than compression changes
 
 
-def gray_frames(count: int, size: tuple[int, int] = (64, 48)) -> list[Image.Image]:
-    """Frame n has the gray level LEVELS * n, and a white stripe at its top, so that turning it shows."""
-    frames = [Image.new("RGB", size, (LEVELS * number,) * 3) for number in range(count)]
+def gray_frames(count: int, size: tuple[int, int] = (64, 48), first: int = 0) -> list[Image.Image]:
+    """Frame n has the gray level LEVELS * (first + n), and a white stripe at its top, so that turning it shows."""
+    frames = [Image.new("RGB", size, (LEVELS * (first + number),) * 3) for number in range(count)]
     for frame in frames:
         frame.paste((255, 255, 255), (0, 0, size[0], 8))
     return frames
@@ -26,8 +26,11 @@ def number_of(frame: Image.Image) -> int:
     return round(center / LEVELS)
 
 
-def write_video(path: Path, count: int, fps: int = 16, size: tuple[int, int] = (64, 48), times=None) -> Path:
-    """times: of each frame, in milliseconds, for a variable rate; the container follows from the extension."""
+def write_video(
+    path: Path, count: int, fps: int = 16, size: tuple[int, int] = (64, 48), times=None, first: int = 0
+) -> Path:
+    """times: of each frame, in milliseconds, for a variable rate; the container follows from the extension. first: as
+    in `gray_frames`."""
     import av  # here, because tests that need no video also run where it is not installed
 
     path.parent.mkdir(exist_ok=True)
@@ -39,7 +42,7 @@ def write_video(path: Path, count: int, fps: int = 16, size: tuple[int, int] = (
         stream.codec_context.gop_size = 250  # one key frame: seeking has to decode from the start
         if times is not None:
             stream.codec_context.time_base = Fraction(1, 1000)
-        for number, image in enumerate(gray_frames(count, size)):
+        for number, image in enumerate(gray_frames(count, size, first)):
             frame = av.VideoFrame.from_image(image)
             if times is not None:
                 frame.pts, frame.time_base = times[number], Fraction(1, 1000)

@@ -17,7 +17,7 @@ from modules.config.SampleConfig import SampleConfig
 from modules.config.SamplingConfig import SamplingConfig
 from modules.data.conditions import first_frame
 from modules.data.errors import DataError
-from modules.families.conditions import FirstFrame
+from modules.families.conditions import FirstFrame, SourceClip
 from modules.families.registry import FAMILIES
 from modules.sampling.generation import generate_images, image_requests
 from modules.trainer.sample_model import with_captions
@@ -28,6 +28,12 @@ from tests.support.videos import write_video
 
 RUN = ("family=wan22_5b", "data.bucket_step=32", "data.resolution=64", "data.frames=9", "data.clips=chunks")
 FROM_IMAGES = "data.image_to_video=0.5"
+# On clips and images that nothing has to lie beside.
+TRAINED_ALONE = [
+    name
+    for name, family in FAMILIES.items()
+    if family.frame_step and not family.fact(FirstFrame, "needed") and not family.has(SourceClip)
+]
 WHOLE = ("batch_size=4", "batch_size_mode=global", "max_steps=6")
 
 
@@ -175,7 +181,7 @@ def test_a_model_for_images_learns_from_clips_and_starts_samples_from_their_firs
         train(replace(config, workspace_dir=str(tmp_path / "other")))
 
 
-@pytest.mark.parametrize("name", [n for n, f in FAMILIES.items() if f.frame_step and not f.fact(FirstFrame, "needed")])
+@pytest.mark.parametrize("name", TRAINED_ALONE)
 def test_every_family_of_videos_trains_on_clips_and_images_and_samples_videos(
     name, settings, train, tiny_model, tmp_path
 ):

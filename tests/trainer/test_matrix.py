@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 
 from modules.config.model_index import MODULAR_INDEX, index_file, read_model_index
 from modules.families.conditioning import expand_textual_inversion
-from modules.families.conditions import FirstFrame, Inpainting, Layers, References
+from modules.families.conditions import FirstFrame, Inpainting, Layers, References, SourceClip
 from modules.families.Family import Family
 from modules.families.registry import FAMILIES, adapt_denoisers, family_of
 from modules.methods.registry import METHODS
@@ -58,10 +58,8 @@ def cells() -> Iterator[ParameterSet]:
     seen: list[tuple[str, Any]] = []
     for method in METHODS:
         for name, family in FAMILIES.items():
-            # pairs are images
-            needs_clips = METHODS[method].facts.lists_pairs and family.fact(
-                FirstFrame, "needed"
-            )  # and pairs are images
+            trains_clips = family.fact(FirstFrame, "needed") or family.has(SourceClip)
+            needs_clips = METHODS[method].facts.lists_pairs and trains_clips  # and pairs are images
             if method in family.methods and not needs_clips:
                 part = (method, read_of(method, family))
                 is_held = part in seen or (method == "full" and "lora" in family.methods)
@@ -148,6 +146,9 @@ def test_a_short_run_trains_and_the_saved_files_make_the_same_picture(
     if FAMILIES[family].has(Inpainting):
         request = replace(request, mask=str(tmp_path / "white.png"))
         Image.new("L", (request.width, request.height), 255).save(request.mask)
+    if FAMILIES[family].has(SourceClip):
+        write_noise(tmp_path / "input.png", (request.width, request.height))
+        request = replace(request, references=(str(tmp_path / "input.png"),))
     if FAMILIES[family].has(Layers):
         request = replace(request, references=(str(data["concepts.0.path"] / "002.png"),), layers=2)
     elif FAMILIES[family].fact(References, "needed"):

@@ -19,7 +19,7 @@ from PIL import Image
 
 from modules.config.files import load_config
 from modules.config.optimizers import OPTIMIZERS
-from modules.families.conditions import FirstFrame, Inpainting, References
+from modules.families.conditions import FirstFrame, Inpainting, References, SourceClip
 from modules.families.registry import FAMILIES
 from modules.weights.safe import load_tensors
 from tests.support import pretended_annotators, pretended_gpu_runs
@@ -122,7 +122,8 @@ def runs() -> Iterator[ParameterSet]:
 def given_images(name: str) -> bool:
     """Whether the samples of a family start from an image."""
     family = FAMILIES[name]
-    return bool(family.fact(FirstFrame, "needed") or family.fact(References, "needed") or family.has(Inpainting))
+    starts = family.has(Inpainting) or family.has(SourceClip)
+    return bool(family.fact(FirstFrame, "needed") or family.fact(References, "needed") or starts)
 
 
 @pytest.fixture(scope="module")

@@ -74,6 +74,7 @@ class ConditionData(Generic[S]):
 
     replaces_image: ClassVar[bool] = False  # whether `load_pixels` and `encode_pixels` take the place of the image's
     folder_setting: ClassVar[str] = ""  # of a concept: the folder of files that belong to its images by their names
+    takes_videos: ClassVar[bool] = False  # whether videos are among these files
 
     # --- the dataset --------------------------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 CARDS = {
     "Folder": (
         "name", "path", "enabled", "include_subfolders", "include", "exclude", "frame_folders_fps", "reference_folder",
-        "layer_folder", "pair_folder", "mask_folder", "alpha_mask",
+        "source_folder", "layer_folder", "pair_folder", "mask_folder", "alpha_mask",
     ),
     "Captions": (
         "captions", "caption_extension", "caption_per_line", "caption_table", "caption_column", "prompt",
