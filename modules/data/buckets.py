@@ -31,12 +31,14 @@ class Buckets:
     num_frames: of each shape, which may then be in `shapes` several times; None without clips. An image with its layers
         counts like a clip.
     frames_per_token: as in Family, of the model that trains on clips.
+    passes: of each shape, what its samples have in common, as in `ConditionData.passes`; None where all are alike.
     """
 
     shapes: list[tuple[int, int]]
     index: np.ndarray
     num_frames: list[int] | None = None
     frames_per_token: int = 1
+    passes: list[str] | None = None
 
     def shape_of(self, sample: int) -> tuple[int, int]:
         """(width, height) of a sample in pixels."""
@@ -47,17 +49,18 @@ class Buckets:
         """The number of frames of each shape."""
         return self.num_frames or [1] * len(self.shapes)
 
-    def divided(self, frames: Sequence[int], frames_per_token: int, passes: Sequence[int] = ()) -> Buckets:
+    def divided(self, frames: Sequence[int], frames_per_token: int, passes: Sequence[str] = ()) -> Buckets:
         """The buckets divided by number of frames, so that the clips of a micro-batch can be stacked.
 
-        frames: of each sample. passes: numbers that samples have in common which can share a forward pass.
+        frames: of each sample. passes: likewise, as in `ConditionData.passes`.
         """
-        parts = enumerate(zip(frames, passes or [0] * len(frames), strict=True))
+        parts = enumerate(zip(frames, passes or [""] * len(frames), strict=True))
         keys = [(*self.shape_of(sample), *of_sample) for sample, of_sample in parts]
         used = sorted(set(keys))
         position = {key: number for number, key in enumerate(used)}
         index = np.array([position[key] for key in keys], np.int32)
-        return Buckets([key[:2] for key in used], index, [key[2] for key in used], frames_per_token)
+        apart = [key[3] for key in used] if passes else None
+        return Buckets([key[:2] for key in used], index, [key[2] for key in used], frames_per_token, apart)
 
     @property
     def costs(self) -> list[int]:
@@ -67,9 +70,12 @@ class Buckets:
 
     @property
     def names(self) -> list[str]:
-        """Each shape as users see it: "512x768", with clips "512x768x17"."""
-        pairs = zip(self.shapes, self.frames, strict=True)
-        return [f"{width}x{height}" + (f"x{count}" if count > 1 else "") for (width, height), count in pairs]
+        """Each shape as users see it: "512x768", with clips "512x768x17", or "512x768x17 with sound"."""
+        parts = zip(self.shapes, self.frames, self.passes or [""] * len(self.shapes), strict=True)
+        return [
+            f"{width}x{height}" + (f"x{count}" if count > 1 else "") + (f" {kind}" if kind else "")
+            for (width, height), count, kind in parts
+        ]
 
 
 class CropBox(NamedTuple):

@@ -72,7 +72,7 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
     return dataset, _with_frames(buckets, dataset, family.frames_per_token or family.frame_step, passes)
 
 
-def _with_frames(buckets: Buckets, dataset: Dataset, frames_per_token: int | None, passes: Sequence[int]) -> Buckets:
+def _with_frames(buckets: Buckets, dataset: Dataset, frames_per_token: int | None, passes: Sequence[str]) -> Buckets:
     """The buckets divided by the number of frames. frames_per_token: of the family. passes: as of `Buckets.divided`."""
     if (clips := dataset.column(CLIP)) is None:
         return buckets

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from modules.config.files import save_config
+from modules.data.conditions import conditions_of
 from modules.data.prepare import prepare_data
 from modules.families.registry import FAMILIES
 from scripts import sample
@@ -86,11 +87,13 @@ def test_a_run_with_sound_goes_on_exactly_and_its_sample_is_heard(config, train,
 def test_only_clips_with_an_audio_track_at_the_models_rate_pass_with_sound(config):
     def buckets(family, *overrides):
         dataset, found = prepare_data(config(family, "run", *overrides), FAMILIES[family])
-        return sorted(len(found.index[found.index == number]) for number in range(len(found.shapes))), dataset
+        condition = next(one for one in conditions_of(FAMILIES[family]) if one.spec.name == "sound")
+        counts = np.bincount(found.index).tolist()
+        return dict(zip(found.names, counts, strict=True)), condition.describe(dataset)[1]
 
-    assert buckets("ltx2")[0] == [1, 1]
-    assert buckets("minimax_h3")[0] == [2]  # which is shown silence
-    assert buckets("ltx2", "data.fps=12")[0] == [2]
+    assert buckets("ltx2") == ({"64x64x9": 1, "64x64x9 with sound": 1}, "of 1 of 2 clips")
+    assert buckets("minimax_h3") == ({"64x64x22": 2}, "of 1 of 2 clips")  # which is shown silence
+    assert buckets("ltx2", "data.fps=12") == ({"64x64x9": 2}, "none: no audio track at 24 frames/s")
 
 
 @pytest.mark.parametrize("family", FRAMES)

@@ -90,8 +90,8 @@ class ConditionData(Generic[S]):
         """How many images the latents of each sample hold, if not one."""
         return None
 
-    def passes(self, dataset: Dataset) -> Sequence[int] | None:
-        """Numbers that samples have in common which can share a forward pass; None if all can, by their shapes."""
+    def passes(self, dataset: Dataset) -> Sequence[str] | None:
+        """Of each sample, words, or "", that are the same for those which can share a forward pass; None if all can."""
         return None
 
     def describe(self, dataset: Dataset) -> tuple[str, str] | None:

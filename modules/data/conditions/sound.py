@@ -35,10 +35,10 @@ SOUND, NOISE, HEARD = "sound", "sound_noise", "sound_heard"
 
 
 class _Sound(ConditionData[Sound]):
-    def passes(self, dataset: Dataset) -> Sequence[int] | None:
+    def passes(self, dataset: Dataset) -> Sequence[str] | None:
         if self.spec.needed or not dataset.videos:
             return None
-        return [int(self._has_track(dataset, sample)) for sample in range(len(dataset))]
+        return ["with sound" if self._has_track(dataset, sample) else "" for sample in range(len(dataset))]
 
     def describe(self, dataset: Dataset) -> tuple[str, str] | None:
         if not dataset.videos:
