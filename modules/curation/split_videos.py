@@ -1,7 +1,8 @@
 """Divides videos into pieces by scene and length, or picks frames of them as images: always as new files.
 
 Pieces are encoded anew, because only then do they begin and end at the frame that is meant. They have a constant frame
-rate and look as training sees them: upright, with square pixels and in the colors of SDR. Sound is left out.
+rate and look as training sees them: upright, with square pixels and in the colors of SDR. They keep the sound, for
+models that learn it, unless they are so long that no clip is made of the whole of them.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from modules.config.atomic_file import remove
 from modules.curation.copy_dataset import check_new_folder
 from modules.curation.measures import measure_image
 from modules.data.captions import own_captions, path_in_concept
+from modules.data.ClipWithAudio import Audio
 from modules.data.concepts import read_tables, scan
 from modules.data.errors import DataError, ImageError
+from modules.data.sounds import read_sound
 from modules.data.timed_captions import Span, captions_at
 from modules.data.videos import glance_frames, read_frames, write_mp4
 from modules.session.atomic import new_folder
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
     from modules.data.Dataset import Dataset
 
+AUDIO_RATE = 48_000  # samples per second
+MOST_AUDIO_SECONDS = 600  # of a piece, whose sound is in memory as a whole: 230 MB
 # The mean difference between two frames, of 255, from which a cut is possible: cuts of films have 25 to 90, and fast
 # camera moves up to 30, which their neighbors share.
 CUT = 20.0
@@ -138,10 +143,12 @@ def pieces_of(video: VideoGlance, by_scene: bool, most_seconds: float | None, le
 
 
 def write_piece(path: str, piece: Span, target: Path, fps: float) -> None:
-    """Writes a part of a video as MP4, at a constant rate. Raises ImageError and OSError."""
+    """Writes a part of a video as MP4, at a constant rate, with its sound. Raises ImageError and OSError."""
     count = max(1, round((piece.end - piece.start) * fps))
     frames = read_frames(path, [piece.start + number / fps for number in range(count)])
-    write_mp4(target, map(_even, frames), fps)
+    is_short = count / fps <= MOST_AUDIO_SECONDS
+    waveform = read_sound(path, piece.start, count / fps, AUDIO_RATE) if is_short else None
+    write_mp4(target, map(_even, frames), fps, None if waveform is None else Audio(waveform, AUDIO_RATE))
 
 
 def pick_frames(path: str, video: VideoGlance, every_seconds: float) -> Iterator[tuple[float, Image]]:

@@ -8,11 +8,21 @@ from PIL import Image, ImageFilter
 
 from modules.config.ConceptConfig import ConceptConfig
 from modules.config.presets import ROOT
-from modules.curation.split_videos import SplitRule, VideoGlance, find_cuts, glance, pieces_of, split_videos
+from modules.curation.split_videos import (
+    SplitRule,
+    VideoGlance,
+    find_cuts,
+    glance,
+    pieces_of,
+    split_videos,
+    write_piece,
+)
 from modules.data.errors import DataError
+from modules.data.sounds import read_sound
 from modules.data.timed_captions import Span
 from modules.data.videos import read_frames, read_info, write_mp4
 from scripts.split_videos import main
+from tests.support.videos import write_sounding_video
 
 FPS = 8.0
 SIZE = (66, 48)
@@ -114,3 +124,15 @@ def test_what_cannot_be_divided_is_refused(tmp_path, capsys):
             main([str(tmp_path / "images"), "--to", str(tmp_path / "pieces"), *options])
     assert main([str(tmp_path / "images"), "--to", str(tmp_path / "images"), "--scenes"]) == 2
     assert "is there already" in capsys.readouterr().err
+
+
+def test_pieces_have_the_sound_of_their_time(tmp_path):
+    times = np.arange(2 * 48000) / 48000
+    tone = np.where(times < 1, 0, np.sin(2 * np.pi * 440 * times)).astype(np.float32)
+    path = str(write_sounding_video(tmp_path / "a.mp4", 32, np.stack([tone, tone])))
+    for number, piece in enumerate((Span(0.0, 0.9), Span(0.5, 1.5))):
+        write_piece(path, piece, tmp_path / f"{number}.mp4", 16.0)
+    assert not read_info(str(tmp_path / "0.mp4")).has_audio  # nothing to hear
+    (found, _) = read_sound(str(tmp_path / "1.mp4"), 0.0, 1.0, 48000)
+    assert np.abs(found[:20000]).max() < 0.05
+    assert np.abs(found[28000:]).max() > 0.8
