@@ -145,7 +145,9 @@ class _SourceClip(ConditionData[SourceClip]):
         rule = self.family.frame_step, self.family.frame_rest
         if len(request.references) > 1 or not is_video(path):
             files = sorted(request.references, key=by_numbers)
-            images = map(load_still, files[: clip_length(min(len(files), request.frames), *rule)])
+            images: Iterator[Image.Image] = map(
+                load_still, files[: clip_length(min(len(files), request.frames), *rule)]
+            )
         else:
             start, fps = seconds or 0.0, request.fps or self.family.fps
             available = int((read_info(path).seconds - start) * fps + ROUNDED_FRAMES)
@@ -169,18 +171,17 @@ def with_sources(dataset: Dataset, family: str) -> Dataset:
                 "its name, or remove the others.",
             )
     with ThreadPoolExecutor(NUM_READERS) as readers:
-        read = readers.map(partial(_read, dataset), range(len(dataset)), [path for (path,) in found])
-        sources = list(read)
+        read = list(readers.map(partial(_read, dataset), range(len(dataset)), [path for (path,) in found]))
     lost = [
         (path, f"its source clip {os.path.basename(file)} can't be read: {source}")
-        for path, (file,), source in zip(dataset.paths, found, sources, strict=True)
+        for path, (file,), source in zip(dataset.paths, found, read, strict=True)
         if isinstance(source, str)
     ]
-    kept = [sample for sample, source in enumerate(sources) if not isinstance(source, str)]
+    kept = [sample for sample, source in enumerate(read) if not isinstance(source, str)]
     if not kept:
         raise DataError(f"none of the source clips can be read, such as that of {lost[0][0]}: repair or remove them.")
     column = Column(
-        [None if isinstance(source, str) else source for source in sources],
+        [None if isinstance(source, str) else source for source in read],
         files=lambda source: [source.path] if source else [],
         identity=lambda source: [Path(source.path).name] if source else [],
     )
