@@ -125,8 +125,9 @@ def prepare() -> torch.device:
 
 def load(args: argparse.Namespace, loras: Mapping[str, float], device: torch.device) -> DiffusionPipeline:
     """The pipeline that the options name, with `loras` (file -> strength)."""
-    from modules.weights.load_pipeline import load_pipeline
+    from modules.weights.load_pipeline import check_sampling, load_pipeline
 
+    check_sampling(args.base)
     return load_pipeline(
         args.base,
         loras,

@@ -124,6 +124,8 @@ class Family(Conditioned):
     call_options: further arguments for the pipeline's `__call__`, besides `text.options`.
     step_options: number of steps -> arguments for the pipeline's `__call__` that depend on it.
     has_own_sampler: whether the pipeline samples with the scheduler of its models only.
+    sampling_package: the package without which it only trains, because the license of its models asks for it; "" for
+        none.
     guidance_argument, frames_argument: the arguments of the pipeline's `__call__` for the guidance scale and the number
         of frames.
     call_attributes: (pipeline, width, height, guidance scale) -> attributes that are set on the pipeline while it
@@ -201,6 +203,7 @@ class Family(Conditioned):
     call_options: Mapping[str, Any] = field(default_factory=dict)
     step_options: Callable[[int], Mapping[str, Any]] = lambda steps: {}
     has_own_sampler: bool = False
+    sampling_package: str = ""
     guidance_argument: str = "guidance_scale"
     frames_argument: str = "num_frames"
     call_attributes: CallAttributes = lambda pipeline, width, height, guidance: {}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.counted import counted
 from modules.distributed.Runtime import Runtime, shard
+from modules.families.sampling_package import SampleRefused, sampling_package_problem
 from modules.layers.device_memory import fits_in_memory
 from modules.sampling.generation import (
     ImageRequest,
@@ -59,8 +60,12 @@ class SampleRound:
         """Generates the images inside a context that `weights` makes. step: passed to the callbacks.
 
         Images that don't fit in memory together are generated one at a time. Running out of memory even then, or a file
-        that can't be written, is only a warning.
+        that can't be written, is only a warning, as are a family that can't sample here and a guardrail that refuses.
         """
+        family = self.prompts.base.family
+        if problem := sampling_package_problem(family.sampling_package, family.label):
+            self.callbacks.on_warning(problem)
+            return
         requests = self._requests()
         own = shard(self.runtime, requests)
         rounds = self._rounds(requests)
@@ -72,10 +77,13 @@ class SampleRound:
                 self._make_own(rounds, folder, step, images)
         elif own:
             make = partial(self._make_fitting, rounds, folder, step, weights)
-            if not fits_in_memory(make, self.runtime.device):
-                self.callbacks.on_warning(
-                    "Not enough memory for the samples, even one at a time: lower their width and height."
-                )
+            try:
+                if not fits_in_memory(make, self.runtime.device):
+                    self.callbacks.on_warning(
+                        "Not enough memory for the samples, even one at a time: lower their width and height."
+                    )
+            except SampleRefused as error:
+                self.callbacks.on_warning(str(error))
         self.runtime.barrier("sampling")
         if requests and self.runtime.is_main and (not self._obstacles or folder.is_dir()):
             self.callbacks.on_samples(folder, step)

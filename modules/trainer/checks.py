@@ -22,6 +22,7 @@ from modules.data.sample_images import check_sample_images
 from modules.distributed.usable_gpus import supports_bf16
 from modules.families.prediction import check_offset_noise, check_prediction
 from modules.families.registry import FAMILIES
+from modules.families.sampling_package import sampling_package_problem
 from modules.methods.lora_start import read_start
 from modules.methods.parts import trained_parts
 from modules.trainer.compiling import check_compiler
@@ -99,6 +100,7 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> Ch
     check_format(family, config.output)
     check_sizes(config, family)
     check_sample_images(config.sampling, family)
+    _check_sampling_package(config, family)
     if base.kind == "single_file":
         check_config_folder(config.model, family)
         check_single_file(config.model, family)
@@ -112,6 +114,13 @@ def check_start(config: TrainConfig, num_ranks: int, resume: bool = False) -> Ch
     check_attention_package(config.model)
     _check_trained(config, family, warn)
     return CheckedStart(base, tuple(warnings))
+
+
+def _check_sampling_package(config: TrainConfig, family: Family) -> None:
+    """Raises ConfigError if the run makes samples and a package that they need is missing."""
+    problem = sampling_package_problem(family.sampling_package, family.label)
+    if problem and config.sampling.makes_samples:
+        raise ConfigError.at("sampling.unit", f"{config.sampling.unit!r}: {problem}")
 
 
 def check_precision(model: ModelConfig, device: torch.device) -> None:

@@ -17,6 +17,7 @@ from modules.data.prepare import prepare_data
 from modules.data.sample_images import settings_of_captions
 from modules.distributed.Runtime import Runtime
 from modules.families.registry import FAMILIES
+from modules.families.sampling_package import check_sampling_package
 from modules.sampling.generation import autocast_denoiser, with_prompts, with_sizes
 from modules.sampling.SamplePrompts import SamplePrompts
 from modules.sampling.SampleRound import SampleRound
@@ -55,6 +56,7 @@ def sample_model(
     family = FAMILIES[config.family].with_text_settings(config.model)
     has_own_weights = facts.trains_weights
     saved = as_saved(config.model, model[0]) if has_own_weights else config.model
+    check_sampling_package(family.sampling_package, family.label)
     base = BaseModel(family, saved, device)
     base.num_swapped = num_swapped_blocks(config, device, 1)
     prompts = SamplePrompts(base)

@@ -15,6 +15,7 @@ from modules.config.ModelConfig import ModelConfig
 from modules.distributed.usable_gpus import supports_bf16
 from modules.families.long_prompts import extend_prompts
 from modules.families.registry import adapt_denoisers, family_of, family_of_pipeline
+from modules.families.sampling_package import check_sampling_package
 from modules.layers.quiet_imports import imported_when_used
 from modules.machine.hub import folder_on_disk, is_complete, known_index, read_index
 from modules.machine.weight_files import loaded_variant
@@ -99,6 +100,13 @@ def load_pipeline(
         check_layers(model, family, {name: one.config.to_dict() for name, one in encoders.items() if one is not None})
         extend_prompts(family.with_text_settings(model), pipe)
     return pipe
+
+
+def check_sampling(base: str) -> None:
+    """Raises UserError if a package is missing that the base model's license asks for where images are made."""
+    family = family_of(inspect_base(base).index or known_index(base))
+    if family is not None:
+        check_sampling_package(family.sampling_package, family.label)
 
 
 def add_loras(

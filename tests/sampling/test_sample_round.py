@@ -35,7 +35,7 @@ def make(tmp_path, monkeypatch):
             raise error
 
         monkeypatch.setattr(module, "generate_images", fail)
-        base = SimpleNamespace(config=SimpleNamespace(least_clip_skip=0))
+        base = SimpleNamespace(config=SimpleNamespace(least_clip_skip=0), family=FAMILIES["sd15"])
         prompts = SimpleNamespace(
             base=base, encode=lambda batches, beat: None, pipeline=contextlib.nullcontext, one_at_a_time=False
         )

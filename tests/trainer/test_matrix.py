@@ -90,7 +90,8 @@ def load(folder: Path) -> DiffusionPipeline:
     parts = read_model_index(folder)
     family = family_of(parts)
     lacking = {name: None for name in family.unused if parts.get(name) == [None, None]}
-    kind = import_pipeline(family.pipeline) if index_file(folder).name == MODULAR_INDEX else DiffusionPipeline
+    is_ours = index_file(folder).name == MODULAR_INDEX or family.sampling_package  # without which diffusers makes none
+    kind = import_pipeline(family.pipeline) if is_ours else DiffusionPipeline
     pipe = kind.from_pretrained(folder, **lacking, **load_processors(folder, parts))
     pipe.set_progress_bar_config(disable=True)
     adapt_denoisers(pipe)
