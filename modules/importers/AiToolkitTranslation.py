@@ -7,6 +7,7 @@ from modules.config.errors import UserError
 from modules.config.families import load_families
 from modules.config.methods import METHODS, MethodFacts
 from modules.config.other_programs import load_program
+from modules.config.TrainConfig import TrainConfig
 from modules.importers.foreign_values import read_as, shown
 from modules.importers.intervals import optimizer_steps
 from modules.importers.Translation import Translation
@@ -22,6 +23,7 @@ class AiToolkitTranslation(Translation):
         super().__init__(load_program("ai_toolkit"), given)
         self.has_network = isinstance(given.get("network"), Mapping)
         self.has_embedding = isinstance(given.get("embedding"), Mapping)
+        self.kind = str(given.get("type", ""))
         self.arch = self._arch()
         families, known = self.program.facts["families"], load_families()
         name = families.get(self.arch, families.get(self.arch.partition(":")[0]))
@@ -37,6 +39,16 @@ class AiToolkitTranslation(Translation):
     def is_flow(self) -> bool:
         """Whether the model is a flow model."""
         return self.family.objective == "flow"
+
+    @property
+    def is_slider(self) -> bool:
+        """Whether the process trains a slider from prompts."""
+        return self.kind in self.program.facts["sliders"]
+
+    @property
+    def draws_images(self) -> bool:
+        """Whether it does so without images, which the base model draws."""
+        return self.kind in self.program.facts["drawing"]
 
     @property
     def batches(self) -> int:
@@ -72,6 +84,8 @@ class AiToolkitTranslation(Translation):
         return next((arch for flag, arch in flags.items() if self[f"model.{flag}"]), "sd1")
 
     def _method(self, given: Mapping[str, Any]) -> MethodFacts:
+        if self.is_slider:
+            return next(one for one in METHODS.values() if one.draws_images(TrainConfig()))
         adapters = self.has_network
         words = self.has_embedding and bool(self.family.embedding_keys)
         if isinstance(given.get("adapter"), Mapping) and not adapters:

@@ -10,6 +10,7 @@ from modules.config.errors import UserError
 from modules.config.other_programs import load_program
 from modules.importers.ai_toolkit_data import OF_DATA
 from modules.importers.ai_toolkit_model import OF_MODEL
+from modules.importers.ai_toolkit_slider import OF_SLIDER
 from modules.importers.ai_toolkit_training import OF_TRAINING
 from modules.importers.AiToolkitTranslation import AiToolkitTranslation
 from modules.importers.foreign_values import shown
@@ -37,7 +38,7 @@ def translate(path: Path, content: Any) -> ImportResult:
         kinds = ", ".join(shown("type", one.get("type")) for one in processes) or "no process"
         raise UserError(
             f"{path} has {kinds}: of ai-toolkit's jobs, Chorus imports those that train a model, of type sd_trainer or "
-            "diffusion_trainer."
+            "diffusion_trainer, and sliders from prompts, of type concept_slider or slider."
         )
     name = config.get("name") if isinstance(config.get("name"), (str, int)) else None
     above = {key: value for key, value in config.items() if key != "process"}
@@ -46,14 +47,16 @@ def translate(path: Path, content: Any) -> ImportResult:
     translation.folder = path.parent
     translation.take_line("family", translation.family.name, shown("arch", translation.arch))
     has = " and ".join([*["a network"] * translation.has_network, *["an embedding"] * translation.has_embedding])
-    translation.take_line("method", translation.method.name, f"a process with {has or 'neither network nor embedding'}")
+    what = f"a process with {has or 'neither network nor embedding'}"
+    what = shown("type", translation.kind) if translation.is_slider else what
+    translation.take_line("method", translation.method.name, what)
     why = (
         "" if not translation.has_embedding or translation.method.trains_words else "this model has no embeddings here"
     )
     if why:
         translation.result.left.append(Line("embedding", why=why))
     translation.take_line("lr_scaling", "none", "train.lr")
-    result = translation.run(OF_MODEL | OF_TRAINING | OF_DATA)
+    result = translation.run(OF_MODEL | OF_TRAINING | OF_SLIDER | OF_DATA)
     result.left.extend(_lines_beside(content, processes, trained[0]))
     result.left.extend(_lines_of_variables(given))
     return result

@@ -15,7 +15,7 @@ _OPTIONS = {
     "w": ("width", "int"), "h": ("height", "int"), "d": ("seed", "int"), "seed": ("seed", "int"),
     "l": ("guidance", "float"), "cfg": ("guidance", "float"), "s": ("steps", "int"), "steps": ("steps", "int"),
     "frames": ("frames", "int"), "num_frames": ("frames", "int"), "n": ("negative_prompt", "str"),
-    "ctrl_img": ("reference", "str"),
+    "ctrl_img": ("reference", "str"), "m": ("strength", "float"),
 }  # fmt: skip
 
 
@@ -196,6 +196,8 @@ def _take_samples(t: AiToolkitTranslation, setting: ForeignSetting) -> None:
 
 def _take_sample(t: AiToolkitTranslation, one: ListEntry, number: int) -> None:
     prompt, options = _prompt(one["prompt"])
+    if options.pop("strength", 1.0) != 1.0:
+        one.leave("samples have the trained strength: try others with scripts/sample.py --lora FILE:STRENGTH", "prompt")
     for name, setting in (
         ("width", "width"),
         ("height", "height"),

@@ -24,7 +24,11 @@ def _take_folder(t: AiToolkitTranslation, setting: ForeignSetting) -> None:
 def _take_base(t: AiToolkitTranslation, setting: ForeignSetting) -> None:
     path, extras = t["model.name_or_path"] or "", t["model.extras_name_or_path"]
     name = "model.name_or_path"
-    if path.lower().endswith((".ckpt", ".pt", ".bin")):
+    if path.startswith("Comfy-Org/"):
+        t.leave(
+            "it holds files for ComfyUI: set model.base to the model's diffusers folder or its name on the Hub", name
+        )
+    elif path.lower().endswith((".ckpt", ".pt", ".bin")):
         t.leave("Chorus reads no such files, which can hold programs: convert it to .safetensors", name)
     elif t.is_flow and path.lower().endswith((".safetensors", ".gguf")):
         why = "" if extras else "the file holds the transformer alone: set model.base to the model's folder or its name"

@@ -80,6 +80,8 @@ def _take_kind(t: AiToolkitTranslation, kind: str, names: tuple[str, ...]) -> No
 
 
 def _take_timestep_range(t: AiToolkitTranslation, setting: ForeignSetting) -> None:
+    if t.draws_images:  # where it counts the steps of drawing
+        return
     first, last = t["train.min_denoising_steps"], t["train.max_denoising_steps"]
     why = "counted from the noisiest timestep there"
     if t.is_flow and t["train.timestep_type"] not in ("linear", "weighted"):

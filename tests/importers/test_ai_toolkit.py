@@ -207,7 +207,8 @@ def test_files_from_before_architectures_had_names_come_in(flag, arch, tmp_path)
     [
         ({"model.arch": "flex2"}, "flex2"),
         ({"model.arch": "krea2:o_edit"}, "o_edit"),
-        ({"type": "concept_slider"}, "concept_slider"),
+        ({"type": "image_reference_slider_trainer"}, "image_reference_slider_trainer"),
+        ({"model.arch": "minimax_h3_ref2va"}, "minimax_h3_ref2va"),
         ({"network": None, "adapter": {"type": "ip"}}, "adapter"),
     ],
 )
@@ -233,6 +234,49 @@ def test_without_a_network_all_weights_train_and_with_an_embedding_words_do(tmp_
     assert imported(tmp_path, {"embedding": {"trigger": "cat"}}).values["method"] == "pivotal"
     without = imported(tmp_path, FLUX | {"embedding": {"trigger": "cat"}})
     assert without.values["method"] == ("pivotal" if load_families()["flux1"].embedding_keys else "lora")
+
+
+SLIDER = {"target_class": "person", "positive_prompt": "old person", "negative_prompt": "young person"}
+
+
+def test_a_concept_slider_comes_in_with_its_prompts(tmp_path):
+    given = {**SLIDER, "guidance_strength": 4, "anchor_class": "tree", "anchor_strength": 0.5, "new_key": 1}
+    datasets = [{"folder_path": "/people"}]
+    result = imported(tmp_path, {"type": "concept_slider", "slider": given, "datasets": datasets, "train.lr": 1e-4})
+    config = result.config()
+    slider = config.slider
+    assert (config.method, slider.source) == ("slider", "prompts")
+    assert (slider.target, slider.positive, slider.negative) == ("person", "old person", "young person")
+    assert (slider.eta, config.concepts[0].path, config.optimizer.learning_rate) == (4.0, "/people", 1e-4)
+    assert all(left(result, name) for name in ("anchor_class", "anchor_strength", "new_key"))
+    assert why(result, "slider.eta")
+    without = imported(tmp_path, {"type": "concept_slider", "slider": {**SLIDER, "anchor_strength": 1.0}})
+    assert without.values["slider.eta"] == 3.0  # its default
+    assert not left(without, "anchor")
+    assert left(imported(tmp_path, {"slider": SLIDER}), "slider")  # of a process that trains none
+
+
+def test_a_slider_without_images_has_the_first_of_its_targets(tmp_path):
+    target = {"target_class": "", "positive": "high detail", "negative": "blurry", "weight": 0.5, "shuffle": True}
+    slider = {"targets": [target, {"positive": "b"}], "resolutions": [[512, 512], [512, 768]], "batch_full_slide": True}
+    sample = {"prompts": ["a dog --m -3"]}
+    given = {"type": "slider", "slider": slider, "train.max_denoising_steps": 40, "sample": sample}
+    result = imported(tmp_path, given)
+    config = result.config()
+    assert (config.method, config.slider.positive, config.slider.negative) == ("slider", "high detail", "blurry")
+    assert (config.data.resolution, config.concepts, config.diffusion.min_timestep) == (627, [], 0)
+    assert config.sampling.samples[0].prompt == "a dog"
+    assert all(left(result, name) for name in ("weight", "shuffle", "targets", "max_denoising_steps", "--m -3"))
+    assert not left(result, "batch_full_slide")
+
+
+def test_the_sound_of_minimax_h3_has_its_weight(tmp_path):
+    model = {"model.arch": "minimax_h3", "model.name_or_path": "Comfy-Org/MiniMax-H3", "train.audio_loss_multiplier": 2}
+    heard = imported(tmp_path, model | {"datasets": [{"folder_path": "/a", "do_audio": True}]})
+    assert heard.config().loss.sound_weight == 2.0
+    assert left(heard, "name_or_path")
+    assert imported(tmp_path, model | {"datasets": [{"folder_path": "/a"}]}).values["loss.sound_weight"] == 0.0
+    assert left(imported(tmp_path, SDXL | {"train.audio_loss_multiplier": 2}), "audio_loss_multiplier")
 
 
 DATASETS = [
