@@ -52,3 +52,40 @@ def test_two_ranks_train_a_slider_as_one(kind, settings, two_ranks, tmp_path):
     first, second = two_ranks.run(rank_scenarios.train, config=file("two"))
     assert first["losses"] == pytest.approx(alone["losses"], rel=1e-6)
     assert first["digest"] == second["digest"]
+
+
+@pytest.mark.parametrize("kind", ["without images", pytest.param("pairs", marks=pytest.mark.proof), "preference"])
+def test_ranks_that_share_the_model_train_a_slider_as_one(kind, settings, two_ranks, tiny_model, tmp_path):
+    """With blocks that are computed again in the backward pass, at the strength that they had."""
+    base = ("family=flux1", f"model.base={tiny_model('flux1')}", "model.weight_dtype=float64", "data.bucket_step=16")
+    base += ("model.gradient_checkpointing=true", "max_steps=3", "output.dtype=float32")
+
+    def file(name):
+        save_config(settings(kind, *base, f"workspace_dir={tmp_path / name}"), tmp_path / f"{name}.yaml")
+        return str(tmp_path / f"{name}.yaml")
+
+    alone = run_alone(rank_scenarios.train, config=file("one"))
+    first, second = two_ranks.run(rank_scenarios.train, config=file("two"), sync={"strategy": "fsdp"})
+    assert torch.tensor(alone["losses"]).std() > 0  # a flat curve would prove nothing
+    assert first["losses"] == pytest.approx(alone["losses"], rel=1e-6)
+    assert first["norms"] == pytest.approx(alone["norms"], rel=1e-6)
+    assert first["digest"] == second["digest"]
+
+
+@pytest.mark.parametrize(
+    "kind", ["without images", *(pytest.param(kind, marks=pytest.mark.proof) for kind in ("pairs", "preference"))]
+)
+def test_compiled_blocks_train_a_slider_as_plain_ones(kind, settings, train, tiny_model, tmp_path):
+    base = ("family=flux1", f"model.base={tiny_model('flux1')}", "data.bucket_step=16", "max_steps=3")
+
+    def run(name, *overrides):
+        torch._dynamo.reset()
+        with torch.compiler.set_stance(force_backend="aot_eager"):
+            trainer = train(settings(kind, *base, f"workspace_dir={tmp_path / name}", *overrides))
+        return trainer.callbacks.losses
+
+    torch._dynamo.utils.counters.clear()
+    compiled = run("compiled", "model.compile=blocks", "model.gradient_checkpointing=true")
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    torch._dynamo.reset()
+    assert compiled == pytest.approx(run("plain"), rel=1e-4)
