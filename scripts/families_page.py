@@ -15,10 +15,12 @@ sys.path.insert(0, str(ROOT))
 
 from modules.config.attentions import ATTENTIONS, AttentionFacts  # noqa: E402
 from modules.config.families import load_families  # noqa: E402
+from modules.config.presets import list_presets  # noqa: E402
 from modules.families.conditions import FirstFrame, Inpainting, Layers, References, SourceClip  # noqa: E402
 from modules.families.Family import Family  # noqa: E402
 from modules.families.LayerNames import LayerNames  # noqa: E402
-from modules.families.registry import FAMILIES  # noqa: E402
+from modules.families.PublishedModel import Variant  # noqa: E402
+from modules.families.registry import FAMILIES, VARIANTS  # noqa: E402
 from scripts.generated_file import write_or_check  # noqa: E402
 
 PAGE = ROOT / "docs" / "families.md"
@@ -49,6 +51,12 @@ VIDEOS = """\
 ## Videos
 
 They are described in [video](video.md). Those that start from text train on images, too.
+"""
+VARIANTS_OF = """\
+## Other sizes and versions
+
+Further models of these families that have [presets](presets.md) of their own. The setting `family` takes the name in
+the second column; the memory estimate goes by the size of the model that `model.base` names.
 """
 DISTILLED = """\
 ## Distilled models
@@ -103,6 +111,8 @@ def families_page(families: Iterable[Family]) -> str:
             _table("family", "name", "task", *parts, rows=map(_image_row, images)),
             VIDEOS,
             _table("family", "name", "starts from", "frames of a clip", "fps", *parts, rows=map(_video_row, videos)),
+            VARIANTS_OF,
+            _table("model", "family", "`model.base`", "presets", rows=map(_variant_row, VARIANTS.values())),
             DISTILLED,
             _table("distilled model", "train instead", rows=_distilled(families).items()),
             *(
@@ -188,6 +198,11 @@ def _makes(family: Family) -> str:
     if family.fact(References, "needed"):
         return "image editing"
     return "text-to-image" + (" and image editing" if family.has(References) else "")
+
+
+def _variant_row(variant: Variant) -> tuple[str, ...]:
+    presets = (preset.name for preset in list_presets() if preset.name.startswith(f"{variant.name}-"))
+    return variant.label, f"`{variant.family}`", f"`{variant.base}`", _coded(presets)
 
 
 def _starts_from(family: Family) -> str:

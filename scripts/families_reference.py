@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 from modules.config.families import FamilyInfo  # noqa: E402
 from modules.families.Family import Family  # noqa: E402
-from modules.families.registry import FAMILIES  # noqa: E402
+from modules.families.registry import FAMILIES, VARIANTS, sized_family  # noqa: E402
 from scripts.generated_file import write_or_check  # noqa: E402
 
 FILE = ROOT / "resources" / "families.json"
@@ -52,15 +52,33 @@ TRANSLATED: dict[str, Callable[[Family], Any]] = {
     "training_timesteps": lambda family: family.training_timesteps and asdict(family.training_timesteps),
     "experts": lambda family: family.experts is not None,
 }
+COUNTED = ("memory", "attention", "variants")  # by what takes long
 
 
 def _entry(family: Family, counted: dict[str, Any]) -> dict[str, Any]:
     """counted: the entry of before, for what it takes long to count."""
-    names = [field.name for field in fields(FamilyInfo) if field.name not in ("memory", "attention")]
+    names = [field.name for field in fields(FamilyInfo) if field.name not in COUNTED]
     entry = {name: TRANSLATED[name](family) if name in TRANSLATED else getattr(family, name) for name in names}
+    return {**entry, **_counts(family, counted), "variants": _variants(family, counted.get("variants", {}))}
+
+
+def _counts(family: Family, counted: dict[str, Any]) -> dict[str, Any]:
     memory, before = _memory(family, counted.get("memory")), counted.get("memory")
     is_same = bool(memory and before and memory["counted_from"] == before["counted_from"])
-    return {**entry, "memory": memory, "attention": _attention(family, counted.get("attention") if is_same else None)}
+    return {"memory": memory, "attention": _attention(family, counted.get("attention") if is_same else None)}
+
+
+def _variants(family: Family, counted: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Of each variant its name and base model, and what differs from the family's."""
+    found = {}
+    for name, variant in VARIANTS.items():
+        if variant.family != family.name:
+            continue
+        found[name] = {"label": variant.label, "base": variant.base}
+        if variant.published is not None:
+            counts = _counts(sized_family(name), counted.get(name, {}))
+            found[name] |= {"typical_bytes": variant.typical_bytes, **counts}
+    return found
 
 
 def _attention(family: Family, counted: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """Simulate how much GPU memory presets need, at the real size of their models, and keep the results.
 
     python scripts/memory.py sdxl-lora-12gb flux1-lora      # prints them
-    python scripts/memory.py --counts sdxl                  # what is counted of a family's model for the estimate
+    python scripts/memory.py --counts sdxl                  # what is counted of a family or variant for the estimate
     python scripts/memory.py --write                        # simulates what has changed
     python scripts/memory.py --write --processes 4 sdxl     # of these families only, by so many processes
 
@@ -27,9 +27,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from modules.config.families import load_families  # noqa: E402
+from modules.config.families import model_of  # noqa: E402
 from modules.config.files import config_from_values  # noqa: E402
-from modules.config.methods import METHODS  # noqa: E402
+from modules.config.methods import METHODS, fixed_prompts, has_images  # noqa: E402
 from modules.config.optimizers import facts_of_optimizer  # noqa: E402
 from modules.config.presets import (  # noqa: E402
     MEMORY_SIZES,
@@ -40,7 +40,12 @@ from modules.config.presets import (  # noqa: E402
     why_not_offered,
 )
 from modules.config.TrainConfig import TrainConfig  # noqa: E402
-from modules.machine.architectures import FACTORED, SIMULATED_FILE, load_corrections  # noqa: E402
+from modules.machine.architectures import (  # noqa: E402
+    FACTORED,
+    SIMULATED_FILE,
+    load_architectures,
+    load_corrections,
+)
 from modules.machine.memory.RunMemory import ALLOCATOR, RunMemory  # noqa: E402
 from modules.machine.memory_estimate import GIB, PROCESS_BYTES, MemoryEstimate, estimate_memory, run_memory  # noqa: E402
 from scripts.simulated_run import Simulation, simulate  # noqa: E402
@@ -58,7 +63,7 @@ that leaves them as they are, such as other names or types, needs no new version
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="presets; with --write or --counts, families")
+    parser.add_argument("names", nargs="*", help="presets; with --write, families; with --counts, these and variants")
     parser.add_argument("--write", action="store_true", help=f"write {SIMULATED_FILE.name}")
     parser.add_argument("--counts", action="store_true", help="print the counts of families' models")
     parser.add_argument("--processes", type=int, default=1, help="how many simulate at once")
@@ -80,10 +85,10 @@ def _print_preset(name: str) -> None:
 
 
 def _print_counts(name: str) -> None:
-    from modules.families.registry import FAMILIES
+    from modules.families.registry import sized_family
     from scripts.model_counts import count
 
-    family = FAMILIES[name]
+    family = sized_family(name)
     print(name, json.dumps(count(family), indent=2) if family.published else "is of unknown size")
 
 
@@ -130,7 +135,7 @@ def _simulated(config: TrainConfig) -> Simulation | str:
 
 
 def corrections(configs: dict[str, TrainConfig], results: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """What the estimate needs of the results, as `load_corrections`; families without any keep their own."""
+    """What the estimate needs of the results, as `load_corrections`; models without any keep their own."""
     known = load_corrections()
     found: dict[str, dict[str, list[float]]] = {}
     for key, kept in results.items():
@@ -138,21 +143,21 @@ def corrections(configs: dict[str, TrainConfig], results: dict[str, dict[str, An
         run, estimate = run_memory(config), estimate_memory(config)
         assert run is not None  # only families of known size are simulated
         assert estimate is not None  # as above
-        of_family = found.setdefault(config.family, {})
+        of_model = found.setdefault(model_of(config).name, {})
         if METHODS[config.method].uses_denoiser:
             encoding, kind = estimate.caching - estimate.process, run.caching_kind
             ratio = (result.caching - estimate.process) / encoding * run.caching_correction
-            of_family.setdefault(kind, []).append(ratio)
+            of_model.setdefault(kind, []).append(ratio)
         if estimate.sampling:
             samples = replace(run, num_ranks=1).samples
             ratio = 1 + (result.sampling - estimate.sampling) / samples.peak
-            of_family.setdefault(samples.kind, []).append(ratio * samples.correction)
+            of_model.setdefault(samples.kind, []).append(ratio * samples.correction)
         if METHODS[config.method].trains_words:
             continue  # its activations are those of a LoRA and of text encoders, which count by themselves
         ratio = _activation_ratio(run, result, estimate) * run.step_correction
-        of_family.setdefault(str(run.step_kind), []).append(ratio)
+        of_model.setdefault(str(run.step_kind), []).append(ratio)
         if facts_of_optimizer(config.optimizer).factors and METHODS[config.method].trains_weights:
-            of_family.setdefault(FACTORED, []).append(result.optimizer / (4 * _trained(run, result)))
+            of_model.setdefault(FACTORED, []).append(result.optimizer / (4 * _trained(run, result)))
     # the middle of what was found keeps the largest error small
     measured = {
         family: {kind: round((min(v) + max(v)) / 2, 3) for kind, v in kinds.items()} for family, kinds in found.items()
@@ -214,7 +219,7 @@ def simulation(kept: dict[str, Any]) -> Simulation:
 
 def digest(config: TrainConfig) -> str:
     """Of all that a simulation depends on, but for the libraries."""
-    family = load_families()[config.family].memory
+    memory = model_of(config).memory
     data = (config.data.shape, config.data.resolutions, config.data.frames)
     samples = [(sample.width, sample.height, sample.frames) for sample in config.sampling.samples if sample.enabled]
     optimizer = (config.optimizer.name, config.optimizer.stochastic_rounding, config.optimizer.fused_backward)
@@ -222,7 +227,9 @@ def digest(config: TrainConfig) -> str:
     parts = (config.method, *(_changed(config, section) for section in sections))
     parts += (data, optimizer, len(config.embeddings))
     parts += (config.batch_size, config.gradient_accumulation_steps)
-    parts += (config.sampling.batch_size, config.sampling.makes_samples, samples, family and family["counted_from"])
+    parts += (config.sampling.batch_size, config.sampling.makes_samples, samples, memory and memory["counted_from"])
+    if METHODS[config.method].compares:
+        parts += (sorted(fixed_prompts(config)), METHODS[config.method].takes_pairs(config), has_images(config))
     parts += (ALLOCATOR, PROCESS_BYTES, SIMULATION_VERSION)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
@@ -239,7 +246,9 @@ def kept_text() -> str:
         for key, value in load_results().items()
         if (own := [name for name in value["presets"] if name.startswith(names)])
     }
-    return _text(results, {family: kinds for family, kinds in load_corrections().items() if family in load_families()})
+    return _text(
+        results, {model: kinds for model, kinds in load_corrections().items() if model in load_architectures()}
+    )
 
 
 def _text(results: dict[str, dict[str, Any]], corrections: dict[str, dict[str, float]]) -> str:

@@ -44,7 +44,7 @@ SIZE_TITLES = (
 )
 _USUAL_GIGABYTES = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)  # of system memory in a machine
 ARCHITECTURE_TITLES = (
-    "family",
+    "family or variant",
     "denoiser, weights",
     "text encoders, weights",
     "LoRA, bytes a pixel (checkpointing)",

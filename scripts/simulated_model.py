@@ -13,6 +13,8 @@ from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from modules.config.families import model_of
+from modules.config.methods import facts_of, fixed_prompts
 from modules.config.TrainConfig import TrainConfig
 from modules.families.conditions import FirstFrame, Inpainting, References, Sizes, Sound, SourceClip
 
@@ -119,12 +121,12 @@ def make_base(config: TrainConfig) -> BaseModel:
     """The published model of the family, none of it on the GPU."""
     import torch
 
-    from modules.families.registry import FAMILIES
+    from modules.families.registry import sized_family
     from modules.weights.BaseModel import BaseModel
     from scripts.published_models import published_model
     from scripts.simulated_gpu import GPU
 
-    family = FAMILIES[config.family]
+    family = sized_family(model_of(config).name)
     published = published_model(family)
     parts = dict.fromkeys((*family.denoisers, *family.guidance_denoisers), published.denoiser)
     parts[family.vae] = published.vae
@@ -285,9 +287,26 @@ def make_batch(config: TrainConfig, base: BaseModel) -> Batch:
         **fixed,
         noise=torch.empty_like(inputs["noised"]),
         latents=inputs["noised"],
-        given=inputs["given"],
-        text=None if trained_encoders(config, base) else inputs["text"],
+        given={**inputs["given"], **_counterparts(config, inputs["noised"])},
+        **_texts(config, base, inputs["text"]),
     )
+
+
+def _counterparts(config: TrainConfig, latents: Tensor) -> dict[str, Tensor]:
+    """What a method that learns from pairs has in `given`."""
+    import torch
+
+    from modules.data.Batch import PAIRED
+
+    return {PAIRED: torch.empty_like(latents)} if facts_of(config).takes_pairs(config) else {}
+
+
+def _texts(config: TrainConfig, base: BaseModel, text: dict[str, Any]) -> dict[str, Any]:
+    """The conditioning of captions and of the prompts that the method predicts for in each step."""
+    if trained_encoders(config, base):
+        return {"text": None}
+    count = len(next(iter(text.values())))
+    return {"text": text, "fixed_text": {role: make_text(base.family, count) for role in fixed_prompts(config)}}
 
 
 def make_text(family: Family, count: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from modules.config.families import model_of
 from modules.config.TrainConfig import TrainConfig
 from modules.machine.memory.SampleMemory import ALLOCATOR, images_at_once
 from modules.machine.memory_estimate import PROCESS_BYTES
@@ -186,12 +187,17 @@ def _caching(config: TrainConfig) -> float:
     base, uses_denoiser = make_base(config), METHODS[config.method].facts.uses_denoiser
     most = 0.0
     if not trained_encoders(config, base) and (uses_denoiser or config.sampling.makes_samples):
-        encoders = (config.family, config.model.weight_dtype, config.model.text_encoder_quantization, uses_denoiser)
+        encoders = (
+            model_of(config).name,
+            config.model.weight_dtype,
+            config.model.text_encoder_quantization,
+            uses_denoiser,
+        )
         beside = [] if uses_denoiser else [base.family.vae]
         most = _remembered(("text", *encoders), lambda: _caching_text(base, beside))
     if uses_denoiser:
         side, frames = largest_side(config, base.family), config.data.frames
-        images = (config.family, config.model.weight_dtype, side, frames)
+        images = (model_of(config).name, config.model.weight_dtype, side, frames)
         most = max(most, _remembered(("images", *images), lambda: _caching_images(base, side, frames)))
     return most + PROCESS_BYTES
 

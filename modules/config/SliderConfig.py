@@ -27,6 +27,7 @@ class SliderConfig:
         also_called="target_class",
         help="What the slider changes, such as: person. Empty: everything.",
         group="method",
+        kept_as="target prompt",
         visible_when=BY_PROMPTS,
     )
     positive: Str = setting(
@@ -34,6 +35,7 @@ class SliderConfig:
         label="Positive slider prompt",
         help="What there is more of at positive strengths, such as: person, very old.",
         group="method",
+        kept_as="positive slider prompt",
         visible_when=BY_PROMPTS,
     )
     negative: Str = setting(
@@ -42,6 +44,7 @@ class SliderConfig:
         also_called="unconditional",
         help="What there is less of at positive strengths, and more of at negative ones, such as: person, very young.",
         group="method",
+        kept_as="negative slider prompt",
         visible_when=BY_PROMPTS,
     )
     preserve: Str = setting(
@@ -52,6 +55,7 @@ class SliderConfig:
         "before both prompts, and the direction is the mean over them; each takes two more passes.",
         group="method",
         importance="advanced",
+        kept_as="preserved attributes",
         visible_when=BY_PROMPTS,
     )
     eta: Float = setting(

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from modules.config.attentions import Attentions
 from modules.config.installation import ROOT
@@ -17,9 +17,26 @@ from modules.config.methods import methods_for
 from modules.config.ResolutionShift import ShiftLaw
 from modules.config.TrainingTimesteps import TrainingTimesteps, training_timesteps
 
+if TYPE_CHECKING:
+    from modules.config.TrainConfig import TrainConfig
+
 PATH = ROOT / "resources" / "families.json"
 # Where the config of a model's denoiser is added to its model_index.json, because some families share a pipeline.
 DENOISER_CONFIG = "denoiser_config"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantInfo:
+    """A further published model of a family, as Variant has it.
+
+    typical_bytes, memory, attention: as in FamilyInfo, where its sizes are not those of the family; else None.
+    """
+
+    label: str
+    base: str
+    typical_bytes: float | None = None
+    memory: Mapping[str, Any] | None = field(default=None, hash=False)
+    attention: Attentions | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +61,7 @@ class FamilyInfo:
     patch_size, shift_law, training_timesteps, expert_boundary: as in Family.
     memory: the sizes that machine/architectures.py holds; None if they are unknown.
     attention: what its published denoiser computes in a pass, as `Attentions` in config/attentions.py has it.
+    variants: further published models, by name.
     text_trainable: whether the text encoders' own weights can be trained.
     """
 
@@ -81,6 +99,7 @@ class FamilyInfo:
     text_trainable: bool = True
     memory: Mapping[str, Any] | None = field(hash=False)
     attention: Attentions | None = field(default=None, hash=False)
+    variants: Mapping[str, VariantInfo] = field(default_factory=dict, hash=False)
 
     @property
     def takes_masks(self) -> bool:
@@ -123,11 +142,40 @@ def load_families() -> dict[str, FamilyInfo]:
                 "frame_latents": tuple(entry.get("frame_latents", (1, 1))),
                 "training_timesteps": training_timesteps(entry.get("training_timesteps")),
                 "attention": Attentions.read(entry.get("attention")),
+                "variants": {name: _variant(values) for name, values in entry.get("variants", {}).items()},
             }
         )
         for entry in entries
     ]
     return {info.name: info for info in infos}
+
+
+def _variant(values: Mapping[str, Any]) -> VariantInfo:
+    return VariantInfo(**{**values, "attention": Attentions.read(values.get("attention"))})
+
+
+def variant_of(family: str, base: str) -> str:
+    """The name of the variant that a base model is, by its name on the Hub or that of its folder; "" for any other."""
+    last = base.rstrip("/\\").replace("\\", "/").rpartition("/")[2].lower()
+    variants = load_families()[family].variants
+    return next((name for name, one in variants.items() if last == one.base.rpartition("/")[2].lower()), "")
+
+
+def model_of(config: TrainConfig) -> FamilyInfo:
+    """The family, with the name, label and sizes of the variant that the base model is, if it has sizes of its own."""
+    return _model_of(config.family, variant_of(config.family, config.model.base))
+
+
+@lru_cache(maxsize=64)
+def _model_of(family_name: str, name: str) -> FamilyInfo:
+    """name: of the variant, "" for none."""
+    family = load_families()[family_name]
+    variant = family.variants[name] if name else None
+    if variant is None or variant.memory is None:
+        return family
+    size = variant.typical_bytes or family.typical_bytes
+    own = {"typical_bytes": size, "memory": variant.memory, "attention": variant.attention}
+    return replace(family, name=name, label=variant.label, **own)
 
 
 def default_family() -> str:

@@ -45,6 +45,23 @@ class PublishedModel:
     image_features: tuple[int, ...] = field(default=(), repr=False)
 
 
+@dataclass(frozen=True)
+class Variant:
+    """A further published model of a family, declared in its file.
+
+    name: with which the names of its presets begin. family: its name. label: as shown to users.
+    base: the name on the Hugging Face Hub.
+    published, typical_bytes: as in Family, where the sizes are not those of the family's model.
+    """
+
+    name: str
+    family: str
+    label: str
+    base: str
+    published: PublishedModel | None = None
+    typical_bytes: float | None = None
+
+
 # --- components shared by several families ----------------------------------------------------------------------------
 
 KL_VAE = Component(

@@ -16,7 +16,7 @@ from modules.families.Family import DenoiserCall
 from modules.families.flux1 import FLUX1, FLUX1_MODEL
 from modules.families.LayerNames import DIFFUSERS_FILE_WITHOUT_ALPHA
 from modules.families.packing import token_positions
-from modules.families.PublishedModel import T5_XXL, Component
+from modules.families.PublishedModel import T5_XXL, Component, Variant
 from modules.families.TextEncoding import TextEncoding
 
 if TYPE_CHECKING:
@@ -103,3 +103,6 @@ CHROMA = replace(
     13619](https://github.com/huggingface/diffusers/issues/13619)). Chorus does, in training and sampling, so its
     samples differ slightly from those of a plain diffusers pipeline with the same files.""",
 )
+
+# the model before it was trained in high resolution, of the same sizes
+CHROMA_BASE = Variant("chroma_base", "chroma", "Chroma1-Base", "lodestones/Chroma1-Base")

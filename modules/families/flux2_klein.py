@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from modules.families.flux2 import FLUX2_DEV, FLUX2_DEV_MODEL
-from modules.families.PublishedModel import Component
+from modules.families.PublishedModel import Component, Variant
 
 # the 9B model, the larger of the two, with Qwen3-8B
 _KLEIN_9B = {
@@ -41,4 +41,22 @@ FLUX2_KLEIN = replace(
     distilled={"FLUX.2 klein 4B, 9B": "FLUX.2-klein-base-4B, FLUX.2-klein-base-9B"},
     remarks="""`FLUX.2-klein-base-9B` asks to accept its license, which excludes commercial use, on its page first;
     `FLUX.2-klein-base-4B` is under Apache 2.0.""",
+)
+
+# black-forest-labs/flux2: Klein4BParams, with Qwen3-4B
+_KLEIN_4B = {"num_layers": 5, "num_single_layers": 20, "num_attention_heads": 24, "joint_attention_dim": 7680}
+_QWEN_3_4B = {"hidden_size": 2560, "intermediate_size": 9728, "tie_word_embeddings": True}
+
+FLUX2_KLEIN_4B = Variant(
+    "flux2_klein_4b",
+    "flux2_klein",
+    "FLUX.2 klein 4B",
+    "black-forest-labs/FLUX.2-klein-base-4B",
+    replace(
+        FLUX2_DEV_MODEL,
+        denoiser=Component("diffusers.Flux2Transformer2DModel", {**_KLEIN_9B, **_KLEIN_4B}),
+        text_encoders=((Component("transformers.Qwen3ForCausalLM", {**_QWEN_3_8B, **_QWEN_3_4B}, "Qwen3Config"), 512),),
+        text={"prompt_embeds": (512, 7680)},
+    ),
+    typical_bytes=32e9,
 )

@@ -12,7 +12,7 @@ from modules.families.Family import DenoiserCall, Family
 from modules.families.frames import channel_stats, decode_frames, encode_frames
 from modules.families.LayerNames import DIFFUSERS_NAMES
 from modules.families.packing import pack_2x2, unpack_2x2
-from modules.families.PublishedModel import QWEN_2_5_VL, Component, PublishedModel
+from modules.families.PublishedModel import QWEN_2_5_VL, Component, PublishedModel, Variant
 from modules.families.TextEncoding import TextEncoding
 
 if TYPE_CHECKING:
@@ -99,3 +99,6 @@ QWEN_IMAGE = Family(
         side=1024,
     ),
 )
+
+# the same architecture, trained further by its makers
+QWEN_IMAGE_2512 = Variant("qwen_image_2512", "qwen_image", "Qwen-Image-2512", "Qwen/Qwen-Image-2512")

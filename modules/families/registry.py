@@ -1,29 +1,48 @@
-"""All families by name: every `Family` that is declared in a file of this folder."""
+"""All families and variants by name: every `Family` and `Variant` that is declared in a file of this folder."""
 
 from __future__ import annotations
 
 import os
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from modules.config.families import DENOISER_CONFIG
 from modules.families.Family import Family
+from modules.families.PublishedModel import Variant
 
 if TYPE_CHECKING:
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
 
 
-def _declared() -> dict[str, Family]:
-    """The declared families, sorted by label, which is the order in the window."""
+def _declared() -> Iterator[Any]:
+    """What the files declare."""
     names = [found.name for found in pkgutil.iter_modules([os.path.dirname(__file__)], f"{__package__}.")]
-    values = (value for name in names if name != __name__ for value in vars(import_module(name)).values())
-    families = {family.name: family for family in values if isinstance(family, Family)}
-    return dict(sorted(families.items(), key=lambda item: item[1].label.casefold()))
+    for name in names:
+        if name != __name__:
+            yield from vars(import_module(name)).values()
 
 
-FAMILIES: dict[str, Family] = _declared()
+def _by_label(kind: type) -> dict[str, Any]:
+    """Those of a kind, sorted by label, which is the order in the window."""
+    found = {one.name: one for one in _declared() if isinstance(one, kind)}
+    return dict(sorted(found.items(), key=lambda item: item[1].label.casefold()))
+
+
+FAMILIES: dict[str, Family] = _by_label(Family)
+VARIANTS: dict[str, Variant] = _by_label(Variant)
+
+
+def sized_family(name: str) -> Family:
+    """The family of that name; for a variant its family with the variant's sizes."""
+    variant = VARIANTS.get(name)
+    if variant is None:
+        return FAMILIES[name]
+    family = FAMILIES[variant.family]
+    own = {"published": variant.published, "typical_bytes": variant.typical_bytes}
+    return replace(family, **{key: value for key, value in own.items() if value is not None})
 
 
 def family_of(index: Mapping[str, Any]) -> Family | None:

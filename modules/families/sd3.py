@@ -1,8 +1,18 @@
 """Stable Diffusion 3 and 3.5: a flow transformer, two CLIP encoders and T5."""
 
+from dataclasses import replace
+
 from modules.families.Family import Family
-from modules.families.LayerNames import LayerNames
-from modules.families.PublishedModel import CLIP_G, CLIP_L_PROJECTED, KL_VAE_16, T5_XXL, Component, PublishedModel
+from modules.families.PublishedModel import (
+    CLIP_G,
+    CLIP_L_PROJECTED,
+    KL_VAE_16,
+    T5_XXL,
+    Component,
+    PublishedModel,
+    Variant,
+)
+from modules.families.sd3_names import SD3_NAMES
 from modules.families.TextEncoding import TextEncoding
 from modules.families.unet_loras import input_widths
 
@@ -22,32 +32,15 @@ _MEDIUM = Component(  # 3.5 medium, which is larger than 3 medium with its 2.03 
         "dual_attention_layers": tuple(range(13)),
     },
 )
-_CLIP_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
-
-_ATTENTION_INPUT = r"attn[._]to_q\.lora(_down|_A)\.weight$"
-_BLOCK = "transformer_blocks.{}."
-_ORIGINAL_NAMES = LayerNames(  # of its makers' model, as kohya's scripts write them
-    "lora_unet_",
-    flat=True,
-    names={
-        f"{_BLOCK}{ours}": f"joint_blocks.{{}}.{theirs}"
-        for ours, theirs in (
-            ("attn.to_out.0", "x_block.attn.proj"),
-            ("attn2.to_out.0", "x_block.attn2.proj"),
-            ("attn.to_add_out", "context_block.attn.proj"),
-            ("ff.net.0.proj", "x_block.mlp.fc1"),
-            ("ff.net.2", "x_block.mlp.fc2"),
-            ("ff_context.net.0.proj", "context_block.mlp.fc1"),
-            ("ff_context.net.2", "context_block.mlp.fc2"),
-        )
-    },
-    fused={
-        tuple(f"{_BLOCK}attn.to_{name}" for name in "qkv"): "joint_blocks.{}.x_block.attn.qkv",
-        tuple(f"{_BLOCK}attn2.to_{name}" for name in "qkv"): "joint_blocks.{}.x_block.attn2.qkv",
-        tuple(f"{_BLOCK}attn.add_{name}_proj" for name in "qkv"): "joint_blocks.{}.context_block.attn.qkv",
-    },
+_MODEL = PublishedModel(
+    denoiser=_MEDIUM,
+    vae=KL_VAE_16,
+    text_encoders=((CLIP_L_PROJECTED, 77), (CLIP_G, 77), (T5_XXL, 256)),
+    text={"prompt_embeds": (333, 4096), "pooled_prompt_embeds": (2048,)},
+    side=1024,
 )
-
+_CLIP_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
+_ATTENTION_INPUT = r"attn[._]to_q\.lora(_down|_A)\.weight$"
 SD3 = Family(
     name="sd3",
     label="Stable Diffusion 3 / 3.5",
@@ -95,16 +88,10 @@ SD3 = Family(
     # The model uses this encoder's pooled output without projection: in the released files the projection is the
     # identity, and single-file checkpoints omit it.
     frozen_layers={"text_encoder": ("text_projection",)},
-    published=PublishedModel(
-        denoiser=_MEDIUM,
-        vae=KL_VAE_16,
-        text_encoders=((CLIP_L_PROJECTED, 77), (CLIP_G, 77), (T5_XXL, 256)),
-        text={"prompt_embeds": (333, 4096), "pooled_prompt_embeds": (2048,)},
-        side=1024,
-    ),
+    published=_MODEL,
     single_file="mmdit",
     can_train_vae=True,
-    original_names=_ORIGINAL_NAMES,
+    original_names=SD3_NAMES,
     matches_lora=lambda shapes: input_widths(shapes, _ATTENTION_INPUT) == {2432},  # of 3.5 Large
     # The names that OneTrainer writes and ComfyUI reads, with an alpha per layer. kohya's own scripts merge query, key
     # and value into one layer, which can't hold three separate adapters of rank r.
@@ -117,4 +104,15 @@ SD3 = Family(
     reads both. The final projection of the first text encoder is the identity in all released models and is missing
     in single files, so it is never trained. The model can be trained and sampled without T5. diffusers needs the
     missing parts named: `from_pretrained(folder, text_encoder_3=None, tokenizer_3=None)`.""",
+)
+
+# transformer/config.json of stabilityai/stable-diffusion-3.5-large, as its copies have it
+_LARGE = {"num_layers": 38, "num_attention_heads": 38, "caption_projection_dim": 2432, "pos_embed_max_size": 192}
+SD3_LARGE = Variant(
+    "sd3_large",
+    "sd3",
+    "Stable Diffusion 3.5 large",
+    "stabilityai/stable-diffusion-3.5-large",
+    replace(_MODEL, denoiser=replace(_MEDIUM, config={**_MEDIUM.config, **_LARGE, "dual_attention_layers": ()})),
+    typical_bytes=56e9,
 )

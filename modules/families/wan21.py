@@ -5,13 +5,14 @@ Wan et al. 2025, arXiv 2503.20314.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from modules.families.Codec import Codec
 from modules.families.Family import DenoiserCall, Family
 from modules.families.frames import channel_stats, decode_frames, encode_frames, encode_wan_pieces
 from modules.families.LayerNames import LayerNames
-from modules.families.PublishedModel import Component, PublishedModel
+from modules.families.PublishedModel import Component, PublishedModel, Variant
 from modules.families.TextEncoding import TextEncoding
 
 if TYPE_CHECKING:
@@ -101,4 +102,14 @@ WAN_21 = Family(
     typical_bytes=80e9,
     further_classes={"tokenizer": ("transformers.AutoTokenizer",)},
     published=WAN_21_MODEL,
+)
+
+_1_3B = {"num_attention_heads": 12, "ffn_dim": 8960, "num_layers": 30}  # Wan-Video/Wan2.1: wan_t2v_1_3B.py
+WAN_21_1_3B = Variant(
+    "wan21_1_3b",
+    "wan21",
+    "Wan 2.1 1.3B",
+    "Wan-AI/Wan2.1-T2V-1.3B-Diffusers",
+    replace(WAN_21_MODEL, denoiser=Component("diffusers.WanTransformer3DModel", _1_3B)),
+    typical_bytes=29e9,
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from modules.config.families import load_families
+from modules.config.families import load_families, model_of
 from modules.config.installation import ROOT
 
 if TYPE_CHECKING:
@@ -87,13 +87,17 @@ def _architecture(counted: Mapping[str, Any]) -> Architecture:
 
 @cache
 def load_architectures() -> dict[str, Architecture]:
-    """By family; those that are not in it are of unknown size."""
-    return {name: _architecture(info.memory) for name, info in load_families().items() if info.memory}
+    """By family, or variant with sizes of its own, as `model_of` names it; what is not in it is of unknown size."""
+    found = {}
+    for name, info in load_families().items():
+        sizes = {name: info.memory, **{variant: one.memory for variant, one in info.variants.items()}}
+        found |= {model: _architecture(memory) for model, memory in sizes.items() if memory}
+    return found
 
 
 @cache
 def load_corrections() -> dict[str, dict[str, float]]:
-    """Family -> what the simulation of its presets (scripts/memory.py) found to differ from the counts.
+    """Family or variant -> what the simulation of its presets (scripts/memory.py) found to differ from the counts.
 
     By the step's kind, its peak over the activations kept for the backward pass; by the kind of what is encoded and of
     the samples, what these need over their estimates; and FACTORED. `RunMemory` names the kinds.
@@ -102,6 +106,7 @@ def load_corrections() -> dict[str, dict[str, float]]:
 
 
 def correction(config: TrainConfig, *kinds: str, otherwise: float = 1.0) -> float:
-    """That of the first of these kinds that a preset of the family has."""
-    known = load_corrections().get(config.family, {})
+    """That of the first of these kinds that a preset of the family has, of its variant if that has any."""
+    of_models = load_corrections()
+    known = {**of_models.get(config.family, {}), **of_models.get(model_of(config).name, {})}
     return next((known[kind] for kind in kinds if kind in known), otherwise)

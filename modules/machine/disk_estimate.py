@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from modules.config.families import load_families
+from modules.config.families import model_of
 from modules.config.methods import facts_of
 from modules.machine.architectures import load_architectures
 from modules.machine.memory.RunMemory import RunMemory
@@ -23,7 +23,7 @@ def size_share(config: TrainConfig, base_bytes: int | None, of_widths: bool = Fa
     base_bytes: of its files; None or 0: unknown. of_widths: that of what grows with the width of layers, not with its
     square as their weights do: adapters, and the results of text encoders.
     """
-    typical = load_families()[config.family].typical_bytes
+    typical = model_of(config).typical_bytes
     share = min(1.0, 2 * base_bytes / typical) if base_bytes else 1.0  # files may be in 16 bits
     return share**0.5 if of_widths else share
 
@@ -31,7 +31,7 @@ def size_share(config: TrainConfig, base_bytes: int | None, of_widths: bool = Fa
 def model_disk_bytes(config: TrainConfig, base_bytes: int | None) -> float:
     """What one saved model takes, in all its formats."""
     method = facts_of(config)
-    model = load_architectures().get(config.family)
+    model = load_architectures().get(model_of(config).name)
     item_bytes = _ITEM_BYTES[config.output.dtype]
     if model is None:
         numbers = _trained_of_unknown(config, base_bytes)
@@ -47,7 +47,7 @@ def model_disk_bytes(config: TrainConfig, base_bytes: int | None) -> float:
 
 def backup_disk_bytes(config: TrainConfig, base_bytes: int | None) -> float:
     """What one backup takes: trained weights, optimizer state and EMA."""
-    model = load_architectures().get(config.family)
+    model = load_architectures().get(model_of(config).name)
     average = _AVERAGE_BYTES if config.ema.enabled else 0
     if model is None:
         return _trained_of_unknown(config, base_bytes) * (3 * 4 + average)  # weights and two moments
@@ -74,7 +74,7 @@ def _trained(config: TrainConfig, model, base_bytes: int | None) -> float:
 def _trained_of_unknown(config: TrainConfig, base_bytes: int | None) -> float:
     """The same for a family of unknown size."""
     method = facts_of(config)
-    weights = load_families()[config.family].typical_bytes / 4 * size_share(config, base_bytes)
+    weights = model_of(config).typical_bytes / 4 * size_share(config, base_bytes)
     if method.trains_adapters:
         return weights * _LORA_SHARE_PER_RANK * config.lora.rank
     return weights if method.trains_weights else 0.0

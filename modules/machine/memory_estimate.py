@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from modules.config.families import load_families
+from modules.config.families import model_of
 from modules.machine.architectures import load_architectures
 from modules.machine.memory.RunMemory import RunMemory
 from modules.machine.system_memory import LIBRARY_BYTES, most_swapped
@@ -84,7 +84,7 @@ def estimate_memory(config: TrainConfig, num_ranks: int | None = None) -> Memory
 
 def run_memory(config: TrainConfig, num_ranks: int | None = None) -> RunMemory | None:
     """What the estimate is made of, with the same arguments."""
-    model = load_architectures().get(config.family)
+    model = load_architectures().get(model_of(config).name)
     return None if model is None else RunMemory(config, model, num_ranks or _named_ranks(config))
 
 
@@ -132,7 +132,7 @@ def needed_bytes(config: TrainConfig, num_ranks: int | None = None, base_bytes: 
     estimate = estimate_memory(config, num_ranks)
     if estimate is None:
         return None
-    typical = load_families()[config.family].typical_bytes
+    typical = model_of(config).typical_bytes
     # a model saved in half precision is twice as large in float32
     return estimate.peak * (min(1.0, 2 * base_bytes / typical) if base_bytes else 1.0)
 
@@ -146,7 +146,7 @@ def least_rank_bytes(config: TrainConfig, base_bytes: int | None = None) -> floa
     or in half precision, counts in proportion. None: on a GPU, or unknown. A family of unknown size counts libraries
     only.
     """
-    model = load_architectures().get(config.family)
+    model = load_architectures().get(model_of(config).name)
     if not base_bytes or model is None:
         return LIBRARY_BYTES
     published_bytes = 4 * (model.denoiser + sum(model.text_encoders) + model.vae)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from modules.config.families import load_families
+from modules.config.families import load_families, model_of
 from modules.config.methods import facts_of
 from modules.config.problems import Remedy
 from modules.config.quantizations import QUANTIZATIONS
@@ -131,7 +131,7 @@ _NO_GRAPHS = Change({"model.cuda_graphs": "off"}, "no CUDA graphs")
 
 def _swaps(config: TrainConfig) -> Iterator[Change]:
     """Numbers of blocks that stay in system memory, where some can."""
-    model, now = load_architectures().get(config.family), config.model.blocks_to_swap
+    model, now = load_architectures().get(model_of(config).name), config.model.blocks_to_swap
     if model is None or now is None or not facts_of(config).uses_denoiser:
         return
     needed = _needed_to_move(config)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from modules.config.families import load_families
+from modules.config.families import model_of
 from modules.machine.architectures import load_architectures
 from modules.machine.memory.PassingMemory import PassingMemory
 from modules.machine.memory.RunMemory import RunMemory
@@ -75,7 +75,7 @@ def needed_in_ram(
 
     `without_open_swaps`. For the other arguments see `kept_in_ram`.
     """
-    if config.family not in load_architectures():
+    if model_of(config).name not in load_architectures():
         return None
     config = without_open_swaps(config)
     kept = LIBRARY_BYTES + _CUDA_BYTES + kept_bytes(config, num_ranks, base_bytes)
@@ -116,7 +116,7 @@ def most_swapped(config: TrainConfig, num_ranks: int, room: float | None, base_b
 
     A family of unknown size swaps none.
     """
-    model = load_architectures().get(config.family)
+    model = load_architectures().get(model_of(config).name)
     if model is None:
         return 0
     for count in range(model.blocks.count, 0, -1):
@@ -127,11 +127,11 @@ def most_swapped(config: TrainConfig, num_ranks: int, room: float | None, base_b
 
 
 def _run(config: TrainConfig, num_ranks: int) -> RunMemory | None:
-    model = load_architectures().get(config.family)
+    model = load_architectures().get(model_of(config).name)
     return None if model is None else RunMemory(config, model, num_ranks)
 
 
 def _share(config: TrainConfig, base_bytes: int | None) -> float:
     """Of the published model's size that a base model has, as in `needed_bytes`."""
-    typical = load_families()[config.family].typical_bytes
+    typical = model_of(config).typical_bytes
     return min(1.0, 2 * base_bytes / typical) if base_bytes else 1.0

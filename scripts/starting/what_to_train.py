@@ -13,6 +13,7 @@ from pathlib import Path
 from modules.config.errors import ConfigError, UserError
 from modules.config.files import load_values
 from modules.config.installation import window_folder
+from modules.config.methods import facts_of
 from modules.config.parse import JSON_ENDINGS, YAML_ENDINGS
 from modules.config.presets import list_presets
 from modules.config.TrainConfig import TrainConfig
@@ -58,7 +59,7 @@ def ask_settings(questions: Questions, args: argparse.Namespace) -> list[str]:
         questions.last.clear()  # what was answered for other settings
     arguments = settings_arguments(settings, args)
     config = read_config(arguments)
-    if not config.concepts or args.images:
+    if args.images or not (config.concepts or facts_of(config).draws_images(config)):
         folder = questions.ask("pictures", "Folder with your images", read_folder)
         arguments += images_arguments(folder, config)
     return arguments

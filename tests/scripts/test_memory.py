@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from modules.config.families import load_families
 from modules.config.files import config_from_values
 from modules.config.presets import list_presets, load_preset
 from modules.machine.architectures import SIMULATED_FILE, load_architectures, load_corrections
@@ -43,13 +42,26 @@ def test_presets_and_families_that_are_no_more_are_dropped_and_all_others_kept(m
     assert memory.kept_text() == SIMULATED_FILE.read_text(encoding="utf-8")
     gone = next(preset for preset in list_presets() if preset.name == "sd15-vae")
     monkeypatch.setattr(memory, "list_presets", lambda: [preset for preset in list_presets() if preset != gone])
-    monkeypatch.setattr(memory, "load_families", lambda: [name for name in load_families() if name != "sd15"])
+    others = [name for name in load_architectures() if name != "sd15"]
+    monkeypatch.setattr(memory, "load_architectures", lambda: others)
     kept = json.loads(memory.kept_text())
     assert "sd15" not in kept["corrections"]
     assert len(kept["corrections"]) == len(load_corrections()) - 1
     dropped = RESULTS.keys() - kept["results"].keys()
     assert dropped
     assert all(name.startswith("sd15-vae-") for key in dropped for name in RESULTS[key]["presets"])
+
+
+def test_every_preset_with_sizes_is_simulated_at_each_of_them():
+    simulated = {name for kept in RESULTS.values() for name in kept["presets"]}
+    assert {name for names, _ in BY_HASH.values() for name in names} - simulated == set()
+
+
+def test_two_predictions_that_get_gradients_take_less_than_twice_as_much_as_one():
+    """Gradient checkpointing computes the blocks of one of them again at a time."""
+    one, both = (settings(name) for name in ("sdxl-lora-12gb", "sdxl-preference-8gb"))
+    assert one.batch_size == both.batch_size // both.gradient_accumulation_steps
+    assert 1.5 < result_of(both).activations / result_of(one).activations < 2
 
 
 def test_every_preset_fits_into_the_memory_in_its_name_with_a_share_to_spare():
@@ -86,7 +98,7 @@ def process(tmp_path_factory):
     pool.close()
 
 
-@pytest.mark.parametrize("name", ["sd15-lora-8gb", "sd15-vae-8gb", "sd15-embedding-8gb"])
+@pytest.mark.parametrize("name", ["sd15-lora-8gb", "sd15-vae-8gb", "sd15-embedding-8gb", "sd15-slider-8gb"])
 def test_simulated_anew_a_preset_has_the_kept_result(name, process):
     kept = result_of(settings(name))
     (again,) = process.run(simulated, preset=name)

@@ -304,6 +304,12 @@ def test_settings_without_images_ask_for_them(start, tmp_path):
     assert f"--set=concepts.0.path={tmp_path / 'cats'}" in trained
 
 
+def test_a_slider_from_prompts_asks_for_no_images(start):
+    _, trained, said = start(answers=["sd15-slider", "2", "", "", "", "no"])
+    assert "Folder with your images" not in said
+    assert trained[0] == "--preset=sd15-slider"
+
+
 def test_on_windows_nobody_is_asked_for_a_launcher(start, settings):
     _, trained, said = start(machine=WINDOWS, answers=[str(settings), "2", "gloo", "yes"])
     assert trained[1:] == ["--multi_gpu", "--world_size=2", "--backend=gloo"]

@@ -88,6 +88,23 @@ def test_own_images_replace_the_demo_by_the_suggested_preset_in_one_undo_step(fo
     assert not settings.undo()
 
 
+def test_presets_are_those_of_the_model_that_the_user_chose():
+    settings, quick = quick_start(12)
+    settings.set("family", "wan21")
+    assert {"", "wan21_1_3b"} == {choice.model for choice in quick.choices}
+    assert quick.suggested.label == "wan21_1_3b-lora (Wan 2.1 1.3B), 12 GB GPU"  # the others need more memory
+    settings.set("model.base", "/models/Wan2.1-T2V-14B-Diffusers")
+    assert {choice.model for choice in quick.choices} == {""}
+    assert quick.suggested.preset == "wan21-lora"
+    settings.set("model.base", "/models/Wan2.1-T2V-1.3B-Diffusers")
+    quick.use_preset(quick.suggested)
+    assert quick.chosen_preset == quick.suggested
+    assert settings.get("model.base") == "/models/Wan2.1-T2V-1.3B-Diffusers"
+    settings.load_preset("wan21-lora-24gb", keeps_own=False)
+    assert {"", "wan21_1_3b"} == {choice.model for choice in quick.choices}
+    assert quick.suggested.model == ""
+
+
 def test_another_folder_changes_only_the_names_with_it():
     settings, quick = quick_start(24)
     quick.use_folder("/cats")

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from modules.config.adapters import ADAPTERS, AdapterFacts, facts_of_adapter
-from modules.config.families import load_families
+from modules.config.families import load_families, model_of
 from modules.config.layer_ranks import read_layer_ranks
 from modules.config.methods import facts_of
 from modules.config.optimizers import facts_of_optimizer
@@ -60,7 +60,7 @@ def adapter_problems(config: TrainConfig) -> Iterator[Problem]:
 
 def _rank_problems(config: TrainConfig) -> Iterator[Problem]:
     """Ranks above the width of layers, which learn nothing more: a whole matrix has no higher rank."""
-    memory = load_families()[config.family].memory
+    memory = model_of(config).memory
     if not facts_of_adapter(config.lora).uses_rank_up_to_width or memory is None:
         return
     widest = math.isqrt(memory["matrix"])  # no side of a matrix, as the shorter one, is longer than this

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 
 from modules.config.attentions import ATTENTIONS, HALF
-from modules.config.families import load_families
+from modules.config.families import load_families, model_of
 from modules.config.methods import METHODS, facts_of
 from modules.config.problems import Problem, Remedy, either, set_to
 from modules.config.quantizations import EIGHT_BITS
@@ -62,7 +62,7 @@ def attention_problems(config: TrainConfig) -> Iterator[Problem]:
 
 def attention_mask_problems(config: TrainConfig) -> Iterator[Problem]:
     """Where the kernels that are asked for can't compute all attentions of the model."""
-    facts, counted = ATTENTIONS.get(config.model.attention), load_families()[config.family].attention
+    facts, counted = ATTENTIONS.get(config.model.attention), model_of(config).attention
     if not facts or not counted or not facts_of(config).uses_denoiser or not _computes_in(config, facts.dtypes):
         return
     if not (rest := counted.not_taken(facts)):

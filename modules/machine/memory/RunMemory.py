@@ -318,20 +318,22 @@ class RunMemory:
             self.config.lora.targets if method.trains_adapters else "",
             self.config.model.gradient_checkpointing,
             "fused" if self.steps_as_it_goes else "at once" if self.frees_as_it_goes else "",
+            method.num_predictions,
         )
 
     @property
     def step_correction(self) -> float:
-        """Of a kind that no preset has, that of the same step with or without accumulation, or with adapters on other
-        layers: on more of them, if there is one, so that it is not too low."""
+        """Of a kind that no preset has, that of the same step with or without accumulation, with adapters on other
+        layers, on more of them if there is one, so that it is not too low; or of one prediction."""
         kind = self.step_kind
         if kind.frees == "fused":
             return correction(self.config, str(kind))
         other = replace(kind, frees="" if kind.frees else "at once")
         place = TARGETS.index(self.config.lora.targets)
         targets = (*TARGETS[place + 1 :], *reversed(TARGETS[:place])) if kind.targets else ()
-        others = (replace(kind, targets=each) for each in targets)
-        return correction(self.config, *map(str, (kind, other, *others)))
+        others = [kind, other, *(replace(kind, targets=each) for each in targets)]
+        others += [replace(each, predictions=1) for each in others if each.predictions > 1]
+        return correction(self.config, *map(str, others))
 
     @property
     def activations(self) -> float:

@@ -52,7 +52,7 @@ class OwnImagesCard(Card):
         self._reading: tuple[tuple, threading.Event] | None = None  # scan_key, and what cancels it
         self._read_job: str | None = None
         self._preset_job: str | None = None
-        self._presets_of: tuple[str, str] | None = None  # family and method whose presets are in the menu
+        self._listed_presets: tuple[PresetChoice, ...] | None = None  # those in the menu
         self._are_presets_read = False
         self._steps = self._build()
         app.in_slices(self._steps)
@@ -140,12 +140,11 @@ class OwnImagesCard(Card):
 
     def _show_preset(self) -> None:
         settings = self.app.settings
-        wanted = settings.get("family"), settings.get("method")
         if not self._are_presets_read:
             return
         choices, chosen, suggested = self.quick.choices, self.quick.chosen_preset, self.quick.suggested
-        if wanted != self._presets_of:
-            self._presets_of = wanted
+        if choices != self._listed_presets:
+            self._listed_presets = choices
             self.preset.configure(values=[choice.label for choice in choices])
         if self.preset.get() != (text := chosen.label if chosen else settings.preset_name):
             self.preset.set(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from modules.config.families import variant_of
 from modules.ui.models.fitting_presets import PresetChoice, choice_of, fitting_presets, suggested_preset
 from modules.ui.models.run_names import name_after_images
 from modules.ui.models.SettingsModel import FIRST_PRESET
@@ -31,8 +32,11 @@ class QuickStart:
 
     @property
     def choices(self) -> tuple[PresetChoice, ...]:
-        """The presets for the family and method of the settings."""
-        return fitting_presets(self._settings.get("family"), self._settings.get("method"))
+        """The presets for the family and method of the settings, of its models only for the one that the user chose."""
+        family, base = self._settings.get("family"), self._settings.get("model.base")
+        found = fitting_presets(family, self._settings.get("method"))
+        is_own = base and self._settings.differs_from_preset("model.base")
+        return _of_model(found, variant_of(family, base)) if is_own else found
 
     @property
     def chosen_preset(self) -> PresetChoice | None:
@@ -41,8 +45,10 @@ class QuickStart:
 
     @property
     def suggested(self) -> PresetChoice | None:
-        """The best of the choices for the GPUs of this machine."""
-        return suggested_preset(self.choices, self._devices.gpus)
+        """The best of the choices for the GPUs of this machine, for the same model as the chosen one."""
+        chosen = self.chosen_preset
+        choices = _of_model(self.choices, chosen.model) if chosen else self.choices
+        return suggested_preset(choices, self._devices.gpus)
 
     @property
     def uses_all_gpus(self) -> bool | None:
@@ -96,3 +102,8 @@ class QuickStart:
         self._settings.load_preset(name)
         if num_gpus > 1 and self._settings.get("world_size") != num_gpus:  # no variant for exactly so many
             self._settings.set("world_size", None)
+
+
+def _of_model(choices: tuple[PresetChoice, ...], model: str) -> tuple[PresetChoice, ...]:
+    """Those for one of a family's models; all if there are none. model: as in PresetChoice."""
+    return tuple(choice for choice in choices if choice.model == model) or choices

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from modules.config.families import load_families, variant_of
 from modules.config.files import config_from_values
 from modules.config.presets import (
     GPU_COUNTS,
@@ -23,14 +24,18 @@ from modules.machine.devices import Gpu
 
 @dataclass(frozen=True)
 class PresetChoice:
-    """A preset for GPUs with `memory` GB."""
+    """A preset for GPUs with `memory` GB. model: the variant of the family that it trains, "" for the usual model;
+    model_label: as users know it."""
 
     preset: str
     memory: int
+    model: str = ""
+    model_label: str = ""
 
     @property
     def label(self) -> str:
-        return f"{self.preset}, {self.memory} GB GPU"
+        whose = f" ({self.model_label})" if self.model_label else ""
+        return f"{self.preset}{whose}, {self.memory} GB GPU"
 
     def variant(self, num_gpus: int) -> str:
         """The name of the variant for as many of these GPUs as there is one for."""
@@ -67,7 +72,9 @@ def _all_presets() -> dict[tuple[str, str], tuple[PresetChoice, ...]]:
         if has_variants(preset.name):
             config = config_from_values(load_preset(preset.name))
             sizes = [size for size in MEMORY_SIZES if not why_not_offered(preset.name, size)]
+            model = variant_of(config.family, config.model.base)
+            label = load_families()[config.family].variants[model].label if model else ""
             choices = found.get((config.family, config.method), ())
-            choices += tuple(PresetChoice(preset.name, size) for size in sizes)
+            choices += tuple(PresetChoice(preset.name, size, model, label) for size in sizes)
             found[config.family, config.method] = tuple(sorted(choices, key=lambda choice: choice.memory))
     return found

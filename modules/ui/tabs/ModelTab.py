@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import customtkinter as ctk
 
 from modules.config.counted import counted
-from modules.config.families import FamilyInfo, load_families
+from modules.config.families import FamilyInfo, model_of
 from modules.ui.cards.RunEstimate import RunEstimate
 from modules.ui.models.base_model import sha256_of
 from modules.ui.theme import Theme
@@ -153,8 +153,8 @@ class ModelTab(ctk.CTkFrame):
         super().destroy()
 
     def _changed(self, paths: set[str]) -> None:
-        if "family" in paths and self.page.cards:  # the labels are created with the first card
-            self.parts.configure(text=describe_parts(load_families()[self.app.settings.get("family")]))
+        if {"family", "model.base"} & paths and self.page.cards:  # the labels are created with the first card
+            self.parts.configure(text=describe_parts(model_of(self.app.settings.in_effect)))
         base = self.app.settings.get("model.base")
         if self.page.cards and base != self._hashed:
             self._forget_hash(base)
