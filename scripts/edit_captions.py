@@ -214,6 +214,7 @@ def run_step(args: argparse.Namespace) -> list[str]:
     lines = []
     for folder in dict.fromkeys(concept.path for concept in read_concepts(args)):
         journal = Journal(folder)
+        tell(journal)  # before the next line opens it again, and forgets
         done = journal.undo(args.outside) if args.command == "undo" else journal.redo(args.outside)
         tell(journal)
         lines.append(f"{folder}: {args.command} of {done.label!r}: {counted(len(done.paths), 'file')} written.")
@@ -224,6 +225,7 @@ def read_captions(args: argparse.Namespace) -> list[Captions]:
     """The captions of the chosen images. Those that can't be edited are told on stderr."""
     found = []
     for number, concept in enumerate(read_concepts(args)):
+        tell(Journal(concept.path))  # which finishes a change that was cut off, so that its captions are read
         files = CaptionFiles(concept, f"concepts.{number}")
         read = {path: files.read(path) for path in scan([concept], videos=True).paths}
         for problem in dict.fromkeys(caption.problem for caption in read.values() if caption.problem):

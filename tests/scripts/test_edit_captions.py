@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from modules.curation.Journal import Journal
 from scripts.edit_captions import main
 
 
@@ -15,6 +16,25 @@ def folder(picture_folder, tmp_path, monkeypatch):
 
 def texts(folder) -> list[str]:
     return [path.read_text() for path in sorted(folder.glob("*.txt"))]
+
+
+@pytest.mark.parametrize("command", [["tags"], ["add", "sky"], ["add", "sky", "--write"], ["undo"]])
+def test_every_command_finishes_a_change_that_was_cut_off(folder, capsys, monkeypatch, command):
+    def cut_off(*arguments):
+        raise KeyboardInterrupt
+
+    before = texts(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "_replace", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            main(["replace", str(folder), "cat", "kitten", "--write"])
+    assert texts(folder) == before
+    assert main([command[0], str(folder), *command[1:]]) == 0
+    assert "A change that was cut off is finished: Replace in 2 captions." in capsys.readouterr().err
+    if command[0] == "undo":
+        assert texts(folder) == before
+    else:
+        assert texts(folder)[0].startswith("long hair, kitten")
 
 
 def test_tags_are_listed_with_their_counts(folder, capsys):
