@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from modules.ui.models.DatasetView import DatasetItem
 
 
-CONTEXT = 20  # letters before a change that the preview shows
+CONTEXT = 20  # letters before a change that the preview shows, about
+TAG_START, WORD_START = re.compile(r"[,;.|\n]\s+"), re.compile(r"\s+")
 
 
 @dataclass(frozen=True)
@@ -139,10 +141,21 @@ class ManyEdits:
 
 
 def around_change(before: str, after: str) -> tuple[str, str]:
-    """Both texts, without most of what they begin with alike, so that a narrow column shows what is different."""
+    """Both texts, without most of what they begin with alike, so that a narrow column shows what is different.
+
+    They begin with a whole tag, or with a whole word if the tag is a long one.
+    """
     pairs = enumerate(zip(before, after, strict=False))
-    alike = next((place for place, (one, other) in pairs if one != other), min(len(before), len(after))) - CONTEXT
-    return (before, after) if alike <= CONTEXT else ("…" + before[alike:], "…" + after[alike:])
+    alike = next((place for place, (one, other) in pairs if one != other), min(len(before), len(after)))
+    cut = alike - CONTEXT
+    if cut <= CONTEXT:
+        return before, after
+    for start in (TAG_START, WORD_START):
+        near = [place for found in start.finditer(before, 0, alike) if abs((place := found.end()) - cut) <= CONTEXT]
+        if near:
+            cut = max((place for place in near if place <= cut), default=near[0])
+            break
+    return "…" + before[cut:], "…" + after[cut:]
 
 
 def read_captions_of(work: CaptionWork, items: Sequence[DatasetItem]) -> dict[int, dict[str, Caption]]:
