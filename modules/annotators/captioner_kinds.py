@@ -29,7 +29,8 @@ class CaptionerKind:
     name: of its file. label: for people. styles: those that it can write in, its default first. takes_prompt: whether
     it can be told what to write. models: `model_type` in a config.json -> class of transformers; empty for those that
     transformers doesn't load. processor: the class of transformers that prepares images and texts. takes_frames:
-    whether it sees several frames of a clip together. example: a model on the Hub.
+    whether it sees several frames of a clip together. has_thresholds: whether it finds a probability for each tag, and
+    writes those from `general_threshold` and `character_threshold` on. example: a model on the Hub.
     """
 
     name: str
@@ -39,6 +40,7 @@ class CaptionerKind:
     models: Mapping[str, str] = field(default_factory=dict)
     processor: str = ""
     takes_frames: bool = False
+    has_thresholds: bool = False
     example: str = ""
 
     def load(self, *arguments: Any) -> Captioner:
@@ -86,7 +88,12 @@ KINDS = (
         example="Salesforce/blip2-opt-2.7b",
     ),
     CaptionerKind(
-        "wd_tagger", "WD tagger", ("tags",), takes_prompt=False, example="SmilingWolf/wd-eva02-large-tagger-v3"
+        "wd_tagger",
+        "WD tagger",
+        ("tags",),
+        takes_prompt=False,
+        has_thresholds=True,
+        example="SmilingWolf/wd-eva02-large-tagger-v3",
     ),
 )
 SERVER = CaptionerKind("chat_server", "server", STYLES, takes_frames=True)

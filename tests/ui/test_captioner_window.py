@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from modules.annotators.captioner_kinds import KINDS, TAGGER
+from modules.ui.models.CaptionerChoices import CaptionerChoices
 from modules.ui.windows import CaptionerWindow
 from tests.support.caption_script import use_caption_script
 from tests.support.chat_server import ChatServerStandIn
@@ -95,6 +97,30 @@ def test_nothing_is_sent_to_another_machine_without_a_yes(window, monkeypatch):
     window.panel.start()
     assert window.panel.run is None
     assert "http://10.255.255.1:8000/v1, another machine" in asked[0]
+
+
+def test_thresholds_are_shown_for_taggers_and_models_that_nobody_knows(window, wait_for):
+    app = window.app
+    window.source.set(CaptionerWindow.HERE)
+    for model, kind in [*((kind.example, kind) for kind in KINDS), ("somebody/of-an-unknown-kind", None)]:
+        window.model.set(model)
+        window.show_rows()
+        wait_for(app, lambda kind=kind: window._kind is kind)
+        app.update()
+        shown = kind in (TAGGER, None)
+        assert (window.general.winfo_ismapped(), window.character.winfo_ismapped()) == (shown, shown), model
+
+
+def test_a_threshold_that_is_not_shown_stops_no_run(window, wait_for, monkeypatch):
+    started = []
+    monkeypatch.setattr(CaptionerChoices, "start", lambda choices, *given: started.append(choices))
+    window.source.set(CaptionerWindow.HERE)
+    window.general.insert("end", "x")
+    window.show_rows()
+    wait_for(window.app, lambda: window._kind is not None)
+    window.start_run(preview=True)
+    assert started[0].general == CaptionerChoices.general
+    assert window.app.preferences.captioner["general"] == CaptionerChoices.general + "x"  # for the next tagger
 
 
 def test_what_is_wrong_is_said_in_a_sentence_and_fields_follow_the_choice(window):

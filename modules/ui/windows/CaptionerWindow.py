@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import customtkinter as ctk
@@ -49,6 +50,7 @@ class CaptionerWindow(AnnotatorWindow):
         self._agreed: set[str] = set()  # addresses of other machines to which images may be sent
         self._kind: CaptionerKind | None = None  # of the model on this machine, as far as it is known
         self._looked_at: str | None = None  # the model that it is known of
+        self._has_thresholds = False  # whether the model is a tagger, or nobody knows what it is
         self._wanted_style = self._given_style = ""  # that the person has chosen, and what became of it
         super().__init__(app, parent, dataset, "Caption with a model", "760x780")
         focus_soon(app, self.address if self.choices.on_server else self.model)
@@ -74,11 +76,13 @@ class CaptionerWindow(AnnotatorWindow):
 
     def start_run(self, preview: bool) -> tuple[AnnotatorRun | None, str]:
         choices = self.choices
+        if not self._has_thresholds:  # what is not shown can't be wrong
+            choices = replace(choices, general=CaptionerChoices.general, character=CaptionerChoices.character)
         choices.check()
         parts = self.parts(choices.videos, ONLY_CLIPS, preview)
         if choices.on_server and not self._may_send(choices):
             return None, ""
-        self.app.preferences.captioner = choices.to_values()
+        self.app.preferences.captioner = self.choices.to_values()
         restarts = bool(self.restarts.get()) or self.begins_anew
         run = choices.start(parts, self.key.get(), bool(self.replaces.get()), restarts, preview)
         return run, choices.label
@@ -117,6 +121,7 @@ class CaptionerWindow(AnnotatorWindow):
         choices = self.choices
         shown = {
             "here": not choices.on_server,
+            "thresholds": not choices.on_server and self._has_thresholds,
             "server": choices.on_server,
             "subject": choices.style == "subject",
             OWN_PROMPT: choices.style == OWN_PROMPT,
@@ -133,8 +138,9 @@ class CaptionerWindow(AnnotatorWindow):
         self._looked_at = model
 
         def take(kind: CaptionerKind | None) -> None:
-            if self.winfo_exists() and model == self._looked_at and kind is not self._kind:
-                self._kind = kind
+            found = kind, kind is None or kind.has_thresholds
+            if self.winfo_exists() and model == self._looked_at and found != (self._kind, self._has_thresholds):
+                self._kind, self._has_thresholds = found
                 self.show_rows()
 
         self.app.in_background(lambda: known_kind(model), take)
@@ -171,8 +177,9 @@ class CaptionerWindow(AnnotatorWindow):
         self._rows["here"].append(self.file_button(card, 2, self.model, folder))
         self.general = self.entry(card, choices.general, width=70)
         self.character = self.entry(card, choices.character, width=70)
-        self.lay(card, 3, "Tags from", self.with_text(card, self.general, "probability, of taggers"), "here")
-        self.lay(card, 4, "Characters from", self.with_text(card, self.character, "probability, of taggers"), "here")
+        self.lay(card, 3, "Tags from", self.with_text(card, self.general, "probability, of taggers"), "thresholds")
+        characters = self.with_text(card, self.character, "probability, of taggers")
+        self.lay(card, 4, "Characters from", characters, "thresholds")
         self.address = self.entry(card, choices.address, f"such as {SERVER_EXAMPLE}")
         self.lay(card, 5, "Address", self.address, "server")
         self.server_model = self.entry(card, choices.server_model, "as the server calls it; empty: its first one")
