@@ -91,7 +91,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         metavar="FOLDER",
         type=Path,
         default=window_state_folder(),
-        help="where the window keeps its last settings",
+        help=f"where the window keeps its last settings; its queue stays that of {command_name('run_queue')}",
     )
     parser.add_argument("--shortcut", action="store_true", help="make an icon that opens it by a double click, and end")
     return parser.parse_args(argv)
