@@ -72,9 +72,8 @@ def test_ranks_that_share_the_model_train_a_slider_as_one(kind, settings, two_ra
     assert first["digest"] == second["digest"]
 
 
-@pytest.mark.parametrize(
-    "kind", ["without images", *(pytest.param(kind, marks=pytest.mark.proof) for kind in ("pairs", "preference"))]
-)
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", ["without images", "pairs", "preference"])
 def test_compiled_blocks_train_a_slider_as_plain_ones(kind, settings, train, tiny_model, tmp_path):
     base = ("family=flux1", f"model.base={tiny_model('flux1')}", "data.bucket_step=16", "max_steps=3")
 
