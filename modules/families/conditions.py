@@ -157,15 +157,9 @@ class SourceClip(Condition):
 
     An image has an image beside it, as a clip of one frame.
     arguments: frames of the source -> arguments of the pipeline's `__call__`, beside the number of frames.
-    is_apart: whether the denoiser sees its latents as tokens of their own, not in further channels.
     """
 
     arguments: Callable[[list[Image]], Mapping[str, Any]] = lambda frames: {"video": frames}
-    is_apart: bool = False
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        return {**super().facts, "is_apart": self.is_apart}
 
     @property
     def max_images(self) -> int:

@@ -9,7 +9,6 @@ from modules.config.families import load_families
 from modules.config.files import config_from_values
 from modules.data.health import check_health
 from modules.data.run_summary import summarize
-from modules.families.conditions import FirstFrame, Layers, References
 from modules.launch.plan import plan_launch
 from modules.machine.can_start import StartFacts, shape_problems
 from modules.machine.devices import Gpu
@@ -55,13 +54,15 @@ def draw(tmp_path, picture_folder):
             "sampling.samples.0.prompt": "a cat",
             "data.frames": rng.choice((1, *(family.frame_rest + count * family.frame_step for count in (1, 2)))),
             "concepts.0.reference_folder": str(folder)
-            if family.fact(References, "needed") and not family.has(Layers)
+            if family.fact("references", "needed") and not family.takes("layers")
             else "",
             "concepts.0.source_folder": str(folder) if family.takes("source_clip") else "",
             "sampling.samples.0.reference": image
-            if family.fact(References, "needed") or family.fact(FirstFrame, "needed") or family.takes("source_clip")
+            if family.fact("references", "needed")
+            or family.fact("first_frame", "needed")
+            or family.takes("source_clip")
             else "",
-            "sampling.samples.0.last_frame": image if family.fact(FirstFrame, "last") == "needed" else "",
+            "sampling.samples.0.last_frame": image if family.fact("first_frame", "last") == "needed" else "",
         }
         return config_from_values(drawn_values(values, rng, FIXED, paths))
 
