@@ -441,8 +441,9 @@ class CaptionPane(ctk.CTkFrame):
             ("redo", "Redo", lambda: self.step("redo"), lambda: f"Redo (Ctrl+Y): {self._labels['redo']}"),
             ("edit", "Edit captions…", on_edit_many, lambda: "Change the captions of the selected images (Ctrl+E)."),
             ("left_out", "Leave out", self.toggle_left_out, lambda: LEAVE_OUT_HINT),
-            ("captioner", "Caption with a model…", self.captioner.open_window, lambda: CAPTIONER_HINT),
             ("masker", "Make masks…", self.masker.open_window, lambda: MASKER_HINT),
+            # the widest one last, so that in a narrow window two of the others have a row together
+            ("captioner", "Caption with a model…", self.captioner.open_window, lambda: CAPTIONER_HINT),
         ):
             self.buttons[name] = ctk.CTkButton(bar, text=text, width=50, height=28, font=font, command=command)
             Tooltip(self.buttons[name], theme, hint)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from modules.ui.windows.DatasetWindow import DatasetWindow
 
-NARROW = 860  # unscaled pixels
+NARROW, WIDE = 860, 1000  # unscaled pixels
 LOW = 760  # unscaled pixels of the window's height, below which toolbars leave their place to the image
 
 Division = tuple[tuple[int, int], bool]
@@ -21,7 +21,8 @@ def share_room(window: DatasetWindow, present: Division | None) -> Division:
     is_low = 1 < window.winfo_height() < scaled(LOW)
     window.side.lay_low(is_low)
     others = (2, 3) if is_editing else (1, 1) if window.winfo_width() < scaled(NARROW) else (3, 2)
-    shares = (2, 5) if is_low else others
+    has_room = window.winfo_width() >= scaled(WIDE) and not is_editing  # for two thumbnails side by side
+    shares = ((1, 2) if has_room else (2, 5)) if is_low else others
     division = shares, is_low and is_editing
     if division != present:
         for column, share in enumerate(shares):
