@@ -1,16 +1,21 @@
 """The window in which a model writes captions, over the dataset window, with a server on this machine."""
 
+import tkinter
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from modules.annotators.captioner_kinds import KINDS, TAGGER
+from modules.ui.models.AnnotatorRun import Result
 from modules.ui.models.CaptionerChoices import CaptionerChoices
 from modules.ui.windows import CaptionerWindow
 from tests.support.caption_script import use_caption_script
 from tests.support.chat_server import ChatServerStandIn
 from tests.support.pictures import captions_in, write_pictures
+from tests.ui.test_layout import find_faults
 
+NAMES = ("wide", "high")
 KEY = "a-key-that-nobody-may-read"
 
 
@@ -109,6 +114,24 @@ def test_thresholds_are_shown_for_taggers_and_models_that_nobody_knows(window, w
         app.update()
         shown = kind in (TAGGER, None)
         assert (window.general.winfo_ismapped(), window.character.winfo_ismapped()) == (shown, shown), model
+
+
+def test_texts_are_whole_in_a_narrow_window(window, wait_for, settle, tmp_path):
+    app = window.app
+    window.source.set(CaptionerWindow.HERE)
+    window.model.set(TAGGER.example)
+    window.show_rows()
+    app.theme.set_scale(1.5)
+    tkinter.Wm.geometry(window, "800x660")
+    settle(app)
+    assert not find_faults(window)
+    for name, size in zip(NAMES, ((300, 200), (200, 300)), strict=True):
+        Image.new("RGB", size).save(tmp_path / f"{name}.png")
+    window._show_preview([Result(str(tmp_path / f"{name}.png"), "sitting in the grass, " * 9) for name in NAMES])
+    wait_for(app, lambda: all(picture.cget("image") is not None for picture in window.previews.pictures))
+    settle(app)
+    assert not find_faults(window)
+    assert len({text.winfo_rootx() for text in window.previews.texts}) == 1
 
 
 def test_a_threshold_that_is_not_shown_stops_no_run(window, wait_for, monkeypatch):

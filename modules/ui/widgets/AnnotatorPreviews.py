@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from modules.ui.models.AnnotatorRun import Result
 
 SIDE = 216  # of an image, in unscaled pixels, as are all of these
+BUTTON = SIDE + 16  # that an image is in
 PAD, GAP = 8, 8  # around an image, between two of them
 LEAST_LARGE = 2 * SIDE  # height of an enlarged one, though it may be more than what is in sight of the window
 SCROLL_MS = 200  # after which an image that was enlarged is laid out
@@ -120,14 +121,16 @@ class _Preview(ctk.CTkFrame):
     def lay(self, width: float, is_beside: bool) -> None:
         """Arrange it in a width, in unscaled pixels. is_beside: whether the text is beside a small image."""
         is_beside = is_beside and not self.is_large
-        self.grid_columnconfigure(0, weight=0 if is_beside else 1)
+        # texts begin alike beside wide and narrow images, whose buttons are wider than they are
+        beside = BUTTON + 2 * PAD
+        self.grid_columnconfigure(0, weight=0 if is_beside else 1, minsize=is_beside * self.app.theme.scaled(beside))
         self.grid_columnconfigure(1, weight=1 if is_beside else 0)
         self.grid_rowconfigure(1, weight=1 if is_beside else 0)
         self.picture.grid(row=0, column=0, rowspan=2 if is_beside else 1, padx=PAD, pady=PAD, sticky="n")
         at = 1 if is_beside else 0
         self._name.grid(row=1 - at, column=at, sticky="ew", padx=(0 if is_beside else PAD, PAD), pady=(PAD * at, 0))
         self.text.grid(row=2 - at, column=at, sticky="new", padx=(0 if is_beside else PAD, PAD), pady=(0, PAD))
-        taken = SIDE + 3 * PAD if is_beside else 2 * PAD
+        taken = beside + PAD if is_beside else 2 * PAD
         self.text.configure(wraplength=max(MIN_TEXT, int(width) - taken - PAD))
         self._load(self._large_size(width) if self.is_large else (SIDE, SIDE))
 

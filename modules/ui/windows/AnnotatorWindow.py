@@ -16,6 +16,7 @@ from modules.ui.theme import Theme
 from modules.ui.widgets.AnnotatorPanel import AnnotatorPanel
 from modules.ui.widgets.AnnotatorPreviews import AnnotatorPreviews
 from modules.ui.widgets.dialogs import ask_path, bring_up, set_size, show_over
+from modules.ui.widgets.fitting import wrap_to
 from modules.ui.widgets.Page import Page
 from modules.ui.widgets.scrolling import scroll_to
 
@@ -182,12 +183,16 @@ class AnnotatorWindow(ctk.CTkToplevel):
         return entry
 
     def with_text(self, card: ctk.CTkFrame, entry: ctk.CTkEntry, text: str) -> ctk.CTkFrame:
-        """An entry with a text after it."""
+        """An entry with a text after it, which is wrapped to the width that there is."""
         frame = ctk.CTkFrame(card, fg_color="transparent")
+        frame.grid_columnconfigure(1, weight=1)
         entry.grid(in_=frame, row=0, column=0)
         entry.lift()  # above the frame, which was made later
-        label = ctk.CTkLabel(frame, text=text, font=self.app.theme.font(12), text_color=Theme.muted)
-        label.grid(row=0, column=1, padx=8)
+        label = ctk.CTkLabel(
+            frame, text=text, font=self.app.theme.font(12), text_color=Theme.muted, anchor="w", justify="left"
+        )
+        label.grid(row=0, column=1, padx=8, sticky="ew")
+        wrap_to(frame, label, self.app.theme, taken=entry.cget("width") + 16)
         return frame
 
     def tick(
