@@ -283,6 +283,27 @@ def test_an_edit_of_the_selected_captions_shows_each_change_and_is_one_step(app,
     wait_for(app, lambda: window.view.items[1].words == "fox, number 1")
 
 
+def test_an_edit_names_images_by_both_ends_of_long_names(app, window, folder, wait_for):
+    from modules.ui.windows.EditCaptionsWindow import EditCaptionsWindow
+
+    start = "a_long_name_that_many_images_begin_with_" * 2
+    for number in (1, 2):
+        (folder / f"{number}.png").rename(folder / f"{start}{number}.png")
+        (folder / f"{number}.txt").rename(folder / f"{start}{number}.txt")
+    window.refresh()
+    wait_for(app, lambda: sum(start in item.path and bool(item.words) for item in window.view.items) == 2)
+    window.edit_captions()
+    (editor,) = (child for child in window.winfo_children() if type(child) is EditCaptionsWindow)
+    wait_for(app, lambda: editor._captions)
+    editor.first.insert(0, "snow")
+    editor._preview()
+    wait_for(app, lambda: editor.edits is not None)
+    names = [editor.table.item(row, "values")[0] for row in editor.table.get_children()]
+    cut = [name for name in names if name.startswith("a_") and "…" in name]
+    assert [name[-6:] for name in cut] == ["_1.png", "_2.png"]
+    editor.destroy()
+
+
 def test_a_tag_that_looks_misspelled_is_offered_with_what_may_be_meant(app, window, folder, wait_for):
     for number in range(8):
         text = "fox, deep snow" if number < 7 else "fox, deep snwo"

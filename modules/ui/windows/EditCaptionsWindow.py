@@ -26,6 +26,7 @@ from modules.ui.theme import Theme
 from modules.ui.widgets.dialogs import focus_soon, set_size, show_over
 from modules.ui.widgets.fitting import fit_columns, wrap_to
 from modules.ui.widgets.scrolling import make_scrollbar
+from modules.ui.widgets.TextWidths import TextWidths
 
 if TYPE_CHECKING:
     from modules.curation.CaptionFiles import Caption
@@ -38,6 +39,7 @@ TYPING_MS = 200  # after the last key
 MAX_ROWS = 500  # of the preview: a table of all would take seconds
 MAX_TAGS = 40  # in the menu of those there are
 COLUMNS = {"Image": 180, "Before": 320, "After": 320}
+NAME_PAD = 12  # unscaled pixels beside a name in its column
 INSERT = "Insert a tag…"
 MISSPELLED = "Misspelled: {:,}"
 REPLACE = "Replace a tag"
@@ -144,9 +146,11 @@ class EditCaptionsWindow(ctk.CTkToplevel):
         self.edits = edits
         rows = edits.rows if edits is not None else []
         self.table.delete(*self.table.get_children())
+        widths, font = TextWidths(self.app.root), self.app.theme.plain_font()
+        room = self.table.column("Image", "width") - self.app.theme.scaled(NAME_PAD)
         for path, before, after in rows[:MAX_ROWS]:
-            cells = os.path.basename(path), *around_change(before, after)
-            self.table.insert("", "end", values=list(map(visible_line, cells)))
+            cells = list(map(visible_line, (os.path.basename(path), *around_change(before, after))))
+            self.table.insert("", "end", values=[widths.cut(cells[0], room, font, is_name=True), *cells[1:]])
         if len(rows) > MAX_ROWS:
             text += f" The first {MAX_ROWS} are shown."
         self._state.configure(text=text, text_color=Theme.error if is_wrong else Theme.muted)
