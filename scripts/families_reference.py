@@ -70,7 +70,7 @@ def _counts(family: Family, counted: dict[str, Any]) -> dict[str, Any]:
 
 def _variants(family: Family, counted: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Of each variant its name and base model, and what differs from the family's."""
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for name, variant in VARIANTS.items():
         if variant.family != family.name:
             continue

@@ -173,9 +173,14 @@ def _model_of(family_name: str, name: str) -> FamilyInfo:
     variant = family.variants[name] if name else None
     if variant is None or variant.memory is None:
         return family
-    size = variant.typical_bytes or family.typical_bytes
-    own = {"typical_bytes": size, "memory": variant.memory, "attention": variant.attention}
-    return replace(family, name=name, label=variant.label, **own)
+    return replace(
+        family,
+        name=name,
+        label=variant.label,
+        typical_bytes=variant.typical_bytes or family.typical_bytes,
+        memory=variant.memory,
+        attention=variant.attention,
+    )
 
 
 def default_family() -> str:

@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from modules.config.families import DENOISER_CONFIG
 from modules.families.Family import Family
@@ -15,6 +15,9 @@ from modules.families.PublishedModel import Variant
 
 if TYPE_CHECKING:
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
+
+
+D = TypeVar("D", Family, Variant)
 
 
 def _declared() -> Iterator[Any]:
@@ -25,14 +28,14 @@ def _declared() -> Iterator[Any]:
             yield from vars(import_module(name)).values()
 
 
-def _by_label(kind: type) -> dict[str, Any]:
+def _by_label(kind: type[D]) -> dict[str, D]:
     """Those of a kind, sorted by label, which is the order in the window."""
-    found = {one.name: one for one in _declared() if isinstance(one, kind)}
+    found: dict[str, D] = {one.name: one for one in _declared() if isinstance(one, kind)}
     return dict(sorted(found.items(), key=lambda item: item[1].label.casefold()))
 
 
-FAMILIES: dict[str, Family] = _by_label(Family)
-VARIANTS: dict[str, Variant] = _by_label(Variant)
+FAMILIES = _by_label(Family)
+VARIANTS = _by_label(Variant)
 
 
 def sized_family(name: str) -> Family:
@@ -41,8 +44,11 @@ def sized_family(name: str) -> Family:
     if variant is None:
         return FAMILIES[name]
     family = FAMILIES[variant.family]
-    own = {"published": variant.published, "typical_bytes": variant.typical_bytes}
-    return replace(family, **{key: value for key, value in own.items() if value is not None})
+    return replace(
+        family,
+        published=variant.published or family.published,
+        typical_bytes=variant.typical_bytes or family.typical_bytes,
+    )
 
 
 def family_of(index: Mapping[str, Any]) -> Family | None:

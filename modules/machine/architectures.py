@@ -88,7 +88,7 @@ def _architecture(counted: Mapping[str, Any]) -> Architecture:
 @cache
 def load_architectures() -> dict[str, Architecture]:
     """By family, or variant with sizes of its own, as `model_of` names it; what is not in it is of unknown size."""
-    found = {}
+    found: dict[str, Architecture] = {}
     for name, info in load_families().items():
         sizes = {name: info.memory, **{variant: one.memory for variant, one in info.variants.items()}}
         found |= {model: _architecture(memory) for model, memory in sizes.items() if memory}
