@@ -70,3 +70,14 @@ def draw_picture(index: int, size: tuple[int, int]) -> Image.Image:
     pixels_HWC[..., 1] = np.linspace(0, 255, height, dtype=np.uint8)[:, None]
     pixels_HWC[..., 2] = (index * 53) % 256
     return Image.fromarray(pixels_HWC)
+
+
+def write_negatives(folder: Path, pictures: Path) -> Path:
+    """The negative of each picture, by the same name, in a new folder, which is returned."""
+    from PIL import Image, ImageOps
+
+    folder.mkdir()
+    for path in pictures.glob("*.png"):
+        with Image.open(path) as picture:
+            ImageOps.invert(picture.convert("RGB")).save(folder / path.name)
+    return folder

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from diffusers import DiffusionPipeline
-from PIL import Image, ImageOps
+from PIL import Image
 
 from modules.config.model_index import MODULAR_INDEX, index_file, read_model_index
 from modules.families.conditioning import expand_textual_inversion
@@ -30,6 +30,7 @@ from modules.weights.lora_files import load_lora
 from modules.weights.processors import load_processors
 from modules.weights.safe import load_tensors
 from tests.support.alike_families import text
+from tests.support.pictures import write_negatives
 from tests.support.short_training import our_picture, plain_picture
 
 if TYPE_CHECKING:
@@ -112,15 +113,6 @@ def untrained() -> dict[str, np.ndarray]:
 def write_noise(path: str | Path, size: tuple[int, int]) -> None:
     """A grey image, the same in every run."""
     Image.fromarray(np.random.default_rng(4).integers(0, 255, size[::-1], np.uint8)).convert("RGB").save(path)
-
-
-def write_negatives(folder: Path, pictures: Path) -> Path:
-    """The negative of each picture, by the same name, in a new folder, which is returned."""
-    folder.mkdir()
-    for path in pictures.glob("*.png"):
-        with Image.open(path) as picture:
-            ImageOps.invert(picture.convert("RGB")).save(folder / path.name)
-    return folder
 
 
 @pytest.mark.parametrize(("method", "family"), list(cells()))

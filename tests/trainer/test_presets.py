@@ -11,7 +11,9 @@ import pytest
 
 from modules.config.families import load_families
 from modules.config.files import apply_overrides, config_from_values
+from modules.config.methods import METHODS
 from modules.config.presets import load_preset
+from tests.support.pictures import write_negatives
 from tests.support.ports import free_port
 from tests.support.preset_values import preset_values
 from tests.support.StartedRun import StartedRun
@@ -79,6 +81,8 @@ def small(picture_folder, family_data, tmp_path, tiny_model) -> Callable[[dict],
             "data.bucket_step": max(16, load_families()[values["family"]].align),
         }
         paths |= family_data(values["family"])
+        if METHODS[values["method"]].lists_pairs:
+            paths["concepts.0.pair_folder"] = write_negatives(tmp_path / "rejected", paths["concepts.0.path"])
         words = WORD if "embeddings" in values else ()
         for number in range(len(values.get("sampling", {}).get("samples", []))):
             side = 2 * paths["data.bucket_step"]

@@ -650,7 +650,7 @@ def test_presets_are_listed_for_the_gpus_that_are_chosen(app, wait_for):
     window.num_gpus.set("4 GPUs")
     window._choose()
     wait_for(app, lambda: {"preset:demo", "preset:sdxl-lora-8gb-x4"} <= set(window.table.get_children()))
-    window.search.insert(0, "sd3 full")
+    window.search.insert(0, "sd3-full")
     window.show_rows()
     assert window.table.get_children() == ("preset:sd3-full-8gb-x4",)
     app.update()
