@@ -42,6 +42,7 @@ LUCY_EDIT = replace(
     name="lucy_edit",
     label="Lucy-Edit",
     pipeline="LucyEditPipeline",
+    accepts=lambda index: True,
     conditions=(SourceClip(),),
     inputs=_inputs,
     call_attributes=_call_attributes,

@@ -188,7 +188,7 @@ def test_without_numbers_of_its_makers_a_family_trains_with_the_sampling_shift_b
     draws = np.random.default_rng(0).random(20).tolist()
     dynamic = {"use_dynamic_shifting": True, "max_shift": 1.5}
     for name, family in FAMILIES.items():
-        for scheduler in ({"shift": 5.0}, dynamic):
+        for scheduler in ({"shift": 4.5}, dynamic):
             found = [[place({"timesteps": kind}, name, scheduler, u) for u in draws] for kind in ("trained", "family")]
             assert (found[0] == found[1]) == (family.training_timesteps is None), name
     assert [place({}, "sd15", u=u) for u in draws] == draws
