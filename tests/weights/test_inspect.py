@@ -102,6 +102,11 @@ def test_another_model_with_the_same_pipeline_is_refused_by_its_name(name, part,
         check_fits("a/b", info, family)
 
 
+def test_each_pipeline_is_of_a_family_by_its_name_alone():
+    """As saving a LoRA asks for its names."""
+    assert [family.name for family in FAMILIES.values() if family_of({"_class_name": family.pipeline}) is None] == []
+
+
 def test_variants_of_a_pipeline_are_told_apart(tiny_model, tmp_path):
     wan, experts = FAMILIES["wan21"], FAMILIES["wan22_a14b"]
     assert refusal(tiny_model("wan22_a14b"), wan).endswith(
