@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from modules.config.installation import ROOT
+from modules.machine.Machine import Machine
 from modules.queue.entry_events import append_event
 from modules.queue.ProcessLock import boot_id
 from modules.queue.TrainingQueue import TrainingQueue
@@ -20,6 +21,7 @@ def call(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     started = []
     monkeypatch.setattr("modules.queue.processes._start", lambda *arguments: started.append(arguments))
+    monkeypatch.setattr(run_queue, "read_machine", Machine)  # one without GPUs
 
     def run(*arguments: str, code: int = 0) -> str:
         assert run_queue.main(["--queue", str(tmp_path / "queue"), *arguments]) == code
@@ -34,7 +36,7 @@ DEMO = ("--preset", "demo", "--set", f"concepts.0.path={ROOT / 'resources/demo/p
 
 
 def test_runs_are_added_listed_moved_changed_and_removed(call):
-    assert "Added one: 2 GPUs" in call("add", *DEMO, "--name", "one", "--gpus", "2", "--hours", "3")
+    assert "Added one: CPU, 2 processes" in call("add", *DEMO, "--name", "one", "--gpus", "2", "--hours", "3")
     assert "chorus-queue" not in call("copy", "1")  # as it is called in a checkout
     call("grid", *DEMO, "--name", "grid", "--vary", "lora.rank=2,4", "--vary", "seed=1,2")
     names = [entry.name for entry in call.queue.entries()]
