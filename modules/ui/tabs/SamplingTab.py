@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import tkinter as tk
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ class SamplingTab(SlicedTab):
         self.grid_columnconfigure(1, weight=1)
         self.grid_rowconfigure(0, weight=1)
         self._asked: object = None  # what the coming prompts were last read for
+        self._stop_looking: Callable[[], object] = lambda: None  # which no longer has to go on
         self._coming: tuple[str, ...] = ()
         self._view = app.views.add(self, lambda paths: self._find_prompts())
         self._ends = [app.run.subscribe(self._on_run), self._view.end]
@@ -88,13 +90,16 @@ class SamplingTab(SlicedTab):
             self._show_hint()
             return
         self._asked, config = wanted, config_from_values(values)
+        self._stop_looking()
+        is_stopped = threading.Event()
+        self._stop_looking = is_stopped.set
 
         def take(found: tuple[str, ...]) -> None:
             if wanted == self._asked and self.winfo_exists():
                 self._coming = found
                 self._show_hint()
 
-        self.app.in_background(lambda: coming_prompts(config, number, lambda: wanted == self._asked), take)
+        self.app.in_background(lambda: coming_prompts(config, number, lambda: not is_stopped.is_set()), take)
 
     def _show_hint(self) -> None:
         """Say in the box of an empty prompt what the sample gets."""

@@ -99,7 +99,8 @@ class EditCaptionsWindow(ctk.CTkToplevel):
         if self.winfo_exists():
             self._captions = captions
             self._preview()
-            self.app.in_background(lambda: misspelled_in(self._work, captions), self._take_misspelled)
+            work = self._work
+            self.app.in_background(lambda: misspelled_in(work, captions), self._take_misspelled)
 
     def _take_misspelled(self, found: Sequence[Misspelling]) -> None:
         """Offer tags that look misspelled, each with what may be meant."""
