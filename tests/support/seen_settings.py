@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from modules.config.errors import UserError
-from modules.config.families import load_families
+from modules.config.families import model_of
 from modules.launch.command_text import bash_line, commands_text
 from modules.machine.run_shape import shape_lines
 from modules.ui.cards.OwnImagesCard import OwnImagesCard
@@ -86,7 +86,7 @@ def _field(app: TrainUI, field: Field) -> Seen:
 
 def _model(app: TrainUI, tab: ModelTab) -> Seen:
     if tab.page.cards:
-        yield "parts", tab.parts.cget("text"), describe_parts(load_families()[app.settings.get("family")])
+        yield "parts", tab.parts.cget("text"), describe_parts(model_of(app.settings.in_effect))
         yield "base", tab.found.cget("text"), app.checks.base_text
 
 

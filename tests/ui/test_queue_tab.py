@@ -22,7 +22,8 @@ def started(monkeypatch) -> list:
 
 
 @pytest.fixture
-def app(make_app, started, wait_for):
+def app(make_app, started, wait_for, monkeypatch):
+    monkeypatch.setattr("modules.ui.TrainUI.AFTER_PAINT_MS", 0)  # its look after a reboot begins before a test does
     window = make_app(tab="queue")
     wait_for(window, lambda: hasattr(window.tabs["queue"], "buttons") and window.tabs["queue"]._ends)
     return window

@@ -76,8 +76,8 @@ def test_a_click_on_a_bar_shows_its_images_in_the_dataset_window(app, window, wa
     from modules.ui.windows.dataset_tools import open_statistics
     from modules.ui.windows.DatasetWindow import open_dataset
 
-    wait_for(app, lambda: window._shown is not None and not window._shown.reading)
-    assert window.state_label.cget("text").startswith("8 images; 8 samples an epoch")
+    wait_for(app, lambda: window.state_label.cget("text").startswith("8 images; 8 samples an epoch"))
+    wait_for(app, lambda: not window._shown.reading)
     aspects = window.charts["aspects"]
     wait_for(app, lambda: aspects.winfo_height() > 40)
     assert [bar.label for bar in aspects.chart.bars] == ["1:1", "5:4", "4:3", "3:2", "16:9", "2:1"]

@@ -69,7 +69,7 @@ def window(app, tmp_path, show_dataset):
     return show_dataset(app, folder)
 
 
-def test_keys_take_move_and_close_and_undo_goes_back_to_what_was_typed(app, window, wait_for):
+def test_keys_take_move_and_close_and_undo_goes_back_to_what_was_typed(app, window, wait_for, settle):
     pane, box, shown = window.caption, window.caption.box._textbox, window.caption.completion.list
 
     def key(*names: str) -> None:
@@ -79,6 +79,8 @@ def test_keys_take_move_and_close_and_undo_goes_back_to_what_was_typed(app, wind
             box.event_generate(f"<KeyRelease-{name}>")
             app.update()
 
+    settle(app)  # when the box gets another size, the list closes
+    wait_for(app, lambda: not window.caption.completion._is_finding)
     box.focus_force()
     box.mark_set("insert", "end")
     key("comma", "space", "s", "n")
