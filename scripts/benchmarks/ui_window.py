@@ -6,6 +6,7 @@ Prints one JSON object. It imports little by itself: the time to the first pictu
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import tkinter
@@ -47,7 +48,6 @@ def first_paint(state_dir: Path) -> dict[str, float]:
         window.update()
     window.winfo_pointerx()  # an answer of the display comes after all that it was given to draw
     answer.update(page_time=time.time(), page_cpu_seconds=time.process_time())
-    _run_until_built(window)  # its threads end: a process that exits while one of them computes may be aborted
     window.destroy()
     return answer
 
@@ -332,4 +332,5 @@ if __name__ == "__main__":
     from modules.ui.toolkit import load_toolkit
 
     load_toolkit()
-    print(json.dumps(FUNCTIONS[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])))
+    print(json.dumps(FUNCTIONS[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])), flush=True)
+    os._exit(0)  # Python aborts where it ends while a thread of the window computes
