@@ -13,15 +13,15 @@ MAX_LETTERS = 300  # of a line: more never fits
 class TextWidths:
     """Remembers fonts and the widths of their letters: asking Tk for them at each cell would take milliseconds."""
 
-    def __init__(self, canvas: tk.Canvas):
-        self._canvas = canvas
+    def __init__(self, widget: tk.Misc):
+        self._widget = widget
         self._fonts: dict[tuple, tkfont.Font] = {}
         self._letters: dict[tuple, dict[str, int]] = {}  # the width of each letter in pixels, by font
 
     def font(self, font: tuple) -> tkfont.Font:
         """A font for measuring text. font: from Theme.plain_font."""
         if font not in self._fonts:
-            self._fonts[font] = measuring_font(self._canvas, font)
+            self._fonts[font] = measuring_font(self._widget, font)
         return self._fonts[font]
 
     def cut(self, text: str, width: int, font: tuple, is_name: bool = False) -> str:
