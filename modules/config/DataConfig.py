@@ -8,7 +8,7 @@ from modules.config.families import (
     families_taking_clips,
 )
 from modules.config.methods import methods_that
-from modules.config.setting import MAX_SIDE, STRICT, Float, Int, VisibleWhen, setting
+from modules.config.setting import MAX_FRAMES, MAX_SIDE, STRICT, Float, Int, VisibleWhen, setting
 
 INPAINTING: VisibleWhen = {
     "family": families_taking("inpainting"),
@@ -50,7 +50,7 @@ class DataConfig:
         group="data",
         in_crash_report=True,
         ge=1,
-        le=100_000,
+        le=MAX_FRAMES,
         visible_when={"family": families_taking_clips()},
     )
     fps: Float | None = setting(

@@ -5,7 +5,7 @@ from modules.config.families import (
     families_taking_clips,
     families_taking_images,
 )
-from modules.config.setting import MAX_SIDE, STRICT, Float, Int, Str, setting
+from modules.config.setting import MAX_FRAMES, MAX_SIDE, STRICT, Float, Int, Str, setting
 
 DEFAULT_LAYERS, MAX_LAYERS = 4, 50
 
@@ -105,7 +105,7 @@ class SampleConfig:
         empty_means="as the training clips",
         group="sampling",
         ge=1,
-        le=100_000,
+        le=MAX_FRAMES,
         visible_when={"family": families_taking_clips()},
     )
     layers: Int = setting(

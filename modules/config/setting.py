@@ -18,6 +18,7 @@ STRICT = ConfigDict(validate_assignment=True, extra="forbid", allow_inf_nan=Fals
 """The pydantic configuration of all settings: unknown names, invalid values and NaN are refused, also on assignment."""
 
 MAX_SIDE = 16384  # pixels; no model takes or generates images this large, so a larger value is a typing error
+MAX_FRAMES = 100_000  # of a clip, likewise
 
 IntervalUnit = Literal["never", "steps", "minutes", "epochs"]
 INTERVAL_LABELS = {"never": "Never", "steps": "Steps", "minutes": "Minutes", "epochs": "Epochs"}

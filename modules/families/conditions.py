@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
+from modules.config.setting import MAX_FRAMES
+
 if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
     from diffusers.pipelines.pipeline_utils import DiffusionPipeline
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 # How a denoiser sees a mask: as one channel in the resolution of the latents, or with a channel for each pixel of a
 # latent cell; "" for families without a mask.
 MaskResolution = Literal["", "latents", "pixels"]
-MAX_FRAMES = 100_000  # of a sample, as in SampleConfig
 
 
 class Condition:
@@ -155,11 +156,8 @@ class FirstFrame(Condition):
 class SourceClip(Condition):
     """A clip beside each clip, of the same length: before the edit, or what controls it. It is always seen.
 
-    An image has an image beside it, as a clip of one frame.
-    arguments: frames of the source -> arguments of the pipeline's `__call__`, beside the number of frames.
+    An image has an image beside it, as a clip of one frame. The pipeline takes the frames as `video`.
     """
-
-    arguments: Callable[[list[Image]], Mapping[str, Any]] = lambda frames: {"video": frames}
 
     @property
     def max_images(self) -> int:

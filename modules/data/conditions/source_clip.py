@@ -134,7 +134,7 @@ class _SourceClip(ConditionData[SourceClip]):
         if not request.references:
             return {}
         frames = self._sample_frames(request)
-        return {**self.spec.arguments(frames), self.family.frames_argument: len(frames)}
+        return {"video": frames, self.family.frames_argument: len(frames)}
 
     def _sample_frames(self, request: ImageRequest) -> list[Image.Image]:
         """Those of the source, or as many as make a clip if these are fewer than the request's.
