@@ -262,17 +262,23 @@ def test_a_caption_that_another_program_has_changed_is_asked_about(
     window.caption.use(None, list)  # what was kept is not saved with the window
 
 
-def test_an_edit_of_the_selected_captions_shows_each_change_and_is_one_step(app, window, folder, wait_for):
+def editor_that_adds(tag: str, app, window, wait_for):
+    """The window for edits of captions, with its preview of the selected ones with this tag at their end."""
     from modules.ui.windows.EditCaptionsWindow import EditCaptionsWindow
 
-    window.cells.choose(1)
-    press(window, "<Shift-Right>", "<Shift-Right>")
     window.edit_captions()
     (editor,) = (child for child in window.winfo_children() if type(child) is EditCaptionsWindow)
     wait_for(app, lambda: editor._captions)
-    editor.first.insert(0, "snow")
+    editor.first.insert(0, tag)
     editor._preview()
     wait_for(app, lambda: editor.edits is not None)
+    return editor
+
+
+def test_an_edit_of_the_selected_captions_shows_each_change_and_is_one_step(app, window, folder, wait_for):
+    window.cells.choose(1)
+    press(window, "<Shift-Right>", "<Shift-Right>")
+    editor = editor_that_adds("snow", app, window, wait_for)
     rows = [editor.table.item(row, "values") for row in editor.table.get_children()]
     assert rows == [(f"{n}.png", f"fox, number {n}", f"fox, number {n}, snow") for n in (1, 2, 3)]
     editor.apply()
@@ -284,20 +290,13 @@ def test_an_edit_of_the_selected_captions_shows_each_change_and_is_one_step(app,
 
 
 def test_an_edit_names_images_by_both_ends_of_long_names(app, window, folder, wait_for):
-    from modules.ui.windows.EditCaptionsWindow import EditCaptionsWindow
-
     start = "a_long_name_that_many_images_begin_with_" * 2
     for number in (1, 2):
         (folder / f"{number}.png").rename(folder / f"{start}{number}.png")
         (folder / f"{number}.txt").rename(folder / f"{start}{number}.txt")
     window.refresh()
     wait_for(app, lambda: sum(start in item.path and bool(item.words) for item in window.view.items) == 2)
-    window.edit_captions()
-    (editor,) = (child for child in window.winfo_children() if type(child) is EditCaptionsWindow)
-    wait_for(app, lambda: editor._captions)
-    editor.first.insert(0, "snow")
-    editor._preview()
-    wait_for(app, lambda: editor.edits is not None)
+    editor = editor_that_adds("snow", app, window, wait_for)
     names = [editor.table.item(row, "values")[0] for row in editor.table.get_children()]
     cut = [name for name in names if name.startswith("a_") and "…" in name]
     assert [name[-6:] for name in cut] == ["_1.png", "_2.png"]
