@@ -40,7 +40,7 @@ from modules.machine.system_memory import needed_in_ram
 from modules.session.backups import state_to_resume
 from modules.session.byte_sizes import spoken_bytes
 from modules.session.RunFolder import RunFolder
-from modules.session.RunSummary import RunSummary
+from modules.session.RunSummary import GPU_MEMORY, MEMORY, SYSTEM_MEMORY, RunSummary
 from modules.weights.hub_parts import with_parts_on_disk
 from modules.weights.inspect import BaseInfo
 from modules.weights.own_parts import own_parts
@@ -274,11 +274,11 @@ def _memory_lines(config: TrainConfig, shape: RunShape, base: BaseInfo) -> Itera
         return
     if shape.gpus:
         where = "each GPU" if shape.ranks_per_node > 1 else "the GPU"
-        yield "GPU memory", f"about {spoken_bytes(needed)} on {where}, by estimate"
-        yield "System memory", f"about {spoken_bytes(in_ram)}, by estimate"
+        yield GPU_MEMORY, f"about {spoken_bytes(needed)} on {where}, by estimate"
+        yield SYSTEM_MEMORY, f"about {spoken_bytes(in_ram)}, by estimate"
     else:
         where = "each process" if shape.ranks_per_node > 1 else "the process"
-        yield "Memory", f"about {spoken_bytes(needed)} in {where}, by estimate"
+        yield MEMORY, f"about {spoken_bytes(needed)} in {where}, by estimate"
 
 
 def _disk_lines(needs: list[DiskNeed]) -> Iterator[tuple[str, str]]:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+GPU_MEMORY, SYSTEM_MEMORY, MEMORY = "GPU memory", "System memory", "Memory"  # labels of lines
+
+
 @dataclass(frozen=True)
 class RunSummary:
     """lines: (label, text). problems: why the run would be refused; there is nothing else then. In problems and

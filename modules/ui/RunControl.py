@@ -12,7 +12,7 @@ from modules.config.problems import warning
 from modules.session.backups import newest_usable, state_to_resume
 from modules.session.free_folders import next_free_folder
 from modules.session.RunFolder import RunFolder
-from modules.session.RunSummary import RunSummary
+from modules.session.RunSummary import GPU_MEMORY, MEMORY, RunSummary
 from modules.ui.models.ScriptRun import ScriptRun
 from modules.ui.widgets.dialogs import ask, open_window
 from modules.ui.windows.ProblemsWindow import lead_to
@@ -237,8 +237,8 @@ class RunControl:
         self.app.devices.take_usage(usage)
         self.app.checks.tell()
         devices = self.app.devices
-        says_need = any("memory" in label.lower() for label, _ in summary.lines)
-        memory = ("Available", devices.room_text(config)) if says_need else ("Memory", devices.memory_text(config))
+        says_need = any(label in (GPU_MEMORY, MEMORY) for label, _ in summary.lines)
+        memory = ("Available", devices.room_text(config)) if says_need else (MEMORY, devices.memory_text(config))
         estimates = (memory, ("Time", devices.time_text(config, resumed)))
         lines = [(label, with_labels(text)) for label, text in summary.lines]
         found = [with_labels(one.message, one.path) for one in summary.warnings]
