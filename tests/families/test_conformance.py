@@ -346,7 +346,7 @@ class Case:
             **({"last_image": self.last_image} if self.family.fact(FirstFrame, "last") == "needed" else {}),
             **self.painted,
             **({"image": self.given_references()} if self.family.fact(References, "needed") else {}),
-            **(self.family.condition(SourceClip).arguments(self.source) if self.family.has(SourceClip) else {}),
+            **({"video": self.source} if self.family.has(SourceClip) else {}),
             **self.layers,
             "num_inference_steps": 3,
             self.family.guidance_argument: no_guidance(pipe),

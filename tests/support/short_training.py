@@ -114,7 +114,7 @@ def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> n
         arguments["image"] = Image.open(request.references[0])
         arguments["last_image"] = Image.open(request.references[-1]) if len(request.references) > 1 else None
     if family and family.has(SourceClip):
-        arguments |= family.condition(SourceClip).arguments([arguments["image"]])
+        arguments["video"] = [arguments["image"]]
     if family and family.fact(Layers, "options"):
         size = request.width, request.height
         arguments["image"] = arguments["image"].convert("RGBA").resize(size, Image.Resampling.LANCZOS)
