@@ -9,6 +9,7 @@ from modules.config.errors import ConfigError, UserError
 from modules.config.families import FamilyInfo, default_family, load_families
 from modules.config.methods import METHODS, MethodFacts
 from modules.config.other_programs import load_program
+from modules.importers.control_folder import control_folder, unknown_models_folder
 from modules.importers.foreign_values import shown
 from modules.importers.ImportResult import Line
 from modules.importers.ListEntry import entries
@@ -50,9 +51,9 @@ class DiffusionPipeTranslation(Translation):
         return bool(self.family.frame_step) or not self.knows_model
 
     @property
-    def takes_references(self) -> bool:
-        """Whether the model sees images beside the caption, or is unknown."""
-        return self.family.takes("references") or not self.knows_model
+    def control_folder(self) -> str:
+        """Where a concept has what the model sees beside the caption; "" if it sees nothing of the kind."""
+        return control_folder(self.family) if self.knows_model else unknown_models_folder()
 
     def has_fact(self, name: str) -> bool:
         """Whether the model's type is in one of the table's lists."""

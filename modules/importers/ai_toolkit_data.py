@@ -6,6 +6,7 @@ from typing import Any
 
 from modules.config.other_programs import ForeignSetting
 from modules.importers.AiToolkitTranslation import AiToolkitTranslation
+from modules.importers.control_folder import control_folder, why_one_folder
 from modules.importers.foreign_values import read_as, shown
 from modules.importers.ListEntry import ListEntry, entries
 
@@ -99,12 +100,13 @@ def _take_references(t: AiToolkitTranslation, one: ListEntry) -> None:
     paths = [path for path in paths if isinstance(path, str) and path]
     if not paths:
         return
-    if not t.family.takes("references"):
+    folder = control_folder(t.family)
+    if not folder:
         one.leave("this model sees no such images here", *_REFERENCES)
         return
-    one.take("reference_folder", paths[0], *_REFERENCES)
+    one.take(folder, paths[0], *_REFERENCES)
     if len(paths) > 1:
-        why = "all references of an image are in one folder here: cat_0.png, cat_1.png and so on"
+        why = why_one_folder(folder)
         one.leave(why, *_REFERENCES[1:] if one.is_given(_REFERENCES[1]) else _REFERENCES[:1])
 
 

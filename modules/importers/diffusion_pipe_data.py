@@ -77,8 +77,8 @@ def _take_concept(t: DiffusionPipeTranslation, one: ListEntry, ratio: float) -> 
     _take_captions(one)
     if one["mask_path"]:
         one.take("mask_folder", one["mask_path"], "mask_path")
-    if one["control_path"] and t.takes_references:
-        one.take("reference_folder", one["control_path"], "control_path")
+    if one["control_path"] and t.control_folder:
+        one.take(t.control_folder, one["control_path"], "control_path")
     elif one["control_path"]:
         one.leave("this model sees no such images here", "control_path")
     one.note_rest()

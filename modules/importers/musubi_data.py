@@ -9,6 +9,7 @@ from typing import Any
 
 from modules.config.errors import ConfigError
 from modules.config.other_programs import ForeignSetting
+from modules.importers.control_folder import control_folder, unknown_models_folder
 from modules.importers.foreign_values import is_empty, read_as, shown
 from modules.importers.ImportResult import Line
 from modules.importers.read_file import read_content
@@ -132,7 +133,13 @@ def _take_concept(t: SdScriptsTranslation, dataset: Dataset, number: int, first:
         take("captions", "caption_extension", "prompt", why)
         take("prompt", "caption_extension", "", why)
     if control := dataset.get(t, "control_directory")[0]:
-        take("reference_folder", "control_directory", control)
+        # A dataset file alone, without arguments, does not tell the model.
+        setting = control_folder(t.family) if t.given else unknown_models_folder(name.startswith("video"))
+        if setting:
+            take(setting, "control_directory", control)
+        else:
+            why = "this model sees no such images here"
+            t.result.left.append(Line(shown(f"{dataset.name}: control_directory", control), why=why))
     for setting, why in _LOST.items():
         value, is_given = dataset.get(t, setting)
         if is_given and value:

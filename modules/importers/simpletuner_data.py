@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from modules.config.other_programs import ForeignSetting
+from modules.importers.control_folder import control_folder, unknown_models_folder, why_one_folder
 from modules.importers.foreign_values import is_empty, read_as, shown
 from modules.importers.ImportResult import Line
 from modules.importers.ListEntry import ListEntry, entries
@@ -150,6 +151,8 @@ def _take_conditions(t: SimpleTunerTranslation, one: ListEntry, conditions: Mapp
     for name in wanted:
         if name not in conditions:
             one.leave("there is no such dataset in the file", "conditioning_data")
+    is_video = one["dataset_type"] == "video"
+    folder = unknown_models_folder(is_video) if t.is_data_alone else control_folder(t.family)
     has_references = False
     for other in found.values():
         kind, path = other["conditioning_type"] or "controlnet", other["instance_data_dir"]
@@ -161,13 +164,12 @@ def _take_conditions(t: SimpleTunerTranslation, one: ListEntry, conditions: Mapp
             other.take_common("loss.unmasked_weight", 0.0, "conditioning_type")
         elif not kind.startswith("reference") or not path:
             other.leave("Chorus trains no control nets", "conditioning_type", "instance_data_dir")
-        elif not t.is_data_alone and not t.family.takes("references"):
+        elif not folder:
             other.leave("this model sees no such images here", "instance_data_dir")
         elif has_references:
-            why = "all references of an image are in one folder here: cat_0.png, cat_1.png and so on"
-            other.leave(why, "instance_data_dir")
+            other.leave(why_one_folder(folder), "instance_data_dir")
         else:
-            t.take_line(f"{one.path}.reference_folder", path, other.theirs("instance_data_dir"))
+            t.take_line(f"{one.path}.{folder}", path, other.theirs("instance_data_dir"))
             has_references = True
     return set(found)
 
