@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from modules.config.errors import ConfigError, UserError
-from modules.importers import ai_toolkit, diffusion_pipe, kohya_ss, musubi, onetrainer, sd_scripts, simpletuner
+from modules.importers import ai_toolkit, diffusion_pipe, kohya_ss, leco, musubi, onetrainer, sd_scripts, simpletuner
 from modules.importers.ImportResult import ImportResult
 from modules.importers.read_file import read_content
 
@@ -35,6 +35,7 @@ IMPORTERS: tuple[Importer, ...] = (
     kohya_ss,
     ai_toolkit,
     simpletuner,
+    leco,
 )
 LISTS = ("concepts", "sampling.samples", "embeddings")
 

@@ -197,6 +197,21 @@ MAX_NUM_STEPS=300
 export TRAINER_EXTRA_ARGS="--use_dora --lora_rank=8"
 TRAINER_EXTRA_ARGS+=" --lora_alpha=4"
 """
+LECO = json.dumps(
+    {
+        "prompts_file": "nowhere.yaml", "pretrained_model": {"name_or_path": "a/xl", "v2": False, "clip_skip": 1},
+        "network": {"type": "c3lier", "rank": 4, "training_method": "noxattn"},
+        "train": {"precision": "bf16", "iterations": 5, "lr": "1e-4", "optimizer": "prodigy", "lr_scheduler": "step",
+            "optimizer_args": "weight_decay=0.1 betas=(0.9,0.99)", "max_denoising_steps": 50},
+        "save": {"name": "a", "per_steps": 2, "precision": "float32"}, "logging": {"use_wandb": True},
+    }
+)  # fmt: skip
+LECO_PROMPTS = json.dumps(
+    [
+        {"target": "male person", "positive": "male person, old", "neutral": "male person", "guidance_scale": 4},
+        {"target": "female person", "positive": "female person, old", "action": "enhance", "resolution": 512},
+    ]
+)
 EXAMPLES = {
     "settings.json": ONETRAINER,
     "train.sh": COMMAND,
@@ -213,6 +228,8 @@ EXAMPLES = {
     "simpletuner_data.json": json.dumps(SIMPLETUNER_DATA),
     "simpletuner.sh": SIMPLETUNER_COMMAND,
     "simpletuner.env": SIMPLETUNER_ENV,
+    "leco.yaml": LECO,
+    "leco_prompts.yaml": LECO_PROMPTS,
     "pipe.toml": DIFFUSION_PIPE,
     "pipe_data.toml": DIFFUSION_PIPE_DATA,
 }
