@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modules.config.steps import count_steps
-from modules.data.epoch_plan import MicroBatch, count_samples, plan_epoch, shard
+from modules.data.epoch_plan import MicroBatch, count_samples, most_passes, plan_epoch, shard
 
 if TYPE_CHECKING:
     from modules.data.buckets import Buckets
@@ -24,26 +24,41 @@ STEPS_LOOKED_AT = 1000  # to divide a step among ranks takes some 20 microsecond
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """One optimizer step. epoch, index: counted from 0, the index within the epoch. micro_batches: of this rank."""
+    """One optimizer step. epoch, index: counted from 0, the index within the epoch. micro_batches: of this rank.
+
+    num_passes: as in Step.
+    """
 
     epoch: int
     index: int
     ends_epoch: bool
     micro_batches: list[MicroBatch]
+    num_passes: int = 0
 
 
 class RunPlan:
     """Plans every epoch independently of the number of ranks, and divides each step among the ranks.
 
     unusable: sample ids to skip, together with the other views of their images.
+    apart: of each sample, what is equal for those which can share a forward pass, beside their bucket; None: all can.
+        It counts where ranks must make the same passes: elsewhere a micro-batch may take several.
     validation_samples: int64[K], ids of the usable held-out samples, one per image.
     """
 
-    def __init__(self, dataset: Dataset, buckets: Buckets, unusable: Collection[int], seed: int, global_batch: int):
+    def __init__(
+        self,
+        dataset: Dataset,
+        buckets: Buckets,
+        unusable: Collection[int],
+        seed: int,
+        global_batch: int,
+        apart: Sequence[Hashable] | None = None,
+    ):
         self.seed = seed
         self.global_batch = global_batch
         self._dataset = dataset
         self._buckets = buckets
+        self._alike, self._alike_costs = (buckets.index, buckets.costs) if apart is None else _divided(buckets, apart)
         self._repeats = dataset.repeats
         self._num_views = None if dataset.views is None else dataset.num_views
         self._excluded = _as_mask(dataset.images_of(unusable), len(dataset))
@@ -59,10 +74,9 @@ class RunPlan:
 
         same_passes: as for `shard`.
         """
-        buckets, costs = self._buckets.index, self._buckets.costs
         while True:
             plan = plan_epoch(
-                buckets,
+                self._buckets.index,
                 self._repeats,
                 self.seed,
                 epoch,
@@ -72,9 +86,21 @@ class RunPlan:
                 self._num_views,
             )
             for index in range(first, plan.num_steps):
-                micro_batches = shard(plan.step(index), buckets, rank, world_size, accumulation, costs, same_passes)
-                yield PlannedStep(epoch, index, index == plan.num_steps - 1, micro_batches)
+                samples, most = plan.step(index), 0
+                micro_batches = self._shard(samples, rank, world_size, accumulation, same_passes)
+                if same_passes:
+                    most = most_passes(samples, self._alike, world_size, accumulation, self._alike_costs)
+                yield PlannedStep(epoch, index, index == plan.num_steps - 1, micro_batches, most)
             epoch, first = epoch + 1, 0
+
+    def _shard(
+        self, samples: np.ndarray, rank: int, world_size: int, accumulation: int, same_passes: bool
+    ) -> list[MicroBatch]:
+        buckets = self._buckets
+        if not same_passes:
+            return shard(samples, buckets.index, rank, world_size, accumulation, buckets.costs)
+        parts = shard(samples, self._alike, rank, world_size, accumulation, self._alike_costs, same_passes=True)
+        return [replace(part, bucket=int(buckets.index[part.samples[0, 0]])) for part in parts]
 
     def expected_passes(
         self, epoch: int, first: int, num_steps: int, rank: int, world_size: int, accumulation: int
@@ -98,8 +124,7 @@ class RunPlan:
         if not len(samples):
             return []
         num_batches = -(-len(samples) // (world_size * batch_size))
-        buckets = self._buckets
-        batches = shard(samples, buckets.index, rank, world_size, num_batches, buckets.costs, same_passes)
+        batches = self._shard(samples, rank, world_size, num_batches, same_passes)
         return [batch for batch in batches if batch.real]
 
 
@@ -113,6 +138,14 @@ def samples_digest(dataset: Dataset, unusable: Collection[int] = (), captions: S
     held_out = b"" if dataset.held_out is None else dataset.held_out.tobytes()
     named = texts.encode("utf-8", "surrogatepass")  # file names need not be valid Unicode
     return hashlib.sha256(named + _as_mask(unusable, len(dataset)).tobytes() + held_out).hexdigest()
+
+
+def _divided(buckets: Buckets, apart: Sequence[Hashable]) -> tuple[np.ndarray, list[int]]:
+    """(int[N], a number for each sample, equal where bucket and `apart` are; the cost of each number)."""
+    numbers: dict[tuple[int, Hashable], int] = {}
+    keys = zip(buckets.index.tolist(), apart, strict=True)
+    index = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int32)
+    return index, [buckets.costs[bucket] for bucket, _ in numbers]
 
 
 def _as_mask(samples: Collection[int], count: int) -> np.ndarray:

@@ -131,21 +131,46 @@ def shard(
     """
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} of {world_size}")
+    ordered, buckets, ranks, limit = _division(step_samples, bucket_index, world_size, accumulation, costs, same_passes)
+    own = np.flatnonzero(ranks == rank)
+    if not len(own):
+        return [MicroBatch(ordered[-1:], int(buckets[-1]), real=False)]
+    return [MicroBatch(ordered[own[i:j]], int(buckets[own[i]]), real=True) for i, j in _parts(buckets[own], limit)]
+
+
+def most_passes(
+    step_samples: np.ndarray,
+    bucket_index: np.ndarray,
+    world_size: int,
+    accumulation: int,
+    costs: Sequence[int] | None = None,
+) -> int:
+    """How many micro-batches the rank with the most has where ranks make the same passes. Arguments as for `shard`."""
+    _, buckets, ranks, limit = _division(step_samples, bucket_index, world_size, accumulation, costs, True)
+    return max(len(list(_parts(buckets[ranks == rank], limit))) for rank in range(world_size))
+
+
+def _division(
+    step_samples: np.ndarray,
+    bucket_index: np.ndarray,
+    world_size: int,
+    accumulation: int,
+    costs: Sequence[int] | None,
+    same_passes: bool,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """(the samples of a step in order, the bucket and the rank of each, the most samples of a micro-batch)."""
     buckets = np.asarray(bucket_index)[step_samples[:, 0]]
     cost = np.ones(len(buckets), np.int64) if costs is None else np.asarray(costs, np.int64)[buckets]
     order = np.lexsort((buckets, -cost))  # stable
     step_samples, buckets, cost = step_samples[order], buckets[order], cost[order]
     per_rank = -(-len(buckets) // world_size)
     ranks = _divide(buckets.tolist(), cost.tolist(), world_size, per_rank if same_passes else len(buckets))
-    own = np.flatnonzero(np.array(ranks) == rank)
-    if not len(own):
-        return [MicroBatch(step_samples[-1:], int(buckets[-1]), real=False)]
-    limit = -(-per_rank // accumulation)
-    return [
-        MicroBatch(step_samples[own[i:j]], int(buckets[own[i]]), real=True)
-        for run_start, run_stop in _runs(buckets[own])
-        for i, j in _cut(run_start, run_stop, limit)
-    ]
+    return step_samples, buckets, np.array(ranks), -(-per_rank // accumulation)
+
+
+def _parts(buckets: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
+    """Ranges of at most `limit` samples of the same bucket; `buckets` is grouped."""
+    return (part for start, stop in _runs(buckets) for part in _cut(start, stop, limit))
 
 
 def count_samples(
@@ -274,6 +299,8 @@ def _without_small_differences(costs: list[int]) -> list[int]:
 
 def _runs(buckets: np.ndarray) -> Iterator[tuple[int, int]]:
     """Ranges whose samples have the same bucket; `buckets` is grouped."""
+    if not len(buckets):
+        return iter(())
     changes = 1 + np.flatnonzero(np.diff(buckets))
     return pairwise([0, *changes.tolist(), len(buckets)])
 

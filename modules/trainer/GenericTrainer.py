@@ -431,7 +431,7 @@ class GenericTrainer:
             padding = not step.micro_batches[0].real
             batches = [batch.pinned() for batch in batches] if pin else batches
             kinds = [micro_batch.kind for micro_batch in step.micro_batches]
-            yield Step(batches, step.epoch, step.index, step.ends_epoch, padding, kinds)
+            yield Step(batches, step.epoch, step.index, step.ends_epoch, padding, kinds, step.num_passes)
 
     def _backup_content(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """(tensors, plain data) of a backup. All ranks must call it."""

@@ -14,6 +14,8 @@ class Step:
     padding: whether this rank has no samples in this step, and runs the micro-batches with weight 0 only to take part
         in the collectives.
     kinds: of the micro-batches, equal for those of the same size and shape; left empty, the loop can't use graphs.
+    num_passes: most micro-batches that a rank has in this step, where all ranks must make the same passes; 0 if only
+        the ranks themselves can tell.
     """
 
     micro_batches: Sequence[Any]
@@ -22,3 +24,4 @@ class Step:
     ends_epoch: bool = False
     padding: bool = False
     kinds: Sequence[Hashable] = ()
+    num_passes: int = 0

@@ -297,7 +297,7 @@ class TrainingLoop:
         backward: called with the summed loss of each.
         """
         passes: list[TrainingPass] = []
-        last = self.runtime.num_passes(len(step.micro_batches)) - 1
+        last = (step.num_passes or self.runtime.num_passes(len(step.micro_batches))) - 1
         for index in range(last + 1):
             number = min(index, len(step.micro_batches) - 1)
             batch = step.micro_batches[number]

@@ -22,7 +22,7 @@ from modules.data.captions import check_placeholders, trained_words
 from modules.data.CaptionSource import CaptionSource
 from modules.data.compiled_sizes import compiled_sizes
 from modules.data.concepts import caption_prompts, captions
-from modules.data.conditions import conditions_of
+from modules.data.conditions import conditions_of, shapes_apart
 from modules.data.conditions.pairs import family_of_run
 from modules.data.DatasetEncoder import DatasetEncoder
 from modules.data.decoding import check_unusable
@@ -132,7 +132,8 @@ def prepare_run(
     training_adapter = _load_model(start, base, parts)
     _choose_attention(start, base, source)
     size = _global_batch(start, backup)
-    plan = RunPlan(data.dataset, data.buckets, unusable, config.seed, size)
+    apart = shapes_apart(source.conditions, data.dataset, data.buckets) if runtime.shards else None
+    plan = RunPlan(data.dataset, data.buckets, unusable, config.seed, size, apart)
     if not plan.num_samples:
         raise DataError.at("concepts", ": their repeats leave no sample in an epoch; raise concepts.N.repeats.")
     accumulation = accumulation_steps(config, runtime.world_size, size)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modules.data.epoch_plan import count_samples, count_steps, plan_epoch, shard
+from modules.data.epoch_plan import count_samples, count_steps, most_passes, plan_epoch, shard
 
 
 @st.composite
@@ -100,6 +100,8 @@ def test_ranks_share_each_step_without_loss_or_doubling(arguments, world_size, a
         assert sorted(real) == sorted(rows(step))
         sizes = [sum(len(micro.samples) for micro in share if micro.real) for share in shares]
         most = -(-len(step) // world_size)
+        if same_passes:
+            assert most_passes(step, bucket, world_size, accumulation, COSTS) == max(map(len, shares))
         for share, size in zip(shares, sizes, strict=True):
             assert share, "a rank without a micro-batch would leave the others waiting"
             if size == 0:

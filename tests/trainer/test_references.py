@@ -53,6 +53,27 @@ def test_two_ranks_equal_one_and_references_change_what_is_learned(settings_of, 
     assert blind["losses"] != pytest.approx(alone["losses"], rel=1e-4)
 
 
+def test_ranks_that_share_the_weights_take_as_many_passes_however_unlike_the_references_are(
+    settings_of, references, two_ranks
+):
+    """Validation, too. In a pass that the other rank does not make, a rank would wait for ever."""
+    run = (
+        "batch_size=4",
+        "batch_size_mode=global",
+        "max_steps=3",
+        "data.validation_share=0.4",
+        "validation.unit=steps",
+    )
+    seen = (f"concepts.0.reference_folder={references}", "validation.every=3", "validation.timesteps=1", *run)
+    alone = run_alone(rank_scenarios.train, **settings_of("flux2_klein", "one", *seen))
+    sync = {"strategy": "fsdp"}
+    first, second = two_ranks.run(
+        rank_scenarios.train, seconds=60, sync=sync, **settings_of("flux2_klein", "two", *seen)
+    )
+    assert first["digest"] == second["digest"]
+    assert first["losses"] == pytest.approx(alone["losses"], rel=1e-4)
+
+
 @pytest.fixture
 def edits(picture_folder, tmp_path):
     """The settings of a concept whose images each have an image before the edit."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -92,6 +92,11 @@ class ConditionData(Generic[S]):
 
     def passes(self, dataset: Dataset) -> Sequence[str] | None:
         """Of each sample, words, or "", that are the same for those which can share a forward pass; None if all can."""
+        return None
+
+    def apart(self, dataset: Dataset, buckets: Buckets) -> Sequence[Hashable] | None:
+        """Of each sample, what is equal for those which share a forward pass, where a batch may take several passes,
+        one for each shape of what `given` has in lists; None if a batch takes one."""
         return None
 
     def describe(self, dataset: Dataset) -> tuple[str, str] | None:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Hashable, Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from modules.data.conditions.ConditionData import ConditionData
 
 if TYPE_CHECKING:
+    from modules.data.buckets import Buckets
+    from modules.data.Dataset import Dataset
     from modules.families.Family import Family
 
 
 def conditions_of(family: Family | None) -> list[ConditionData]:
     """The family's conditions, each by the class CONDITION in the file of its name; none for an unknown family."""
     return [condition_class(spec.name)(spec, family) for spec in family.conditions] if family else []
+
+
+def shapes_apart(conditions: Iterable[ConditionData], dataset: Dataset, buckets: Buckets) -> list[Hashable] | None:
+    """Of each sample, what is equal for those that share a forward pass, beside their bucket; None if all do."""
+    of_conditions = [found for one in conditions if (found := one.apart(dataset, buckets)) is not None]
+    return list(zip(*of_conditions, strict=True)) if of_conditions else None
 
 
 def folder_settings() -> dict[str, str]:

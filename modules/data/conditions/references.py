@@ -7,7 +7,7 @@ The references of `people/ann.jpg` are the images `people/ann.*` in the concept'
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +95,12 @@ class _References(ConditionData[References]):
         num_with = sum(bool(references[image]) for image in images)
         text = f"{num_with} of {counted(len(images), 'image has', 'images have')} reference images"
         return "References", text
+
+    def apart(self, dataset: Dataset, buckets: Buckets) -> Sequence[Hashable] | None:
+        if dataset.column(REFERENCE) is None:
+            return None
+        samples = range(len(dataset))
+        return [tuple(view.size for view in reference_views(dataset, buckets, n, self.family)) for n in samples]
 
     def cached_pixels(self, dataset: Dataset, sample: int, pixels: float) -> float:
         size = self.spec.size(1.0) if self.spec.size else None
