@@ -74,7 +74,7 @@ class Runtime:
         return module.to(self.device)
 
     def gradient_norm(self, gradients: list[Tensor]) -> Tensor:
-        """The 2-norm (scalar) of the gradients of the whole model; all ranks must call it."""
+        """The 2-norm (scalar) of `gradients`, as far as this rank holds them."""
         import torch
 
         if not gradients:
@@ -139,9 +139,18 @@ class Runtime:
     def sum(self, values: Tensor, main_value: Tensor) -> tuple[Tensor, Tensor]:
         """(sum of `values` over ranks, rank 0's `main_value`), on the device and equal on every rank.
 
-        main_value: a scalar. `values` may be modified. This is the only collective of a step besides the gradients'.
+        main_value: a scalar. `values` may be modified.
         """
         return values, main_value
+
+    def sum_with_norm(self, values: Tensor, gradients: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """(sum of `values` over ranks, 2-norm of the gradients of the whole model), equal on every rank.
+
+        values: float64, may be modified. This is the only collective of a step besides those of the passes.
+        """
+        # All ranks use rank 0's norm: on another GPU model, the same gradients may give a norm that differs in the last
+        # bit, and the weights of the ranks would drift apart.
+        return self.sum(values, self.gradient_norm(gradients).double())
 
     def sum_gradients(self, gradients: list[Tensor]) -> None:
         """Sums `gradients` over the ranks, in place; for backward passes of which the wrapper does not know.

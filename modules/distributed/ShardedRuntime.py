@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from modules.distributed.SignedStore import SignedStore
 
 MAX_SHARE = 0.1
+# Elements: to gather a part by itself takes about a millisecond of a CPU in each step, which the memory of smaller ones
+# is not worth; DDP's buckets are as large.
+MIN_DIVIDED = 8 << 20
 
 
 class ShardedRuntime(DataParallelRuntime):
@@ -147,7 +150,8 @@ class ShardedRuntime(DataParallelRuntime):
             for param in part.parameters():
                 if not is_sharded(param):
                     param.data = param.data.contiguous()  # rows of channels-last weights are not contiguous
-            # The root, too, is freed after its forward pass, so that outside of passes all parameters are sharded.
+            # The root, too, is freed after its forward pass, so that outside of passes all parameters are sharded; but
+            # see `accumulate`.
             sharded = fully_shard(part, mesh=self._mesh, reshard_after_forward=True, mp_policy=policy)
             sharded.set_force_sum_reduction_for_comms(True)  # then divided by the number of ranks; gloo has no mean
         self._roots.append(sharded)
@@ -172,8 +176,16 @@ class ShardedRuntime(DataParallelRuntime):
         for root in self._roots:
             root.set_requires_gradient_sync(last or self._exchanges_each_pass)
             root.set_requires_all_reduce(last)  # between groups: their parts are summed up until then
-        with synchronized_batch_norm(self._batch_norms, counts):
-            yield
+            # the backward pass, which frees it, follows at once and begins with the root's last layers
+            root.set_reshard_after_forward(False, recurse=False)
+        try:
+            with synchronized_batch_norm(self._batch_norms, counts):
+                yield
+        finally:
+            for root in self._roots:
+                root.set_reshard_after_forward(True, recurse=False)
+        for root in self._roots:
+            root.reshard()  # if it had no backward pass
         for buffers in self._buffers if last else ():
             buffers.after_step()
 
@@ -181,12 +193,15 @@ class ShardedRuntime(DataParallelRuntime):
     def needs_warm_up(self) -> bool:
         return False
 
-    def gradient_norm(self, gradients: list[Tensor]) -> Tensor:
-        own = super().gradient_norm([local_part(gradient) for gradient in gradients])
+    def sum_with_norm(self, values: Tensor, gradients: list[Tensor]) -> tuple[Tensor, Tensor]:
+        own = self.gradient_norm([local_part(gradient) for gradient in gradients])
         squares = own.double().square()  # in float32, the square of a scaled fp16 norm might overflow
-        assert self._mesh is not None  # there are gradients
-        dist.all_reduce(squares, group=sharing_group(self._mesh).group)
-        return squares.sqrt()
+        assert self._mesh is not None  # something is prepared
+        if self.rank >= sharing_group(self._mesh).size:
+            squares = torch.zeros_like(squares)  # this group has the same gradients as the first one
+        both = torch.cat([values, squares.to(values).reshape(1)])  # without any gradients, the norm is on the CPU
+        dist.all_reduce(both)
+        return both[:-1], both[-1].sqrt()
 
     def full_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """On rank 0, all tensors, the sharded ones on the CPU; on the others, nothing."""
@@ -216,10 +231,11 @@ class ShardedRuntime(DataParallelRuntime):
 def blocks(module: nn.Module) -> Iterator[nn.Module]:
     """The parts of a model to gather one at a time: the elements of its lists of modules, inner ones first.
 
-    Only the outermost lists count, and those in elements with more than MAX_SHARE of all parameters: half of SDXL's
-    weights are in one of its blocks. What is compiled is gathered as a whole, so that no collective is in its graph.
+    Only the outermost lists count, and those in elements with more than MAX_SHARE of all parameters, and more than
+    MIN_DIVIDED: half of SDXL's weights are in one of its blocks. What is compiled is gathered as a whole, so that no
+    collective is in its graph.
     """
-    return _blocks(module, MAX_SHARE * _size(module))
+    return _blocks(module, max(MAX_SHARE * _size(module), MIN_DIVIDED))
 
 
 def _blocks(module: nn.Module, most: float) -> Iterator[nn.Module]:

@@ -55,8 +55,7 @@ class ManualLoop(TrainingLoop):
             torch.autograd.backward(summed, inputs=optimizer.params, retain_graph=retain_graph)
         gradients = self._summed_gradients(name, optimizer)
         own = sums_of(loss, loss.new_full((), count, dtype=torch.float64))
-        norm = self.runtime.gradient_norm(gradients).double()
-        (loss_of_all, samples_of_all), norm = self.runtime.sum(own, norm)  # rank 0's norm: see TrainingLoop
+        (loss_of_all, samples_of_all), norm = self.runtime.sum_with_norm(own, gradients)
         skipped = is_not_finite(loss_of_all, norm)
         divisor = samples_of_all * self.loss_scaler.value
         norm = norm / divisor

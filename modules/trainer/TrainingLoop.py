@@ -250,9 +250,7 @@ class TrainingLoop:
         totals, names = self._accumulate(step, self._backward)
         self.optimizer.clear_stopped_gradients(self.step)
         gradients = self._gradients()
-        # All ranks use rank 0's norm: on another GPU model, the same gradients may give a norm that differs in the last
-        # bit, and the weights of the ranks would drift apart.
-        totals, norm = self.runtime.sum(totals, self.runtime.gradient_norm(gradients).double())
+        totals, norm = self.runtime.sum_with_norm(totals, gradients)
         skipped = is_not_finite(totals[LOSS], norm)
         divisor = self._gradient_divisor(totals)
         norm = norm / divisor

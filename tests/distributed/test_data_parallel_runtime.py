@@ -51,9 +51,12 @@ def test_frozen_parameters_are_neither_broadcast_nor_reduced(after, two_ranks):
     assert not first["has_gradient"]
 
 
-def test_a_step_has_one_collective_besides_the_gradients_and_no_sync(two_ranks):
-    for counts in two_ranks.run(rank_scenarios.count_collectives, steps=5):
+@pytest.mark.parametrize(("strategy", "gathers"), [("ddp", 0), ("fsdp", 1)])
+def test_a_step_has_one_collective_besides_those_of_its_passes_and_no_sync(strategy, gathers, two_ranks):
+    """The backward pass finds weights that no other layer follows as the forward pass has gathered them."""
+    for counts in two_ranks.run(rank_scenarios.count_collectives, steps=5, strategy=strategy):
         assert counts.pop("all_reduce") == 5
+        assert counts.pop("foreach_all_gather") == 5 * 2 * gathers
         assert set(counts.values()) == {0}
 
 

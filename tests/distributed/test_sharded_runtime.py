@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from modules.distributed import ShardedRuntime
 from modules.distributed.ShardedRuntime import blocks
 
 
@@ -16,7 +17,9 @@ def test_the_elements_of_the_outermost_lists_are_gathered_one_at_a_time():
     assert list(blocks(model)) == list(model["layers"])
 
 
-def test_an_element_with_much_of_the_model_is_divided_in_turn():
+def test_an_element_with_much_of_the_model_is_divided_in_turn_unless_it_is_small(monkeypatch):
     large = block(32)
     model = nn.Sequential(nn.ModuleList([block(8), large, nn.Dropout()]))
+    assert list(blocks(model)) == [model[0][0], large]
+    monkeypatch.setattr(ShardedRuntime, "MIN_DIVIDED", 1000)
     assert list(blocks(model)) == [model[0][0], large[0][0], large[0][2], large]

@@ -191,17 +191,18 @@ def _runtime_maker(number: int, runtimes: ExitStack, device: str) -> MakeRuntime
     """Creates a runtime with its own keys in the store; successful scenarios close it."""
     import torch
 
+    from modules.distributed import ShardedRuntime as sharding
     from modules.distributed.DataParallelRuntime import DataParallelRuntime, DataParallelSettings
     from modules.distributed.environments import find_environment
     from modules.distributed.setup_distributed import run_store
-    from modules.distributed.ShardedRuntime import ShardedRuntime
 
+    sharding.MIN_DIVIDED = 0  # so that tiny models are divided as large ones are
     made = 0
 
     def make_runtime(strategy: str = "ddp", **settings: Any) -> Runtime:
         nonlocal made
         made += 1
-        runtime_class = DataParallelRuntime if strategy == "ddp" else ShardedRuntime
+        runtime_class = DataParallelRuntime if strategy == "ddp" else sharding.ShardedRuntime
         store = run_store().within(f"scenario-{number}-{made}")
         settings = DataParallelSettings(**settings)
         runtime = runtime_class(torch.device(device), find_environment(), store, settings)

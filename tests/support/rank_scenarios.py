@@ -16,6 +16,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
 from modules.config.files import load_config
 from modules.distributed.shards import full_tensor
@@ -431,17 +432,19 @@ def keep_what_is_frozen(make_runtime: MakeRuntime, **settings: Any) -> dict[str,
     }
 
 
-def count_collectives(make_runtime: MakeRuntime, steps: int) -> dict[str, int]:
-    """The collectives and syncs in `steps` steps of two micro-batches; DDP's own collectives are not included."""
-    runtime = make_runtime()
+def count_collectives(make_runtime: MakeRuntime, steps: int, strategy: str) -> dict[str, int]:
+    """The collectives and syncs in `steps` planned steps of two micro-batches, without those of the gradients."""
+    runtime = make_runtime(strategy)
     loop = make_loop(nn.Linear(2, 2), squared_error, steps, runtime=runtime)
     counts = dict.fromkeys(("all_reduce", "broadcast", "all_gather", "barrier", "all_gather_object"), 0)
     with contextlib.ExitStack() as stack:
         for name in counts:
             stack.enter_context(counted(dist, name, counts))
+        counts["foreach_all_gather"] = 0
+        stack.enter_context(counted(_fsdp_param_group, "foreach_all_gather", counts))
         counter = stack.enter_context(SyncCounter())
         for _ in range(steps):
-            loop.train_step(Step([torch.ones(1, 2), torch.ones(2, 2)]))
+            loop.train_step(Step([torch.ones(1, 2), torch.ones(2, 2)], num_passes=2 * runtime.shards))
     return {**counts, "syncs": counter.count}
 
 
