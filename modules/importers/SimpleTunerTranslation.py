@@ -27,7 +27,7 @@ class SimpleTunerTranslation(Translation):
         facts = self.program.facts
         self.is_data_alone = not self.is_given("model_family")
         default = next(iter(facts["flavours"]))
-        self.model = (self["model_family"] or default).strip().lower()
+        self.model = self._model(default)
         self.flavour = (self["model_flavour"] or facts["flavours"].get(self.model) or "").strip()
         name, known = self._family(), load_families()
         if name not in known:
@@ -74,6 +74,12 @@ class SimpleTunerTranslation(Translation):
             return read_content(path)
         except ConfigError:
             return None
+
+    def _model(self, default: str) -> str:
+        """The model's name as the table has it; SimpleTuner's own examples write some with "_" for "-"."""
+        name: str = (self["model_family"] or default).strip().lower()
+        known = {one.replace("-", "_"): one for one in self.program.facts["families"]}
+        return known.get(name.replace("-", "_"), name)
 
     def _force(self) -> None:
         """Set what SimpleTuner sets itself for the model, with a line for what the file has instead."""

@@ -15,6 +15,7 @@ _ASSIGNMENTS = (
 _VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)|%(\w+)%")
 _COMMENT = re.compile(r"(?i)^\s*(?:#|::|@?rem\b)")
 _CONTINUED = re.compile(r"(?<!\\)[\\^`]\s*$")
+_ARGUMENT = re.compile(r"^\s*--[A-Za-z]")
 _ENDS = {"&&", "||", ";", "|", "&", ">", ">>", "2>&1", "2>"}
 MAX_VALUE = 10_000  # of a variable with others in it
 
@@ -60,15 +61,16 @@ def words_of(text: str) -> list[str]:
 
 
 def _joined_lines(text: str) -> Iterator[str]:
-    held = ""
+    """Lines with those that continue them: after the shell's sign, and lines of arguments where it was forgotten."""
+    held, is_open = "", False
     for line in text.replace("\r\n", "\n").split("\n"):
         if _COMMENT.match(line):
             continue
-        if _CONTINUED.search(line):
-            held += _CONTINUED.sub("", line) + " "
-        else:
-            yield held + line
+        if held and not is_open and not _ARGUMENT.match(line):
+            yield held
             held = ""
+        is_open = bool(_CONTINUED.search(line))
+        held += (_CONTINUED.sub("", line) if is_open else line) + " "
     if held:
         yield held
 

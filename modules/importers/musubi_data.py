@@ -50,6 +50,7 @@ FOLDERS = ("image_directory", "video_directory", "image_jsonl_file", "video_json
 CLIPS = {"head": "start", "chunk": "chunks", "slide": "chunks", "uniform": "chunks", "full": "start"}
 LENGTHS = {"full": "max_frames"}  # which setting tells a clip's length, where it isn't target_frames
 STEP = 16  # of the sides of buckets
+_OF_CLIPS = ("target_frames", "frame_extraction", "frame_stride", "frame_sample", "max_frames")
 _UNUSED = ("cache_directory", "debug_dataset")
 _LOST = {
     "multiple_target": "put the layers into a folder of their own and name it in layer_folder",
@@ -188,7 +189,14 @@ def _take_clips(t: SdScriptsTranslation, datasets: list[Dataset]) -> None:
     if chosen not in CLIPS:
         t.result.left.append(Line(shown("frame_extraction", chosen), why="Chorus has nothing like it"))
     why = "clips follow each other without overlapping" if chosen in ("slide", "uniform") else ""
-    t.take_line("data.clips", CLIPS.get(chosen, "start"), shown("frame_extraction", chosen), why, is_given)
+    step = {"slide": "frame_stride", "uniform": "frame_sample"}.get(chosen)
+    theirs = shown("frame_extraction", chosen) + (f", {shown(step, video.get(t, step)[0])}" if step else "")
+    t.take_line("data.clips", CLIPS.get(chosen, "start"), theirs, why, is_given)
+    for other in videos[1:]:
+        own = [one for one in _OF_CLIPS if one in other.values and other.get(t, one)[0] != video.get(t, one)[0]]
+        if own:
+            theirs = ", ".join(shown(one, other.get(t, one)[0]) for one in own)
+            t.result.left.append(Line(f"{other.name}: {theirs}", why=f"one for all videos here: of {video.name}"))
     rate, is_given = video.get(t, "source_fps")
     why = "every video has a rate of its own in its file, by which its frames are chosen here"
     t.result.left.append(Line(shown("source_fps", rate), why=why, is_given=is_given))

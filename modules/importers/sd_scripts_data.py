@@ -74,10 +74,18 @@ SAME = {
     "is_reg": "regularisation",
 }
 LOST = {
+    "token_warmup_min": "tags are shown from the first step here",
+    "cache_info": "what is known of the files is cached in cache_dir",
     "caption_dropout_every_n_epochs": "set data.caption_dropout",
     "token_warmup_step": "tags are shown from the first step here",
     "face_crop_aug_range": "Chorus does not look for faces; crop the images first",
     "custom_attributes": "Chorus has nothing like it",
+}
+# Of datasets, and so of general.
+LOST_OF_DATASETS = {
+    "network_multiplier": "the adapter has its whole strength in training here; weigh the concept with loss_weight",
+    "resize_interpolation": "images are resized by Lanczos' filter here",
+    "validation_seed": "which images are held out depends on the images alone",
 }
 COLOR_AUGMENTATION = 0.05
 _FOLDER = re.compile(r"(\d+)_(.*)", re.DOTALL)
@@ -140,6 +148,7 @@ def take_dataset(t: SdScriptsTranslation, content: Mapping[str, Any]) -> None:
             _take_subset(t, subset, number, levels[0])
             number += 1
             _note_unknown(t, subset, DATASET | SUBSET)
+        _note_lost(t, dataset, LOST_OF_DATASETS)
         _note_unknown(t, dataset, {**DATASET, **SUBSET, "subsets": ()})
     _note_unknown(t, general, DATASET | SUBSET)
     _note_unknown(t, Level(content, name="file"), {"general": (), "datasets": ()})
@@ -240,13 +249,30 @@ def _take_subset(t: SdScriptsTranslation, level: Level, number: int, first: Leve
         take("mask_folder", "conditioning_data_dir")
     if level.get(t, "is_reg")[0] and t["prior_loss_weight"] != 1:
         t.take(f"{path}.loss_weight", t["prior_loss_weight"], "prior_loss_weight")
-    for name, why in LOST.items():
-        value, is_given = level.get(t, name)
-        if is_given and value not in (0, None, {}, []):
-            t.result.left.append(Line(shown(f"{level.name}: {name}", value), why=why))
+    _note_lost(t, level, LOST)
+    _take_validation(t, level, path)
     side = _side(t, level)
     if side != _side(t, first):
         t.take_line(f"{path}.resolution", side, f"{level.name}: resolution {side}")
+
+
+def _note_lost(t: SdScriptsTranslation, level: Level, reasons: Mapping[str, str]) -> None:
+    for name, why in reasons.items():
+        value, is_given = level.get(t, name)
+        if is_given and value not in (0, None, {}, [], (DATASET | SUBSET)[name][1]):
+            t.result.left.append(Line(shown(f"{level.name}: {name}", value), why=why))
+
+
+def _take_validation(t: SdScriptsTranslation, level: Level, path: str) -> None:
+    """The share of a subset of its own, which sd-scripts' documentation has, and its code for whole datasets alone."""
+    if "validation_split" not in level.values:
+        return
+    share, _ = level.get(t, "validation_split")
+    theirs = f"{level.name}: validation_split {share:g}"
+    if share == 1:
+        t.take_line(f"{path}.validation", True, theirs)
+    elif share:
+        t.result.left.append(Line(theirs, why="one share for all concepts here: set data.validation_share"))
 
 
 def _take_captions(t: SdScriptsTranslation, level: Level, path: str) -> None:

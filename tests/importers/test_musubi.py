@@ -45,6 +45,15 @@ def changed(result: ImportResult, path: str) -> bool:
     return any(line.path == path and line.why for line in result.changed)
 
 
+def test_what_a_second_dataset_of_videos_has_of_its_own_has_a_line(tmp_path):
+    path = tmp_path / "data.toml"
+    more = "[[datasets]]\nvideo_directory = '/more'\nframe_extraction = 'full'\nmax_frames = 45\nsource_fps = 30.0\n"
+    path.write_text(DATA.replace("num_repeats = 2", "frame_stride = 10") + more, encoding="utf-8")
+    result = import_files([path])
+    assert left(result, "dataset 3: frame_extraction full, max_frames 45")
+    assert any("frame_stride 10" in line.theirs for line in result.changed)
+
+
 def test_every_argument_of_the_scripts_has_a_line_in_the_table():
     assert set(READ.read_text(encoding="utf-8").split()) - argument_names() == set()
     assert argument_names() <= musubi_tuner().settings.keys()
@@ -162,6 +171,8 @@ def test_switches_and_the_launcher_s_precision_are_heeded(tmp_path):
     result = imported("--edit_plus", tmp_path, "qwen_image_train_network.py", "--mixed_precision fp16")
     assert result.values["family"] == "qwen_image_edit_plus"
     assert result.values["model.mixed_precision"] == "fp16"
+    clips = imported("--task k5-pro-i2v-5s-sd", tmp_path, "kandinsky5_train_network.py")
+    assert clips.values["family"] == "kandinsky5_i2v"
 
 
 def test_a_model_of_no_name_is_refused(tmp_path):

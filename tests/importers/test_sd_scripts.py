@@ -203,6 +203,24 @@ def test_commands_of_each_kind_of_script_are_read(text, is_windows, folder):
     assert "network_alpha" not in command.arguments
 
 
+def test_lines_of_arguments_belong_to_the_command_above_also_without_the_shells_sign():
+    text = "accelerate launch train_network.py\n  # a comment\n  --network_dim=16 --sdpa\n  --seed 42\ncd ..\n"
+    (command,) = read_commands(text, SCRIPTS, False)
+    assert command.arguments == {"network_dim": "16", "sdpa": True, "seed": "42"}
+    assert command.rest == []
+
+
+def test_what_a_dataset_or_a_subset_has_of_its_own_is_taken_or_has_a_line(tmp_path):
+    path = tmp_path / "data.toml"
+    held = "[[datasets.subsets]]\nimage_dir = '/held'\nvalidation_split = 1.0\n"
+    some = "[[datasets.subsets]]\nimage_dir = '/some'\nvalidation_split = 0.1\ntoken_warmup_min = 3\n"
+    path.write_text(f"[[datasets]]\nnetwork_multiplier = 0.5\nresize_interpolation = 'area'\n{held}{some}", "utf-8")
+    result = import_files([path])
+    assert [concept.validation for concept in result.config().concepts] == [True, False]
+    lost = ("network_multiplier", "resize_interpolation", "subset 2: validation_split", "token_warmup_min")
+    assert all(left(result, name) for name in lost)
+
+
 def test_a_dataset_file_gives_concepts(tmp_path):
     path = tmp_path / "data.toml"
     path.write_text("\ufeff" + DATA, encoding="utf-8")

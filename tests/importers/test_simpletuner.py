@@ -219,6 +219,16 @@ def test_every_family_of_the_table_is_one_of_chorus_and_every_flavour_has_weight
     assert all(flavour in bases[model] for model, flavour in PROGRAM.facts["flavours"].items())
 
 
+@pytest.mark.parametrize(
+    ("model", "flavour", "family"),
+    [("kandinsky5_video", "i2v-lite-5s", "kandinsky5_i2v"), ("minimaxh3", "convrot-int8", "minimax_h3")],
+)
+def test_a_model_is_known_by_its_name_with_either_sign(model, flavour, family, tmp_path):
+    values = imported(tmp_path, {"model_family": model, "model_flavour": flavour, "model_type": "lora"}).values
+    assert values["family"] == family
+    assert values["model.base"] in PROGRAM.facts["bases"][model.replace("_", "-")].values()
+
+
 def test_names_with_dashes_and_the_section_of_the_window_mean_the_same(tmp_path):
     plain = SDXL | {"learning_rate": "1e-4", "lora_rank": 8}
     dashed = {f"--{name}": value for name, value in plain.items()}
