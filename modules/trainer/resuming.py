@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+import re
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -98,9 +99,27 @@ def check_same_parameters(own: Mapping[str, Tensor], trained: Set[str], saved: M
     """
     missing = sorted(trained - saved.keys())
     foreign = sorted(name for name, value in saved.items() if name not in own or own[name].shape != value.shape)
-    if missing or foreign:
-        example = (missing or foreign)[0]
+    if not missing and not foreign:
+        return
+    example = (missing or foreign)[0]
+    if pattern := "" if foreign else _pattern_of(missing, trained & saved.keys()):
         raise TrainingError(
-            f"The trainable parameters of the backup don't match these settings ({len(missing)} missing, "
-            f"{len(foreign)} unexpected, such as {example}): resume with the settings of the original run."
+            f"The backup has not {len(missing)} of the {len(trained)} parameters that these settings train, such as "
+            f'{example}: add "{pattern}" to denoiser.exclude_layers to resume without them, or start a new run.'
         )
+    raise TrainingError(
+        f"The trainable parameters of the backup don't match these settings ({len(missing)} missing, "
+        f"{len(foreign)} unexpected, such as {example}): resume with the settings of the original run."
+    )
+
+
+def _pattern_of(missing: Collection[str], others: Collection[str]) -> str:
+    """A pattern that matches all missing parameters of layers and none of the others, of one word; "" without one.
+
+    Backups of before a family learned more, such as sound, lack the layers for it, which the names of these tell.
+    """
+    if any(name.startswith("text_encoder") for name in missing):
+        return ""  # whose layers other settings choose
+    common = set.intersection(*(set(re.split(r"[._]", name)) for name in missing))
+    telling = sorted(word for word in common if word.isalpha() and not any(word in name for name in others))
+    return f"*{telling[0]}*" if telling and others else ""

@@ -9,7 +9,7 @@ import torch
 
 from modules.trainer import sent_backups
 from modules.trainer.BackupStore import BackupStore
-from modules.trainer.resuming import newest_backup
+from modules.trainer.resuming import check_same_parameters, newest_backup
 from modules.trainer.TrainingError import TrainingError
 from tests.support.backup_files import state_of
 from tests.support.ThreadRanks import ThreadRanks
@@ -84,3 +84,21 @@ def test_a_machine_that_has_no_space_for_the_backup_is_named_by_all_ranks(folder
     for told in resume(folders):
         assert told.startswith("Rank 1 can't read the backup step-000000010 in ")
         assert "a copy of rank 0's can't be written: " in told
+
+
+def parameters(*layers: str) -> dict[str, torch.Tensor]:
+    return {
+        f"transformer.blocks.{n}.{layer}.lora_A.default.weight": torch.ones(2) for n in range(2) for layer in layers
+    }
+
+
+def test_a_backup_without_the_layers_of_what_a_family_has_learned_since_says_how_to_leave_them_out():
+    saved = parameters("attn1.to_q", "attn1.to_k")
+    own = saved | parameters("audio_attn1.to_q", "video_to_audio_attn.to_k")
+    with pytest.raises(TrainingError, match=r'has not 4 of the 8 .* add "\*audio\*" to denoiser.exclude_layers'):
+        check_same_parameters(own, own.keys(), saved)
+    with pytest.raises(TrainingError, match=r"2 missing, 0 unexpected.* resume with the settings of the original run"):
+        check_same_parameters(own, own.keys(), {name: own[name] for name in own if ".0.attn1" not in name})
+    with pytest.raises(TrainingError, match="0 missing, 4 unexpected"):
+        check_same_parameters(saved, saved.keys(), own)
+    check_same_parameters(own, own.keys(), own)
