@@ -213,6 +213,6 @@ def test_a_program_runs_under_torchrun_unchanged(tmp_path):
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(PROGRAM)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     output = tmp_path / "torchrun.txt"
-    ran = ForkedScript([*command, "curves", str(tmp_path), "2"], environment, output)
+    ran = ForkedScript([*command, "once", str(tmp_path), "2"], environment, output)
     assert ran.wait(PATIENCE_SECONDS) == 0, output.read_text(encoding="utf-8")
-    assert len(result("curves", tmp_path, 2)["norm"]["train_loss"]) == 3
+    assert len(result("once", tmp_path, 2)["train_loss"]) == 3

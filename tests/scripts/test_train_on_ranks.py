@@ -1,8 +1,8 @@
 """scripts/train.py on two ranks, by each launcher: real processes, a tiny model, CPUs.
 
-As users start it where the claim is about the start; else forked, see FORKED in conftest.py. More complete starts are
-in test_odd_folder.py, by spawn, in test_examples.py, by accelerate, and in trainer/test_two_hosts.py, by the torchrun
-of Chorus.
+Forked where the claim is about what ranks and those above them do, see FORKED in conftest.py. Started as users do it,
+they are in test_odd_folder.py, by spawn, in test_examples.py, by accelerate, and in trainer/test_two_hosts.py, by the
+torchrun of Chorus.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SHOWN_SECONDS = GONE_SECONDS = 60.0
 LIMIT = {"CHORUS_HEARTBEAT_SECONDS": "training=6"}  # a step takes a fiftieth of that
 
 slow = pytest.mark.slow
-OF_RANKS = ("spawn", "forked own torchrun", "forked torchrun", "forked accelerate", "slurm")
+OF_RANKS = ("forked spawn", "forked own torchrun", "forked torchrun", "forked accelerate", "slurm")
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +52,10 @@ def finished(open_run, tmp_path_factory) -> Callable[[str], StartedRun]:
     def get(launcher: str) -> StartedRun:
         if launcher not in runs:
             changes = {"variables": {"TMPDIR": str(tmp_path_factory.mktemp("temporary"))}}
-            if launcher in ("spawn", "forked own torchrun"):
+            if launcher in ("forked spawn", "forked own torchrun"):
                 changes["cache_dir"] = str(tmp_path_factory.mktemp("cache"))
             with socket.create_server(("127.0.0.1", free_port())) as busy:
-                if launcher == "spawn":
+                if launcher == "forked spawn":
                     changes["initial_port"] = str(busy.getsockname()[1])
                     changes["distributed_backend"] = "nccl"
                 runs[launcher] = open_run(launcher, *arguments.get(launcher, ()), **changes)
@@ -107,13 +107,13 @@ class TestLaunchers:
             assert len(run.events(rank, "finished")) == 1
 
     def test_a_busy_port_is_told_and_another_one_is_taken(self, finished):
-        assert "is busy: using" in finished("spawn").output
+        assert "is busy: using" in finished("forked spawn").output
 
     def test_nccl_without_a_gpu_trains_by_gloo_and_says_so_once(self, finished):
-        assert finished("spawn").output.count("distributed_backend nccl: there is no NVIDIA GPU here") == 1
+        assert finished("forked spawn").output.count("distributed_backend nccl: there is no NVIDIA GPU here") == 1
 
     def test_each_rank_caches_its_share_of_the_pictures(self, finished):
-        shares = cached_latents(finished("spawn"))
+        shares = cached_latents(finished("forked spawn"))
         assert sorted(shares) == [len(SIZES) // 2, len(SIZES) - len(SIZES) // 2]
 
     def test_single_gpu_data_loading_lets_rank_0_cache_all(self, finished):
@@ -124,7 +124,7 @@ class TestLaunchers:
         is_open = launcher in ("forked torchrun", "forked accelerate")
         assert finished(launcher).output.count("of all network interfaces, where others can disturb") == is_open
 
-    @pytest.mark.parametrize("launcher", ["spawn", "forked own torchrun"])
+    @pytest.mark.parametrize("launcher", ["forked spawn", "forked own torchrun"])
     def test_nothing_but_the_run_itself_is_left(self, launcher, finished):
         run = finished(launcher)
         run.wait_until_gone(GONE_SECONDS)

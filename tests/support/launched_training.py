@@ -196,6 +196,11 @@ class Doubled(Augmented):
         return 2 * inputs, target
 
 
+def once(folder: Path, ranks: int) -> dict[str, Any]:
+    """The first of the curves alone."""
+    return dict(launch_distributed_training(world_size=ranks, **worker(folder, "once", ranks)))
+
+
 def workers(folder: Path, ranks: int) -> dict[str, Any]:
     """The same training with the samples loaded in this process, in forked and in spawned workers."""
     offset = 1.0
@@ -205,7 +210,8 @@ def workers(folder: Path, ranks: int) -> dict[str, Any]:
         for name, options in {
             "none": {},
             "own": {"num_workers": 2},
-            "spawn": {"num_workers": 1, "multiprocessing_context": "spawn"},
+            # of one rank: each that is spawned imports torch
+            "spawn": {"num_workers": 1, "multiprocessing_context": "spawn"} if rank == world_size - 1 else {},
         }.items():
             started: Any = (lambda worker: torch.manual_seed(worker)) if options else None
             several = world_size > 1
