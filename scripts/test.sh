@@ -26,6 +26,11 @@ check() { # check NAME COMMAND...: runs it, and remembers a failure while the ot
     "$@" || failed="$failed, $name (exit code $?)"
 }
 
+# Hundreds of processes that tests start import the same files: compiled once, not by each of them, as where the
+# environment says PYTHONDONTWRITEBYTECODE=1.
+unset PYTHONDONTWRITEBYTECODE
+"$python" -m compileall -q modules scripts tests/support
+
 # Modules are started by name: the scripts that pip wrote break when the folder is moved.
 check "ruff" "$python" -m ruff check .
 check "ruff format" "$python" -m ruff format --check .
