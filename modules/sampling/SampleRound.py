@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,7 @@ class SampleRound:
     """Generates the configured samples, split over the ranks. A stop request on any rank ends the round.
 
     fps: of videos. run_folder: of the training that the samples belong to, if any; once it is gone, none are written.
+    only: the numbers of the images to make, as `make` returns them; None: all.
     """
 
     settings: SamplingConfig
@@ -54,21 +55,24 @@ class SampleRound:
     commands: TrainCommands
     fps: float = 16.0
     run_folder: RunFolder | None = None
+    only: Collection[int] | None = None
+    _left: list[int] = field(default_factory=list, init=False)  # of this rank, what a stop request has left out
     _obstacles: set[str] = field(default_factory=set, init=False)  # why files could not be written, each told once
 
-    def make(self, folder: Path, step: int, weights: Weights) -> None:
+    def make(self, folder: Path, step: int, weights: Weights) -> list[int]:
         """Generates the images inside a context that `weights` makes. step: passed to the callbacks.
 
+        Returns the numbers of the images that a stop request has left out, of all ranks and the same on each.
         Images that don't fit in memory together are generated one at a time. Running out of memory even then, or a file
         that can't be written, is only a warning, as are a family that can't sample here and a guardrail that refuses.
         """
         family = self.prompts.base.family
         if problem := sampling_package_problem(family.sampling_package, family.label):
             self.callbacks.on_warning(problem)
-            return
+            return []
         requests = self._requests()
-        own = shard(self.runtime, requests)
         rounds = self._rounds(requests)
+        own = [number for of_round in rounds for number in of_round if self._is_asked(number)]
         if own:
             self.callbacks.on_status(f"Generating {counted(len(own), 'sample')}")
         if self.runtime.shards and requests:
@@ -84,9 +88,10 @@ class SampleRound:
                     )
             except SampleRefused as error:
                 self.callbacks.on_warning(str(error))
-        self.runtime.barrier("sampling")
+        left = self.runtime.gather(self._left, "sampling")
         if requests and self.runtime.is_main and (not self._obstacles or folder.is_dir()):
             self.callbacks.on_samples(folder, step)
+        return sorted(number for of_rank in left for number in of_rank)
 
     def encode_prompts(self) -> None:
         """Encodes the prompts of this rank's images ahead of the first round, while the denoiser is not loaded."""
@@ -111,8 +116,22 @@ class SampleRound:
         return [one for group in alike.values() for one in group]
 
     def _rounds(self, requests: list[tuple[int, ImageRequest]]) -> list[Requests]:
-        """The images of this rank, in rounds between which the ranks may stop."""
-        return list(self._shared_rounds(requests)) if self.runtime.shards else [dict(shard(self.runtime, requests))]
+        """The images of this rank, in rounds between which the ranks may stop.
+
+        With those of a batch that are not asked for but were made with others that are: in another batch, rounding
+        would make others another image.
+        """
+        if self.runtime.shards:
+            return list(self._shared_rounds(requests))
+        own = dict(shard(self.runtime, requests))
+        numbers, kept = iter(own), {}
+        for batch in batches(list(own.values()), self._batch_size):
+            of_batch = dict(zip(islice(numbers, len(batch)), batch, strict=True))
+            kept.update(of_batch if any(map(self._is_asked, of_batch)) else {})
+        return [kept]
+
+    def _is_asked(self, number: int | None) -> bool:
+        return number is not None and (self.only is None or number in self.only)
 
     def _shared_rounds(self, numbered_requests: list[tuple[int, ImageRequest]]) -> Iterator[Requests]:
         """Rounds in which every rank generates one batch with the same forward passes.
@@ -124,7 +143,8 @@ class SampleRound:
             size = self.runtime.world_size * self._batch_size
             for start in range(0, len(numbered), size):
                 chunk = numbered[start : start + size]
-                yield dict(shard(self.runtime, chunk)) or {None: chunk[0][1]}
+                if any(self._is_asked(number) for number, _ in chunk):
+                    yield dict(shard(self.runtime, chunk)) or {None: chunk[0][1]}
 
     def _make_fitting(self, rounds: Sequence[Requests], folder: Path, step: int, weights: Weights) -> None:
         """`_make_own`, one image at a time where several don't fit in memory together."""
@@ -155,14 +175,18 @@ class SampleRound:
 
     def _make_own(self, rounds: Sequence[Requests], folder: Path, step: int, images: Iterator[Sample]) -> None:
         """Saves `images`, those of all rounds, as they are generated."""
+        left = [number for requests in rounds for number in requests if number is not None and self._is_asked(number)]
         for requests in rounds:
             for number, (request, image) in zip(requests, images, strict=False):  # the other rounds' are left
                 self.runtime.heartbeat.beat()
-                if number is not None:
+                if number is not None and self._is_asked(number):
                     self._save(folder, number, request, image, step)
+                    left.remove(number)
                 if not self.runtime.shards and self._stop_asked():
+                    self._left.extend(left)
                     return
             if self.runtime.shards and any(self.runtime.gather(self._stop_asked(), "sampling")):
+                self._left.extend(left)
                 return
 
     def _save(

@@ -8,7 +8,7 @@ trainer.end()
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -104,6 +104,7 @@ class GenericTrainer:
         self.saver = FallbackSaver(self.run_folder, config.output, self.callbacks)
         self._is_complete = False  # whether a resumed run had nothing left to do
         self._sampled_step = -1  # at which samples were made last
+        self._samples_left: list[int] = []  # of them, what a stop has left out; see SampleRound.make
         self._prepared: PreparedRun | None = None
         self._loop: TrainingLoop | None = None
 
@@ -149,6 +150,7 @@ class GenericTrainer:
             self.backups.ranks = BackupRanks(self.runtime, [self.backups.folder, *fallback.parents()])
         if run.backup:
             self._loop.load_state(run.backup.tensors, run.backup.data)
+            self._samples_left = run.backup.data.get("samples_left", [])  # old backups have none
             self.callbacks.on_status(f"Resumed at step {self.step} from {run.backup.path.name}")
             self._is_complete = self.runtime.broadcast(
                 self.step >= self.loop.total_steps and is_complete(self.run_folder, self.step), "resuming"
@@ -168,9 +170,11 @@ class GenericTrainer:
             return
         batch = counted(self.prepared.global_batch, "sample")
         self.callbacks.on_status(f"Training: {counted(loop.total_steps, 'step')} of {batch}")
-        if self.config.sampling.at_start and loop.step == 0:
+        if self._samples_left:
+            loop.run_on_all_ranks("sampling", partial(self.sample, self._samples_left))
+        elif self.config.sampling.at_start and loop.step == 0:
             loop.run_on_all_ranks("sampling", self.sample)
-        if loop.step < loop.total_steps:
+        if loop.step < loop.total_steps and not loop.stopped:
             self._compile()
             loop.graphs = graphs_for(self.prepared, loop, self.callbacks)
             with closing(prefetch(self._steps(), self.config.data.prefetch_steps)) as steps:
@@ -277,8 +281,12 @@ class GenericTrainer:
         with self.loop.inference_weights(averaged), self.loop.autocast():
             return validation.measure(self.prepared.loss)
 
-    def sample(self) -> None:
-        """Generates the configured sample images with the current weights, split over the ranks."""
+    def sample(self, only: Collection[int] | None = None) -> None:
+        """Generates the configured sample images with the current weights, split over the ranks.
+
+        only: as in SampleRound. A stop request in between stops the training at this step, with the weights of which a
+        resumed run makes the rest.
+        """
         run = self.prepared
         samples = SampleRound(
             run.sampling,
@@ -288,9 +296,13 @@ class GenericTrainer:
             self.commands,
             clip_fps(self.config),
             self.run_folder,
+            only,
         )
-        samples.make(self.run_folder.samples_dir / f"step-{self.step:09d}", self.step, self._weights_to_sample)
+        folder = self.run_folder.samples_dir / f"step-{self.step:09d}"
+        self._samples_left = samples.make(folder, self.step, self._weights_to_sample)
         self._sampled_step = self.step
+        if self._samples_left:
+            self.loop.stop_if_asked()
 
     @contextmanager
     def _weights_to_sample(self) -> Iterator[None]:
@@ -439,6 +451,7 @@ class GenericTrainer:
         tensors, data = self.loop.state(in_parts=self.backups.ranks is not None)
         data["learning_rate_factor"] = run.learning_rate_factor
         data["run"] = {"global_batch": run.global_batch, "samples": run.data_digest}
+        data["samples_left"] = self._samples_left
         return tensors, data
 
     def _check_ranks(self) -> None:

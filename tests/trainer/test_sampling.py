@@ -49,3 +49,32 @@ def test_only_the_denoiser_runs_in_mixed_precision(precision, dtype, make_config
         ((_, expected),) = generate_images(pipe, image_requests(trainer.config.sampling.samples[0]), 1)
         assert np.abs(pixels(picture) - pixels(expected)).max() < 0.1
     assert computed["denoiser"] == torch.float32
+
+
+@pytest.mark.parametrize("at_start", [False, True], ids=["between steps", "before the first step"])
+def test_a_resumed_run_makes_the_rest_of_the_samples_that_a_stop_has_cut_short(
+    at_start, make_config, train, start, tmp_path
+):
+    """The same images, although the stop came within a batch."""
+    sample = {"prompt": "a cat", "width": 32, "height": 32, "steps": 1, "count": 5}
+    settings = [f"sampling.samples.0.{name}={value}" for name, value in sample.items()]
+    settings += ["sampling.batch_size=2", "sampling.unit=steps", "sampling.every=2", "max_steps=3"]
+    settings += [f"sampling.at_start={str(at_start).lower()}", "optimizer.learning_rate=0.01"]
+    train(make_config(*settings, f"workspace_dir={tmp_path / 'straight'}"))
+
+    first = start(make_config(*settings))
+    first.callbacks.on_sample = lambda *_: first.commands.stop()
+    first.train()
+    first.end()
+    run, number = tmp_path / "run" / "samples", 0 if at_start else 2
+    assert (first.step, first.stopped) == (number, True)
+    assert [path.name[:3] for path in run.rglob("*.png")] == ["000"]
+
+    second = train(make_config(*settings), resume=True)
+    remade = [path for path in second.callbacks.samples if path.parent.name == f"step-{number:09d}"]
+    assert [path.name[:3] for path in remade] == ["001", "002", "003", "004"]
+    assert contents(run) == contents(tmp_path / "straight" / "samples") != {}
+
+
+def contents(folder):
+    return {path.relative_to(folder): pixels(Image.open(path)).tobytes() for path in folder.rglob("*.png")}
