@@ -54,6 +54,10 @@ class SignedStore:
     def has(self, key: str) -> bool:
         return self.read(key, ABSENT) is not ABSENT
 
+    def are_set(self, keys: list[str]) -> bool:
+        """Whether there is a value for each key, whoever has written it: one question to the store."""
+        return self._store.check(keys)
+
     def is_foreign(self, key: str) -> bool:
         """Whether there is a value that is not signed with this key."""
         return self._store.check([key]) and not self.has(key)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FIRST_POLL_SECONDS, SLOWEST_POLL_SECONDS = 0.001, 0.2
+POLL_SHARE = 1 / 8  # of the time waited so far, between polls: a rank goes on at most so much later than it could
 KEEPALIVE_SECONDS = 5.0  # between keepalives
 LEAVE_SECONDS = 15.0  # without a keepalive before rank 0 stops waiting for a rank to leave
 SILENT_SECONDS = 60.0  # without a keepalive before a rank counts as lost
@@ -93,20 +94,24 @@ class StoreExchange:
 
     def _wait(self, why: str) -> dict[int, Any]:
         """The value of each rank in this exchange, once all of them are there."""
-        pause = FIRST_POLL_SECONDS
+        started = time.monotonic()
+        missing = list(self._ranks)
         values: dict[int, Any] = {}
         seen: dict[int, tuple[int, float]] = {}
         while True:
-            for rank in self._ranks:
-                if rank not in values and (value := self._store.read(self._key(rank), ABSENT)) is not ABSENT:
-                    values[rank] = value
-            if len(values) == len(self._ranks):
+            waited = time.monotonic() - started
+            pause = min(max(FIRST_POLL_SECONDS, POLL_SHARE * waited), SLOWEST_POLL_SECONDS)
+            is_slow = pause == SLOWEST_POLL_SECONDS
+            if is_slow or self._store.are_set([self._key(rank) for rank in missing]):  # of many ranks, one question
+                found = {rank: self._store.read(self._key(rank), ABSENT) for rank in missing}
+                values |= {rank: value for rank, value in found.items() if value is not ABSENT}
+                missing = [rank for rank in missing if rank not in values]
+            if not missing:
                 return values
             self._on_wait()
-            if pause >= SLOWEST_POLL_SECONDS:
-                self._check_alive([rank for rank in self._ranks if rank not in values], seen, why)
+            if is_slow:
+                self._check_alive(missing, seen, why)
             time.sleep(pause)
-            pause = min(2 * pause, SLOWEST_POLL_SECONDS)
 
     def _check_alive(self, ranks: list[int], seen: dict[int, tuple[int, float]], why: str) -> None:
         for rank in ranks:

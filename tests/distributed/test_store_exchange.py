@@ -90,6 +90,46 @@ def test_exchanges_do_not_mix_and_leave_no_keys_behind(exchanges, server):
     assert server.num_keys() <= before + 2 * WORLD_SIZE  # of the last two rounds
 
 
+class SlowStore:
+    """A store in which the value of another rank appears after `seconds` of a clock that only `sleep` moves."""
+
+    def __init__(self, seconds):
+        self.now, self._seconds, self._values, self.questions = 0.0, seconds, {}, 0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+    def set(self, key, value):
+        self._values.setdefault(key, value)
+
+    def read(self, key, default=None):
+        self.questions += 1
+        return "there" if self.now >= self._seconds else self._values.get(key, default)
+
+    def are_set(self, keys):
+        self.questions += 1
+        return self.now >= self._seconds or all(key in self._values for key in keys)
+
+    def has(self, key):
+        return key in self._values
+
+
+@pytest.mark.parametrize(("seconds", "questions"), [(0.005, 80), (0.3, 120), (30.0, 20_000)])
+def test_a_rank_waits_an_eighth_longer_than_it_has_to_at_most_and_asks_seldom(seconds, questions, monkeypatch):
+    """Of 63 others."""
+    store = SlowStore(seconds)
+    exchange = StoreExchange(store, 0, 64)
+    monkeypatch.setattr(module, "time", store)
+    exchange.gather("own", "a test")
+    assert store.now - seconds < max(module.FIRST_POLL_SECONDS, min(seconds / 8, module.SLOWEST_POLL_SECONDS)) + 1e-9
+    assert store.questions < questions
+    monkeypatch.undo()
+    exchange.close()
+
+
 def test_a_rank_without_keepalives_is_named(exchanges, monkeypatch):
     monkeypatch.setattr(module, "SILENT_SECONDS", 0.5)
     exchanges[2].close()  # sends no more keepalives
