@@ -26,6 +26,7 @@ from modules.config.ConceptConfig import ConceptConfig
 from modules.config.errors import UserError
 from modules.config.installation import command_name, docs_page
 from modules.session.printing import print_text
+from modules.session.program_end import end_program
 from scripts.annotator_options import add_device_options, add_preview_option, add_report_options, memory_message
 from scripts.concept_option import add_concept_options, chosen_concept, chosen_paths
 from scripts.number_options import positive, positive_real, share
@@ -159,4 +160,4 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_program(main)

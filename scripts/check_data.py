@@ -38,6 +38,7 @@ from modules.data.decode_check import MOST_DECODED
 from modules.data.errors import DataError
 from modules.data.health import Health, check_health
 from modules.session.printing import print_line, print_text
+from modules.session.program_end import end_program
 from scripts.dataset_figures import json_lines, read_figures
 from scripts.number_options import positive
 from scripts.terminal import Progress, escape_unprintable, show
@@ -203,4 +204,4 @@ def _without_paths(statistics: DatasetStatistics) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_program(main)

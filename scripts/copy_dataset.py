@@ -28,6 +28,7 @@ from modules.data.errors import DataError
 from modules.data.ImageSettings import FILE_NAME
 from modules.data.videos import is_video
 from modules.session.printing import print_text
+from modules.session.program_end import end_program
 from scripts.concept_option import add_concept_options, chosen_concept
 from scripts.events import add_event_options, tell
 from scripts.terminal import STOPPED, Progress, escape_unprintable, show
@@ -128,4 +129,4 @@ def changed_settings(concept: ConceptConfig, copy: DatasetCopy) -> dict[str, Any
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_program(main)

@@ -22,6 +22,7 @@ from modules.config.errors import UserError
 from modules.families.registry import FAMILIES
 from modules.machine.hub import HUB_NAME, cached_folder
 from modules.session.printing import print_line
+from modules.session.program_end import end_program
 from modules.weights.caption_tokens import count_tokens, longest_reading
 
 
@@ -67,4 +68,4 @@ def answer(values: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_program(main)

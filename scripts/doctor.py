@@ -31,6 +31,7 @@ from modules.machine.doctor.CheckResult import CheckResult
 from modules.machine.doctor.packages import check_packages, check_python
 from modules.machine.doctor.report import as_values, can_train, result_lines, verdict
 from modules.session.printing import print_line
+from modules.session.program_end import end_program
 from modules.session.redaction import redact
 from scripts.terminal import escape_unprintable, show
 
@@ -131,4 +132,4 @@ def tell(text: str) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that started processes end, too
-    sys.exit(main())
+    end_program(main)

@@ -30,6 +30,7 @@ from modules.curation.tag_edits import Preview, Texts
 from modules.curation.TagIndex import TagIndex
 from modules.data.concepts import scan
 from modules.session.printing import print_line, print_text
+from modules.session.program_end import end_program
 from scripts.terminal import escape_unprintable, show
 
 LISTED = 10  # captions in a preview
@@ -264,4 +265,4 @@ def tell(journal: Journal) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_program(main)

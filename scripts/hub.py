@@ -29,6 +29,7 @@ from modules.machine.hub import (
 )
 from modules.session.byte_sizes import spoken_bytes
 from modules.session.printing import print_text
+from modules.session.program_end import end_program
 from scripts.terminal import escape_unprintable, show
 
 
@@ -152,4 +153,4 @@ def download(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_program(main)

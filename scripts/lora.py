@@ -15,6 +15,7 @@ if __name__ == "__main__":  # before the imports that take long
 from modules.config.errors import UserError
 from modules.config.installation import command_name
 from modules.session.printing import print_line, print_text
+from modules.session.program_end import end_program
 from scripts.lora_and_strength import lora_and_strength, strength_of_each
 from scripts.number_options import positive
 from scripts.terminal import escape_unprintable, show
@@ -131,4 +132,4 @@ def share(text: str) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_program(main)

@@ -24,6 +24,7 @@ from modules.annotators.reports import JsonReport, TextReport
 from modules.config.errors import UserError
 from modules.config.installation import command_name, docs_page
 from modules.session.printing import print_text
+from modules.session.program_end import end_program
 from scripts.annotator_options import (
     PREVIEWED,
     add_device_options,
@@ -151,4 +152,4 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_program(main)

@@ -37,6 +37,7 @@ from modules.machine.can_start import StartFacts, blocking, device_problems
 from modules.machine.devices import default_num_ranks, list_gpus, num_cores
 from modules.machine.Machine import read_machine
 from modules.session.printing import print_line, print_text
+from modules.session.program_end import end_program
 from modules.session.run_token import make_token_file, token_path
 from modules.session.working_folder import working_folder
 from scripts.terminal import escape_unprintable, show
@@ -146,4 +147,4 @@ def check_here(config: TrainConfig, wait_seconds: float, resume: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_program(main)

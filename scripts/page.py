@@ -22,6 +22,7 @@ from modules.config.installation import command_name, docs_page
 from modules.page.access import MIN_TOKEN_CHARS, Access, is_loopback, is_usable_token, new_token
 from modules.page.PageServer import PageServer
 from modules.session.printing import print_text
+from modules.session.program_end import end_program
 from scripts.terminal import show
 
 PORT = 8420
@@ -117,4 +118,4 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_program(main)

@@ -27,6 +27,7 @@ from modules.runs.comparison import SMOOTHED_STEPS, Comparison, compare_runs, de
 from modules.runs.RunIndex import RunIndex
 from modules.runs.RunTable import DESCENDING, FILTERS, SORTS, RunTable, TableRun, loss_text, spoken_duration
 from modules.session.printing import print_text
+from modules.session.program_end import end_program
 from scripts.number_options import positive
 from scripts.terminal import Progress, escape_unprintable, show
 
@@ -194,4 +195,4 @@ def add_folders(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_program(main)

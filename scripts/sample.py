@@ -23,6 +23,7 @@ from modules.config.visible_text import visible_line
 from modules.families.conditions import FirstFrame
 from modules.session.out_of_memory import is_out_of_memory, is_out_of_system_memory
 from modules.session.printing import print_line, print_text
+from modules.session.program_end import end_program
 from modules.session.writable import check_writable
 from scripts.lora_and_strength import strength_of_each
 from scripts.terminal import escape_unprintable, show
@@ -382,4 +383,4 @@ def side(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_program(main)

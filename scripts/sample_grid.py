@@ -25,6 +25,7 @@ if __name__ == "__main__":  # before the imports that take long
 from modules.config.errors import UserError
 from modules.config.installation import command_name
 from modules.config.visible_text import visible_line
+from modules.session.program_end import end_program
 from scripts import sample
 from scripts.lora_and_strength import strength_of_each
 from scripts.terminal import escape_unprintable, show
@@ -112,4 +113,4 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_program(main)

@@ -16,6 +16,7 @@ from modules.config.files import load_config
 from modules.config.installation import command_name
 from modules.config.visible_text import visible_line
 from modules.session.printing import print_text
+from modules.session.program_end import end_program
 from modules.session.RunFolder import RunFolder
 from modules.session.TrainCallbacks import TrainCallbacks
 from scripts.terminal import show
@@ -83,4 +84,4 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_program(main)

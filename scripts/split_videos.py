@@ -21,6 +21,7 @@ from modules.config.installation import command_name, docs_page
 from modules.config.visible_text import visible_line
 from modules.curation.split_videos import SplitRule, preview_pieces, split_videos
 from modules.session.printing import print_text
+from modules.session.program_end import end_program
 from scripts.concept_option import add_concept_options, chosen_concept
 from scripts.events import add_event_options, tell
 from scripts.number_options import positive, positive_real
@@ -137,4 +138,4 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_program(main)

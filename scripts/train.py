@@ -30,6 +30,7 @@ from modules.config.presets import load_preset, merge_values
 from modules.config.TrainConfig import TrainConfig
 from modules.session.out_of_memory import SYSTEM_ADVICE, is_out_of_system_memory
 from modules.session.printing import print_text
+from modules.session.program_end import end_program
 from modules.session.RunFolder import RunFolder
 from modules.session.RunSummary import RunSummary
 from modules.session.signals import forget_early_signals
@@ -169,4 +170,4 @@ def rank_overrides(args: argparse.Namespace) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_program(main)

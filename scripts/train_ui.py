@@ -16,6 +16,9 @@ from modules.config.installation import (
     window_folder,
     window_state_folder,
 )
+from modules.session.program_end import end_program
+
+FINISH_SECONDS = 3.0  # that what the window's threads still do may take once it has closed
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -61,6 +64,7 @@ def open_window(args: argparse.Namespace) -> int:
         window.mainloop()
     finally:
         signal.signal(signal.SIGINT, before)
+    window.finish(FINISH_SECONDS)
     return 0
 
 
@@ -98,4 +102,4 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_program(main, waits=False)  # `open_window` has

@@ -109,6 +109,10 @@ class RootWindow(ctk.CTk):
         if len(self._steps) == 1:
             self.after(1, self._run_slice)
 
+    def finish(self, seconds: float) -> None:
+        """After the window has closed: wait so long at most for what its threads still do, such as writing files."""
+        self._threads.wait(seconds)
+
     @property
     def is_building(self) -> bool:
         """Whether forms are still being built in slices."""

@@ -258,6 +258,10 @@ class TrainUI(OpeningWindow):
         self.run.close()
         super().destroy()
 
+    def finish(self, seconds: float) -> None:
+        self.run.finish(seconds)
+        super().finish(seconds)
+
     def _in_a_part(self, tab: ctk.CTkFrame, path: str) -> str:
         """The path of a list's setting ("concepts[].repeats") in the part chosen on the tab, or in the first one. If
         the list is empty, its own path, with a message."""

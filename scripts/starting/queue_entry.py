@@ -23,6 +23,8 @@ elif __name__ == "__mp_main__":  # in a rank that this script has spawned
 
     end_with_parent()
 
+from modules.session.program_end import end_program
+
 
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
@@ -45,4 +47,4 @@ def indexes(text: str) -> tuple[int, ...]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_program(main)

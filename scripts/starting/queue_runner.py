@@ -18,6 +18,7 @@ from modules.queue.processes import start_entry
 from modules.queue.QueueRunner import QueueRunner
 from modules.queue.TrainingQueue import TrainingQueue
 from modules.session.printing import print_line
+from modules.session.program_end import end_program
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -38,4 +39,4 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_program(main)

@@ -26,6 +26,8 @@ elif __name__ == "__mp_main__":  # in a rank that this script has spawned
 
     end_with_parent()
 
+from modules.session.program_end import end_program
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -117,4 +119,4 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_program(main)

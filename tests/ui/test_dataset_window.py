@@ -13,7 +13,7 @@ from modules.ui.widgets.dialogs import open_window
 from modules.ui.widgets.VirtualGrid import Tile, VirtualGrid
 from modules.ui.windows.dataset_marks import marks_of
 from modules.ui.windows.ProblemsWindow import ProblemsWindow
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
 @pytest.fixture
@@ -455,3 +455,12 @@ def test_of_an_image_that_can_not_be_read_no_training_size_is_told(app, window, 
     assert "8 bytes" in text
     assert "can't be read" in text
     assert "trained at" not in text
+
+
+def test_a_caption_that_is_being_typed_is_saved_when_the_main_window_closes(app, window, folder):
+    """As by Ctrl-C in the terminal: the focus stays where it is until then."""
+    window.caption.box.insert("end", "a fox at night")
+    window.caption.box._textbox.event_generate("<KeyRelease>")
+    app.destroy()
+    app.finish(PATIENCE_SECONDS)
+    assert (folder / "0.txt").read_text(encoding="utf-8") == "a fox at night"

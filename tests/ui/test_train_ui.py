@@ -4,6 +4,8 @@ import importlib
 import json
 import os
 import re
+import subprocess
+import sys
 import threading
 import time
 import tkinter
@@ -17,6 +19,7 @@ import pytest
 from modules.config.describe import settings_by_path
 from modules.config.errors import UserError
 from modules.config.files import config_from_values, load_config, save_config
+from modules.config.installation import ROOT
 from modules.launch.command_text import Places
 from modules.machine.Machine import read_machine
 from modules.session.following import run_info
@@ -45,6 +48,7 @@ from modules.ui.windows.ProblemsWindow import ProblemsWindow
 from modules.ui.windows.RunSummaryWindow import RunSummaryWindow
 from tests.support.backup_files import write_backup
 from tests.support.fake_nvml import FakeGpu, FakeNvml, put_gpus
+from tests.support.waiting import PATIENCE_SECONDS
 
 FORM_TABS = ("general", "model", "dataset", "training")
 
@@ -1320,3 +1324,12 @@ def test_the_script_opens_a_file_and_keeps_its_state_where_it_is_told(display, t
         assert train_ui.main(arguments) == 0
     assert seen == [("mine.yaml", 3)]
     assert (tmp_path / "state" / "settings.json").exists()
+
+
+def test_a_window_that_closes_while_its_threads_compute_is_not_aborted(display, tmp_path):
+    program = ROOT / "tests" / "support" / "busy_window.py"
+    for _ in range(2):
+        command = [sys.executable, str(program), str(ROOT), "--state", str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (tmp_path / "settings.json").exists()

@@ -1,10 +1,13 @@
 """Threads of the window are used again, and work never waits for other work."""
 
 import threading
+from types import SimpleNamespace
 
+from modules.config.errors import UserError
 from modules.ui.models import WorkerThreads as module
 from modules.ui.models.WorkerThreads import WorkerThreads
-from tests.support.waiting import wait_until
+from modules.ui.models.WriteQueue import WriteQueue
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
 def test_a_thread_that_is_idle_takes_the_next_work_and_busy_ones_are_not_waited_for():
@@ -33,3 +36,31 @@ def test_threads_without_work_end(monkeypatch):
         threads.run(lambda: ended.append(threading.current_thread()))
     wait_until(lambda: len(ended) == 20 and not any(thread.is_alive() for thread in ended))
     assert threads._num_idle == 0
+
+
+def test_works_can_be_waited_for():
+    threads, go_on = WorkerThreads(), threading.Event()
+    assert threads.wait(0)
+    threads.run(go_on.wait)
+    threads.run(lambda: None)
+    assert not threads.wait(0.01)
+    go_on.set()
+    assert threads.wait(PATIENCE_SECONDS)
+
+
+def test_changes_that_wait_are_made_in_their_order_when_the_window_closes():
+    threads, written, may_write = WorkerThreads(), [], threading.Event()
+    scheduler = SimpleNamespace(in_background=lambda work, then, failed=None: threads.run(work))
+    writing = WriteQueue(scheduler, lambda: True, lambda: None)
+
+    def refuse() -> None:
+        raise UserError("It was changed outside.")
+
+    first = lambda: (may_write.wait(), written.append(1))  # noqa: E731
+    for write in (first, lambda: written.append(2), refuse, lambda: written.append(3)):
+        writing.add(write, lambda result: None, lambda error: None)
+    writing.close()
+    assert written == []
+    may_write.set()
+    assert threads.wait(PATIENCE_SECONDS)
+    assert written == [1, 2, 3]

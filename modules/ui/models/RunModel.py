@@ -57,6 +57,7 @@ class RunModel:
         self._shown: RunState | None = None
         self._closed = threading.Event()
         self._asked_to_stop = threading.Event()
+        self._ending: threading.Thread | None = None  # ends a run by force
         self._listeners: Listeners[[RunState]] = Listeners()
 
     @property
@@ -131,7 +132,8 @@ class RunModel:
         pid = holder_here(reader.folder.lock_path) or reader.starting_pid()
         if pid is None:
             raise UserError("The run is on another machine: stop it there, or wait until it stops.")
-        threading.Thread(target=_end, args=(reader, pid), name="force stop", daemon=True).start()
+        self._ending = threading.Thread(target=_end, args=(reader, pid), name="force stop", daemon=True)
+        self._ending.start()
         self._show(self.state)
 
     def poll(self) -> None:
@@ -153,6 +155,11 @@ class RunModel:
     def close(self) -> None:
         """Stop following the run, which continues."""
         self._closed.set()
+
+    def finish(self, seconds: float) -> None:
+        """Wait so long at most until a run that is ended by force has got the signals for it."""
+        if self._ending is not None:
+            self._ending.join(seconds)
 
     def _follow(self, reader: RunReader) -> None:
         self._closed.set()

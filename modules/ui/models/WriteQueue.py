@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,6 +29,8 @@ class WriteQueue:
         self._scheduler, self._is_wanted, self._on_written = scheduler, is_wanted, on_written
         self._waiting: deque[_Change] = deque()
         self._is_writing = False
+        self._written = threading.Event()  # whether the change that is being made is made
+        self._written.set()
 
     @property
     def is_busy(self) -> bool:
@@ -48,11 +52,33 @@ class WriteQueue:
         else:
             then()
 
+    def close(self) -> None:
+        """The window closes: make all changes that wait, in one thread, and tell nobody. What another program has
+        changed meanwhile stays as it is."""
+        changes, self._waiting = self._waiting, deque()
+        written = self._written
+
+        def write_all() -> None:
+            written.wait()
+            for change in changes:
+                with contextlib.suppress(UserError):
+                    change.write()
+
+        if changes:
+            self._scheduler.in_background(write_all, lambda nothing: None)
+
     def _write_next(self) -> None:
         if self._is_writing or not self._waiting:
             return
         self._is_writing = True
-        write, then, failed = self._waiting.popleft()
+        change, then, failed = self._waiting.popleft()
+        self._written = written = threading.Event()
+
+        def write() -> Any:
+            try:
+                return change()
+            finally:
+                written.set()
 
         def take(result: Any) -> None:
             self._is_writing = False

@@ -485,6 +485,8 @@ class DatasetWindow(ctk.CTkToplevel):
         )
 
     def destroy(self) -> None:
+        self.side.save()
+        self.caption.writing.close()
         self._give_up()
         self._long.close()
         self._decoder.close()
