@@ -1,11 +1,14 @@
 """Tags are suggested while a caption is typed: what for, in which order, and how keys take them."""
 
+import threading
+
 import pytest
 from PIL import Image
 
 from modules.config.ConceptConfig import ConceptConfig
 from modules.ui.models.DatasetView import DatasetItem
 from modules.ui.models.TagSuggestions import TagSuggestions, TypedTag, is_tag_list, typed_tag
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 def items_of(*captions: str) -> list[DatasetItem]:
@@ -105,3 +108,27 @@ def test_keys_take_move_and_close_and_undo_goes_back_to_what_was_typed(app, wind
     key("Tab")  # nothing is suggested: on to the next part of the window
     assert app.focus_get() is not box
     pane.use(None, list)
+
+
+def test_tags_that_are_found_while_the_focus_is_elsewhere_are_suggested_when_it_is_back(
+    app, window, wait_for, settle, monkeypatch
+):
+    pane, box = window.caption, window.caption.box._textbox
+    completion, is_indexed = pane.completion, threading.Event()
+    settle(app)
+    wait_for(app, lambda: not completion._is_finding)
+    find = TagSuggestions.find
+    monkeypatch.setattr(TagSuggestions, "find", lambda *given: is_indexed.wait(PATIENCE_SECONDS) and find(*given))
+    box.focus_force()
+    app.update()
+    box.insert("end", ", sn")
+    box.mark_set("insert", "end-1c")
+    box.event_generate("<KeyRelease-n>")
+    window.cells.canvas.focus_force()
+    app.update()
+    is_indexed.set()
+    wait_for(app, lambda: not completion._is_finding)
+    assert not completion.list.is_open
+    box.focus_force()
+    wait_for(app, lambda: completion.list.is_open)
+    assert [text for text, _ in completion.list._rows] == ["snow", "snowdrift"]

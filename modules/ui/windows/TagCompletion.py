@@ -29,6 +29,7 @@ class TagCompletion:
         self._found: Sequence[TagCount] = ()
         self._text = ""  # as it was when the last key was released
         self._is_finding = False
+        self._missed = ""  # text for which tags were found, or could have been, while the focus was elsewhere
         self.list = SuggestionList(self._box, pane.app, self._take)
         for key, step in (("<Down>", 1), ("<Up>", -1)):
             self._box.bind(key, lambda event, step=step: self._move(step), add="+")
@@ -47,7 +48,7 @@ class TagCompletion:
 
     def end(self) -> None:
         """Another text is shown."""
-        self._text = self._pane.text
+        self._text, self._missed = self._pane.text, ""
         self.list.hide()
 
     def _typed(self) -> TypedTag | None:
@@ -58,9 +59,10 @@ class TagCompletion:
         return typed_tag(self._pane.text, len(before), work.concept(item.concept))
 
     def _prepare(self) -> None:
-        """Index the tags, so that they are there when somebody types."""
+        """Index the tags, so that they are there when somebody types; suggest those for what was typed before."""
         self._text = self._pane.text
-        self._find(None)
+        is_typing, self._missed = self._missed == self._text, ""
+        self._find(self._typed() if is_typing else None)
 
     def _on_typed(self, event: tk.Event) -> None:
         text, state = self._pane.text, event.state if isinstance(event.state, int) else 0
@@ -89,11 +91,12 @@ class TagCompletion:
             self._is_finding = False
             if not self._pane.winfo_exists() or tags is not self._tags:
                 return
-            if text != self._pane.text:  # typed meanwhile
-                now = self._typed()
-                if now is not None and self._pane.focus_get() is self._box:
+            if self._pane.focus_get() is not self._box:
+                self._missed = self._pane.text if typed is not None or text != self._pane.text else ""
+            elif text != self._pane.text:  # typed meanwhile
+                if (now := self._typed()) is not None:
                     self._find(now)
-            elif typed is not None and typed == self._typed() and self._pane.focus_get() is self._box:
+            elif typed is not None and typed == self._typed():
                 self._found = found.tags
                 rows = [(one.tag, one.count) for one in found.tags]
                 self.list.show(rows, None if found.is_tag else 0)
