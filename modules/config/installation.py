@@ -35,6 +35,10 @@ def command_name(script: str) -> str:
     return SHORT_NAMES.get(script, f"chorus-{script.replace('_', '-')}")
 
 
+CONVERTS_CAPTIONS = f"{command_name('check_data')} --convert-captions does that"
+"""How captions in another encoding become UTF-8, in a terminal."""
+
+
 def docs_page(name: str) -> str:
     """Where a person finds docs/NAME.md, for messages; scripts/build_wheel.py has the pages that are installed."""
     return str(ROOT / "docs" / f"{name}.md") if IS_INSTALLED else f"docs/{name}.md"

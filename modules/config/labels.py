@@ -12,6 +12,9 @@ from functools import lru_cache
 
 from modules.config.describe import settings_by_path
 from modules.config.explain import generic_path
+from modules.config.installation import CONVERTS_CAPTIONS
+
+_SAVES_AS_UTF8 = "Save as UTF-8 in the dataset window does that"
 
 # Not inside words, paths, addresses and quoted texts, which are the user's own.
 _NAME = re.compile(r"""(?<![\w./\\'"@-])[a-z][a-z0-9]*(?:[_.][a-z0-9]+)*(?![\w/\\'"-]|\.\w)""")
@@ -33,12 +36,13 @@ def label_of(path: str) -> str:
 
 
 def with_labels(message: str, path: str = "") -> str:
-    """The message with labels in place of the names of settings.
+    """The message as the window says it: with labels in place of the names of settings, and the button that does what
+    it names a script for.
 
     path: the setting that it is about; others of its section may be named without the section ("max_timestep"). A name
     that is also an English word ("method") is only replaced at the start, if it is that setting.
     """
-    parts = _QUOTED.split(message)
+    parts = _QUOTED.split(message.replace(CONVERTS_CAPTIONS, _SAVES_AS_UTF8))
     return "".join(part if number % 2 else _label_names(part, path, number == 0) for number, part in enumerate(parts))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from modules.config.installation import command_name
+from modules.config.installation import CONVERTS_CAPTIONS
 from modules.config.regular_file import read_regular
 from modules.curation.CaptionTable import CaptionTable
 from modules.curation.FileChanges import MISSING, FileChanges, fingerprint
@@ -230,7 +230,7 @@ class CaptionFiles:
         except UnicodeEncodeError as error:
             raise DataError(
                 f"{file} is {form.encoding}, which has no {error.object[error.start]!r}: save it as UTF-8 "
-                f"({command_name('check_data')} --convert-captions does that), or write the caption without."
+                f"({CONVERTS_CAPTIONS}), or write the caption without."
             ) from error
 
     def _table_at(self, path: str) -> _ReadTable:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from modules.config.installation import command_name
+from modules.config.installation import CONVERTS_CAPTIONS
 from modules.config.methods import facts_of
 from modules.config.regular_file import read_regular
 from modules.data.caption_edits import alternatives, as_trained, varies, without_removed_tags
@@ -27,7 +27,7 @@ MAX_LINES_BYTES = 1024 * 1024  # of a text file, which may hold several captions
 PUNCTUATION = (",", ".", ";", ":", "!", "?")  # which no space precedes
 NUM_LISTED = 5  # unreadable caption files named in an error message
 REMEDIES_OF_SEVERAL = {
-    "encoding": f"save those in another encoding as UTF-8 ({command_name('check_data')} --convert-captions does that)",
+    "encoding": f"save those in another encoding as UTF-8 ({CONVERTS_CAPTIONS})",
     "size": "shorten those that are too large",
     "access": "make the others readable text files",
 }

@@ -1,7 +1,7 @@
 """Errors caused by the dataset, not by the program."""
 
 from modules.config.errors import UserError
-from modules.config.installation import command_name
+from modules.config.installation import CONVERTS_CAPTIONS
 
 
 class DataError(UserError):
@@ -24,7 +24,7 @@ class CaptionError(DataError):
     """A caption file that can't be used: `path`, `reason` and `kind`, a key of REMEDIES."""
 
     REMEDIES = {
-        "encoding": f"save it as UTF-8 ({command_name('check_data')} --convert-captions does that)",
+        "encoding": f"save it as UTF-8 ({CONVERTS_CAPTIONS})",
         "size": "shorten it",
         "access": "make it a readable text file",
     }

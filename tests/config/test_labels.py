@@ -3,6 +3,7 @@
 import pytest
 
 from modules.config.labels import label_of, with_labels
+from modules.data.errors import CaptionError
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,8 @@ def test_a_setting_has_the_label_of_its_field(path, label):
         ("workspace_dir 'the batch_size of x' is full.", "", "Output folder 'the batch_size of x' is full."),
         ("model.base 'x' has no model_index.json.", "", "Base model 'x' has no model_index.json."),
         ("It can't be read: use cache_dir.", "", "It can't be read: use Cache folder."),
+        (str(CaptionError("/a/b.txt", "encoding", "is not UTF-8")), "",
+         "caption file /a/b.txt is not UTF-8: save it as UTF-8 (Save as UTF-8 in the dataset window does that)."),
     ],
 )  # fmt: skip
 def test_a_message_of_the_window_has_labels_for_names(message, path, said):

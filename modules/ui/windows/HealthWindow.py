@@ -10,6 +10,7 @@ import customtkinter as ctk
 
 from modules.config.counted import counted
 from modules.config.errors import UserError
+from modules.config.labels import with_labels
 from modules.data.image_formats import EXTENSIONS
 from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
 from modules.ui.keyboard import pressed_once
@@ -99,7 +100,7 @@ class HealthWindow(ctk.CTkToplevel):
         self._end_check(f"{counted(report.num_pictures, 'image')}: {verdict}.")
         self.tree.delete(*self.tree.get_children())
         for number, finding in enumerate(report.findings):
-            values = LEVELS.get(finding.level, finding.level), finding.message
+            values = LEVELS.get(finding.level, finding.level), with_labels(finding.message)
             self.tree.insert("", "end", iid=str(number), values=values, tags=(finding.level,))
         self.thumbnails.show(())
         self.show_button.configure(state="disabled")
@@ -120,7 +121,7 @@ class HealthWindow(ctk.CTkToplevel):
 
     def _show_finding(self, finding: DataFinding) -> None:
         """Show a finding's full text, and its images below."""
-        self._detail.configure(text=finding.message)
+        self._detail.configure(text=with_labels(finding.message))
         paths = images_of(finding)
         self.thumbnails.show(paths)
         self.show_button.configure(state="normal" if paths else "disabled")
