@@ -44,6 +44,16 @@ def test_pieces_are_previewed_written_and_added_to_the_dataset(app, opened, wait
     assert app.settings.get(f"concepts.{before}.path") == str(tmp_path / "walks-clips")
 
 
+def test_a_low_window_shows_pieces_with_their_names(app, opened):
+    """On a screen of 1024 x 700 pixels at a scale of 150 %."""
+    app.theme.set_scale(1.5)
+    window = opened(SplitVideosWindow, open_split_videos, "films")
+    window.geometry("682x440")
+    app.update()
+    assert window.winfo_height() == 660
+    assert window.grid_view.canvas.winfo_height() >= window.grid_view.cell_size()[1]
+
+
 def test_what_can_not_be_divided_is_said_in_the_words_of_the_window(app, opened, wait_for, tmp_path):
     window = opened(SplitVideosWindow, open_split_videos, write_pictures(tmp_path / "images", [(8, 8)]))
     window.seconds.delete(0, "end")

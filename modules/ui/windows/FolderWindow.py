@@ -40,7 +40,7 @@ class FolderWindow(ctk.CTkToplevel):
     script = ""  # in scripts/
     heading = ""  # of the window
     suffix = ""  # of the folder that is proposed
-    size = "640x420"
+    size, min_size = "640x420", (460, 320)
 
     def __init__(self, app: App):
         super().__init__(app.root, fg_color=app.theme.page)
@@ -51,7 +51,7 @@ class FolderWindow(ctk.CTkToplevel):
         self._names: list[str] = []
         self._proposed = ""
         self.title(self.heading)
-        set_size(self, self.size, (460, 320))
+        set_size(self, self.size, self.min_size)
         self.grid_columnconfigure(0, weight=1)
         self.card = ctk.CTkFrame(self)
         self.card.grid(row=0, column=0, sticky="ew", padx=12, pady=(12, 8))

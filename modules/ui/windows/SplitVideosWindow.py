@@ -69,19 +69,21 @@ class SplitVideosWindow(FolderWindow):
     script = "split_videos.py"
     heading = "Split videos"
     suffix = "-clips"
-    size = "740x720"
+    size, min_size = "740x680", (620, 320)
 
     def build_choices(self) -> None:
         font = self.app.theme.font()
+        row = ctk.CTkFrame(self.card, fg_color="transparent")  # one for both, so that a low window shows whole pieces
         self.kind = ctk.CTkSegmentedButton(
-            self.card, values=[PIECES, FRAMES], font=font, command=lambda kind: self._show_choices()
+            row, values=[PIECES, FRAMES], font=font, command=lambda kind: self._show_choices()
         )
         self.kind.set(PIECES)
-        self.lay(1, "Videos become", self.kind)
-        self.kind.grid(sticky="w")
-        self.scenes = ctk.CTkCheckBox(self.card, text="Divide where another scene begins", font=font)
+        self.kind.grid(row=0, column=0)
+        self.scenes = ctk.CTkCheckBox(row, text="Divide where another scene begins", font=font)
         self.scenes.select()
-        self.scenes.grid(row=2, column=1, columnspan=2, sticky="w", pady=(0, 8))
+        self.scenes.grid(row=0, column=1, padx=(16, 0))
+        self.lay(1, "Videos become", row)
+        row.grid(columnspan=2)
         self._rows: dict[str, list[tk.Misc]] = {PIECES: [self.scenes], FRAMES: []}
         self.seconds = self._entry(3, PIECES, "At most", "5", "seconds; longer scenes are divided equally")
         self.least = self._entry(4, PIECES, "At least", "0.5", "seconds; shorter pieces are left out")
