@@ -31,6 +31,8 @@ def test_charts_are_those_with_something_to_show_and_buckets_say_how_they_fill_s
     assert "25% are left over" in buckets.note
     text = summary_of(KnownFigures(FOUND, "", (1024,), 75, 2))
     assert text == "8 images; 1 cropped; 2 left out; 8 samples an epoch, in 2 steps of 4 on 2 GPUs."
+    without_gpu = summary_of(KnownFigures(FOUND, "", (1024,), 75, 2, has_gpus=False))
+    assert without_gpu.endswith("in 2 steps of 4 on 2 processes.")
 
 
 def test_the_training_resolution_and_what_the_base_model_reads_are_marked():

@@ -19,7 +19,7 @@ class KnownFigures:
     """statistics: those of DatasetStatistics, without its paths. reading: what is being read, "" at the end.
 
     resolutions: those that the images train at, in pixels. token_limit: what the base model reads of a caption; None
-    if it is not known. num_ranks: GPUs that share a step.
+    if it is not known. num_ranks: GPUs that share a step, or processes on the CPU.
     """
 
     statistics: dict[str, Any]
@@ -27,6 +27,7 @@ class KnownFigures:
     resolutions: tuple[int, ...]
     token_limit: int | None
     num_ranks: int = 1
+    has_gpus: bool = True
 
 
 @dataclass
@@ -39,11 +40,11 @@ class FiguresReading:
     """One reading of the figures of a concept, or of all that are enabled. `run` may take a while, in a thread; the
     other methods may be called meanwhile.
 
-    number: of the concept; None: all. num_ranks: GPUs that will train together.
+    number: of the concept; None: all. num_ranks: GPUs that will train together, or processes without `has_gpus`.
     """
 
-    def __init__(self, config: TrainConfig, number: int | None, num_ranks: int):
-        self._num_ranks = num_ranks
+    def __init__(self, config: TrainConfig, number: int | None, num_ranks: int, has_gpus: bool = True):
+        self._num_ranks, self._has_gpus = num_ranks, has_gpus
         options = ["--figures", "--json", "--ranks", str(num_ranks)]
         self._script = ScriptRun("check_data.py", _only(config, number), options, (0,), heard=self._hear)
         self._lock = threading.Lock()
@@ -84,6 +85,7 @@ class FiguresReading:
                     tuple(event["resolutions"]),
                     event["token_limit"],
                     self._num_ranks,
+                    self._has_gpus,
                 )
 
 

@@ -74,8 +74,8 @@ def summary_of(known: KnownFigures) -> str:
     parts += [f"{found['num_cropped']:,} cropped"] if found["num_cropped"] else []
     parts += [f"{found['num_set_aside']:,} left out"] if found["num_set_aside"] else []
     steps = max(1, -(-round(samples) // found["batch"]))
-    gpus = f" on {known.num_ranks} GPUs" if known.num_ranks > 1 else ""
-    parts.append(f"{samples:,.0f} samples an epoch, in {counted(steps, 'step')} of {found['batch']}{gpus}")
+    devices = f" on {known.num_ranks} {'GPUs' if known.has_gpus else 'processes'}" if known.num_ranks > 1 else ""
+    parts.append(f"{samples:,.0f} samples an epoch, in {counted(steps, 'step')} of {found['batch']}{devices}")
     return "; ".join(parts) + "."
 
 

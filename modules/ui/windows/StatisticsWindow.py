@@ -94,7 +94,7 @@ class StatisticsWindow(ctk.CTkToplevel):
             return
         name = ALL if self.number is None else concept_names(config.concepts)[self.number]
         self.title(f"Statistics: {name}")
-        reading = self.reading = FiguresReading(config, self.number, self._num_ranks(config))
+        reading = self.reading = FiguresReading(config, self.number, *self._ranks(config))
         self._tell("Looking at the images…")
         self.bar.start()
         self.bar.grid()
@@ -102,9 +102,10 @@ class StatisticsWindow(ctk.CTkToplevel):
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def _num_ranks(self, config: TrainConfig) -> int:
-        shape = self.app.devices.shape(config)
-        return shape.num_ranks if shape else 1  # unknown while the GPUs are unknown or can't train these settings
+    def _ranks(self, config: TrainConfig) -> tuple[int, bool]:
+        """How many there are, and whether on GPUs."""
+        shape = self.app.devices.shape(config)  # unknown while the GPUs are unknown or can't train these settings
+        return (shape.num_ranks, bool(shape.gpus)) if shape else (1, True)
 
     def _follow(self) -> None:
         """Show what was read meanwhile."""
@@ -172,7 +173,7 @@ class StatisticsWindow(ctk.CTkToplevel):
         card = Card(column, self.app, "")
         note, more = card.add_note(1), card.add_note(3)
         chart = BarChart(card, self.app, lambda label: self.pick(figure, label))
-        chart.grid(row=2, column=0, sticky="ew", padx=6, pady=2)
+        chart.grid(row=2, column=0, sticky="ew", padx=8, pady=2)
         self.charts[figure], self._cards[figure] = chart, (card, note, more)
 
     def pick(self, figure: str, label: str) -> None:
