@@ -455,7 +455,8 @@ class DatasetWindow(ctk.CTkToplevel):
         if self.side.is_comparing:
             self.side.end_comparing()
         elif number is None:
-            self._note(f"No images look alike, as far as is known: {FIND} compares all of them.")
+            if not self._duplicates.state:  # which says that they are being looked for
+                self._note(f"No images look alike, as far as is known: {FIND} compares all of them.")
         else:
             if self.view.filter_name != "duplicate":
                 self.bar.choose("duplicate")
