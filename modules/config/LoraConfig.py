@@ -4,7 +4,7 @@ from pydantic.dataclasses import dataclass
 
 from modules.config.adapters import ADAPTERS, adapters_with
 from modules.config.layer_ranks import read_layer_ranks
-from modules.config.methods import methods_that
+from modules.config.methods import methods_taking, methods_that
 from modules.config.setting import STRICT, Float, Int, Str, setting
 
 Targets = Literal["attention", "attention_mlp", "linear", "linear_conv"]
@@ -225,7 +225,7 @@ class LoraConfig:
         help="Train the magnitude of each row of the weights separately from its direction. Learns more at a low rank "
         "and takes about a third longer; of other programs' own formats, only ComfyUI's can store it.",
         group="method",
-        visible_when=adapters_with("dora"),
+        visible_when=adapters_with("dora") | methods_taking("lora.dora"),
         importance="advanced",
     )
     rslora: bool = setting(

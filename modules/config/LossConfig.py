@@ -3,7 +3,7 @@ from typing import Any, Literal
 from pydantic.dataclasses import dataclass
 
 from modules.config.families import families_taking
-from modules.config.methods import methods_that
+from modules.config.methods import methods_taking, methods_that
 from modules.config.setting import STRICT, Float, setting
 
 LEARNS_IMAGES: dict[str, list[Any]] = {"method": methods_that(lambda one: one.uses_denoiser and not one.compares)}
@@ -26,6 +26,7 @@ class LossConfig:
         ge=0,
         le=1_000_000,
         importance="advanced",
+        visible_when=methods_taking("loss.mse"),
     )
     mae: Float = setting(
         0.0,
@@ -36,6 +37,7 @@ class LossConfig:
         ge=0,
         le=1_000_000,
         importance="advanced",
+        visible_when=methods_taking("loss.mae"),
     )
     huber: Float = setting(
         0.0,
@@ -47,6 +49,7 @@ class LossConfig:
         ge=0,
         le=1_000_000,
         importance="advanced",
+        visible_when=methods_taking("loss.huber"),
     )
     smooth_l1: Float = setting(
         0.0,
@@ -58,6 +61,7 @@ class LossConfig:
         ge=0,
         le=1_000_000,
         importance="advanced",
+        visible_when=methods_taking("loss.smooth_l1"),
     )
     sound_weight: Float = setting(
         1.0,
@@ -79,6 +83,7 @@ class LossConfig:
         gt=0,
         le=1,
         importance="advanced",
+        visible_when=methods_taking("loss.huber"),
     )
     huber_schedule: Literal["constant", "exponential", "snr"] = setting(
         "constant",
@@ -88,6 +93,7 @@ class LossConfig:
         group="training",
         choice_labels={"constant": "Constant", "exponential": "Exponential", "snr": "SNR"},
         importance="advanced",
+        visible_when=methods_taking("loss.huber"),
     )
     log_cosh: Float = setting(
         0.0,
@@ -97,6 +103,7 @@ class LossConfig:
         ge=0,
         le=1_000_000,
         importance="advanced",
+        visible_when=methods_taking("loss.log_cosh"),
     )
     weighting: Literal["constant", "min_snr_gamma", "debiased", "p2", "sigma", "sigma_sqrt", "cosmap"] = setting(
         "constant",
@@ -115,6 +122,7 @@ class LossConfig:
             "cosmap": "Cosmap",
         },
         importance="advanced",
+        visible_when=methods_taking("loss.weighting"),
     )
     snr_gamma: Float = setting(
         5.0,

@@ -261,6 +261,19 @@ def methods_that(is_meant: Callable[[MethodFacts], bool]) -> list[str]:
     return [facts.name for facts in METHODS.values() if is_meant(facts)]
 
 
+def methods_taking(path: str) -> dict[str, list[str]]:
+    """The `visible_when` of a setting that some methods refuse, of those that use its section, according to their
+    facts."""
+    section = path.partition(".")[0]
+    is_part = any(section in method.settings for method in METHODS.values())
+
+    def takes(method: MethodFacts) -> bool:
+        uses = section in method.settings if is_part else method.uses_denoiser
+        return uses and path not in method.refused
+
+    return {"method": methods_that(takes)}
+
+
 def with_settings(part: str) -> dict[str, list[str]]:
     """The `visible_when` of a section that only some methods use, according to their facts."""
     return {"method": methods_that(lambda method: part in method.settings)}

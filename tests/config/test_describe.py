@@ -134,6 +134,13 @@ def test_what_a_method_that_compares_predictions_refuses_does_not_matter_to_it()
         assert shown == {method.uses_denoiser and not method.compares}, method.name
 
 
+def test_what_a_method_always_refuses_is_not_shown_for_it():
+    for method in METHODS.values():
+        config = TrainConfig(method=method.name)
+        shown = [path for path in method.refused if is_visible(settings_by_path()[path], config)]
+        assert not shown, method.name
+
+
 def test_every_setting_that_may_be_empty_says_what_that_does():
     optional = [info for info in walk_settings() if info.optional and not info.unit]  # a field shows the unit instead
     assert [info.path for info in optional if not info.empty_means] == []
