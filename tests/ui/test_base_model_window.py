@@ -114,7 +114,9 @@ def test_a_name_that_is_typed_is_looked_up_and_a_wrong_one_is_a_problem(app, hub
     app.settings.set("model.base", "somebody/nothing")
     wait_for(app, lambda: app.problems.at("model.base"))
     assert "there is no such model" in app.problems.at("model.base")[0].message
-    app.settings.set("model.base", TINY)
+    app.settings.set_many({"model.base": TINY, "model.denoiser": "other.safetensors"})  # as an import does
+    assert not app.problems.at("model.base")  # the former one's is not said of this one
+    app.settings.set("model.denoiser", "")
     wait_for(app, lambda: "to download" in app.checks.base_text and not app.problems.at("model.base"))
 
 

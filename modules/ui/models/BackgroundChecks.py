@@ -57,7 +57,8 @@ class BackgroundChecks:
         self.places = PlaceWatch(scheduler, settings)
         self._scheduler, self._settings, self._problems = scheduler, settings, problems
         self._run, self._devices = run, devices
-        self._base: str | None = None  # the one checked last
+        self._base: str | None = None  # the one checked last; None: to be checked anew
+        self._error_of = ""  # the base that `_base_error` is of
         self._base_error = ""
         self._is_hub = False
         self._hub_asked = 0.0  # when, by the monotonic clock
@@ -172,8 +173,8 @@ class BackgroundChecks:
         base = self._settings.get("model.base")
         if base == self._base:
             return
-        is_same = self._base is None and self._base_error  # looked at again: it may still be wrong
-        self._base = base
+        is_same = base == self._error_of and self._base_error  # looked at again: it may still be wrong
+        self._base = self._error_of = base
         if not is_same:
             self._base_error = ""
             self._set_base_text("")  # the old text describes another model
