@@ -1,6 +1,7 @@
 """Opening another program's settings file shows what becomes of it, and replaces nothing before that is wanted."""
 
 import json
+import re
 
 import pytest
 
@@ -33,6 +34,8 @@ def test_the_lists_are_shown_first_and_cancel_changes_nothing(app, window):
     before = app.settings.values
     shown = window.box.get("1.0", "end")
     assert all(text in shown for text in ("lora_rank 4 -> lora.rank 4", "another meaning here", "Not taken"))
+    count = re.search("with the same meaning: ([0-9]+)", shown)[1]
+    assert f": {count} settings with the same meaning, " in window.heading.cget("text")
     press(window, "Cancel")
     assert app.settings.values == before
 

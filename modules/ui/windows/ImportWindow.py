@@ -18,9 +18,12 @@ class ImportWindow(TextWindow):
 
     def __init__(self, app: App, name: str, result: ImportResult, take: Callable[[ImportResult, bool], None]):
         self._result, self._take = result, take
+        taken, changed, left = (
+            sum(line.is_given for line in lines) for lines in (result.taken, result.changed, result.left)
+        )  # as the lists below count them
         heading = (
-            f"{name} is of {result.program}: {counted(len(result.taken), 'setting')} with the same meaning, "
-            f"{len(result.changed)} with another one here, {len(result.left)} not taken. Nothing is replaced yet."
+            f"{name} is of {result.program}: {counted(taken, 'setting')} with the same meaning, "
+            f"{changed} with another one here, {left} not taken. Nothing is replaced yet."
         )
         super().__init__(app, "Import settings", heading, result.text(), size="860x560")
         self.add_button("Cancel", self.destroy)
