@@ -196,7 +196,7 @@ def _makes(family: Family) -> str:
     if family.has(Inpainting):
         return "inpainting"
     if family.fact(References, "needed"):
-        return "image editing"
+        return "from a control image" if family.fact(References, "is_control") else "image editing"
     return "text-to-image" + (" and image editing" if family.has(References) else "")
 
 

@@ -28,6 +28,11 @@ class Augmentation(NamedTuple):
     hue: float = 0.0
 
     @property
+    def without_colors(self) -> Augmentation:
+        """Where pixels go, and nothing else."""
+        return Augmentation(self.mirrored, self.crop_position, self.degrees)
+
+    @property
     def cache_key_part(self) -> dict[str, object]:
         """The fields that differ from the defaults, under the names that cache keys have always used."""
         changed = {name: value for name, value in self._asdict().items() if value != getattr(NO_AUGMENTATION, name)}

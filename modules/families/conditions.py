@@ -73,19 +73,25 @@ class Sizes(Condition):
 
 @dataclass(frozen=True)
 class References(Condition):
-    """Reference images beside the noised latents; the pipeline's `__call__` takes them as `image`.
+    """Reference images beside the noised latents; the pipeline's `__call__` takes them as its `argument`.
 
     most: how many the denoiser can see. needed: whether it sees at least one in each forward pass.
     size: aspect ratio (width / height) -> the size in which it sees a reference, to which the pipeline resizes it; None
         if that depends on the size of the image to be made.
     has_shape_of_image: whether a reference has to be as wide and tall as the image, so that it is cropped if its own
         aspect ratio is another; only where `size` is None.
+    is_control: whether they show what the image is to have, such as edges or depth, so that they keep their colors.
     """
 
     most: int = 1
     needed: bool = False
     size: Callable[[float], Size] | None = None
     has_shape_of_image: bool = False
+    is_control: bool = False
+
+    @property
+    def argument(self) -> str:
+        return "control_image" if self.is_control else "image"
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -236,10 +236,10 @@ def test_an_edit_without_its_reference_is_refused(edits, picture_folder, tmp_pat
     config = settings(folder, "", family)
     config.sampling.samples = [SampleConfig(prompt="a hat", reference=""), SampleConfig()]
     problems = {problem.path: problem.message for problem in find_problems(config)}
-    assert "Qwen-Image-Edit 2509, 2511 learns edits" in problems["concepts.0.reference_folder"]
-    assert "edits images; choose one" in problems["sampling.samples.0.reference"]
+    assert "Qwen-Image-Edit 2509, 2511 starts from images" in problems["concepts.0.reference_folder"]
+    assert "starts from an image; choose one" in problems["sampling.samples.0.reference"]
     assert "sampling.samples.1.reference" not in problems  # an image of the dataset gives it
-    assert "edits images; name one" in refused_images([], family)
+    assert "starts from an image; name one" in refused_images([], family)
 
 
 def test_denoiser_and_text_encoder_see_a_reference_in_sizes_of_their_own(edits, tmp_path):
@@ -267,6 +267,21 @@ def test_a_reference_that_must_have_the_shape_of_its_image_is_cropped_to_it_in_t
     (condition,) = conditions_of(family)
     request = ImageRequest("a hat", "", 0, 48, 32, 20, 3.5, references=(str(reference),))
     assert condition.sample_arguments(request, 1)["image"].size == (48, 32)
+
+
+@pytest.mark.parametrize(("name", "dark"), [("flux1_control", 100), ("kandinsky5_i2i", 50)])
+def test_a_control_image_keeps_its_colors_and_is_flipped_with_its_image(name, dark, tmp_path):
+    write(tmp_path / "images" / "a.png")
+    reference = Image.new("RGB", (32, 32), "black")
+    reference.paste((100, 100, 100), (0, 0, 16, 32))
+    (tmp_path / "references").mkdir()
+    reference.save(tmp_path / "references" / "a.png")
+    augmentation = {"fixed_flip": True, "fixed_brightness": -0.5}
+    family = FAMILIES[name]
+    found = prepare(tmp_path / "images", tmp_path / "references", family, augmentation=augmentation)
+    (array,) = load_references(*found, 0, family)
+    pixels = np.rint((array[0, 0] + 1) * 127.5)
+    assert pixels.tolist() == [0] * 16 + [dark] * 16
 
 
 def test_a_text_is_cached_for_its_prompt_and_the_contents_of_its_references(edits, tmp_path):

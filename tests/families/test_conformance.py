@@ -320,9 +320,9 @@ class Case:
         return [Image.fromarray(colors.integers(0, 255, (h, w, 3), np.uint8)) for w, h in sizes]
 
     def given_references(self):
-        """As pipelines take them."""
-        images = self.reference_images()
-        return images if self.family.fact(References, "most") > 1 else images[0]
+        """The pipeline's argument."""
+        images, spec = self.reference_images(), self.family.condition(References)
+        return {spec.argument: images if spec.most > 1 else images[0]}
 
     def reference_latents(self, images=None):
         images = images or self.reference_images()
@@ -345,7 +345,7 @@ class Case:
             **({"image": self.input_image} if self.family.fact(FirstFrame, "needed") else {}),
             **({"last_image": self.last_image} if self.family.fact(FirstFrame, "last") == "needed" else {}),
             **self.painted,
-            **({"image": self.given_references()} if self.family.fact(References, "needed") else {}),
+            **(self.given_references() if self.family.fact(References, "needed") else {}),
             **({"video": self.source} if self.family.has(SourceClip) else {}),
             **self.layers,
             "num_inference_steps": 3,
@@ -587,13 +587,14 @@ def test_our_prediction_is_what_the_pipeline_feeds_its_scheduler(case):
 def test_our_prediction_with_reference_images_is_the_pipelines(case):
     if not case.family.has(References):
         pytest.skip("takes no reference images")
-    _, _, calls = spied_sampling(case, PROMPTS[0], image=case.given_references())
+    _, _, calls = spied_sampling(case, PROMPTS[0], **case.given_references())
     text = case.text_with(case.reference_images())
     for prediction, timestep, latents in calls:
         ours = case.predict(latents, timestep.reshape(1), text, references=[case.reference_latents()])
         assert largest_difference(ours, prediction) <= 2e-6
         flipped = [[latents.flip(-1) for latents in case.reference_latents()]]
-        for others in (flipped,) if case.family.text.sees_images else (flipped, None):
+        is_bound = case.family.text.sees_images or case.family.fact(References, "needed")
+        for others in (flipped,) if is_bound else (flipped, None):
             without = case.predict(latents, timestep.reshape(1), text, references=others)
             assert largest_difference(without, prediction) > 1e-4
 
@@ -624,7 +625,8 @@ def test_gradient_checkpointing_changes_no_gradient_where_there_are_reference_im
         denoiser = getattr(pipe, case.family.denoisers[0]).requires_grad_(True)
         prepare_for_training(denoiser, gradient_checkpointing=checkpointing)
         references, text = [case.reference_latents()] * 2, case.text_with(*[case.reference_images()] * 2)
-        predict(case.family, pipe, noised, timestep, text, {"references": references}).square().mean().backward()
+        given = {"sizes": case.sizes(noised), "references": references}
+        predict(case.family, pipe, noised, timestep, text, given).square().mean().backward()
         gradients.append({name: value.grad for name, value in denoiser.named_parameters() if value.grad is not None})
     with_it, without = gradients
     assert with_it.keys() == without.keys()

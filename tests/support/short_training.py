@@ -16,7 +16,7 @@ from PIL import Image
 
 from modules.data.Batch import Batch
 from modules.data.conditions.SampleLayers import SampleLayers
-from modules.families.conditions import Layers, SourceClip
+from modules.families.conditions import Layers, References, SourceClip
 from modules.families.registry import family_of_pipeline
 from modules.methods.registry import METHODS
 from modules.sampling.generation import ImageRequest, call_attributes, generate_images, images_in
@@ -113,6 +113,8 @@ def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> n
     if request.references:
         arguments["image"] = Image.open(request.references[0])
         arguments["last_image"] = Image.open(request.references[-1]) if len(request.references) > 1 else None
+    if family and family.fact(References, "is_control"):
+        arguments["control_image"] = arguments["image"]
     if family and family.has(SourceClip):
         arguments["video"] = [arguments["image"]]
     if family and family.fact(Layers, "options"):

@@ -314,6 +314,11 @@ def make_tiny_flux1_fill(path: str | Path) -> Path:
     return make_tiny_flux1(path, pipeline="FluxFillPipeline", in_channels=16 + 16 + of_mask)
 
 
+def make_tiny_flux1_control(path: str | Path) -> Path:
+    """Save a tiny FLUX.1 Canny pipeline below `path` and return the path: the control image in 16 more channels."""
+    return make_tiny_flux1(path, pipeline="FluxControlPipeline", in_channels=16 + 16)
+
+
 def make_tiny_sana(path: str | Path) -> Path:
     """Save a tiny Sana pipeline below `path` and return the path."""
     from diffusers import DPMSolverMultistepScheduler
@@ -1175,10 +1180,16 @@ def make_tiny_cogview3_plus(path: str | Path) -> Path:
     return randomize_and_save(pipeline, path)
 
 
-def make_tiny_cogview4(path: str | Path) -> Path:
+def make_tiny_cogview4_control(path: str | Path) -> Path:
+    """Save a tiny CogView4 Control pipeline below `path` and return the path: the control image in 4 more channels."""
+    return make_tiny_cogview4(path, "CogView4ControlPipeline", in_channels=8)
+
+
+def make_tiny_cogview4(path: str | Path, pipeline: str = "CogView4Pipeline", in_channels: int = 4) -> Path:
     """Save a tiny CogView4 pipeline below `path` and return the path."""
+    import diffusers
     import torch
-    from diffusers import CogView4Pipeline, CogView4Transformer2DModel, FlowMatchEulerDiscreteScheduler
+    from diffusers import CogView4Transformer2DModel, FlowMatchEulerDiscreteScheduler
     from tokenizers.processors import TemplateProcessing
     from transformers import GlmConfig, GlmModel, PreTrainedTokenizerFast
 
@@ -1198,7 +1209,7 @@ def make_tiny_cogview4(path: str | Path) -> Path:
         pad_token_id=tokenizer.pad_token_id,
     )
     transformer = CogView4Transformer2DModel(
-        in_channels=4,
+        in_channels=in_channels,
         out_channels=4,
         num_layers=2,
         attention_head_dim=8,
@@ -1208,7 +1219,7 @@ def make_tiny_cogview4(path: str | Path) -> Path:
         condition_dim=4,
         rope_axes_dim=(8, 8),
     )
-    pipeline = CogView4Pipeline(
+    made = getattr(diffusers, pipeline)(
         transformer=transformer,
         vae=tiny_vae(scaling_factor=1.0, use_quant_conv=False, use_post_quant_conv=False),
         scheduler=FlowMatchEulerDiscreteScheduler(
@@ -1217,7 +1228,7 @@ def make_tiny_cogview4(path: str | Path) -> Path:
         text_encoder=GlmModel(text_encoder),
         tokenizer=tokenizer,
     )
-    return randomize_and_save(pipeline, path)
+    return randomize_and_save(made, path)
 
 
 def make_tiny_ovis_image(path: str | Path) -> Path:

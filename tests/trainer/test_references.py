@@ -173,6 +173,6 @@ def test_an_image_is_made_from_a_reference_on_the_command_line(tiny_model, tiny_
         assert sample.main(["--base", str(tiny_model(family)), *small, *reference]) == 0
         assert len(list((tmp_path / "out").glob("*.png"))) == number
     assert sample.main(["--base", str(tiny_model(EDITS)), *small]) == 2
-    assert "--reference: Qwen-Image-Edit 2509, 2511 edits images; name one" in capsys.readouterr().err
+    assert "--reference: Qwen-Image-Edit 2509, 2511 starts from an image; name one" in capsys.readouterr().err
     assert sample.main(["--base", str(tiny_sd15), *small, *reference]) == 2
     assert "--reference: Stable Diffusion 1.x / 2.x takes no reference images" in capsys.readouterr().err

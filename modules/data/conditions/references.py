@@ -146,13 +146,13 @@ class _References(ConditionData[References]):
 
     def why_too_few(self, num_images: int) -> str:
         is_lacking = self.spec.needed and not num_images and not self.is_image_itself
-        return "edits images; name one." if is_lacking else ""
+        return "starts from an image; name one." if is_lacking else ""
 
     def sample_arguments(self, request: ImageRequest, count: int) -> dict[str, Any]:
         if not request.references or self.is_image_itself:
             return {}
         images = [self._sample_image(path, request) for path in request.references]
-        return {"image": images[0] if self.spec.most == 1 else images}
+        return {self.spec.argument: images[0] if self.spec.most == 1 else images}
 
     def _sample_image(self, path: str, request: ImageRequest) -> Image:
         """A reference in the size that training uses."""
@@ -238,7 +238,8 @@ def reference_views(dataset: Dataset, buckets: Buckets, sample: int, family: Fam
     size, shape = whole_size(dataset, sample), buckets.shape_of(sample)
     spec = family.condition(References)
     size_for = spec.size if spec else None
-    is_cropped = spec is not None and spec.has_shape_of_image
+    is_cropped, is_control = spec is not None and spec.has_shape_of_image, spec is not None and spec.is_control
+    of_image = augmentation_of(dataset, sample)
     views = []
     for reference in references_of(dataset, sample):
         own = reference.width, reference.height
@@ -253,7 +254,7 @@ def reference_views(dataset: Dataset, buckets: Buckets, sample: int, family: Fam
                 reference.path,
                 of_denoiser or (width, height),
                 of_text,
-                augmentation_of(dataset, sample) if is_aligned else NO_AUGMENTATION,
+                NO_AUGMENTATION if not is_aligned else of_image.without_colors if is_control else of_image,
                 # to a size that is nearly of its own shape, as pipelines do it
                 is_stretched=of_denoiser is not None and not is_aligned,
                 crop=crop_of_sample(dataset, sample) if is_aligned else None,

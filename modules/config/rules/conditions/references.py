@@ -25,16 +25,16 @@ class _References(ConditionRules):
                 yield Problem(path, message, remedy=Remedy("Train without references", {path: ""}))
             if concept.enabled and not concept.reference_folder and needs_folder:
                 message = (
-                    f"{path} is empty: {family.label} learns edits; choose the folder of the images before the edit, "
-                    "which have the names of those after it."
+                    f"{path} is empty: {family.label} starts from images; choose the folder of those before the edit, "
+                    "or that control it, which have the names of those that it learns to make."
                 )
                 yield Problem(path, message)
         for number, sample in enumerate(config.sampling.samples):
             path = f"sampling.samples.{number}.reference"
             if sample.enabled and sample.prompt and not sample.reference and is_needed:
-                edits = "edits images" if takes_folder else "decomposes images"
+                makes = "starts from an image" if takes_folder else "decomposes images"
                 message = (
-                    f"{path} is empty: {family.label} {edits}; choose one, or empty the prompt, so that an image of "
+                    f"{path} is empty: {family.label} {makes}; choose one, or empty the prompt, so that an image of "
                     "the dataset gives both."
                 )
                 yield Problem(path, message)
