@@ -185,7 +185,7 @@ def _makes(family: Family) -> str:
     """The task, in the words that people search for."""
     if family.frame_step:
         if family.has(SourceClip):
-            return "video editing (V2V)"
+            return "from a control video" if family.fact(SourceClip, "is_control") else "video editing (V2V)"
         if family.fact(FirstFrame, "last") == "needed":
             return "video between a first and a last frame (FLF2V)"
         if family.fact(FirstFrame, "needed"):

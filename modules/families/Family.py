@@ -123,6 +123,8 @@ class Family(Conditioned):
     can_train_vae: whether the method "vae" can train its VAE, which has to encode to a distribution.
     call_options: further arguments for the pipeline's `__call__`, besides `text.options`.
     step_options: number of steps -> arguments for the pipeline's `__call__` that depend on it.
+    plain_noise_schedule: whether its makers have trained it, whatever the scheduler's config says, without a shift of
+        the noise schedule (`snr_shift_scale`); such a scheduler is replaced when it is loaded.
     has_own_sampler: whether the pipeline samples with the scheduler of its models only.
     sampling_package: the package without which it only trains, because the license of its models asks for it; "" for
         none.
@@ -202,6 +204,7 @@ class Family(Conditioned):
     can_train_vae: bool = False
     call_options: Mapping[str, Any] = field(default_factory=dict)
     step_options: Callable[[int], Mapping[str, Any]] = lambda steps: {}
+    plain_noise_schedule: bool = False
     has_own_sampler: bool = False
     sampling_package: str = ""
     guidance_argument: str = "guidance_scale"

@@ -7,6 +7,7 @@ right number of frames only of an odd number of latent ones, so a clip has a mul
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -53,11 +54,27 @@ def _rotary(call: DenoiserCall) -> tuple[Tensor, Tensor]:
     return embed(pipe, height, width, frames, call.latents.device)
 
 
+def further_channels(index: Mapping[str, Any]) -> tuple[int, int]:
+    """How many channels the transformer of a model_index.json sees beside the latents, and how many these have."""
+    config = index.get(DENOISER_CONFIG, {})
+    num_latents = config.get("out_channels", 16)
+    return config.get("in_channels", 16) - num_latents, num_latents
+
+
+def _other_model(index: Mapping[str, Any]) -> str:
+    """What models are that name the pipeline of CogVideoX and see more; cogvideox_fun.py has those for control."""
+    further, num_latents = further_channels(index)
+    if index.get("_class_name") != "CogVideoXPipeline" or not further:
+        return ""
+    return "CogVideoX-Fun Control" if further == num_latents else "CogVideoX-Fun InP"
+
+
 COGVIDEOX = Family(
     name="cogvideox",
     label="CogVideoX",
     pipeline="CogVideoXPipeline",
     accepts=lambda index: not index.get(DENOISER_CONFIG, {}).get("patch_size_t"),
+    other_model=_other_model,
     denoisers=("transformer",),
     text=TextEncoding(
         outputs=("prompt_embeds", None),

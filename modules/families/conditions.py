@@ -162,8 +162,15 @@ class FirstFrame(Condition):
 class SourceClip(Condition):
     """A clip beside each clip, of the same length: before the edit, or what controls it. It is always seen.
 
-    An image has an image beside it, as a clip of one frame. The pipeline takes the frames as `video`.
+    An image has an image beside it, as a clip of one frame. The pipeline takes the frames as its `argument`.
+    is_control: whether it shows what the clip is to have, such as poses, so that it keeps its colors.
     """
+
+    is_control: bool = False
+
+    @property
+    def argument(self) -> str:
+        return "control_video" if self.is_control else "video"
 
     @property
     def max_images(self) -> int:

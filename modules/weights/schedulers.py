@@ -25,13 +25,24 @@ def adapted_scheduler(scheduler, family: Family, config: ModelConfig):
 
 
 def scheduler_by_files(scheduler, family: Family, config: ModelConfig):
-    """The scheduler, changed as the single files that the denoiser comes from say."""
+    """The scheduler, changed as its family and the single files that the denoiser comes from say."""
     if family.objective != "ddpm":
         return scheduler
+    if family.plain_noise_schedule:
+        scheduler = _without_snr_shift(scheduler)
     changes: dict[str, Any] = {}
     for _, path in files_with_denoiser(config):
         changes |= changes_by_file(read_header(path))
     return type(scheduler).from_config(scheduler.config, **changes) if changes else scheduler
+
+
+def _without_snr_shift(scheduler):
+    """A DDIMScheduler in place of one of CogVideoX; the others don't shift."""
+    if "snr_shift_scale" not in scheduler.config:
+        return scheduler
+    dropped = ("_class_name", "_use_default_values", "snr_shift_scale")  # the two classes have other defaults
+    config = {name: value for name, value in scheduler.config.items() if name not in dropped}
+    return import_diffusers().DDIMScheduler.from_config(config)
 
 
 def _with_zero_terminal_snr(scheduler):

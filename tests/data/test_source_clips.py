@@ -165,6 +165,16 @@ def test_samples_are_as_long_as_their_source(folders):
     assert [frame.size for frame in CONDITION.sample_arguments(still, 1)["video"]] == [(32, 24)]
 
 
+def test_a_control_clip_keeps_its_colors_and_is_given_for_each_prompt(folders):
+    (condition,) = conditions_of(FAMILIES["cogvideox_fun"])
+    prepared_data = prepared(*folders, augmentation={"fixed_brightness": -0.5}, include="*.png")
+    (frame,) = condition.load(*prepared_data, 0, None)()
+    assert frame[0].mean() == pytest.approx(1.0)
+    request = ImageRequest("", "", 1, 32, 24, 1, 1.0, references=(str(folders[1] / "still.png"),), frames=9)
+    arguments = condition.sample_arguments(request, 2)
+    assert [[frame.size for frame in clip] for clip in arguments["control_video"]] == [[(32, 24)]] * 2
+
+
 def test_settings_without_sources_or_for_other_models_are_refused(folders):
     def problems(**values):
         config = config_of(*folders)

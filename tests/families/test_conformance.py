@@ -346,7 +346,7 @@ class Case:
             **({"last_image": self.last_image} if self.family.fact(FirstFrame, "last") == "needed" else {}),
             **self.painted,
             **(self.given_references() if self.family.fact(References, "needed") else {}),
-            **({"video": self.source} if self.family.has(SourceClip) else {}),
+            **({self.family.fact(SourceClip, "argument"): self.source} if self.family.has(SourceClip) else {}),
             **self.layers,
             "num_inference_steps": 3,
             self.family.guidance_argument: no_guidance(pipe),

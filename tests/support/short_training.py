@@ -116,7 +116,7 @@ def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> n
     if family and family.fact(References, "is_control"):
         arguments["control_image"] = arguments["image"]
     if family and family.has(SourceClip):
-        arguments["video"] = [arguments["image"]]
+        arguments[family.fact(SourceClip, "argument")] = [arguments["image"]]
     if family and family.fact(Layers, "options"):
         size = request.width, request.height
         arguments["image"] = arguments["image"].convert("RGBA").resize(size, Image.Resampling.LANCZOS)

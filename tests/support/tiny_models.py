@@ -675,6 +675,11 @@ def make_tiny_cogvideox(path: str | Path, is_5b: bool = False) -> Path:
     return _save_tiny_cogvideox(path, is_5b)
 
 
+def make_tiny_cogvideox_fun(path: str | Path) -> Path:
+    """Save a tiny CogVideoX-Fun pipeline below `path` and return the path: 2B, the control clip in 4 more channels."""
+    return _save_tiny_cogvideox(path, is_5b=False, pipeline="CogVideoXFunControlPipeline", in_channels=8)
+
+
 def make_tiny_cogvideox15(path: str | Path) -> Path:
     """Save a tiny CogVideoX 1.5 pipeline below `path` and return the path: two latent frames a token."""
     return _save_tiny_cogvideox(path, patch_size_t=2, patch_bias=False)
@@ -703,6 +708,7 @@ def _save_tiny_cogvideox(
         CogVideoXDDIMScheduler,
         CogVideoXDPMScheduler,
         CogVideoXTransformer3DModel,
+        DDIMScheduler,
     )
 
     torch.manual_seed(SEED)
@@ -728,14 +734,15 @@ def _save_tiny_cogvideox(
         norm_num_groups=2,
         **(vae or {}),
     )
+    kind: type = CogVideoXDPMScheduler if is_5b else CogVideoXDDIMScheduler
+    schedule: dict = {"snr_shift_scale": 1.0 if is_5b else 3.0}
+    if pipeline == "CogVideoXFunControlPipeline":  # as Chorus saves it
+        kind, schedule = DDIMScheduler, {**SD_BETAS, "clip_sample": False}
     made = getattr(diffusers, pipeline)(
         transformer=transformer,
         vae=autoencoder,
-        scheduler=(CogVideoXDPMScheduler if is_5b else CogVideoXDDIMScheduler)(
-            prediction_type="v_prediction",
-            timestep_spacing="trailing",
-            rescale_betas_zero_snr=True,
-            snr_shift_scale=1.0 if is_5b else 3.0,
+        scheduler=kind(
+            prediction_type="v_prediction", timestep_spacing="trailing", rescale_betas_zero_snr=True, **schedule
         ),
         text_encoder=tiny_t5(tokenizer, width=32),
         tokenizer=tokenizer,

@@ -1,18 +1,24 @@
 """A pipeline that is loaded for sampling alone."""
 
+import shutil
+
 import pytest
 import torch
-from diffusers import DiffusionPipeline, PixArtSigmaPipeline
+from diffusers import CogVideoXDDIMScheduler, DDPMScheduler, DiffusionPipeline, PixArtSigmaPipeline
 from torch.nn.functional import linear
 
+from modules.families.prediction import objective_of
 from modules.families.registry import FAMILIES
 from modules.methods.lora_tools import merge_into_model
 from modules.weights.errors import WeightsError
+from modules.weights.inspect import check_fits, inspect_base
 from modules.weights.kohya_names import kohya_name
 from modules.weights.load_pipeline import load_pipeline
 from modules.weights.lora_files import load_lora
 from modules.weights.LoraSource import EXPERT
 from modules.weights.safe import save_tensors
+from tests.support.planted_folders import edit_json
+from tests.support.tiny_models import SD_BETAS
 
 UNET = "unet.mid_block.attentions.0.transformer_blocks.0.attn1.to_q"
 TEXT = "text_encoder.text_model.encoder.layers.0.self_attn.q_proj"
@@ -115,3 +121,17 @@ def test_a_denoiser_is_adapted_as_in_training(tiny_model):
         predicted = pipe.transformer(encoder_hidden_states=text, **call)[0]
         changed = text + (mask == 0).unsqueeze(-1)
         assert (pipe.transformer(encoder_hidden_states=changed, **call)[0] - predicted).abs().max() <= 1e-6
+
+
+def test_a_folder_of_cogvideox_fun_by_its_makers_is_loaded_as_they_have_trained_it(tiny_model, tmp_path):
+    folder, scheduler = tmp_path / "base", "CogVideoXDDIMScheduler"
+    shutil.copytree(tiny_model("cogvideox_fun"), folder)
+    edit_json(folder / "model_index.json", _class_name="CogVideoXPipeline", scheduler=["diffusers", scheduler])
+    CogVideoXDDIMScheduler(**SD_BETAS, snr_shift_scale=3.0).save_pretrained(folder / "scheduler")
+    pipe = load_pipeline(folder, {}, torch.device("cpu"))
+    assert type(pipe).__name__ == "CogVideoXFunControlPipeline"
+    objective = objective_of(FAMILIES["cogvideox_fun"], pipe.scheduler.config)
+    assert torch.equal(objective.alphas_cumprod, DDPMScheduler(**SD_BETAS).alphas_cumprod)
+    edit_json(folder / "transformer" / "config.json", in_channels=9)
+    with pytest.raises(WeightsError, match="CogVideoX-Fun InP"):
+        check_fits(str(folder), inspect_base(str(folder)), FAMILIES["cogvideox"])

@@ -101,7 +101,7 @@ class _SourceClip(ConditionData[SourceClip]):
     ) -> Callable[[], Iterator[np.ndarray]]:
         """What gives its frames as `clip_frames`; those of a clip are read while it is encoded."""
         clip = clip_of(dataset, sample)
-        frames = partial(source_frames, dataset, buckets, sample)
+        frames = partial(source_frames, dataset, buckets, sample, keeps_colors=self.spec.is_control)
         if clip is not None and clip.num_frames > 1:
             return frames
         image = list(frames())
@@ -134,7 +134,9 @@ class _SourceClip(ConditionData[SourceClip]):
         if not request.references:
             return {}
         frames = self._sample_frames(request)
-        return {"video": frames, self.family.frames_argument: len(frames)}
+        # the pipeline of a control clip takes one for each prompt
+        given = [frames] * count if self.spec.is_control else frames
+        return {self.spec.argument: given, self.family.frames_argument: len(frames)}
 
     def _sample_frames(self, request: ImageRequest) -> list[Image.Image]:
         """Those of the source, or as many as make a clip if these are fewer than the request's.
@@ -220,10 +222,18 @@ def _why_too_short(dataset: Dataset, sample: int) -> str:
     return f"its source clip {name} ends after {source.info.seconds:.2f} s, before the clip does at {end:.2f} s"
 
 
-def source_frames(dataset: Dataset, buckets: Buckets, sample: int) -> Iterator[np.ndarray]:
-    """The frames of a sample's source as from `clip_frames`. Raises ImageError."""
-    source, clip = dataset.value(SOURCE, sample), clip_of(dataset, sample)
-    look = buckets.shape_of(sample), augmentation_of(dataset, sample), crop_of_sample(dataset, sample)
+def source_frames(dataset: Dataset, buckets: Buckets, sample: int, keeps_colors: bool = False) -> Iterator[np.ndarray]:
+    """The frames of a sample's source as from `clip_frames`. Raises ImageError.
+
+    keeps_colors: whether they are augmented like the sample in all but their colors.
+    """
+    source, clip, augmentation = (
+        dataset.value(SOURCE, sample),
+        clip_of(dataset, sample),
+        augmentation_of(dataset, sample),
+    )
+    augmentation = augmentation.without_colors if keeps_colors else augmentation
+    look = buckets.shape_of(sample), augmentation, crop_of_sample(dataset, sample)
     try:
         if clip is None:
             yield frame_pixels(load_image(source.path), *look)
