@@ -454,6 +454,7 @@ def spied_sampling(case, prompt, **arguments):
             latents.append(unpacked(result[0]))
         if pipe.scheduler.config.get("invert_sigmas"):  # the way from noise to data
             velocity, time = -velocity, 1000 - time.double()
+        velocity = of_tokens(velocity, kwargs)
         if isinstance(pipe.scheduler, diffusers.MiniMaxH3Scheduler):  # likewise, and from 0 to 1
             velocity, time = -velocity, 1000 * (1 - time.double())
         calls.append((velocity, time, seen))
@@ -462,6 +463,11 @@ def spied_sampling(case, prompt, **arguments):
     pipe.scheduler.step = spy
     picture = case.make_picture(pipe, prompt=[prompt], **arguments)
     return picture, latents[-1], calls
+
+
+def of_tokens(prediction, options):
+    """What a scheduler is given with these options; where tokens have timesteps of their own, it is negative."""
+    return -prediction if options.get("per_token_timesteps") is not None else prediction
 
 
 def flow_of_trigflow(prediction, angle, latents):
@@ -719,7 +725,8 @@ def test_clips_from_their_first_frame_are_predicted_as_the_pipeline_does_it(clip
 
     @wraps(step)
     def spy_step(prediction, timestep, *args, **kwargs):
-        predictions.append(prediction)
+        own = prediction if prediction.ndim == 5 else family.unpack(prediction, (1, *clip_case.latent_shape()))
+        predictions.append(of_tokens(own, kwargs))
         timesteps.append(timestep)
         return step(prediction, timestep, *args, **kwargs)
 

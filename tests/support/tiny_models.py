@@ -934,15 +934,16 @@ def _save_tiny_hunyuan_video15(path: str | Path, pipeline: str, **further_parts)
     return randomize_and_save(made, path)
 
 
-def make_tiny_ltx_video(path: str | Path) -> Path:
+def make_tiny_ltx_video095(path: str | Path) -> Path:
+    """Save a tiny LTX-Video 0.9.5 pipeline below `path` and return the path."""
+    return make_tiny_ltx_video(path, "LTXConditionPipeline")
+
+
+def make_tiny_ltx_video(path: str | Path, pipeline: str = "LTXPipeline") -> Path:
     """Save a tiny LTX-Video pipeline below `path` and return the path: 32 pixels and 8 frames a cell."""
+    import diffusers
     import torch
-    from diffusers import (
-        AutoencoderKLLTXVideo,
-        FlowMatchEulerDiscreteScheduler,
-        LTXPipeline,
-        LTXVideoTransformer3DModel,
-    )
+    from diffusers import AutoencoderKLLTXVideo, FlowMatchEulerDiscreteScheduler, LTXVideoTransformer3DModel
 
     torch.manual_seed(SEED)
     tokenizer = t5_tokenizer()
@@ -965,14 +966,15 @@ def make_tiny_ltx_video(path: str | Path) -> Path:
     )
     vae.latents_mean.normal_()
     vae.latents_std.uniform_(0.5, 2.0)
-    pipeline = LTXPipeline(
+    shifts = {"use_dynamic_shifting": True, "shift_terminal": 0.1} if pipeline == "LTXPipeline" else {}
+    made = getattr(diffusers, pipeline)(
         transformer=transformer,
         vae=vae,
-        scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, shift_terminal=0.1),
+        scheduler=FlowMatchEulerDiscreteScheduler(**shifts),
         text_encoder=tiny_t5(tokenizer, width=32),
         tokenizer=tokenizer,
     )
-    return randomize_and_save(pipeline, path)
+    return randomize_and_save(made, path)
 
 
 def make_tiny_ltx2(path: str | Path) -> Path:
