@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import gc
@@ -10,12 +11,14 @@ import os
 import shutil
 import sys
 import time
+import tkinter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from modules.config.presets import ROOT, load_preset
+from modules.machine.Machine import read_machine
 from modules.ui.toolkit import load_toolkit
 from tests.support.fake_nvml import FakeNvml, real
 from tests.support.virtual_screen import missing, virtual_screen
@@ -24,6 +27,7 @@ from tests.support.waiting import PATIENCE_SECONDS
 DEMO = ROOT / "resources" / "demo"
 COLLECT_AFTER = 4  # tests with a window
 _numbers = itertools.count(1)
+_shared: list[tuple] = []  # windows that outlive a test, each with its first settings
 
 load_toolkit()  # before a test imports CustomTkinter: other windows may be open on this machine
 
@@ -31,12 +35,13 @@ load_toolkit()  # before a test imports CustomTkinter: other windows may be open
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[object]:
     """Collect windows that tests have closed once nothing refers to them, here in their thread, as RootWindow wants:
-    it takes 50 ms, so not after each of them, but before tests of other folders."""
+    it takes 50 ms, so not after each of them, but before tests of other folders. While one is open, only here."""
     result = yield
     is_last = nextitem is None or nextitem.path.parent != item.path.parent
     if not gc.isenabled() and (is_last or next(_numbers) % COLLECT_AFTER == 0):
         gc.collect()
-        gc.enable()
+        if not _shared:
+            gc.enable()
     return result
 
 
@@ -80,12 +85,21 @@ def make_app(display, tmp_path, monkeypatch, faults) -> Iterator[Callable]:
     """A function that creates a window: `make_app()`, or `make_app(state_dir)` for one with saved state. An exception
     in a callback fails the test. tab: the one in front, in place of the one that a user sees first. take_over: the
     window that it takes the place of."""
+    with window_maker(tmp_path, monkeypatch, faults) as make:
+        yield make
+    if faults:
+        raise faults[0]
+
+
+@contextlib.contextmanager
+def window_maker(folder: Path, monkeypatch: pytest.MonkeyPatch, faults: list[Exception]) -> Iterator[Callable]:
+    """What `make_app` gives. folder: the current one. faults: gets the exceptions in callbacks."""
     from customtkinter.windows.widgets.core_rendering import DrawEngine
 
     from modules.ui.models.Preferences import Preferences
     from modules.ui.TrainUI import TrainUI
 
-    monkeypatch.chdir(tmp_path)  # the run folders of the demo are relative
+    monkeypatch.chdir(folder)  # the run folders of the demo are relative
     monkeypatch.setattr("modules.ui.models.SettingsModel.load_preset", load_preset_once)
     monkeypatch.setattr("modules.ui.models.BackgroundChecks.count_pictures", count_demo_once)
     # Corners drawn as polygons rather than characters are less smooth but take a third less time.
@@ -102,7 +116,7 @@ def make_app(display, tmp_path, monkeypatch, faults) -> Iterator[Callable]:
 
     monkeypatch.setattr(TrainUI, "report_callback_exception", report)
 
-    queue = tmp_path / "workspace" / ".queue"
+    queue = folder / "workspace" / ".queue"
 
     def make(state_dir=None, tab="", take_over=None) -> TrainUI:
         with pytest.MonkeyPatch.context() as patch:
@@ -118,8 +132,6 @@ def make_app(display, tmp_path, monkeypatch, faults) -> Iterator[Callable]:
         if not was_closed(window):
             window.update()
             window.destroy()
-    if faults:
-        raise faults[0]
 
 
 @pytest.fixture
@@ -127,6 +139,42 @@ def app(make_app):
     """A window with the demo's settings, which saves no state. In front is a tab that takes a fifth of the time of the
     home tab, which reads all presets, too."""
     return make_app(tab="tools")
+
+
+@pytest.fixture(scope="module")
+def shared_windows(display, tmp_path_factory) -> Iterator[Callable]:
+    """A function that gives a window as `app`, the same for all tests of a module until one of them fails."""
+    faults: list[Exception] = []  # between tests: `make_app` has those of each test
+    num_failed = 0
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
+        patch.setitem(sys.modules, "pynvml", FakeNvml(init_error=real.NVML_ERROR_LIBRARY_NOT_FOUND))
+        make = stack.enter_context(window_maker(tmp_path_factory.mktemp("shared"), patch, faults))
+        stack.callback(_shared.clear)
+
+        def get(session: pytest.Session):
+            nonlocal num_failed
+            if not _shared or session.testsfailed > num_failed:
+                num_failed = session.testsfailed
+                window = make(tab="tools")
+                _shared.append((window, window.settings.kept()))
+            return _shared[-1]
+
+        yield get
+    if faults:
+        raise faults[0]
+
+
+@pytest.fixture
+def shared_app(request, shared_windows, make_app):
+    """The window of the module, for tests that need no new one, with the settings that it started with and without
+    further windows; its tabs are as the tests before have left them."""
+    app, settings = shared_windows(request.session)
+    app.settings.return_to(settings)
+    app.set_show_all(False)
+    app.devices.take_machine(read_machine())
+    for window in [child for child in app.winfo_children() if isinstance(child, tkinter.Toplevel)]:
+        window.destroy()
+    return app
 
 
 @pytest.fixture

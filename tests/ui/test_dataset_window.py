@@ -17,6 +17,11 @@ from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
 @pytest.fixture
+def app(shared_app):
+    return shared_app
+
+
+@pytest.fixture
 def folder(tmp_path):
     """Eight images, the first one without a caption."""
     path = tmp_path / "foxes"
