@@ -62,7 +62,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", [".txt", ".caption", "lines", "captions.csv", "metadata.jsonl"])
-def test_two_hundred_edits_undos_and_redos_leave_every_byte_as_it_was(tmp_path, kind, monkeypatch):
+def test_eighty_edits_undos_and_redos_leave_every_byte_as_it_was(tmp_path, kind, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # thousands of them, which matter only when power fails
     folder = tmp_path / "cats"
     concept, draw = make_dataset(folder, kind), random.Random(f"{kind} 1")
@@ -72,7 +72,7 @@ def test_two_hundred_edits_undos_and_redos_leave_every_byte_as_it_was(tmp_path, 
     at = 0
     for image in images:
         files.read(image)
-    for number in range(200):
+    for number in range(80):
         action = draw.choice(["edit", "edit", "undo", "redo"])
         if action == "edit":
             texts = {image: drawn_text(draw, number) for image in draw.sample(images, draw.randint(1, 4))}
