@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from modules.distributed.SignedStore import SignedStore
 
 MAX_SHARE = 0.1
-# Elements: to gather a part by itself takes about a millisecond of a CPU in each step, which the memory of smaller ones
-# is not worth; DDP's buckets are as large.
+# Elements: to gather a part by itself takes some milliseconds of a CPU in each step, and of smaller ones it would save
+# little memory; DDP's buckets are as large.
 MIN_DIVIDED = 8 << 20
 
 
