@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from modules.importers.foreign_values import flat, is_empty, is_secret, read_as,
 from modules.importers.ImportResult import ImportResult, Line
 from modules.session.redaction import holds_secret
 
+_ADDRESS = re.compile(r"(?i)https?://")
+_OF_THE_HUB = re.compile(r"(?i)https://(?:www\.)?huggingface\.co/([^/]+/[^/]+)/(?:blob|resolve|raw)/main/([^?#]+)")
 Conversion = Callable[["Translation", ForeignSetting], None]
 
 
@@ -69,6 +72,12 @@ class Translation:
         if isinstance(value, float) and not math.isfinite(value):
             self.result.left.append(Line(theirs, why=f"{path} takes no infinite value; Chorus' default stays"))
             return
+        if isinstance(value, str) and path.startswith(("model.", "lora.")) and _ADDRESS.match(value):
+            on_hub = _OF_THE_HUB.match(value)
+            if on_hub is None:
+                self.result.left.append(Line(theirs, why=f"download the file, and name it in {path}"))
+                return
+            value, why = f"{on_hub[1]}/{on_hub[2]}", why or "the name of the same file on the Hub"
         if problem := problem_with_value(path, value):
             self.result.left.append(Line(theirs, why=problem.rstrip("."), is_given=is_given))
             return

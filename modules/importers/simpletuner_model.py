@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from modules.importers.SimpleTunerTranslation import SimpleTunerTranslation
 _FULL_RANK = 1_000_000  # more than any layer has
 _RANK, _ALPHA = 4, 1.0  # of LyCORIS, where its file has none
 _PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "no": "float32", "fp32": "float32"}
+_QUANTIZED = re.compile(r"(?:fp|int|nf)[48]")  # in the name of a flavour, or of its weights
 _ATTENTION, _FEED_FORWARD = "Attention", "FeedForward"
 _SWITCHES = {"use_tucker": "tucker", "decompose_both": "lokr_decompose_both", "dora_wd": "dora"}
 _OF_LYCORIS = (
@@ -30,7 +32,9 @@ def _take_base(t: SimpleTunerTranslation, setting: ForeignSetting) -> None:
         theirs = shown("model_flavour", t.flavour)
         base = t.program.facts["bases"].get(t.model, {}).get(t.flavour, "")
         if base:
-            t.take_line("model.base", base, theirs, is_given=t.is_given("model_flavour"))
+            is_lost = bool(_QUANTIZED.search(t.flavour)) and not _QUANTIZED.search(base)
+            why = "SimpleTuner's quantized file is not taken: set model.denoiser_quantization" if is_lost else ""
+            t.take_line("model.base", base, theirs, why, is_given=t.is_given("model_flavour"))
         elif t.flavour:
             t.result.left.append(Line(theirs, why="its weights are unknown here: set model.base"))
     elif path.lower().endswith((".ckpt", ".pt", ".bin")):

@@ -167,6 +167,17 @@ def test_what_is_no_value_has_a_line(given):
     result.config()
 
 
+def test_a_file_by_its_address_is_that_of_the_hub_or_has_a_line():
+    address = "https://huggingface.co/ostris/Z-Image-De-Turbo/blob/main/z_image_de_turbo_v1_bf16.safetensors"
+    given = {"__version": 11, "model_type": "Z_IMAGE", "transformer": {"model_name": address}}
+    result = imported(given)
+    assert result.values["model.denoiser"] == "ostris/Z-Image-De-Turbo/z_image_de_turbo_v1_bf16.safetensors"
+    assert changed(result, "model.denoiser")
+    other = imported({**given, "transformer": {"model_name": "https://example.com/a.safetensors"}})
+    assert "model.denoiser" not in other.values
+    assert left(other, "example.com")
+
+
 def test_no_secret_is_taken_or_shown():
     token = "hf_" + "A1b2" * 8
     secrets = {

@@ -224,8 +224,10 @@ def test_every_family_of_the_table_is_one_of_chorus_and_every_flavour_has_weight
     [("kandinsky5_video", "i2v-lite-5s", "kandinsky5_i2v"), ("minimaxh3", "convrot-int8", "minimax_h3")],
 )
 def test_a_model_is_known_by_its_name_with_either_sign(model, flavour, family, tmp_path):
-    values = imported(tmp_path, {"model_family": model, "model_flavour": flavour, "model_type": "lora"}).values
+    result = imported(tmp_path, {"model_family": model, "model_flavour": flavour, "model_type": "lora"})
+    values = result.values
     assert values["family"] == family
+    assert bool(why(result, "model.base")) is ("int8" in flavour)  # whose file is not taken
     assert values["model.base"] in PROGRAM.facts["bases"][model.replace("_", "-")].values()
 
 
