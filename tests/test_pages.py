@@ -101,7 +101,8 @@ def test_every_picture_is_on_a_page_and_says_what_is_to_be_seen():
 def test_every_picture_is_one_that_a_script_makes():
     from scripts.window_pictures import PICTURES
 
-    others = {"video_demo", "ratios", "web_page"}  # by train_flow_matching.py, benchmark_page.py, pictures/web_page.py
+    # by train_flow_matching.py, benchmark_page.py, pictures/web_page.py, pictures/slider_strip.py
+    others = {"video_demo", "ratios", "web_page", "slider_strip"}
     assert {path.stem for path in IMAGES.iterdir()} == {*PICTURES} | others
 
 

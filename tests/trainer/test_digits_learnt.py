@@ -7,64 +7,36 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from PIL import Image, ImageFilter
+from PIL import Image
 
-from modules.config.files import config_from_values
 from modules.data.preference_pairs import add_preference
-from modules.sampling.generation import ImageRequest, generate_images
-from modules.weights.load_pipeline import load_pipeline
-from tests.support.train_here import train_here
+from scripts.pictures.slider_strip import (
+    DEMO,
+    DIGITS,
+    drawings_of,
+    drawn,
+    learn_words,
+    thick,
+    thin,
+    train,
+    train_slider,
+)
 
 pytestmark = pytest.mark.proof
 
-DEMO = Path(__file__).resolve().parents[2] / "resources/demo"
-DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven")
 EACH = 4  # drawings of each digit
 LEGIBLE = 0.85  # of the drawings at the least: heavy strokes close the loops of a few
-
-
-def pictures(kind: str) -> list[Path]:
-    return sorted((DEMO / "regularisation").glob(f"{kind}_*.png"))
-
-
-def thick(image: Image.Image) -> Image.Image:
-    return image.convert("L").filter(ImageFilter.MinFilter(3))  # dark ink spreads
-
-
-def thin(image: Image.Image) -> Image.Image:
-    return Image.blend(image.convert("L"), image.convert("L").filter(ImageFilter.MaxFilter(3)), 0.7)
+STRENGTHS = (-1.0, -0.5, 0.0, 0.5, 1.0)
 
 
 def trained(tmp_path: Path, **settings: object) -> str:
     """Trains the demo's model, and returns the LoRA's file."""
-    values = {
-        "family": "sd15",
-        "workspace_dir": str(tmp_path / "run"),
-        "cache_dir": str(tmp_path / "cache"),
-        "model": {"base": str(DEMO / "model"), "weight_dtype": "float32", "mixed_precision": "no"},
-        "data": {"resolution": 32, "bucketing": False, "bucket_step": 8},
-        "lora": {"rank": 8, "alpha": 8.0, "targets": "linear_conv"},
-        "batch_size": 8,
-        "epochs": 1000,
-        "backup": {"at_end": False},
-        "output": {"format": "diffusers"},
-        "tensorboard": False,
-        **settings,
-    }
-    assert train_here(config_from_values(values)) == 0
-    return str(tmp_path / "run" / "models" / "model.safetensors")
+    values = {"lora": {"rank": 8, "alpha": 8.0, "targets": "linear_conv"}, "batch_size": 8, **settings}
+    return str(train(tmp_path / "run", DEMO / "model", values) / "model.safetensors")
 
 
-def drawn(loras: dict[str, float], seed: int = 5000) -> list[Image.Image]:
-    """EACH drawings of each digit, digit after digit, from the same noise for all LoRAs."""
-    pipe = load_pipeline(str(DEMO / "model"), loras, torch.device("cpu"), dtype="float32")
-    requests = [
-        ImageRequest(f"a handwritten {name}", "", seed=seed + number, width=32, height=32, steps=10, guidance=2.0)
-        for name in DIGITS
-        for number in range(EACH)
-    ]
-    return [image for _, image in generate_images(pipe, requests, 16)]
+def by_strength(model: Path, lora: str) -> dict[float, list[Image.Image]]:
+    return {strength: drawn(model, {lora: strength}, EACH) for strength in STRENGTHS}
 
 
 def ink(images: list[Image.Image]) -> np.ndarray:
@@ -93,7 +65,7 @@ def test_a_slider_makes_strokes_thicker_and_thinner(tmp_path, legible):
     for name, change in (("strong", thick), ("weak", thin)):
         (tmp_path / name).mkdir()
         for kind in DIGITS:
-            for path in pictures(kind)[:3]:
+            for path in drawings_of(kind)[:3]:
                 change(Image.open(path)).save(tmp_path / name / path.name)
                 (tmp_path / name / path.name).with_suffix(".txt").write_text(f"a handwritten {kind}")
     lora = trained(
@@ -104,7 +76,7 @@ def test_a_slider_makes_strokes_thicker_and_thinner(tmp_path, legible):
         optimizer={"learning_rate": 0.002},
         max_steps=60,
     )
-    images = {strength: drawn({lora: strength} if strength else {}) for strength in (-1.0, -0.5, 0.0, 0.5, 1.0)}
+    images = by_strength(DEMO / "model", lora)
     shares = {strength: float(ink(several).mean()) for strength, several in images.items()}
     clear = {strength: legible(several) for strength, several in images.items()}
     print("share of ink by strength:", shares, "legible:", clear)
@@ -114,13 +86,27 @@ def test_a_slider_makes_strokes_thicker_and_thinner(tmp_path, legible):
     assert min(clear.values()) >= LEGIBLE
 
 
+def test_a_slider_from_the_words_thick_and_thin_alone_does_so_too(tmp_path, legible):
+    """Without images, on a model that has learned these words, which the demo's captions lack."""
+    model = learn_words(tmp_path)
+    images = by_strength(model, train_slider(tmp_path, model))
+    shares = {strength: float(ink(several).mean()) for strength, several in images.items()}
+    clear = {strength: legible(several) for strength, several in images.items()}
+    print("share of ink by strength:", shares, "legible:", clear)
+    assert list(shares.values()) == sorted(shares.values())
+    assert shares[1.0] > 1.2 * shares[0.0]
+    assert shares[-1.0] < 0.8 * shares[0.0]
+    assert min(clear[strength] for strength in (-0.5, 0.0, 0.5)) >= LEGIBLE
+    assert min(clear.values()) >= 0.7  # the ends are far: a third less and half as much more ink
+
+
 def test_preferences_move_the_model_to_the_chosen_style(tmp_path, legible):
     """Thick and thin drawings are equally frequent at first, about the median of the ink of each digit."""
-    before = drawn({}, seed=9000)
+    before = drawn(DEMO / "model", {}, EACH, seed=9000)
     medians = np.repeat(np.median(ink(before).reshape(-1, EACH), axis=1), EACH)
 
     for kind in DIGITS:
-        for path in pictures(kind)[:6]:
+        for path in drawings_of(kind)[:6]:
             files = [tmp_path / f"{path.stem}_{name}.png" for name in ("thick", "thin")]
             for file, change in zip(files, (thick, thin), strict=True):
                 change(Image.open(path)).save(file)
@@ -133,7 +119,7 @@ def test_preferences_move_the_model_to_the_chosen_style(tmp_path, legible):
         optimizer={"learning_rate": 0.0001},
         max_steps=15,
     )
-    after = drawn({lora: 1.0}, seed=9000)
+    after = drawn(DEMO / "model", {lora: 1.0}, EACH, seed=9000)
     share = [float((ink(images) > medians).mean()) for images in (before, after)]
     print(
         "share of the chosen style:", share, "ink:", ink(before).mean(), ink(after).mean(), "legible:", legible(after)
