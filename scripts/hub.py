@@ -72,8 +72,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def add_parts(command: argparse.ArgumentParser) -> None:
     text = "that takes the place of the model's, whose weights are then not downloaded"
     command.add_argument("--vae", default="", metavar="PATH", help=f"VAE {text}")
-    command.add_argument("--denoiser", default="", metavar="FILE", help=f"transformer or U-Net {text}")
-    command.add_argument("--denoiser-2", default="", metavar="FILE", help=f"expert for low noise {text}")
+    command.add_argument("--denoiser", default="", metavar="PATH", help=f"transformer or U-Net {text}")
+    command.add_argument("--denoiser-2", default="", metavar="PATH", help=f"expert for low noise {text}")
     command.add_argument("--text-encoder", action="append", default=[], metavar="FILE", help=f"text encoder {text}")
     command.add_argument("--family", default="", help="only of a model of this family are these parts left out")
 

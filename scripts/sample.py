@@ -209,8 +209,8 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--base", required=True, metavar="DIR", help="diffusers folder, Hub id or single file")
     parser.add_argument("--config", default="", metavar="DIR", help="diffusers folder, for a single file")
     parser.add_argument("--vae", default="", metavar="PATH", help="VAE instead of the base's: folder, file or Hub name")
-    parser.add_argument("--denoiser", default="", metavar="FILE", help="transformer or U-Net instead of the base's")
-    parser.add_argument("--denoiser-2", default="", metavar="FILE", help="low-noise expert instead of the base's")
+    parser.add_argument("--denoiser", default="", metavar="PATH", help="transformer or U-Net instead of the base's")
+    parser.add_argument("--denoiser-2", default="", metavar="PATH", help="low-noise expert instead of the base's")
     parser.add_argument(
         "--text-encoder",
         action="append",

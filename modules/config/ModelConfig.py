@@ -67,12 +67,12 @@ class ModelConfig:
         "",
         label="Transformer / U-Net override",
         also_called="transformer_model, unet_path, dit, transformer override, gguf",
-        help="A .safetensors or .gguf file with only the transformer or U-Net, in ComfyUI's layout, to use instead of "
-        "the base model's; everything else comes from the base model. On the Hugging Face Hub: NAMESPACE/MODEL/FILE. "
-        "For a model with two experts, this is the high-noise one. A GGUF file stays quantized and can train LoRAs "
-        "and embeddings. Use the same file to generate images with a LoRA.",
+        help="The transformer or U-Net to use instead of the base model's; everything else comes from the base model: "
+        "a .safetensors or .gguf file in ComfyUI's layout, or a diffusers folder of it. On the Hugging Face Hub: "
+        "NAMESPACE/MODEL/FILE or NAMESPACE/MODEL/FOLDER. For a model with two experts, this is the high-noise one. A "
+        "GGUF file stays quantized and can train LoRAs and embeddings. Generate images with a LoRA with the same one.",
         group="model",
-        format="file",
+        format="file_or_folder",
         empty_means="that of the base model",
         scope="machine",
         kept_as="denoiser",
@@ -84,11 +84,10 @@ class ModelConfig:
         "",
         label="Low-noise expert override",
         also_called="transformer_2, low noise model, second expert, gguf",
-        help="A .safetensors or .gguf file with only the low-noise expert, to use instead of the base model's; the "
-        "setting above is for the high-noise one. Either can be given alone, except that GGUF files are needed for "
-        "both or neither.",
+        help="The low-noise expert to use instead of the base model's, as a file or a folder; the setting above is for "
+        "the high-noise one. Either can be given alone, except that GGUF files are needed for both or neither.",
         group="model",
-        format="file",
+        format="file_or_folder",
         empty_means="that of the base model",
         scope="machine",
         kept_as="low-noise expert",

@@ -1,4 +1,4 @@
-"""Single parts of models on the Hugging Face Hub: a file in a repository, or the folder of a VAE."""
+"""Single parts of models on the Hugging Face Hub: a file in a repository, or the folder of a VAE or a denoiser."""
 
 from __future__ import annotations
 
@@ -12,27 +12,40 @@ from modules.config.errors import UserError
 from modules.machine.hub import HUB_NAME, expected_error, hub_problem, is_complete
 from modules.machine.weight_files import loaded_weights
 
-# The settings in `model` that can name a part on the Hub, or a list of them -> whether it may be a folder.
-PARTS = {"vae": True, "denoiser": False, "denoiser_2": False, "text_encoders": False}
+# The settings in `model` that can name a part on the Hub, or a list of them -> the folders in which models have it;
+# () where it has to be a file.
+PARTS: dict[str, tuple[str, ...]] = {
+    "vae": ("vae",),
+    "denoiser": ("transformer", "unet"),
+    "denoiser_2": ("transformer_2",),
+    "text_encoders": (),
+}
 WEIGHT_SUFFIXES = (".safetensors", ".gguf")
-_FILE = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>\w[\w.-]*))?/(?P<file>\w[\w ./+-]*)")
+_REPO = r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>\w[\w.-]*))?"
+_FILE = re.compile(rf"{_REPO}/(?P<path>\w[\w ./+-]*)")
+_FOLDER = re.compile(rf"{_REPO}/(?P<path>\w[\w.-]*)")
 CONFIG = "config.json"
 
 
 @dataclass(frozen=True)
 class HubPart:
-    """A part on the Hub. name: as a setting has it. file: its path in the repository; "" for the folder of a VAE."""
+    """A part on the Hub.
+
+    name: as a setting has it. file: its path in the repository; "" for a folder. folders: where that may be, the first
+    with a config.json and weights; "" is the repository itself.
+    """
 
     name: str
     repo: str
     revision: str | None
     file: str
+    folders: tuple[str, ...] = ()
 
     def on_disk(self) -> Path | None:
         """The file or folder in the Hub's cache if it is there completely, without asking the Hub; else None."""
         from huggingface_hub import try_to_load_from_cache
 
-        for name in [self.file] if self.file else [CONFIG, f"vae/{CONFIG}"]:
+        for name in [self.file] if self.file else [_in(folder, CONFIG) for folder in self.folders]:
             found = try_to_load_from_cache(self.repo, name, revision=self.revision)
             if isinstance(found, str) and (self.file or is_complete(Path(found).parent)):
                 return Path(found) if self.file else Path(found).parent
@@ -54,10 +67,14 @@ class HubPart:
             if self.file not in names:
                 raise UserError(f"{self.name!r}: the model has no such file on the Hub; check the name.")
             return [self.file]
-        for folder in ("", "vae/"):
-            if files := _vae_files(folder, names):
+        for folder in self.folders:
+            if files := _files_in(folder, names):
                 return files
-        raise UserError(f"{self.name!r}: is not a VAE on the Hub; choose the folder of one, or a file in it.")
+        places = " or ".join(repr(folder) if folder else "itself" for folder in self.folders)
+        raise UserError(
+            f"{self.name!r}: the model has no such part on the Hub: no config.json and weights in {places}; check the "
+            "name."
+        )
 
     def download(self) -> Path:
         """The file or folder in the Hub's cache; what is missing there is downloaded. Raises UserError."""
@@ -76,21 +93,30 @@ class HubPart:
         return f"{self.name!r}: is not a path on this machine and can't be fetched from the Hub: {hub_problem(error)}."
 
 
-def hub_part(name: str, takes_folder: bool) -> HubPart | None:
-    """The part on the Hub that a setting names; None if it names a path. takes_folder: whether it may be a folder."""
-    return None if not name or os.path.exists(os.path.expanduser(name)) else named_part(name, takes_folder)
+def hub_part(name: str, folders: tuple[str, ...]) -> HubPart | None:
+    """The part on the Hub that a setting names; None if it names a path. folders: the setting's in PARTS."""
+    return None if not name or os.path.exists(os.path.expanduser(name)) else named_part(name, folders)
 
 
-def named_part(name: str, takes_folder: bool) -> HubPart | None:
+def named_part(name: str, folders: tuple[str, ...]) -> HubPart | None:
     """The part on the Hub that a name means which is no path on this machine; None if it has not the form of one."""
-    is_file = name.lower().endswith(WEIGHT_SUFFIXES)
-    match = _FILE.fullmatch(name) if is_file else HUB_NAME.fullmatch(name) if takes_folder else None
-    if match is None:
-        return None
-    return HubPart(name, match["repo"], match["revision"], match["file"] if is_file else "")
+    if name.lower().endswith(WEIGHT_SUFFIXES):
+        match = _FILE.fullmatch(name)
+        return HubPart(name, match["repo"], match["revision"], match["path"]) if match else None
+    if folders and (match := _FOLDER.fullmatch(name)):
+        return HubPart(name, match["repo"], match["revision"], "", (match["path"],))
+    if folders and (match := HUB_NAME.fullmatch(name)):
+        return HubPart(name, match["repo"], match["revision"], "", ("", *folders))
+    return None
 
 
-def _vae_files(folder: str, names: Collection[str]) -> list[str]:
-    inside = {name.removeprefix(folder) for name in names if name.startswith(folder)}
+def _in(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _files_in(folder: str, names: Collection[str]) -> list[str]:
+    """The config.json and the weights in a folder of a repository; [] if it lacks one of them."""
+    prefix = _in(folder, "")
+    inside = {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
     weights = loaded_weights(inside)
-    return [f"{folder}{name}" for name in (CONFIG, *weights)] if CONFIG in inside and weights else []
+    return [_in(folder, name) for name in (CONFIG, *weights)] if CONFIG in inside and weights else []

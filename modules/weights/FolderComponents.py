@@ -153,8 +153,8 @@ class FolderComponents:
         """A denoiser whose weights are left in the files of its folder; None if they are elsewhere, or need changes."""
         from modules.weights.lazy_loading import load_lazily
 
-        folder = self.path / name
-        if name not in self.family.denoisers or name in self.own_parts or stored_quantization(folder) != "none":
+        folder, is_file = self._config_folder(name), name in self.own_parts and not self.own_parts[name].is_dir()
+        if name not in self.family.denoisers or is_file or stored_quantization(folder) != "none":
             return None
         with refusing(partial(self._unreadable, name)):
             denoiser = load_lazily(self._component_class(name), folder, self.dtype)
@@ -203,7 +203,7 @@ class FolderComponents:
     def _denoiser_config(self) -> dict:
         name = self.family.denoisers[0]
         try:
-            return read_json(self.path / name / "config.json")
+            return read_json(self._config_folder(name) / "config.json")
         except (OSError, ModelFileError) as error:
             raise self._error(name, "its config.json can't be read") from error
 

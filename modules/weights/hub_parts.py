@@ -42,10 +42,10 @@ def check_parts_on_hub(model: ModelConfig) -> None:
 
 
 def _parts(model: ModelConfig) -> Iterator[tuple[str, HubPart]]:
-    for field, takes_folder in PARTS.items():
+    for field, folders in PARTS.items():
         value = getattr(model, field)
         for name in value if isinstance(value, list) else [value]:
-            if part := hub_part(name, takes_folder):
+            if part := hub_part(name, folders):
                 yield field, part
 
 

@@ -1,4 +1,4 @@
-"""Parts that take the place of the base model's: a VAE, or a denoiser or text encoders from single files."""
+"""Parts that take the place of the base model's: a VAE or denoisers, as folders or files, or files of text encoders."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from modules.config.ModelConfig import DENOISER_SETTINGS
 from modules.config.quantizations import EIGHT_BITS
+from modules.machine.hub_parts import CONFIG, PARTS
 from modules.weights.errors import WeightsError, loading_reason, refusing
 from modules.weights.file_kinds import kind_of
 from modules.weights.gguf_files import check_gguf, is_gguf, put_quantized, shape_of
@@ -19,6 +20,7 @@ from modules.weights.hub_parts import with_parts_on_disk
 from modules.weights.load_component import is_of_transformers, load_component
 from modules.weights.part_files import denoiser_tensors, inner_tensors, vae_tensors
 from modules.weights.part_names import INSIDE, found_inside, in_diffusers_names, surplus
+from modules.weights.prequantized import stored_quantization
 from modules.weights.quantization import Wanted, put_scaled_rows
 from modules.weights.safe import read_header, tensor_shapes
 from modules.weights.single_file_parts import has_part
@@ -63,7 +65,7 @@ def _inside(family: Family, path: Path, setting: str) -> dict[str, bool]:
         for component, one in zip(family.text.connectors, published, strict=False)
         if (kind := one.class_name.rpartition(".")[2]) in INSIDE
     }
-    if not kinds:
+    if not kinds or path.is_dir():
         return {}
     if not is_gguf(path):
         _check_header(path, setting)
@@ -109,6 +111,8 @@ def setting_of(family: Family, component: str) -> str:
 
 def _denoiser_path(file: str, setting: str) -> Path:
     path = Path(os.path.expanduser(file))
+    if path.is_dir():
+        return _folder(file, setting, "transformer or U-Net")
     if path.is_file() and is_gguf(path):
         check_gguf(path, setting)
         return path
@@ -116,16 +120,27 @@ def _denoiser_path(file: str, setting: str) -> Path:
 
 
 def _vae_path(name: str) -> Path:
+    is_folder = Path(os.path.expanduser(name)).is_dir()
+    return _folder(name, "model.vae", "VAE") if is_folder else _file(name, "model.vae")
+
+
+def _folder(name: str, setting: str, kind: str) -> Path:
+    """The folder of a part, by that or the one of a whole model. kind: of the part, as people call it."""
     path = Path(os.path.expanduser(name))
-    if not path.is_dir():
-        return _file(name, "model.vae")
-    folder = next((one for one in (path, path / "vae") if (one / "config.json").is_file()), None)
+    places = (path, *(path / folder for folder in PARTS[setting.removeprefix("model.")]))
+    folder = next((one for one in places if (one / CONFIG).is_file()), None)
     if folder is None:
         raise WeightsError.at(
-            "model.vae", f"{name!r}: has no config.json; choose the folder of a VAE, that of a model, or a file."
+            setting, f"{name!r}: has no {CONFIG}; choose the folder of a {kind}, that of a model, or a file."
         )
+    try:
+        stored = stored_quantization(folder)
+    except ValueError as error:
+        raise WeightsError.at(setting, f"{name!r}: {error}; choose one that is not quantized.") from error
+    if stored != "none":
+        raise WeightsError.at(setting, f"{name!r}: is stored in {stored}; choose one that is not quantized.")
     for file in sorted(folder.glob("*.safetensors")):
-        _check_header(file, "model.vae")
+        _check_header(file, setting)
     return folder
 
 

@@ -10,7 +10,7 @@ import torch
 
 from modules.config.ModelConfig import ModelConfig
 from modules.families.registry import FAMILIES
-from modules.machine.hub_parts import hub_part
+from modules.machine.hub_parts import PARTS, HubPart, hub_part
 from modules.weights.BaseModel import BaseModel
 from modules.weights.errors import WeightsError
 from modules.weights.hub_parts import check_parts_on_hub, with_parts_on_disk
@@ -40,9 +40,9 @@ def hub(tiny_sd15, tmp_path, monkeypatch) -> Iterator[HubServer]:
         yield server
 
 
-@pytest.mark.parametrize("vae", [VAE, MODEL])
-def test_they_are_downloaded_once_and_used(vae, hub, tiny_sd15, monkeypatch):
-    parts = {"vae": vae, "denoiser": UNET, "text_encoders": [CLIP]}
+@pytest.mark.parametrize(("vae", "denoiser"), [(VAE, UNET), (MODEL, f"{MODEL}/unet")])
+def test_they_are_downloaded_once_and_used(vae, denoiser, hub, tiny_sd15, monkeypatch):
+    parts = {"vae": vae, "denoiser": denoiser, "text_encoders": [CLIP]}
     model = ModelConfig(base=str(tiny_sd15), **parts)
     check_parts_on_hub(model)
     assert hub.asked == []
@@ -50,8 +50,9 @@ def test_they_are_downloaded_once_and_used(vae, hub, tiny_sd15, monkeypatch):
     assert (there.vae, there.denoiser, there.text_encoders) == ("", "", [])
     base = BaseModel(FAMILIES["sd15"], model, torch.device("cpu"))
     folder = "vae/" if vae == MODEL else ""
+    of_denoiser = ["diffusion_models/unet.safetensors"] if denoiser == UNET else ["unet/config.json", f"unet/{WEIGHTS}"]
     assert sorted(hub.asked) == sorted(
-        [f"{folder}config.json", f"{folder}{WEIGHTS}", "diffusion_models/unet.safetensors", "clip_l.safetensors"]
+        [f"{folder}config.json", f"{folder}{WEIGHTS}", *of_denoiser, "clip_l.safetensors"]
     )
     go_offline(monkeypatch)
     check_parts_on_hub(model)
@@ -61,7 +62,7 @@ def test_they_are_downloaded_once_and_used(vae, hub, tiny_sd15, monkeypatch):
     for part in ("vae", "unet", "text_encoder"):
         expected = getattr(pipe, part).state_dict()
         assert all(torch.equal(value, expected[name]) for name, value in base.module(part).state_dict().items())
-    assert with_parts_on_disk(model).denoiser.endswith("/diffusion_models/unet.safetensors")
+    assert with_parts_on_disk(model).denoiser.endswith("/unet.safetensors" if denoiser == UNET else "/unet")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,16 @@ def test_they_are_downloaded_once_and_used(vae, hub, tiny_sd15, monkeypatch):
             "somebody/nothing",
             "is not a path on this machine and can't be fetched from the Hub: there is no such model",
         ),
-        ("vae", "somebody/split", "is not a VAE on the Hub; choose the folder of one, or a file in it"),
+        (
+            "vae",
+            "somebody/split",
+            "the model has no such part on the Hub: no config.json and weights in itself or 'vae'; check the name.",
+        ),
+        (
+            "denoiser",
+            "somebody/model/transformer",
+            "the model has no such part on the Hub: no config.json and weights in 'transformer'; check the name.",
+        ),
         ("denoiser", "somebody/split/gone.safetensors", "the model has no such file on the Hub; check the name"),
     ],
 )
@@ -106,8 +116,7 @@ def test_paths_are_no_names(tmp_path, monkeypatch):
         "./a/b/c.safetensors",
         "/a/b/c.safetensors",
     ):
-        assert hub_part(name, takes_folder=True) is None
-    assert hub_part("a/b", takes_folder=False) is None
-    part = hub_part("a/b@v1/c/d.gguf", takes_folder=False)
-    assert part is not None
-    assert (part.repo, part.revision, part.file) == ("a/b", "v1", "c/d.gguf")
+        assert hub_part(name, PARTS["vae"]) is None
+    assert hub_part("a/b", ()) is None
+    assert hub_part("a/b@v1/c/d.gguf", ()) == HubPart("a/b@v1/c/d.gguf", "a/b", "v1", "c/d.gguf")
+    assert hub_part("a/b@v1/c", ("d",)) == HubPart("a/b@v1/c", "a/b", "v1", "", ("c",))

@@ -9,6 +9,7 @@ import torch
 from diffusers import AutoencoderKL, FluxTransformer2DModel, StableDiffusionPipeline
 
 from modules.config.ModelConfig import ModelConfig
+from modules.distributed.placeholders import has_placeholders
 from modules.families.registry import FAMILIES
 from modules.weights.BaseModel import BaseModel
 from modules.weights.errors import WeightsError
@@ -67,6 +68,21 @@ def test_a_vae_folder_or_that_of_a_whole_model_gives_the_vae_and_its_scale(tiny_
     assert base.vae.config.scaling_factor == 0.5
     assert_weights(base.module("unet"), tiny_sd15 / "unet")
     assert all(not parameter.requires_grad for parameter in base.vae.parameters())
+
+
+@pytest.mark.parametrize("part", ["", "unet"])
+def test_a_folder_of_a_denoiser_or_that_of_a_whole_model_takes_the_place_of_the_base_s(tiny_sd15, other, part):
+    base = open_base(tiny_sd15, denoiser=str(other / part))
+    base.require("unet", on_device=False, lazily=True)
+    assert has_placeholders(base.module("unet"))  # its weights can wait in the files of that folder
+    assert base.component_files("unet") == [other / "unet" / "config.json", other / "unet" / WEIGHTS]
+    base.release("unet")
+    base.require("unet")
+    assert_weights(base.module("unet"), other / "unet")
+    pipe = load_pipeline(str(tiny_sd15), {}, torch.device("cpu"), dtype="float32", denoiser=str(other / part))
+    assert_weights(pipe.unet, other / "unet")
+    message = refusal(tiny_sd15, denoiser=str(other / "vae"))
+    assert "can't be read as the UNet2DConditionModel of model.base (it is a AutoencoderKL)" in message
 
 
 @pytest.mark.parametrize("layout", ["diffusers", "original"])
