@@ -224,7 +224,9 @@ def digest(config: TrainConfig) -> str:
     samples = [(sample.width, sample.height, sample.frames) for sample in config.sampling.samples if sample.enabled]
     optimizer = (config.optimizer.name, config.optimizer.stochastic_rounding, config.optimizer.fused_backward)
     sections = ("model", "lora", "ema", "denoiser", "text_encoder")
-    parts = (config.method, *(_changed(config, section) for section in sections))
+    changed = {section: _changed(config, section) for section in sections}
+    changed["model"].pop("denoiser", None)  # where its weights come from
+    parts = (config.method, *changed.values())
     parts += (data, optimizer, len(config.embeddings))
     parts += (config.batch_size, config.gradient_accumulation_steps)
     parts += (config.sampling.batch_size, config.sampling.makes_samples, samples, memory and memory["counted_from"])

@@ -35,6 +35,7 @@ from scripts.published_models import (
     num_quantizable,
     num_weights,
     published_model,
+    read_text,
     vae_call,
 )
 
@@ -142,7 +143,7 @@ def vae_activations(family: Family, checkpointing: bool = False) -> float:
 def _kept_of_text(encoder: nn.Module, num_tokens: int) -> int:
     tokens = torch.zeros(1, num_tokens, dtype=torch.long, device="meta")
     with mixed_precision():
-        return count_kept(encoder.eval(), lambda model: model(tokens))
+        return count_kept(encoder.eval(), lambda model: read_text(model, tokens))
 
 
 def _both(counted: Callable[[bool], float]) -> dict[str, int]:

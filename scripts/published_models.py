@@ -48,6 +48,15 @@ def build(part: Component, dtype: torch.dtype) -> nn.Module:
         return component.to(dtype).train()
 
 
+def read_text(encoder: Callable[[Tensor], Any], ids: Tensor) -> Any:
+    """The output of a text encoder for these tokens, [B, tokens], whose values can't be seen."""
+    from unittest.mock import patch
+
+    # transformers looks for several texts in a row, as some trainers pack them, by the values of positions
+    with patch("transformers.masking_utils.find_packed_sequence_indices", lambda position_ids: None):
+        return encoder(ids)
+
+
 def build_denoiser(family: Family) -> ModelMixin:
     denoiser = cast("ModelMixin", build(published_model(family).denoiser, torch.bfloat16))
     family.adapt(denoiser)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -135,7 +136,8 @@ def make_base(config: TrainConfig) -> BaseModel:
 
     dtype = getattr(torch, config.model.weight_dtype)
     components = PublishedComponents(family, dtype, config.model.channels_last, parts)
-    return BaseModel(family, config.model, GPU, components=components)
+    model = replace(config.model, denoiser="", denoiser_2="")  # files of parts would be downloaded
+    return BaseModel(family, model, GPU, components=components)
 
 
 @contextlib.contextmanager
@@ -196,14 +198,14 @@ def encode_text(base: BaseModel, count: int) -> list[Tensor]:
     """The outputs of all text encoders for the tokens of `count` captions."""
     import torch
 
-    from scripts.published_models import published_model
+    from scripts.published_models import published_model, read_text
     from scripts.simulated_gpu import GPU
 
     outputs = []
     published = published_model(base.family)
     for name, (_, tokens) in zip(base.family.text.encoders, published.text_encoders, strict=True):
         ids = torch.empty(count, tokens, dtype=torch.long, device="meta").to(GPU)
-        outputs.append(getattr(base.pipe, name)(ids)[0])
+        outputs.append(read_text(getattr(base.pipe, name), ids)[0])
     return outputs
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PATH = ROOT / "resources" / "families.json"
 # Where the config of a model's denoiser is added to its model_index.json, because some families share a pipeline.
 DENOISER_CONFIG = "denoiser_config"
+SCHEDULER_CONFIG = "scheduler_config"  # added likewise: it tells whether a model is distilled
 
 
 @dataclass(frozen=True, kw_only=True)

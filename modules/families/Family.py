@@ -18,6 +18,7 @@ from modules.families.conditions import Condition, Conditioned
 from modules.families.LayerNames import LayerNames
 from modules.families.PublishedModel import PublishedModel
 from modules.families.TextEncoding import Conditioning, TextEncoding
+from modules.families.Undistilled import Undistilled
 
 if TYPE_CHECKING:
     from diffusers.models.modeling_utils import ModelMixin
@@ -144,6 +145,7 @@ class Family(Conditioned):
     embedding_keys: text encoder -> key of its vectors in an embedding file; empty where the method "embedding" can't
         train the family.
     distilled: its models that are distilled to few steps -> what to train in their place.
+    undistilled: where published models have that denoiser, if their index names a distilled one; else None.
     remarks: for docs/families.md, what its users should know: how to write captions, how saved files are loaded, what
         can't be trained. One paragraph of Markdown, in lines of any length.
     """
@@ -218,6 +220,7 @@ class Family(Conditioned):
     kohya_version: Callable[[Mapping[str, Any], Mapping[str, Any]], str] = lambda denoiser, scheduler: ""
     embedding_keys: Mapping[str, str] = field(default_factory=dict)
     distilled: Mapping[str, str] = field(default_factory=dict)
+    undistilled: Undistilled | None = None
     remarks: str = ""
 
     @property

@@ -185,3 +185,21 @@ GEMMA_3_12B = Component(
     },
     "Gemma3Config",
 )
+# which reads images and sound without towers
+GEMMA_4_12B = Component(
+    "transformers.Gemma4UnifiedForConditionalGeneration",
+    {
+        "text_config": {
+            "hidden_size": 3840,
+            "intermediate_size": 15360,
+            "num_hidden_layers": 48,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+        },
+        "vision_config": {},
+        "audio_config": {},
+    },
+    "Gemma4UnifiedConfig",
+)

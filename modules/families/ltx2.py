@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from modules.config.families import DENOISER_CONFIG
 from modules.config.model_index import has_any
 from modules.config.ResolutionShift import ResolutionShift
 from modules.config.TrainingTimesteps import TrainingTimesteps
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
 _FPS, _NUM_TOKENS, _WIDTH = 24.0, 1024, 3840  # the last two of every text
 
 
+def is_later(index: Mapping[str, Any]) -> bool:
+    """Whether a model with LTX-2's pipeline is LTX-2.5, by any of its parts, of which not all need be there."""
+    has_part = has_any(index, "duration_head", "prompt_enhancer") or "Gemma4" in str(index.get("text_encoder"))
+    return has_part or not index.get(DENOISER_CONFIG, {}).get("ff_bias", True)
+
+
 def _connected(pipe: Any, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     text, mask = outputs["prompt_embeds"], outputs["prompt_attention_mask"]
     text, of_sound, mask = pipe.connectors(text, mask, padding_side="left")
@@ -34,7 +41,6 @@ def _connected(pipe: Any, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
-    frames, height, width = call.shape[2:]
     return {
         **stream_inputs(call),
         "hidden_states": call.latents,
@@ -42,9 +48,7 @@ def _inputs(call: DenoiserCall) -> dict[str, Any]:
         "sigma": call.timestep,
         "encoder_hidden_states": call.text["prompt_embeds"],
         "encoder_attention_mask": call.text["prompt_attention_mask"],
-        "num_frames": frames,
-        "height": height,
-        "width": width,
+        **dict(zip(("num_frames", "height", "width"), call.shape[2:], strict=True)),
         "fps": _FPS,
     }
 
@@ -54,7 +58,7 @@ LTX_2 = replace(
     name="ltx2",
     label="LTX-2",
     pipeline="LTX2Pipeline",
-    other_model=lambda index: "LTX-2.5" if has_any(index, "duration_head", "prompt_enhancer") else "",
+    accepts=lambda index: not is_later(index),
     conditions=(FirstFrame("LTX2ImageToVideoPipeline"), mel_sound(_FPS)),
     sound_output=lambda call, output: output[:, None],
     text=TextEncoding(
@@ -89,7 +93,6 @@ LTX_2 = replace(
     partly_unused=("transformer",),  # of the stream for sound
     caption_bytes=_NUM_TOKENS * (2 * _WIDTH * 4 + 8),
     typical_bytes=135e9,
-    further_classes={"text_encoder": ("transformers.Gemma4UnifiedForConditionalGeneration",)},
     published=PublishedModel(
         denoiser=Component("diffusers.LTX2VideoTransformer3DModel"),
         vae=Component(

@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from modules.config.errors import ModelFileError, UserError
-from modules.config.families import DENOISER_CONFIG
+from modules.config.families import DENOISER_CONFIG, SCHEDULER_CONFIG
 from modules.config.model_index import INDEXES, index_in, read_json, read_model_index
 from modules.machine.weight_files import INDEX, WEIGHTS, loaded_weights
 
 HUB_NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>\w[\w./-]*))?")
 """NAMESPACE/MODEL, or NAMESPACE/MODEL@REVISION: a branch, a tag or a commit."""
 TRANSFORMER = "transformer/config.json"  # U-Nets are told apart by their pipelines
+# Configs that are read with the index of a model -> their names in it.
+CONFIGS = {TRANSFORMER: DENOISER_CONFIG, "scheduler/scheduler_config.json": SCHEDULER_CONFIG}
 FOUND_LIMIT = 40
 SEARCH_SECONDS = 20.0
 REPORT_SECONDS = 0.5
@@ -163,8 +165,8 @@ def read_model(
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
         index: dict[str, Any] = {}
         if (name_of_index := index_in(sizes)) in sizes:
-            if TRANSFORMER in sizes:
-                hf_hub_download(repo, TRANSFORMER, revision=commit)
+            for path in sizes.keys() & CONFIGS if TRANSFORMER in sizes else ():
+                hf_hub_download(repo, path, revision=commit)
             index = read_index(Path(hf_hub_download(repo, name_of_index, revision=commit)).parent)
     except ModelFileError:
         raise
@@ -295,13 +297,14 @@ def _model_in(folder: Path, name: str, replaced: Collection[str]) -> HubModel:
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    """The index of a diffusers folder, with the config of its denoiser as DENOISER_CONFIG if it is there.
+    """The index of a diffusers folder, with the CONFIGS of a model with a transformer.
 
     Raises ModelFileError if one of them can't be used, and OSError if one can't be read.
     """
     index = read_model_index(folder)
-    config = folder / TRANSFORMER
-    return {**index, DENOISER_CONFIG: read_json(config)} if config.is_file() else index
+    if not (folder / TRANSFORMER).is_file():
+        return index
+    return index | {name: read_json(folder / path) for path, name in CONFIGS.items() if (folder / path).is_file()}
 
 
 def is_complete(part: Path, with_weights: bool = True) -> bool:

@@ -55,7 +55,7 @@ class FolderComponents:
         self._pipeline_class = import_pipeline(family.pipeline)
         self.path = self._local_folder()
         if info.kind == "hub":
-            check_fits(config.base, inspect_base(str(self.path)), family)
+            check_fits(config.base, inspect_base(str(self.path)), family, replaced=replaced_parts(family, config))
         index, taken = read_model_index(self.path), component_names(self._pipeline_class)
         parts = {name: tuple(value) for name, value in index.items() if name in taken and names_component(value)}
         # a component that the model lacks, such as the T5 of an SD 3, is stored as [null, null]
@@ -70,7 +70,7 @@ class FolderComponents:
             for name, value in index.items()
             if name in arguments and name not in self._classes and not names_component(value)
         }
-        self._loaded: dict[str, Any] = dict.fromkeys((*parts, *family.unused))
+        self._loaded: dict[str, Any] = dict.fromkeys((*parts, *taken.intersection(family.unused)))
         check_places(family, own_parts, self._classes, config.base)
         self._check_arguments(arguments)
         if "scheduler" in self._classes:  # else the pipeline makes its own

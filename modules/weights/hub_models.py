@@ -31,7 +31,8 @@ def check_on_hub(name: str, family: Family, replaced: Collection[str] = ()) -> N
             "model.base", f"{name!r} is not in diffusers' format: download its single file and use that."
         )
     pipeline = str(model.index.get("_class_name"))
-    check_fits(name, BaseInfo("hub", pipeline, 0, describe_index(model.index), model.index), family)
+    info = BaseInfo("hub", pipeline, 0, describe_index(model.index), model.index)
+    check_fits(name, info, family, replaced=replaced)
 
 
 def published_config(file: Path, component: str) -> Path:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from modules.config.errors import ModelFileError
+from modules.config.families import SCHEDULER_CONFIG
 from modules.config.model_index import index_file, names_component, read_json
 from modules.config.ModelConfig import DENOISER_SETTINGS
 from modules.families.registry import FAMILIES, family_of
@@ -93,7 +94,7 @@ def check_base(base: str, family: Family, setting: str = "model.base", replaced:
     except WeightsError as error:
         raise WeightsError.at(setting, str(error)) from error
     if info.kind != "hub":
-        check_fits(base, info, family, setting)
+        check_fits(base, info, family, setting, replaced)
     return info
 
 
@@ -115,8 +116,14 @@ def check_config_folder(config: ModelConfig, family: Family) -> None:
         raise component_error(setting, repr(config.config_folder), *refused)
 
 
-def check_fits(base: str, info: BaseInfo, family: Family, setting: str = "model.base") -> None:
-    """Raises WeightsError if `base` belongs to another family or has a format that the family can't be read from."""
+def check_fits(
+    base: str, info: BaseInfo, family: Family, setting: str = "model.base", replaced: Collection[str] = ()
+) -> None:
+    """Raises WeightsError if `base` belongs to another family, has a format that the family can't be read from, or is
+    distilled where its makers have another denoiser for training.
+
+    replaced: as from `replaced_parts`.
+    """
     may_fit = info.pipeline in family.pipelines or info.detail == UNKNOWN_LAYOUT
     if info.kind == "single_file" and family.single_file is None and may_fit:
         settings = " or ".join(DENOISER_SETTINGS[: len(family.denoisers)])
@@ -134,8 +141,22 @@ def check_fits(base: str, info: BaseInfo, family: Family, setting: str = "model.
         )
     if info.kind == "folder":
         _check_complete(base, info.index, family, setting)
+    _check_distilled(base, info.index, family, setting, replaced)
     if refused := refused_class(info.index, family, family.unused):
         raise component_error(setting, repr(base), *refused)
+
+
+def _check_distilled(
+    base: str, index: Mapping[str, Any], family: Family, setting: str, replaced: Collection[str]
+) -> None:
+    whole, denoiser = family.undistilled, family.denoisers[0]
+    if whole is None or denoiser in replaced or whole.is_met(index.get(SCHEDULER_CONFIG, whole.schedule)):
+        return
+    raise WeightsError.at(
+        setting,
+        f"'{base}': its {denoiser} is distilled to few steps, which training would undo; set model.denoiser to "
+        f"'{base}/{whole.folder}', the one to train, or choose another {family.label}.",
+    )
 
 
 def component_error(setting: str, model: str, name: str, reason: str) -> WeightsError:

@@ -179,7 +179,7 @@ def _folder(info: BaseInfo, model: ModelConfig, with_unused: bool) -> DiffusionP
     with refusing(partial(_error, base)), imported_when_used():  # a scheduler imports those it can be exchanged for
         # diffusers must be told which components the model lacks, such as the T5 of an SD 3
         absent = {name: None for name, value in index.items() if isinstance(value, list) and value == [None, None]}
-        absent |= dict.fromkeys(_lacking(path, index))
+        absent |= dict.fromkeys(component_names(pipeline_class).intersection(_lacking(path, index)))
         own = load_processors(path, {name: value for name, value in index.items() if name not in absent})
         chosen = {name: part for name, part in own.items() if index[name][1] in CHOOSING}
         given = {**absent, **own, **dict.fromkeys(chosen)}  # diffusers knows no part by the name of such a class

@@ -26,6 +26,8 @@ def adapted_scheduler(scheduler, family: Family, config: ModelConfig):
 
 def scheduler_by_files(scheduler, family: Family, config: ModelConfig):
     """The scheduler, changed as its family and the single files that the denoiser comes from say."""
+    if family.undistilled and config.denoiser:
+        return type(scheduler).from_config(scheduler.config, **family.undistilled.schedule)
     if family.objective != "ddpm":
         return scheduler
     if family.plain_noise_schedule:

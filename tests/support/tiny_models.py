@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 SEED = 20240501
@@ -979,6 +979,37 @@ def make_tiny_ltx_video(path: str | Path, pipeline: str = "LTXPipeline") -> Path
 
 def make_tiny_ltx2(path: str | Path) -> Path:
     """Save a tiny LTX-2 pipeline below `path` and return the path: 32 pixels and 8 frames a cell; sound as it needs."""
+    return _save_tiny_ltx2(path, _tiny_gemma_3, {"caption_channels": 8})
+
+
+def make_tiny_ltx25(path: str | Path) -> Path:
+    """Save a tiny LTX-2.5 pipeline below `path` and return the path: as LTX-2, with gates and a text for sound."""
+    import torch
+    from diffusers.pipelines.ltx2 import LTX2DurationHead
+
+    torch.manual_seed(SEED)
+    head = LTX2DurationHead(
+        video_cross_attention_dim=24, audio_cross_attention_dim=16, pooler_hidden_dim=8, mlp_hidden_dim=8
+    )
+    gates = {"gated_attn": True, "audio_gated_attn": True, "cross_attn_mod": True, "audio_cross_attn_mod": True}
+    later = {"use_prompt_embeddings": False, "perturbed_attn": True, "ff_bias": False}
+    connectors = {
+        "video_connector_attention_head_dim": 6,
+        "audio_connector_attention_head_dim": 4,
+        "per_modality_projections": True,
+        "video_hidden_dim": 24,
+        "audio_hidden_dim": 16,
+        "proj_bias": True,
+        "video_gated_attn": True,
+        "audio_gated_attn": True,
+    }
+    transformer = {**gates, **later, "use_keyframes_abs_pos_embedding": True}
+    return _save_tiny_ltx2(path, _tiny_gemma_4, transformer, connectors, duration_head=head)
+
+
+def _save_tiny_ltx2(
+    path: str | Path, encoder: Callable[[], tuple], transformer: dict, connectors: dict | None = None, **further
+) -> Path:
     import torch
     from diffusers import (
         AutoencoderKLLTX2Audio,
@@ -990,9 +1021,9 @@ def make_tiny_ltx2(path: str | Path) -> Path:
     from diffusers.pipelines.ltx2 import LTX2TextConnectors, LTX2Vocoder
 
     torch.manual_seed(SEED)
-    text_encoder, tokenizer = _tiny_gemma_3()
+    text_encoder, tokenizer = encoder()
     rope = {"rope_double_precision": False, "rope_type": "split"}
-    transformer = LTX2VideoTransformer3DModel(
+    denoiser = LTX2VideoTransformer3DModel(
         in_channels=8,
         out_channels=8,
         num_attention_heads=2,
@@ -1004,8 +1035,8 @@ def make_tiny_ltx2(path: str | Path) -> Path:
         audio_attention_head_dim=8,
         audio_cross_attention_dim=16,
         num_layers=2,
-        caption_channels=8,
         **rope,
+        **transformer,
     )
     connector = {
         "num_attention_heads": 4,
@@ -1013,13 +1044,11 @@ def make_tiny_ltx2(path: str | Path) -> Path:
         "num_layers": 1,
         "num_learnable_registers": 8,
     }
-    connectors = LTX2TextConnectors(
-        caption_channels=8,
-        text_proj_in_factor=3,
-        connector_rope_base_seq_len=32,
-        **rope,
-        **{f"{stream}_connector_{name}": value for stream in ("video", "audio") for name, value in connector.items()},
-    )
+    options = {
+        f"{stream}_connector_{name}": value for stream in ("video", "audio") for name, value in connector.items()
+    }
+    options |= {"caption_channels": 8, "text_proj_in_factor": 3, "connector_rope_base_seq_len": 32, **rope}
+    text_connectors = LTX2TextConnectors(**{**options, **(connectors or {})})
     vae = AutoencoderKLLTX2Video(
         latent_channels=8,
         block_out_channels=(8, 8, 8, 8),
@@ -1039,8 +1068,8 @@ def make_tiny_ltx2(path: str | Path) -> Path:
         autoencoder.latents_mean.normal_()
         autoencoder.latents_std.uniform_(0.5, 2.0)
     pipeline = LTX2Pipeline(
-        transformer=transformer,
-        connectors=connectors,
+        transformer=denoiser,
+        connectors=text_connectors,
         vae=vae,
         audio_vae=audio_vae,
         vocoder=LTX2Vocoder(
@@ -1061,6 +1090,7 @@ def make_tiny_ltx2(path: str | Path) -> Path:
         ),
         text_encoder=text_encoder,
         tokenizer=tokenizer,
+        **further,
     )
     return randomize_and_save(pipeline, path)
 
@@ -1091,6 +1121,33 @@ def _tiny_gemma_3() -> tuple:
     }
     config = Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=1, attn_implementation="eager")
     return Gemma3ForConditionalGeneration(config), tokenizer
+
+
+def _tiny_gemma_4() -> tuple:
+    """A tiny Gemma 4 of the kind without towers for images and sound, and its tokenizer."""
+    from transformers import Gemma4UnifiedConfig, Gemma4UnifiedForConditionalGeneration
+
+    tokenizer = gemma_tokenizer()
+    text = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 8,
+        "intermediate_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "global_head_dim": 16,
+        "num_global_key_value_heads": 1,
+        "attention_k_eq_v": True,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "sliding_window": 64,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    vision = {"patch_size": 2, "mm_embed_dim": 8, "mm_posemb_size": 8, "output_proj_dims": 8}
+    config = Gemma4UnifiedConfig(
+        text_config=text, vision_config=vision, audio_config={"audio_embed_dim": 8}, attn_implementation="eager"
+    )
+    return Gemma4UnifiedForConditionalGeneration(config), tokenizer
 
 
 def make_tiny_chroma(path: str | Path) -> Path:

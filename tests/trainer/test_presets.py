@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 # Each kind of memory-dependent change once: accumulation, bfloat16 weights with Adafactor, VAE checkpointing,
 # quantization.
 VARIANTS = ("sdxl-lora-8gb", "sd15-full-8gb", "sd15-vae-8gb", "zimage-lora-8gb")
-BY_FAMILY = ("family", "model.base", "workspace_dir", "cache_dir", "concepts", "sampling")
+BY_FAMILY = re.compile(r"family|model\.(base|denoiser)|workspace_dir|cache_dir|(concepts|sampling)\b.*")
 SMALL = ("max_steps=2", "data.resolution=32", "output.format=diffusers", "tensorboard=false")
 WORD = ("embeddings.0.placeholder=number", "embeddings.0.initial_text=dog")  # the default captions contain "number"
 
@@ -42,7 +43,7 @@ def to_train() -> Iterator[ParameterSet]:
     families, choices, tried = set(), set(), set()
     for name in sorted(values, key=lambda name: (values[name]["method"] != "full", sizes[values[name]["family"]])):
         family, is_full = values[name]["family"], values[name]["method"] == "full"
-        own = [(path, value) for path, value in leaves(values[name]) if not path.startswith(BY_FAMILY)]
+        own = [(path, value) for path, value in leaves(values[name]) if not BY_FAMILY.fullmatch(path)]
         choice = frozenset((path, repr(value)) for path, value in own)
         kinds = {(path, kind(value)) for path, value in own}
         if not kinds <= tried:
@@ -80,6 +81,8 @@ def small(picture_folder, family_data, tmp_path, tiny_model) -> Callable[[dict],
             "concepts.0.path": picture_folder(),
             "data.bucket_step": max(16, load_families()[values["family"]].align),
         }
+        if "denoiser" in values["model"]:  # in place of the base's
+            paths["model.denoiser"] = paths["model.base"]
         paths |= family_data(values["family"])
         if METHODS[values["method"]].lists_pairs:
             paths["concepts.0.pair_folder"] = write_negatives(tmp_path / "rejected", paths["concepts.0.path"])

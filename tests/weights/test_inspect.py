@@ -81,8 +81,6 @@ def test_the_wrong_family_is_named_with_the_right_one(tiny_sd15, tiny_sd3):
 @pytest.mark.parametrize(
     ("name", "part", "own", "of_other", "other"),
     [
-        ("ltx2", "duration_head", [None, None], ["ltx2", "Anything"], "an LTX-2.5"),
-        ("ltx2", "prompt_enhancer", [None, None], ["ltx2", "Anything"], "an LTX-2.5"),
         (
             "hunyuan_video_i2v",
             DENOISER_CONFIG,
@@ -105,6 +103,27 @@ def test_another_model_with_the_same_pipeline_is_refused_by_its_name(name, part,
 def test_each_pipeline_is_of_a_family_by_its_name_alone():
     """As saving a LoRA asks for its names."""
     assert [family.name for family in FAMILIES.values() if family_of({"_class_name": family.pipeline}) is None] == []
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        {"duration_head": ["ltx2", "LTX2DurationHead"]},
+        {"prompt_enhancer": ["transformers", "Gemma4ForConditionalGeneration"]},
+        {"text_encoder": ["transformers", "Gemma4UnifiedForConditionalGeneration"]},
+        {DENOISER_CONFIG: {"ff_bias": False}},
+    ],
+)
+def test_a_later_model_with_the_pipeline_of_an_earlier_one_is_told_apart(mark):
+    earlier, later = FAMILIES["ltx2"], FAMILIES["ltx25"]
+    absent = {"duration_head": [None, None], "prompt_enhancer": [None, None], DENOISER_CONFIG: {"ff_bias": True}}
+    index = {"_class_name": earlier.pipeline, **absent}
+    assert family_of(index) is earlier
+    index |= mark
+    assert family_of(index) is later
+    info = BaseInfo("hub", earlier.pipeline, 0, describe_index(index), index)
+    with pytest.raises(WeightsError, match=r"is an LTX-2.5 model; the family ltx2 needs LTX-2: choose family ltx25 or"):
+        check_fits("a/b", info, earlier)
 
 
 def test_variants_of_a_pipeline_are_told_apart(tiny_model, tmp_path):

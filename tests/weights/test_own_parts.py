@@ -258,6 +258,30 @@ def test_samples_of_the_command_line_are_made_with_the_other_vae(tiny_sd15, othe
     assert "--denoiser-2 'a': Stable Diffusion 1.x / 2.x has one denoiser; leave it out." in capsys.readouterr().err
 
 
+def test_a_distilled_base_trains_and_samples_with_the_denoiser_beside_its_own(tiny_model, tmp_path):
+    base = shutil.copytree(tiny_model("ltx25"), tmp_path / "base")
+    shutil.copytree(base / "transformer", base / "transformer_full")
+    (base / "transformer" / WEIGHTS).unlink()  # not even downloaded
+    index = json.loads((base / "model_index.json").read_text())
+    index["diffusion_decoder"] = ["diffusers", "LTX2VideoDiffusionDecoderModel"]  # of which the pipeline knows nothing
+    (base / "model_index.json").write_text(json.dumps(index))
+    scheduler = base / "scheduler" / "scheduler_config.json"
+    own = {**json.loads(scheduler.read_text()), "use_dynamic_shifting": False, "shift_terminal": None}
+    scheduler.write_text(json.dumps(own))
+    whole = base / "transformer_full"
+    trained = open_base(base, "ltx25", denoiser=str(whole))
+    trained.require("transformer")
+    assert_weights(trained.module("transformer"), whole)
+    sampled = load_pipeline(base, {}, torch.device("cpu"), dtype="float32", denoiser=str(whole))
+    for pipe in (trained.pipe, sampled):
+        assert (pipe.scheduler.config.use_dynamic_shifting, pipe.scheduler.config.shift_terminal) == (True, 0.1)
+    message = refusal(base, "ltx25")
+    assert message.startswith(
+        f"model.base '{base}': its transformer is distilled to few steps, which training would undo"
+    )
+    assert f"; set model.denoiser to '{whole}', the one to train, or" in message
+
+
 # --- what can't be used -----------------------------------------------------------------------------------------------
 
 
