@@ -5,9 +5,9 @@ Z.ai 2025.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from modules.families.cogview4 import COGVIEW4, COGVIEW4_MODEL
@@ -26,15 +26,14 @@ def _inputs(call: DenoiserCall) -> dict[str, Any]:
 
 def _call_attributes(pipe: Any, width: int | None, height: int | None, guidance: float) -> Mapping[str, Any]:
     """diffusers 0.42 draws the latents of the control image without the seed; so they are the mode, as in training."""
-    encode, vae = pipe.vae.encode, copy.copy(pipe.vae)
+    vae = pipe.vae
 
     def encode_to_mode(image: Any) -> Any:
-        encoded = encode(image)
+        encoded = vae.encode(image)
         encoded.latent_dist.sample = encoded.latent_dist.mode
         return encoded
 
-    vae.encode = encode_to_mode
-    return {"vae": vae}
+    return {"vae": SimpleNamespace(config=vae.config, dtype=vae.dtype, encode=encode_to_mode, decode=vae.decode)}
 
 
 _DENOISER = Component(

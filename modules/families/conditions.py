@@ -57,7 +57,7 @@ class Condition:
 
     @property
     def precedes_prompt(self) -> bool:
-        """Whether the pipeline takes the images before it encodes the prompt."""
+        """Whether the pipeline takes the images before it encodes the prompt, or refuses to go on without them."""
         return False
 
 
@@ -102,6 +102,10 @@ class References(Condition):
     @property
     def max_images(self) -> int:
         return self.most
+
+    @property
+    def precedes_prompt(self) -> bool:
+        return self.is_control
 
 
 @dataclass(frozen=True)
