@@ -103,7 +103,8 @@ def take(app: TrainUI, scenes: dict[str, Scene]) -> None:
             app.banner.close(text)
         save(grab(app, window), name)
         if window is not app:
-            window.destroy()
+            with patch("modules.ui.windows.ImageSide.ImageSide.save"):  # what is edited is for this picture alone
+                window.destroy()
 
 
 # --- surroundings -----------------------------------------------------------------------------------------------------
