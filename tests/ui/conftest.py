@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 import time
-import tkinter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -165,16 +164,18 @@ def shared_windows(display, tmp_path_factory) -> Iterator[Callable]:
 
 
 @pytest.fixture
-def shared_app(request, shared_windows, make_app):
+def shared_app(request, shared_windows, make_app) -> Iterator:
     """The window of the module, for tests that need no new one, with the settings that it started with and without
-    further windows; its tabs are as the tests before have left them."""
+    what earlier tests have put in it or opened; its tabs are as they have left them."""
     app, settings = shared_windows(request.session)
     app.settings.return_to(settings)
     app.set_show_all(False)
     app.devices.take_machine(read_machine())
-    for window in [child for child in app.winfo_children() if isinstance(child, tkinter.Toplevel)]:
-        window.destroy()
-    return app
+    before = {*app.winfo_children(), *app.content.winfo_children()}
+    yield app
+    for child in (*app.winfo_children(), *app.content.winfo_children()):
+        if child not in before and child not in app.tabs.values():
+            child.destroy()
 
 
 @pytest.fixture

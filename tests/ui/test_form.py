@@ -16,6 +16,11 @@ from modules.ui.widgets.typed_fields import EntryField, PathField, TextField
 
 
 @pytest.fixture
+def app(shared_app):
+    return shared_app
+
+
+@pytest.fixture
 def make_form(app):
     def make(*paths, **options) -> SettingsForm:
         form = SettingsForm(app.content, app, paths, **options)

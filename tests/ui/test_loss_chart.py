@@ -10,6 +10,11 @@ from modules.ui.models.LossHistory import LossHistory
 
 
 @pytest.fixture
+def app(shared_app):
+    return shared_app
+
+
+@pytest.fixture
 def chart(app, settle):
     from modules.ui.widgets.LossChart import LossChart
 

@@ -14,6 +14,11 @@ from tests.support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
+def app(shared_app):
+    return shared_app
+
+
+@pytest.fixture
 def pictures(tmp_path) -> list[str]:
     """60 images of different colours."""
     paths = []
