@@ -33,9 +33,13 @@ def images(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def dataset(make_app, tmp_path, images, show_dataset):
-    """The dataset window of a window that keeps its state."""
-    return show_dataset(make_app(tmp_path / "window", tab="tools"), images)
+def dataset(request, make_app, tmp_path, images, show_dataset):
+    """The dataset window; that of a window that keeps its state where the parameter says so."""
+    if getattr(request, "param", ""):
+        return show_dataset(make_app(tmp_path / "window", tab="tools"), images)
+    app = request.getfixturevalue("shared_app")
+    app.preferences.captioner = {}
+    return show_dataset(app, images)
 
 
 @pytest.fixture
@@ -49,6 +53,7 @@ def window(dataset, server, wait_for):
     return made
 
 
+@pytest.mark.parametrize("dataset", ["keeps its state"], indirect=True)
 def test_a_preview_stands_beside_its_images_and_the_key_stays_in_its_field(window, dataset, images, wait_for, tmp_path):
     app = window.app
     assert "on this machine, and nowhere else" in window.note.cget("text")
