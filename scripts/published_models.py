@@ -92,7 +92,7 @@ def denoiser_call(family: Family, side: int, with_padding: bool = False) -> Call
         given["references"] = (latents,)
     if family.has(SourceClip):
         given["source_clip"] = latents
-    if published.image_features:
+    if published.image_features and family.fact(FirstFrame, "needed"):
         given["image_features"] = torch.empty(batch, *published.image_features, device="meta")
     if family.has(Inpainting):
         channels = num_mask_channels(family.fact(Inpainting, "resolution"), side // shape[-1]) + shape[1]

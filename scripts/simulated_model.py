@@ -241,8 +241,11 @@ def make_inputs(base: BaseModel, count: int, width: int, height: int, frames: in
         given["first_frame"] = latents[:, :, :1] if family.fact(FirstFrame, "encode") else latents
     if family.has(SourceClip):
         given["source_clip"] = latents
-    if features := published_model(family).image_features:
-        given["image_features"] = torch.empty(count, *features, device=GPU)
+    if family.fact(FirstFrame, "beside") and frames > 1:
+        given["first_frame"] = [[row] for row in latents[:, :, :1]]
+    if (features := published_model(family).image_features) and (frames > 1 or family.fact(FirstFrame, "needed")):
+        seen = torch.empty(count, *features, device=GPU)
+        given["image_features"] = [[row] for row in seen] if family.fact(FirstFrame, "beside") else seen
     if family.fact(References, "most") == 1 or family.fact(References, "needed"):  # made for it
         shape = family.codec.shape(make_vae(base), *reference_size(family, width, height), 1)
         given["references"] = [[row] for row in torch.empty(count, *shape, device=GPU)]

@@ -31,7 +31,8 @@ class Batch:
             height and width of the crop.
         references: of each sample, the normalized latents of its reference images, not batched, whose sizes may differ.
         first_frame: [B, C, F, H, W], normalized latents of the clips with gray in place of all frames but the first
-            (and the last, see `last_given`); or what the family's FirstFrame encodes.
+            (and the last, see `last_given`); or what the family's FirstFrame encodes. Lists, of none or one for
+            each sample, where it is seen beside the latents, and so are `image_features`.
         last_given: bool[B], clips whose `first_frame` shows the last frame, too.
         first_given: bool[B], clips whose first latent frame is `clean`.
         image_features: [B, tokens, width], what an image encoder makes of the first frames.

@@ -51,6 +51,10 @@ class DenoiserCall:
             of_frames[:, 0] = of_frames[:, 0].masked_fill(first_given, 0)
         return of_frames.repeat_interleave((height // patch_size) * (width // patch_size), dim=1)
 
+    def beside(self, name: str) -> Tensor | None:
+        """What of a first frame the denoiser sees beside the latents, [B, ...]; None for clips without, and images."""
+        return next(iter(self.given.get(name, ())), None)
+
     def text_tensor(self, name: str) -> Tensor:
         """An output of the text encoding that is one tensor, as all are unless the family collates them to lists."""
         value = self.text[name]

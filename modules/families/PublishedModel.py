@@ -203,3 +203,18 @@ GEMMA_4_12B = Component(
     },
     "Gemma4UnifiedConfig",
 )
+# the encoder of T5Gemma 2 4B, with its vision tower
+T5_GEMMA_2_4B = Component(
+    "transformers.T5Gemma2Encoder",
+    {
+        "text_config": {
+            "hidden_size": 2560,
+            "intermediate_size": 10240,
+            "num_hidden_layers": 34,
+            "sliding_window": 1024,
+            "dropout_rate": 0.0,
+        },
+        "vision_config": GEMMA_3_12B.config["vision_config"],
+    },
+    "T5Gemma2EncoderConfig",
+)

@@ -133,6 +133,10 @@ class FirstFrame(Condition):
         some clips keep their first latent frame without noise.
     clean: whether it takes the place of the clip's first latent frame, which then has no noise and no loss; only where
         it is `needed`.
+    beside: whether clips that are given it have noise in their first latent frame as well, and the denoiser sees what
+        `encode` makes of it beside the latents; only where it is not `needed`. Clips with and without it then go
+        through the denoiser apart.
+    beside_pixels: the area of an image of as many tokens as that takes, where it isn't the clip's.
     last: whether the last frame can be given, too, or always is; the pipeline's `__call__` takes it as `last_image`.
     encode: (family, VAE, first frame [1, 3, H, W] in [-1, 1]) -> the `first_frame` of one clip, [1, C, 1, h, w]; None
         if that is the clip with gray behind its first frame.
@@ -144,6 +148,8 @@ class FirstFrame(Condition):
     pipeline: str
     needed: bool = False
     clean: bool = False
+    beside: bool = False
+    beside_pixels: int = 0
     last: Literal["", "optional", "needed"] = ""
     encode: Callable[[Family, ModelMixin, Tensor], Tensor] | None = None
     components: tuple[str, ...] = ()
@@ -151,7 +157,9 @@ class FirstFrame(Condition):
 
     @property
     def facts(self) -> dict[str, Any]:
-        return {**super().facts, "needed": self.needed, "last": self.last, "takes_last": self.last != ""}
+        facts = {"needed": self.needed, "last": self.last, "takes_last": self.last != ""}
+        beside = {"beside": True, "beside_pixels": self.beside_pixels} if self.beside else {}
+        return {**super().facts, **facts, **beside}
 
     @property
     def max_images(self) -> int:

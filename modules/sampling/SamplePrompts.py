@@ -85,6 +85,8 @@ class SamplePrompts(Generic[Model]):
         trains_text: bool = self.trains_text
         on_device = [*family.denoisers, *family.guidance_denoisers, *(family.text.encoders if trains_text else ())]
         absent = set() if trains_text else set(family.text.encoders)
+        if any(request.references for batch in self._known for request in batch):
+            absent.difference_update(family.condition_components)  # which see the images
         others = [name for name in base.component_names if name not in absent.union(on_device)]
         with base.using(*on_device), base.using(*others, on_device=False):
             loaded = {name: base.module(name) for name in others}
@@ -154,7 +156,8 @@ class _OnDemand:
         return type(self._model)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
+        value = getattr(self._model, name)
+        return _OnDemand(value, self.device) if isinstance(value, nn.Module) else value  # such as a vision tower
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with self._on_device():

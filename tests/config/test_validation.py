@@ -324,6 +324,11 @@ SHARDED = " or ".join(name for name, method in METHODS.items() if method.can_sha
             "concepts.0.reference_folder ON: ranks may need different numbers of passes for their references; use ddp.",
         ),
         (
+            ["family=motif_video", "data.image_to_video=0.5", "data.frames=9"],
+            "data.image_to_video ON: ranks may need different numbers of passes for clips with and without "
+            "it; use ddp.",
+        ),
+        (
             ["model.blocks_to_swap=4", "model.gradient_checkpointing=true"],
             "model.blocks_to_swap 4 ON: sharded blocks can't be swapped; set it to 0, or use ddp.",
         ),

@@ -117,6 +117,13 @@ CASES: dict[str, tuple[str, Callable, dict, str, str]] = {
         "26d279d58e5e",
         "52093e3bc990",
     ),
+    "first frame beside the latents": (
+        "motif_video",
+        clips,
+        {"data.frames": 9, "data.image_to_video": 0.5},
+        "f0a4c69f90ab",
+        "52093e3bc990",
+    ),
     "sound": ("ltx2", sounding_clips, {"data.frames": 9}, "6212e96a5b82", "48bc45788374"),
     "sound, or silence in its place": ("minimax_h3", clips, {"data.frames": 22}, "dbeebc17b25c", "d6a80802a696"),
     "first and last frame": ("wan21_flf2v", clips, {"data.frames": 9}, "ba779e33da8e", "ff6f15b7986d"),

@@ -15,4 +15,7 @@ def test_a_family_has_one_condition_of_a_kind_and_those_that_it_builds_on(family
     if first := family.condition(FirstFrame):
         assert family.frame_step
         assert bool(first.components) == (first.features is not None)
-        assert first.needed or not (first.last or first.encode or first.components)
+        assert first.needed or first.beside or not (first.encode or first.components)
+        assert first.needed or not first.last
+        assert not (first.beside and (first.needed or first.clean))
+        assert first.encode or not first.beside

@@ -62,6 +62,7 @@ from tests.support.tiny_models import VARIANTS
 # to clean latents and back, attends over a text with its padding, keeps keys and values of the first step, or converts
 # the pixels of an image that it sees in another order.
 ROUNDING = 3e-6
+ABSTRACT = ("PreTrainedModel", "PreTrainedTokenizerBase", "Schedulers", "SchedulerMixin")  # ends of names of classes
 PROMPTS = ["a photo of a cat", "the dog, moving below a red and blue sky"]
 
 
@@ -179,7 +180,7 @@ class Case:
             conditions["first_frame"] = self.first_frame.expand(len(noised), -1, -1, -1, -1)
         if self.family.fact(FirstFrame, "last") == "needed":
             conditions["last_given"] = torch.ones(len(noised), dtype=torch.bool)
-        if self.family.fact(FirstFrame, "features"):
+        if self.family.fact(FirstFrame, "features") and self.family.fact(FirstFrame, "needed"):
             conditions["image_features"] = self.image_features.expand(len(noised), -1, -1)
         if self.family.fact(References, "needed"):
             conditions["references"] = [self.reference_latents() for _ in noised]
@@ -349,6 +350,7 @@ class Case:
             **({self.family.fact(SourceClip, "argument"): self.source} if self.family.has(SourceClip) else {}),
             **self.layers,
             "num_inference_steps": 3,
+            "sample_audio": False,
             self.family.guidance_argument: no_guidance(pipe),
             "generator": torch.Generator().manual_seed(5),
             "output_type": "pt",
@@ -563,7 +565,7 @@ def test_a_folder_may_name_the_classes_that_its_pipeline_declares(case):
             module = kind.__module__.split(".")
             library = module[2] if module[:2] == ["diffusers", "pipelines"] else module[0]
             index = {name: [library, kind.__name__]}
-            if library in ("builtins", "inspect") or kind.__name__.endswith(("PreTrainedModel", "Schedulers")):
+            if library in ("builtins", "inspect") or kind.__name__.endswith(ABSTRACT):
                 continue  # no class of a component, or no concrete one
             assert refused_class(index, case.family) is None or not case.family.accepts(index)
 
@@ -711,14 +713,52 @@ def shapes_in_group_norms(monkeypatch):
     return shapes
 
 
-def test_clips_from_their_first_frame_are_predicted_as_the_pipeline_does_it(clip_case, monkeypatch):
-    family, pipe = clip_case.family, clip_case.fresh_pipe()
-    if not family.has(FirstFrame) or family.fact(FirstFrame, "needed"):
-        pytest.skip("never takes a first frame in place of text alone")
-    monkeypatch.setattr(DiagonalGaussianDistribution, "sample", lambda self, *args: self.mode())  # as some pipelines do
+def pipeline_from_image(family, pipe, monkeypatch):
+    """That which takes a first frame, of the parts of `pipe`."""
+    take_mode = lambda self, *args, **kwargs: self.mode()  # noqa: E731 - as some pipelines do
+    monkeypatch.setattr(DiagonalGaussianDistribution, "sample", take_mode)
     kind = import_pipeline(family.fact(FirstFrame, "pipeline"))
     parts = {**pipe.config, **pipe.components}
-    from_image = kind(**{name: parts[name] for name in inspect.signature(kind.__init__).parameters if name in parts})
+    return kind(**{name: parts[name] for name in inspect.signature(kind.__init__).parameters if name in parts})
+
+
+def test_a_first_frame_beside_the_latents_is_seen_as_in_the_pipeline(clip_case, monkeypatch):
+    family, pipe = clip_case.family, clip_case.fresh_pipe()
+    if not family.fact(FirstFrame, "beside"):
+        pytest.skip("sees no first frame beside noised latents")
+    from_image, calls = pipeline_from_image(family, pipe, monkeypatch), []
+    step, shape = from_image.scheduler.step, (1, *clip_case.latent_shape())
+    packed = family.pack(torch.empty(shape)).shape  # without what some pipelines put behind it
+
+    @wraps(step)
+    def spy(prediction, timestep, sample, *args, **kwargs):
+        of_clip = [value[tuple(map(slice, packed))].clone() for value in (prediction, sample)]
+        calls.append((timestep, *(family.unpack(value, shape) for value in of_clip)))
+        return step(prediction, timestep, sample, *args, **kwargs)
+
+    from_image.scheduler.step = spy
+    clip_case.make_picture(from_image, prompt=[PROMPTS[0]], image=clip_case.input_image)
+    seen = {"first_frame": clip_case.first_frame[0]}
+    if family.fact(FirstFrame, "features"):
+        seen["image_features"] = clip_case.image_features[0]
+    text = collate_text(family.text, clip_case.records()[:1])
+    assert len(calls) == 3
+    for timestep, prediction, latents in calls:
+        ours = clip_case.predict(latents, timestep.reshape(1), text, **{name: [[one]] for name, one in seen.items()})
+        assert_same(ours, prediction)
+    without = clip_case.predict(latents, timestep.reshape(1), text)
+    assert largest_difference(without, prediction) > 1e-4
+    both, times = torch.cat([latents, latents]), timestep.reshape(1).expand(2)
+    text = collate_text(family.text, clip_case.records()[:1] * 2)
+    mixed = clip_case.predict(both, times, text, **{name: [[], [one]] for name, one in seen.items()})
+    assert largest_difference(mixed, torch.cat([without, ours])) <= 1e-5
+
+
+def test_clips_from_their_first_frame_are_predicted_as_the_pipeline_does_it(clip_case, monkeypatch):
+    family, pipe = clip_case.family, clip_case.fresh_pipe()
+    if not family.has(FirstFrame) or family.fact(FirstFrame, "needed") or family.fact(FirstFrame, "beside"):
+        pytest.skip("never takes a first frame in place of text alone")
+    from_image = pipeline_from_image(family, pipe, monkeypatch)
     picture, seen, predictions, timesteps = clip_case.input_image, [], [], []
     only_pictures(family, pipe)
     step, denoise = pipe.scheduler.step, pipe.transformer.forward

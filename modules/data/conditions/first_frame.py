@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 # Of the column of a dataset: whether the model may be given the last frame of a sample, in runs where it is of any.
 LAST_FRAME = "last frame"
+# Likewise: whether it may be given the first frame, beside the latents.
+FIRST_BESIDE = "first frame beside"
 FIRST, FEATURES = "first_frame", "image_features"  # in a cache entry, as in `Batch.given`
 BOTH_ENDS = "both_ends"  # in a cache entry: as FIRST, with the last frame, too
 
@@ -51,10 +53,12 @@ class _FirstFrame(ConditionData[FirstFrame]):
         if self.spec.needed:
             dataset = without_stills(dataset, self.family.label)
         clips = dataset.column(CLIP)
-        if clips is None or not self._last_share(config.data):
+        if clips is None:
             return dataset
         column = Column([clip is not None and clip.num_frames > 1 for clip in clips])
-        return dataset.with_column(LAST_FRAME, column)
+        if self.spec.beside and config.data.image_to_video:
+            dataset = dataset.with_column(FIRST_BESIDE, column)
+        return dataset.with_column(LAST_FRAME, column) if self._last_share(config.data) else dataset
 
     def cached_pixels(self, dataset: Dataset, sample: int, pixels: float) -> float:
         # a clip's entry is half latents, half first frame; if it is given without and with the last, that half twice
@@ -64,7 +68,7 @@ class _FirstFrame(ConditionData[FirstFrame]):
     def key_parts(
         self, dataset: Dataset, buckets: Buckets, sample: int, contents: Mapping[str, str | None]
     ) -> list[object]:
-        parts: list[object] = [{"first_frame": True}] if self.spec.needed else []
+        parts: list[object] = [{"first_frame": True}] if self._is_seen(dataset, sample) else []
         return [*parts, {"last_frame": True}] if dataset.value(LAST_FRAME, sample) else parts
 
     def text_key_parts(
@@ -85,26 +89,29 @@ class _FirstFrame(ConditionData[FirstFrame]):
         with closing(clip_frames(dataset.paths[sample], clip, buckets.shape_of(sample), *look)) as frames:
             return [to_image(next(frames))]
 
-    def load(self, dataset: Dataset, buckets: Buckets, sample: int, mask: np.ndarray | None) -> bool:
-        """Whether the last frame may be given, too."""
-        return bool(dataset.value(LAST_FRAME, sample))
+    def load(self, dataset: Dataset, buckets: Buckets, sample: int, mask: np.ndarray | None) -> tuple[bool, bool]:
+        """Whether the first frame is encoded by itself, and whether the last one may be given, too."""
+        return self._is_seen(dataset, sample), bool(dataset.value(LAST_FRAME, sample))
 
     def encode(self, decoded: Decoded, latents: Tensor, encoder: LatentEncoder) -> dict[str, Tensor]:
         frames, count = decoded.frames, decoded.num_frames
         found: dict[str, Tensor] = {}
+        is_seen, has_last = decoded.loaded[self.spec.name]
         if frames is None:
             return found
-        if self.spec.needed and self.spec.last != "needed":
+        if is_seen and self.spec.last != "needed":
             found[FIRST] = encode_ends(encoder, frames, count, last=False)
-        if self.spec.components:
+        if is_seen and self.spec.components:
             found[FEATURES] = image_features(encoder, frames)
-        if decoded.loaded[self.spec.name]:
+        if has_last:
             found[BOTH_ENDS] = encode_ends(encoder, frames, count, last=True)
         return found
 
     def given(self, rows: Rows) -> dict[str, Tensor | list[list[Tensor]]]:
         import torch
 
+        if self.spec.beside:
+            return self._given_beside(rows)
         share, from_first = self._last_share(rows.data), 1.0 if self.spec.clean else rows.data.image_to_video
         is_clip = len(rows.shape) == 4 and rows.shape[1] > 1
         last = [bool(share) and uniform(*draw, "last frame") < share for draw in rows.draws]
@@ -118,6 +125,20 @@ class _FirstFrame(ConditionData[FirstFrame]):
         }
         found |= {"last_given": marked(last), "first_given": marked(first)}
         return {name: value for name, value in found.items() if value is not None}
+
+    def _given_beside(self, rows: Rows) -> dict[str, Tensor | list[list[Tensor]]]:
+        """Of each sample a list, which is empty where the model is not given the first frame."""
+        names, pairs = (
+            [FIRST, *([FEATURES] if self.spec.components else [])],
+            zip(rows.records, rows.draws, strict=True),
+        )
+        share = rows.data.image_to_video
+        seen = [
+            record if FIRST in record and uniform(*draw, "image to video") < share else None for record, draw in pairs
+        ]
+        if not any(seen):
+            return {}
+        return {name: [[record[name]] if record else [] for record in seen] for name in names}
 
     def clean(self, given: Mapping[str, Any], shape: tuple[int, ...]) -> Tensor | None:
         import torch
@@ -151,6 +172,10 @@ class _FirstFrame(ConditionData[FirstFrame]):
             seconds = (request.frames - 1) / (request.fps or self.family.fps)
             arguments["last_image"] = _frame(last, request, seconds)
         return arguments
+
+    def _is_seen(self, dataset: Dataset, sample: int) -> bool:
+        """Whether the model may see the first frame of a sample beside its latents, or in place of some."""
+        return self.spec.needed or bool(dataset.value(FIRST_BESIDE, sample))
 
     def _last_share(self, data: DataConfig) -> float:
         """The fraction of the clips of which the model is given the last frame, too."""

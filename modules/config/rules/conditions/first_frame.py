@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from modules.config.clips import sample_frames
 from modules.config.families import FamilyInfo, load_families
+from modules.config.image_sizes import largest_area
 from modules.config.methods import facts_of
 from modules.config.problems import Problem, Remedy, set_to
 from modules.config.rules.conditions.ConditionRules import ConditionRules
@@ -17,6 +18,17 @@ class _FirstFrame(ConditionRules):
         if family.takes("first_frame"):
             yield from _first_frame_problems(config, family)
             yield from _image_to_video_problems(config)
+
+    def why_not_sharded(self, config: TrainConfig) -> Iterator[tuple[str, str]]:
+        if load_families()[config.family].fact("first_frame", "beside") and 0 < config.data.image_to_video < 1:
+            yield "data.image_to_video", "ranks may need different numbers of passes for clips with and without it"
+
+    def further_pixels(self, config: TrainConfig) -> int:
+        """The area of the first frame, or of an image of as many tokens, where clips have it beside their latents."""
+        family = load_families()[config.family]
+        if not (family.fact("first_frame", "beside") and config.data.image_to_video and config.data.frames > 1):
+            return 0
+        return family.fact("first_frame", "beside_pixels") or largest_area(config)
 
 
 def _first_frame_problems(config: TrainConfig, family: FamilyInfo) -> Iterator[Problem]:
