@@ -35,6 +35,8 @@ def _take_base(t: SimpleTunerTranslation, setting: ForeignSetting) -> None:
             is_lost = bool(_QUANTIZED.search(t.flavour)) and not _QUANTIZED.search(base)
             why = "SimpleTuner's quantized file is not taken: set model.denoiser_quantization" if is_lost else ""
             t.take_line("model.base", base, theirs, why, is_given=t.is_given("model_flavour"))
+            if denoiser := t.program.facts["denoisers"].get(f"{t.model}:{t.flavour}"):
+                t.take_line("model.denoiser", denoiser, theirs, is_given=t.is_given("model_flavour"))
         elif t.flavour:
             t.result.left.append(Line(theirs, why="its weights are unknown here: set model.base"))
     elif path.lower().endswith((".ckpt", ".pt", ".bin")):

@@ -221,7 +221,11 @@ def test_every_family_of_the_table_is_one_of_chorus_and_every_flavour_has_weight
 
 @pytest.mark.parametrize(
     ("model", "flavour", "family"),
-    [("kandinsky5_video", "i2v-lite-5s", "kandinsky5_i2v"), ("minimaxh3", "convrot-int8", "minimax_h3")],
+    [
+        ("kandinsky5_video", "i2v-lite-5s", "kandinsky5_i2v"),
+        ("minimaxh3", "convrot-int8", "minimax_h3"),
+        ("ltxvideo2", "2.5-dev", "ltx25"),
+    ],
 )
 def test_a_model_is_known_by_its_name_with_either_sign(model, flavour, family, tmp_path):
     result = imported(tmp_path, {"model_family": model, "model_flavour": flavour, "model_type": "lora"})
