@@ -184,13 +184,16 @@ def with_families(readme: str, families: Iterable[Family]) -> str:
 def _makes(family: Family) -> str:
     """The task, in the words that people search for."""
     if family.frame_step:
-        if family.has(SourceClip):
+        if family.fact(SourceClip, "needed"):
             return "from a control video" if family.fact(SourceClip, "is_control") else "video editing (V2V)"
         if family.fact(FirstFrame, "last") == "needed":
             return "video between a first and a last frame (FLF2V)"
         if family.fact(FirstFrame, "needed"):
             return "image-to-video (I2V)" + (", also to a given last frame" if family.fact(FirstFrame, "last") else "")
-        return "text-to-video" + (" and image-to-video (I2V)" if family.has(FirstFrame) else "") + "; text-to-image"
+        starts = {"image-to-video (I2V)": FirstFrame, "video-to-video (V2V)": SourceClip}
+        return (
+            _listed("text-to-video", *(task for task, kind in starts.items() if family.has(kind))) + "; text-to-image"
+        )
     if family.has(Layers):
         return "splitting an image into layers"
     if family.has(Inpainting):
@@ -206,14 +209,20 @@ def _variant_row(variant: Variant) -> tuple[str, ...]:
 
 
 def _starts_from(family: Family) -> str:
-    if family.has(SourceClip):
+    if family.fact(SourceClip, "needed"):
         return "a source clip"
     if family.fact(FirstFrame, "last") == "needed":
         return "their first and last frame"
     first = "their first frame" + (", also with the last" if family.fact(FirstFrame, "last") else "")
     if family.fact(FirstFrame, "needed"):
         return first
-    return f"text or {first}" if family.has(FirstFrame) else "text"
+    starts = {first: FirstFrame, "a source clip": SourceClip}
+    return _listed("text", *(start for start, kind in starts.items() if family.has(kind)), word="or")
+
+
+def _listed(*texts: str, word: str = "and") -> str:
+    """The texts as a sentence names them."""
+    return f" {word} ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
 
 
 def _image_row(family: Family) -> tuple[str, ...]:
@@ -226,7 +235,9 @@ def _video_row(family: Family) -> tuple[str, ...]:
 
 
 def _parts(family: Family) -> tuple[str, ...]:
-    pipelines = dict.fromkeys((*family.pipelines, *filter(None, [family.fact(FirstFrame, "pipeline")])))
+    pipelines = dict.fromkeys(
+        (*family.pipelines, *filter(None, (family.fact(kind, "pipeline") for kind in (FirstFrame, SourceClip))))
+    )
     model = family.published
     denoiser = _class_names([model.denoiser.class_name]) if model else ""
     encoders = [encoder.class_name for encoder, _ in model.text_encoders] if model else []

@@ -90,7 +90,7 @@ def denoiser_call(family: Family, side: int, with_padding: bool = False) -> Call
         given["first_frame"] = latents[:, :, :1] if family.fact(FirstFrame, "encode") else latents
     if family.fact(References, "has_shape_of_image"):
         given["references"] = (latents,)
-    if family.has(SourceClip):
+    if family.fact(SourceClip, "needed"):
         given["source_clip"] = latents
     if published.image_features and family.fact(FirstFrame, "needed"):
         given["image_features"] = torch.empty(batch, *published.image_features, device="meta")

@@ -239,7 +239,7 @@ def make_inputs(base: BaseModel, count: int, width: int, height: int, frames: in
         given["sizes"] = torch.zeros(count, 6).to(GPU)
     if family.fact(FirstFrame, "needed"):
         given["first_frame"] = latents[:, :, :1] if family.fact(FirstFrame, "encode") else latents
-    if family.has(SourceClip):
+    if family.fact(SourceClip, "needed"):
         given["source_clip"] = latents
     if family.fact(FirstFrame, "beside") and frames > 1:
         given["first_frame"] = [[row] for row in latents[:, :, :1]]

@@ -172,17 +172,28 @@ class FirstFrame(Condition):
 
 @dataclass(frozen=True)
 class SourceClip(Condition):
-    """A clip beside each clip, of the same length: before the edit, or what controls it. It is always seen.
+    """A clip beside each clip, of the same length: before the edit, or what controls it.
 
     An image has an image beside it, as a clip of one frame. The pipeline takes the frames as its `argument`.
     is_control: whether it shows what the clip is to have, such as poses, so that it keeps its colors.
+    needed: whether it is always seen; else clips without one train apart from the others, and it is seen as
+        further tokens, not as further channels.
+    pipeline: the diffusers class for videos from a source clip; "" for the family's.
+    arguments: the frames of a source -> arguments of that pipeline's `__call__`, if it does not take them so.
     """
 
     is_control: bool = False
+    needed: bool = True
+    pipeline: str = ""
+    arguments: Callable[[list[Image]], Mapping[str, Any]] | None = None
 
     @property
     def argument(self) -> str:
         return "control_video" if self.is_control else "video"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts, "needed": self.needed}
 
     @property
     def max_images(self) -> int:
@@ -191,7 +202,7 @@ class SourceClip(Condition):
 
     @property
     def precedes_prompt(self) -> bool:
-        return True
+        return self.needed
 
 
 @dataclass(frozen=True)

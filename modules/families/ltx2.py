@@ -17,6 +17,7 @@ from modules.config.ResolutionShift import ResolutionShift
 from modules.config.TrainingTimesteps import TrainingTimesteps
 from modules.families.conditions import FirstFrame
 from modules.families.Family import DenoiserCall
+from modules.families.in_context import IN_CONTEXT, of_clip, video_inputs
 from modules.families.ltx_video import LTX_VIDEO
 from modules.families.mel_sound import mel_sound, stream_inputs
 from modules.families.PublishedModel import GEMMA_3_12B, Component, PublishedModel
@@ -43,8 +44,7 @@ def _connected(pipe: Any, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _inputs(call: DenoiserCall) -> dict[str, Any]:
     return {
         **stream_inputs(call),
-        "hidden_states": call.latents,
-        "timestep": call.timestep if "first_given" not in call.given else call.token_timesteps(1),
+        **video_inputs(call, _FPS),
         "sigma": call.timestep,
         "encoder_hidden_states": call.text["prompt_embeds"],
         "encoder_attention_mask": call.text["prompt_attention_mask"],
@@ -59,7 +59,8 @@ LTX_2 = replace(
     label="LTX-2",
     pipeline="LTX2Pipeline",
     accepts=lambda index: not is_later(index),
-    conditions=(FirstFrame("LTX2ImageToVideoPipeline"), mel_sound(_FPS)),
+    conditions=(FirstFrame("LTX2ImageToVideoPipeline"), IN_CONTEXT, mel_sound(_FPS)),
+    output=of_clip,
     sound_output=lambda call, output: output[:, None],
     text=TextEncoding(
         outputs=("prompt_embeds", "prompt_attention_mask", None, None),
@@ -111,7 +112,8 @@ LTX_2 = replace(
     distilled={"LTX-2, distilled": "the dev models"},
     remarks="""Versions 2.0 and 2.3. It makes videos with sound, in two streams of layers that look at each other. Clips
     with an audio track at 24 frames per second train both, with `loss.sound_weight`; all others train the stream for
-    video, by itself, as Lightricks' own trainer does without sound. A LoRA has layers of both and of what is between
+    video, by itself, as Lightricks' own trainer does without sound. Beside [source clips](video.md#video-to-video), it
+    trains in-context LoRAs. A LoRA has layers of both and of what is between
     them; where no clip has sound, `denoiser.exclude_layers: "*audio*"` leaves out those that learn nothing. Texts are
     all hidden states of Gemma 3 12B, 385 MB each. Chorus caches what the model's connectors make of them, 31 MB each in
     float32; the prompts of the samples are kept in system memory as they are. Samples have their sound, and guidance by

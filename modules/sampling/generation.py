@@ -176,7 +176,8 @@ def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.I
     family = family_of_pipeline(pipe)
     first = batch[0]
     conditions = conditions_of(family)
-    for name in (condition.pipeline(first) for condition in conditions):
+    starting = [condition for condition in conditions if condition.claims(first)] or conditions
+    for name in (condition.pipeline(first) for condition in starting):
         if name not in ("", type(pipe).__name__):
             pipe = _in_pipeline(pipe, name)
     options = {**family.with_clip_skip(first.clip_skip).text.options, **family.call_options} if family else {}
@@ -194,7 +195,7 @@ def _run(pipe: DiffusionPipeline, batch: Sequence[ImageRequest]) -> list[Image.I
     }
     if family and family.frame_step:
         arguments[family.frames_argument] = first.frames
-    for condition in conditions:
+    for condition in starting:
         arguments |= condition.sample_arguments(first, len(batch))
     if first.width and first.height:
         arguments["max_area"] = first.width * first.height  # else FLUX.1 Kontext chooses a size of its own

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from modules.config.ConceptConfig import ConceptConfig
+from modules.config.rules.conditions.source_clip import RULES
 from modules.config.TrainConfig import TrainConfig
 from modules.config.validation import find_problems
 from modules.curation.copy_dataset import copy_dataset
@@ -19,6 +20,7 @@ from modules.data.errors import DataError, ImageError
 from modules.data.ImageRequest import ImageRequest
 from modules.data.images import to_image
 from modules.data.prepare import prepare_data
+from modules.families.conditions import SourceClip
 from modules.families.registry import FAMILIES
 from tests.support.videos import gray_frames, number_of, write_video
 
@@ -186,6 +188,39 @@ def test_settings_without_sources_or_for_other_models_are_refused(folders):
     empty = [ConceptConfig(path=str(folders[0]))]
     assert "Lucy-Edit makes videos of videos" in problems(concepts=empty)["concepts.0.source_folder"]
     assert "concepts.0.source_folder" not in problems()
+
+
+def test_where_sources_are_optional_clips_with_one_train_apart_and_samples_choose_by_their_images(folders, tmp_path):
+    family = FAMILIES["ltx2"]
+    condition = next(one for one in conditions_of(family) if isinstance(one.spec, SourceClip))
+    alone = ConceptConfig(path=str(shutil.copytree(folders[0], tmp_path / "alone")))
+    config = config_of(*folders)
+    config.family, config.concepts = family.name, [*config.concepts, alone]
+    assert [problem.path for problem in find_problems(config) if "source" in problem.path] == []
+    assert RULES.further_pixels(config) == 64 * 64 * 2  # as many tokens as a clip has, in the estimate of memory
+    dataset, buckets = prepare_data(config, family)
+    assert condition.describe(dataset) == ("Sources", "for all but 3 of the clips and images")
+    kinds = condition.passes(dataset)
+    assert [bool(condition.sample_settings(dataset, sample)) for sample in range(6)] == [kind != "" for kind in kinds]
+    assert sorted(kinds) == [""] * 3 + ["with source"] * 3
+    assert [condition.load(dataset, buckets, sample, None) is None for sample in range(6)] == [not one for one in kinds]
+    config.concepts = [alone]
+    assert RULES.further_pixels(config) == 0
+    dataset, _ = prepare_data(config, family)
+    assert condition.describe(dataset) is condition.passes(dataset) is None
+    image, video = (str(folders[1] / name) for name in ("still.png", "walk.webm"))
+
+    def pipelines(*references, frames=9):
+        request = ImageRequest("", "", 1, 64, 48, 1, 1.0, references=references, frames=frames)
+        return [one.pipeline(request) for one in conditions_of(family) if one.claims(request)]
+
+    assert pipelines() == pipelines(image) == []  # of an image, a clip goes on from it as its first frame
+    assert (
+        pipelines(f"{video}#t=0.2")
+        == pipelines(image, image)
+        == pipelines(image, frames=1)
+        == [condition.spec.pipeline]
+    )
 
 
 def test_a_copy_of_a_dataset_has_the_sources(folders, tmp_path):

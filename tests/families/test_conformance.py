@@ -32,7 +32,7 @@ from modules.families.conditions import FirstFrame, Inpainting, Layers, Referenc
 from modules.families.Family import Family
 from modules.families.inpainting import mask_channels
 from modules.families.latents import decode_latents, encode_pieces, encode_pixels, latent_shape
-from modules.families.prediction import objective_of, predict
+from modules.families.prediction import objective_of, predict, predict_all
 from modules.families.registry import FAMILIES, adapt_denoisers, family_of_pipeline
 from modules.families.TextEncoding import collate_text
 from modules.layers import ActivationOffload, rotary
@@ -184,7 +184,7 @@ class Case:
             conditions["image_features"] = self.image_features.expand(len(noised), -1, -1)
         if self.family.fact(References, "needed"):
             conditions["references"] = [self.reference_latents() for _ in noised]
-        if self.family.has(SourceClip):
+        if self.family.fact(SourceClip, "needed"):
             conditions["source_clip"] = self.source_latents.expand(len(noised), -1, -1, -1, -1)
         return conditions
 
@@ -296,7 +296,7 @@ class Case:
             sample.reference = str(folder / "references")
             (folder / "references").mkdir(exist_ok=True)
             image.save(folder / "references" / f"{number}.png")
-        for number, image in enumerate(self.source if self.family.has(SourceClip) else ()):
+        for number, image in enumerate(self.source if self.family.fact(SourceClip, "needed") else ()):
             sample.reference = str(folder / "source")
             (folder / "source").mkdir(exist_ok=True)
             image.save(folder / "source" / f"{number}.png")
@@ -347,7 +347,11 @@ class Case:
             **({"last_image": self.last_image} if self.family.fact(FirstFrame, "last") == "needed" else {}),
             **self.painted,
             **(self.given_references() if self.family.fact(References, "needed") else {}),
-            **({self.family.fact(SourceClip, "argument"): self.source} if self.family.has(SourceClip) else {}),
+            **(
+                {self.family.fact(SourceClip, "argument"): self.source}
+                if self.family.fact(SourceClip, "needed")
+                else {}
+            ),
             **self.layers,
             "num_inference_steps": 3,
             "sample_audio": False,
@@ -656,7 +660,7 @@ def test_the_prediction_heeds_the_mask_and_what_it_leaves_of_the_image(case):
 
 
 def test_the_prediction_heeds_the_source_clip(case):
-    if not case.family.has(SourceClip):
+    if not case.family.fact(SourceClip, "needed"):
         pytest.skip("sees no source clip")
     noised, timestep, _ = noised_pair(case)
     other = case.source_latents.flip(-1).expand(len(noised), -1, -1, -1, -1)
@@ -792,6 +796,39 @@ def test_clips_from_their_first_frame_are_predicted_as_the_pipeline_does_it(clip
         assert_same(ours[:, :, rest], prediction[:, :, rest])
         without = clip_case.predict(latents, timestep.reshape(1), text)
         assert largest_difference(without[:, :, rest], prediction[:, :, rest]) > 1e-4
+
+
+def test_clips_beside_a_source_are_predicted_as_the_pipeline_does_it(clip_case):
+    spec, family = clip_case.family.condition(SourceClip), clip_case.family
+    if spec is None or spec.needed:
+        pytest.skip("never sees a source clip, or always")
+    pipe, source = clip_case.fresh_pipe(), clip_case.source_latents
+    kind, parts = import_pipeline(spec.pipeline), {**pipe.config, **pipe.components}
+    from_clip = kind(**{name: parts[name] for name in inspect.signature(kind.__init__).parameters if name in parts})
+    calls, denoise = [], pipe.transformer.forward
+
+    @wraps(denoise)
+    def spy(*args, **kwargs):
+        seen = {name: value.clone() for name, value in kwargs.items() if torch.is_tensor(value)}
+        calls.append((seen, denoise(*args, **kwargs)))
+        return calls[-1][1]
+
+    pipe.transformer.forward = spy
+    clip_case.make_picture(from_clip, prompt=[PROMPTS[0]], **spec.arguments(clip_case.source))
+    del pipe.transformer.forward
+    text = collate_text(family.text, clip_case.records()[:1])
+    assert len(calls) == 3
+    for seen, (prediction, of_sound) in calls:
+        own, beside = (family.unpack(half, source.shape) for half in seen["hidden_states"].chunk(2, 1))
+        assert largest_difference(beside, source) <= 1e-5
+        sound = seen["audio_hidden_states"][:, None]
+        given = {**clip_case.conditions(own), "sound": sound, "sound_noise": sound}
+        with torch.no_grad():
+            ours = predict_all(family, pipe, own, seen["sigma"], text, {**given, "source_clip": source})
+            alone = predict_all(family, pipe, own, seen["sigma"], text, given)
+        assert_same(ours[0], family.unpack(prediction.chunk(2, 1)[0], own.shape))
+        assert_same(ours[1], of_sound[:, None])
+        assert largest_difference(alone[0], ours[0]) > 1e-4
 
 
 @once_for_each(alike_families.vae)

@@ -56,11 +56,11 @@ def draw(tmp_path, picture_folder):
             "concepts.0.reference_folder": str(folder)
             if family.fact("references", "needed") and not family.takes("layers")
             else "",
-            "concepts.0.source_folder": str(folder) if family.takes("source_clip") else "",
+            "concepts.0.source_folder": str(folder) if family.fact("source_clip", "needed") else "",
             "sampling.samples.0.reference": image
             if family.fact("references", "needed")
             or family.fact("first_frame", "needed")
-            or family.takes("source_clip")
+            or family.fact("source_clip", "needed")
             else "",
             "sampling.samples.0.last_frame": image if family.fact("first_frame", "last") == "needed" else "",
         }

@@ -115,7 +115,7 @@ def plain_picture(pipe: DiffusionPipeline, request: ImageRequest = REQUEST) -> n
         arguments["last_image"] = Image.open(request.references[-1]) if len(request.references) > 1 else None
     if family and family.fact(References, "is_control"):
         arguments["control_image"] = arguments["image"]
-    if family and family.has(SourceClip):
+    if family and family.fact(SourceClip, "needed"):
         arguments[family.fact(SourceClip, "argument")] = [arguments["image"]]
     if family and family.fact(Layers, "options"):
         size = request.width, request.height

@@ -53,7 +53,7 @@ def family_data(name: str, folder: Path) -> dict[str, object]:
         video = write_video(folder / "videos" / "000.mp4", frames, size=(48, 32))
         video.with_suffix(".txt").write_text("a video of a cat, number 0", encoding="utf-8")
         return {"concepts.0.path": video.parent, "data.frames": frames}
-    if family.takes("source_clip"):
+    if family.fact("source_clip", "needed"):
         frames = 2 * family.frame_step + family.frame_rest
         write_video(folder / "before" / "000.mp4", frames, size=(96, 64), fps=round(family.fps), first=20)
         video = write_video(folder / "after" / "000.mp4", frames, size=(48, 32), fps=round(family.fps))
@@ -75,5 +75,5 @@ def _takes_images(family: FamilyInfo) -> bool:
         family.fact("first_frame", "needed")
         or family.fact("references", "needed")
         or family.takes("inpainting")
-        or family.takes("source_clip")
+        or family.fact("source_clip", "needed")
     )

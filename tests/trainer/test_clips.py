@@ -32,7 +32,7 @@ FROM_IMAGES = "data.image_to_video=0.5"
 TRAINED_ALONE = [
     name
     for name, family in FAMILIES.items()
-    if family.frame_step and not family.fact(FirstFrame, "needed") and not family.has(SourceClip)
+    if family.frame_step and not family.fact(FirstFrame, "needed") and not family.fact(SourceClip, "needed")
 ]
 WHOLE = ("batch_size=4", "batch_size_mode=global", "max_steps=6")
 

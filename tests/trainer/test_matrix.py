@@ -59,7 +59,7 @@ def cells() -> Iterator[ParameterSet]:
     seen: list[tuple[str, Any]] = []
     for method in METHODS:
         for name, family in FAMILIES.items():
-            trains_clips = family.fact(FirstFrame, "needed") or family.has(SourceClip)
+            trains_clips = family.fact(FirstFrame, "needed") or family.fact(SourceClip, "needed")
             needs_clips = METHODS[method].facts.lists_pairs and trains_clips  # and pairs are images
             if method in family.methods and not needs_clips:
                 part = (method, read_of(method, family))
@@ -139,7 +139,7 @@ def test_a_short_run_trains_and_the_saved_files_make_the_same_picture(
     if FAMILIES[family].has(Inpainting):
         request = replace(request, mask=str(tmp_path / "white.png"))
         Image.new("L", (request.width, request.height), 255).save(request.mask)
-    if FAMILIES[family].has(SourceClip):
+    if FAMILIES[family].fact(SourceClip, "needed"):
         write_noise(tmp_path / "input.png", (request.width, request.height))
         request = replace(request, references=(str(tmp_path / "input.png"),))
     if FAMILIES[family].has(Layers):

@@ -122,7 +122,7 @@ def runs() -> Iterator[ParameterSet]:
 def given_images(name: str) -> bool:
     """Whether the samples of a family start from an image."""
     family = FAMILIES[name]
-    starts = family.has(Inpainting) or family.has(SourceClip)
+    starts = family.has(Inpainting) or family.fact(SourceClip, "needed")
     return bool(family.fact(FirstFrame, "needed") or family.fact(References, "needed") or starts)
 
 

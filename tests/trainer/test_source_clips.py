@@ -11,6 +11,7 @@ from tests.support.RankPool import run_alone
 from tests.support.videos import write_video
 
 FAMILY = "lucy_edit"
+OPTIONAL = "ltx2"  # goes without source clips, too
 RUN = (f"family={FAMILY}", "data.bucket_step=32", "data.resolution=64", "data.frames=9", "data.clips=chunks")
 WHOLE = ("batch_size=4", "batch_size_mode=global", "model.weight_dtype=float64", "max_steps=6")
 
@@ -54,10 +55,14 @@ def test_two_ranks_give_the_curve_of_one_go_on_exactly_and_sources_change_what_i
     assert run("other", run_alone)["losses"] != pytest.approx(alone["losses"], rel=1e-4)
 
 
-def test_a_run_samples_from_the_source_of_a_clip_and_from_a_named_one(settings, train, tmp_path):
-    size = "width: 64, height: 32, steps: 1, guidance: 1, frames: 9"
+@pytest.mark.parametrize("family", [FAMILY, OPTIONAL])
+def test_a_run_samples_from_the_source_of_a_clip_and_from_a_named_one(family, settings, tiny_model, train, tmp_path):
+    size = "width: 64, height: 64, steps: 2, guidance: 1, frames: 9"
     samples = f"[{{{size}}}, {{prompt: make it darker, reference: {tmp_path / 'others' / 'long.mp4'}, {size}}}]"
-    train(settings("run", "max_steps=1", "model.weight_dtype=float32", f"sampling.samples={samples}", AT_END))
+    run = ["max_steps=1", "model.weight_dtype=float32", f"sampling.samples={samples}", AT_END]
+    run += [f"family={family}", f"model.base={tiny_model(family)}"]
+    run += [f"concepts.1.path={tmp_path / 'others'}"] if family == OPTIONAL else []  # without sources
+    train(settings("run", *run))
     videos = sorted((tmp_path / "run" / "samples").rglob("*.mp4"))
     assert [frames_of(video) for video in videos] == [9, 9]
     assert videos[0].read_bytes() != videos[1].read_bytes()

@@ -188,6 +188,10 @@ class ConditionData(Generic[S]):
     def check_sample(self, sample: SampleConfig, path: str) -> None:
         """Raises DataError if a further setting of the sample can't be used. path: of the sample."""
 
+    def claims(self, request: ImageRequest) -> bool:
+        """Whether the images of a request are for this condition alone, and not for others of the family."""
+        return False
+
     def pipeline(self, request: ImageRequest) -> str:
         """The diffusers class that generates in place of the family's; "" for none."""
         return ""

@@ -74,7 +74,8 @@ class _SourceClip(ConditionData[SourceClip]):
     takes_videos = True
 
     def find(self, dataset: Dataset, config: TrainConfig) -> Dataset:
-        return with_sources(dataset, self.family.label)
+        has_folder = any(concept.enabled and concept.source_folder for concept in dataset.concepts)
+        return with_sources(dataset, self.family.label) if self.spec.needed or has_folder else dataset
 
     def select(self, dataset: Dataset, config: TrainConfig) -> Dataset:
         """Without the clips that their sources are too short for."""
@@ -84,23 +85,35 @@ class _SourceClip(ConditionData[SourceClip]):
         kept = [sample for sample in range(len(dataset)) if sample not in short]
         return dataset.take(kept, [(dataset.paths[sample], text) for sample, text in short.items()])
 
+    def passes(self, dataset: Dataset) -> Sequence[str] | None:
+        sources = dataset.column(SOURCE)
+        return None if self.spec.needed or sources is None else ["with source" if one else "" for one in sources]
+
     def describe(self, dataset: Dataset) -> tuple[str, str] | None:
-        return None if dataset.column(SOURCE) is None else ("Sources", "one for each clip or image")
+        sources = dataset.column(SOURCE)
+        if sources is None:
+            return None
+        lacking = sum(source is None for source in sources)
+        return "Sources", f"for all but {lacking} of the clips and images" if lacking else "one for each clip or image"
 
     def cached_pixels(self, dataset: Dataset, sample: int, pixels: float) -> float:
-        return pixels
+        return pixels if dataset.value(SOURCE, sample) else 0.0
 
     def key_parts(
         self, dataset: Dataset, buckets: Buckets, sample: int, contents: Mapping[str, str | None]
     ) -> list[object]:
         source = dataset.value(SOURCE, sample)
+        if source is None:
+            return []
         return [{"source_clip": [contents[source.path], source.info and source.info.folder_fps]}]
 
     def load(
         self, dataset: Dataset, buckets: Buckets, sample: int, mask: np.ndarray | None
-    ) -> Callable[[], Iterator[np.ndarray]]:
-        """What gives its frames as `clip_frames`; those of a clip are read while it is encoded."""
+    ) -> Callable[[], Iterator[np.ndarray]] | None:
+        """What gives its frames as `clip_frames`; those of a clip are read while it is encoded. None without one."""
         clip = clip_of(dataset, sample)
+        if dataset.value(SOURCE, sample) is None:
+            return None
         frames = partial(source_frames, dataset, buckets, sample, keeps_colors=self.spec.is_control)
         if clip is not None and clip.num_frames > 1:
             return frames
@@ -111,6 +124,8 @@ class _SourceClip(ConditionData[SourceClip]):
         import torch
 
         frames = decoded.loaded[self.spec.name]
+        if frames is None:
+            return {}
         if decoded.num_frames > 1:
             return {GIVEN: encoder.encode_clip(frames)}
         return {GIVEN: encoder.encode(torch.from_numpy(next(frames()))[None])[0]}
@@ -118,25 +133,41 @@ class _SourceClip(ConditionData[SourceClip]):
     def given(self, rows: Rows) -> dict[str, Tensor | list[list[Tensor]]]:
         import torch
 
+        if GIVEN not in rows.records[0]:  # which then all are without, by `passes`
+            return {}
         return {GIVEN: torch.stack([record[GIVEN] for record in rows.records])}
 
     def sample_settings(self, dataset: Dataset, sample: int) -> dict[str, Any]:
         source, clip = dataset.value(SOURCE, sample), clip_of(dataset, sample)
+        if source is None:
+            return {}
         if clip is None or source.info is None:
             return {"reference": source.path}
         times = clip.times if os.path.isdir(source.path) else clip.times[:1]
         return {"reference": "\n".join(frame_path(source.path, time, source.info.folder_fps) for time in times)}
 
     def why_too_few(self, num_images: int) -> str:
-        return "" if num_images else "makes videos of videos; name one."
+        return "makes videos of videos; name one." if self.spec.needed and not num_images else ""
+
+    def claims(self, request: ImageRequest) -> bool:
+        """Of a model that goes on from images, too, an image is the first frame of a clip."""
+        if not request.references:
+            return False
+        is_clip = len(request.references) > 1 or is_video(split_time(request.references[0])[0])
+        return self.spec.needed or is_clip or request.frames == 1
+
+    def pipeline(self, request: ImageRequest) -> str:
+        return self.spec.pipeline if self.claims(request) else ""
 
     def sample_arguments(self, request: ImageRequest, count: int) -> dict[str, Any]:
-        if not request.references:
+        if not self.claims(request):
             return {}
         frames = self._sample_frames(request)
-        # the pipeline of a control clip takes one for each prompt
-        given = [frames] * count if self.spec.is_control else frames
-        return {self.spec.argument: given, self.family.frames_argument: len(frames)}
+        if self.spec.arguments is not None:
+            own = self.spec.arguments(frames)
+        else:  # the pipeline of a control clip takes one for each prompt
+            own = {self.spec.argument: [frames] * count if self.spec.is_control else frames}
+        return {**own, self.family.frames_argument: len(frames)}
 
     def _sample_frames(self, request: ImageRequest) -> list[Image.Image]:
         """Those of the source, or as many as make a clip if these are fewer than the request's.
@@ -161,22 +192,23 @@ class _SourceClip(ConditionData[SourceClip]):
 def with_sources(dataset: Dataset, family: str) -> Dataset:
     """Adds source clips to a dataset without views, and removes the samples of which it can't be read.
 
-    family: its name, for the messages. Raises DataError if a folder of source clips does not exist, if a sample has
-    none or several, or one of another kind or aspect ratio, or if nothing is left.
+    family: its name, for the messages. Samples of concepts without a folder have none. Raises DataError if a folder of
+    source clips does not exist, if it has none or several for a sample, or one of another kind or aspect ratio, or if
+    nothing is left.
     """
     found = find_paired(dataset, "source_folder", "source clip", "source clips", videos=True)
     for path, number, sources in zip(dataset.paths, dataset.concept_index.tolist(), found, strict=True):
-        if len(sources) != 1:
+        if len(sources) != 1 and dataset.concepts[number].source_folder:
             raise DataError.at(
                 f"concepts.{number}.source_folder",
                 f"has {counted(len(sources), 'source clip')} for {path}, but {family} needs one for each: add one of "
                 "its name, or remove the others.",
             )
     with ThreadPoolExecutor(NUM_READERS) as readers:
-        read = list(readers.map(partial(_read, dataset), range(len(dataset)), [path for (path,) in found]))
+        read = list(readers.map(partial(_read, dataset), range(len(dataset)), map("".join, found)))
     lost = [
         (path, f"its source clip {os.path.basename(file)} can't be read: {source}")
-        for path, (file,), source in zip(dataset.paths, found, read, strict=True)
+        for path, file, source in zip(dataset.paths, map("".join, found), read, strict=True)
         if isinstance(source, str)
     ]
     kept = [sample for sample, source in enumerate(read) if not isinstance(source, str)]
@@ -190,8 +222,13 @@ def with_sources(dataset: Dataset, family: str) -> Dataset:
     return dataset.with_column(SOURCE, column).take(kept, lost)
 
 
-def _read(dataset: Dataset, sample: int, path: str) -> Source | str:
-    """The source of a sample, or the reason why it can't be read. Raises DataError if it doesn't fit the sample."""
+def _read(dataset: Dataset, sample: int, path: str) -> Source | str | None:
+    """The source of a sample, or the reason why it can't be read. Raises DataError if it doesn't fit the sample.
+
+    path: of the source; "" without one.
+    """
+    if not path:
+        return None
     own, of_video = dataset.paths[sample], dataset.videos.get(dataset.paths[sample])
     if is_video(path) != (of_video is not None):
         kinds = ("a video", "an image") if of_video is None else ("an image", "a video")
@@ -215,7 +252,7 @@ def _check_aspect(path: str, size: Sequence[int], own: str, of_own: Sequence[int
 
 def _why_too_short(dataset: Dataset, sample: int) -> str:
     source, clip = dataset.value(SOURCE, sample), clip_of(dataset, sample)
-    if clip is None or source.lasts(clip):
+    if clip is None or source is None or source.lasts(clip):
         return ""
     end = clip.start + clip.num_frames / clip.fps
     name = os.path.basename(source.path)
