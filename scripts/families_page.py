@@ -26,7 +26,8 @@ from scripts.generated_file import write_or_check  # noqa: E402
 PAGE = ROOT / "docs" / "families.md"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- families: made by scripts/families_page.py -->\n", "<!-- end of families -->\n"
-OWN_PIPELINES = {path.stem for path in (ROOT / "modules" / "families" / "pipelines").glob("*.py")}
+# that load in Chorus alone; that of Wan VACE is diffusers' own, and takes lists of prompts
+OWN_PIPELINES = {path.stem for path in (ROOT / "modules" / "families" / "pipelines").glob("*.py")} - {"WanVACEPipeline"}
 LAYOUTS = {
     "ldm": "the layout of the first release",
     "sgm": "the layout of the first release, with `conditioner.embedders.0` and `.1`",

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from modules.families.conditions import FirstFrame, Inpainting, References, SourceClip
 from modules.families.Family import DenoiserCall, Family
-from modules.families.inpainting import num_mask_channels
+from modules.families.inpainting import num_mask_channels, num_source_channels
 from modules.families.PublishedModel import Component, PublishedModel
 from modules.methods.layers import Preset, preset_layers
 from modules.weights.libraries import import_diffusers
@@ -91,7 +91,8 @@ def denoiser_call(family: Family, side: int, with_padding: bool = False) -> Call
     if family.fact(References, "has_shape_of_image"):
         given["references"] = (latents,)
     if family.fact(SourceClip, "needed"):
-        given["source_clip"] = latents
+        channels = num_source_channels(family.fact(SourceClip, "masked"), shape[1], side // shape[-1])
+        given["source_clip"] = torch.empty(batch, channels, *shape[2:], device="meta")
     if published.image_features and family.fact(FirstFrame, "needed"):
         given["image_features"] = torch.empty(batch, *published.image_features, device="meta")
     if family.has(Inpainting):

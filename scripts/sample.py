@@ -254,7 +254,8 @@ def _add_content_options(parser: argparse.ArgumentParser) -> None:
         "--mask",
         default="",
         metavar="FILE",
-        help="for inpainting: white where the model paints; default: the mask next to the image, else its center",
+        help="for inpainting: white where the model paints; default: the mask next to the image, else its center; for "
+        "models that edit videos with a mask, an image, a video or a folder of frames; default: all of the video",
     )
 
 

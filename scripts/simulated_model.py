@@ -226,7 +226,7 @@ def make_inputs(base: BaseModel, count: int, width: int, height: int, frames: in
     """The arguments of `predict` for `count` samples."""
     import torch
 
-    from modules.families.inpainting import num_mask_channels
+    from modules.families.inpainting import num_mask_channels, num_source_channels
     from scripts.published_models import published_model
     from scripts.simulated_gpu import GPU
 
@@ -240,7 +240,9 @@ def make_inputs(base: BaseModel, count: int, width: int, height: int, frames: in
     if family.fact(FirstFrame, "needed"):
         given["first_frame"] = latents[:, :, :1] if family.fact(FirstFrame, "encode") else latents
     if family.fact(SourceClip, "needed"):
-        given["source_clip"] = latents
+        cell = height // latents.shape[-2]
+        channels = num_source_channels(family.fact(SourceClip, "masked"), latents.shape[1], cell)
+        given["source_clip"] = torch.empty(count, channels, *latents.shape[2:], device=GPU)
     if family.fact(FirstFrame, "beside") and frames > 1:
         given["first_frame"] = [[row] for row in latents[:, :, :1]]
     if (features := published_model(family).image_features) and (frames > 1 or family.fact(FirstFrame, "needed")):

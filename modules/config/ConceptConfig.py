@@ -7,6 +7,7 @@ from modules.config.AugmentationConfig import AugmentationConfig
 from modules.config.families import (
     families_taking,
     families_taking_clips,
+    families_taking_masks,
 )
 from modules.config.methods import methods_that
 from modules.config.setting import MAX_SIDE, STRICT, Float, Int, Str, section, setting
@@ -14,7 +15,7 @@ from modules.config.setting import MAX_SIDE, STRICT, Float, Int, Str, section, s
 TABLE = {".captions": ["table"]}
 PAIRS = {"method": methods_that(lambda method: bool(method.pair_words[0]))}
 PRESERVED = {"loss.output_preservation": [True]}
-USES_MASKS = {"loss.masked_training or family": [True, *families_taking("inpainting")]}
+USES_MASKS = {"loss.masked_training or family": [True, *families_taking_masks()]}
 
 
 @dataclass(config=STRICT)
@@ -128,7 +129,8 @@ class ConceptConfig:
         label="Mask folder",
         also_called="conditioning_data_dir, mask_path, masks",
         help="Masks for masked training or inpainting, named like the images, in the same subfolder: cat.png here is "
-        "the mask of cat.jpg. Empty: masks are next to the images, as cat-mask.png.",
+        "the mask of cat.jpg. Empty: masks are next to the images, as cat-mask.png. For models that edit videos with "
+        "a mask, masks can be videos, too.",
         empty_means="next to the images",
         group="data",
         format="folder",

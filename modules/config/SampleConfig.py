@@ -4,6 +4,7 @@ from modules.config.families import (
     families_taking,
     families_taking_clips,
     families_taking_images,
+    families_taking_masks,
 )
 from modules.config.setting import MAX_FRAMES, MAX_SIDE, STRICT, Float, Int, Str, setting
 
@@ -60,12 +61,13 @@ class SampleConfig:
         label="Mask",
         also_called="mask_image, inpainting mask",
         help="White where the model fills in the reference image. Empty: the mask next to that image, such as "
-        "cat-mask.png for cat.png; without one, the center of the image.",
+        "cat-mask.png for cat.png; without one, the center of the image. For a video: an image, a video or a folder of "
+        "frames; without one, all of it.",
         empty_means="next to the image",
         group="sampling",
         format="file",
         scope="machine",
-        visible_when={"family": families_taking("inpainting")},
+        visible_when={"family": families_taking_masks()},
     )
     seed: Int = setting(
         42,

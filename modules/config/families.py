@@ -108,6 +108,11 @@ class FamilyInfo:
         return any(facts.get("takes_masks") for facts in self.conditions.values())
 
     @property
+    def takes_mask_clips(self) -> bool:
+        """Whether its denoiser sees the mask of each frame of a clip."""
+        return any(facts.get("takes_mask_clips") for facts in self.conditions.values())
+
+    @property
     def max_input_images(self) -> int:
         """How many images of their settings its samples can start from."""
         return sum(facts["max_images"] for facts in self.conditions.values())
@@ -216,6 +221,11 @@ def families_taking(condition: str, without: str = "", **facts: Any) -> tuple[st
         for name, info in load_families().items()
         if info.takes(condition, without) and all(info.fact(condition, key) == value for key, value in facts.items())
     )
+
+
+def families_taking_masks() -> tuple[str, ...]:
+    """The names of the families whose denoisers see masks."""
+    return tuple(name for name, info in load_families().items() if info.takes_masks)
 
 
 def families_taking_images() -> tuple[str, ...]:

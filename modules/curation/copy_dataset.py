@@ -27,7 +27,7 @@ from modules.data.crops import SampleCrop, crop_of_sample
 from modules.data.errors import DataError, ImageError
 from modules.data.images import load_gray_on_black, load_image, load_rgba, may_be_transparent
 from modules.data.ImageSettings import ImageSetting, ImageSettings, settings_file
-from modules.data.masks import find_masks
+from modules.data.masks import find_masks, is_mask_clip
 from modules.data.paired_files import find_paired
 from modules.data.videos import is_video
 from modules.session.atomic import new_folder
@@ -97,7 +97,7 @@ def copy_dataset(
     if not items:
         raise DataError(f"All images of {concept.path} are left out or dropped: there is nothing to copy.")
     # references and layers must not lie among the images, where they would be trained as such
-    inner = "images" if any(item.paired for item in items) else ""
+    inner = "images" if any(item.paired for item in items) or _mask_folder(items) else ""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with new_folder(folder) as making:
@@ -133,7 +133,7 @@ def check_new_folder(concept: ConceptConfig, target: str) -> Path:
 
 
 def _items(concept: ConceptConfig, dataset: Dataset, dropped: Collection[str]) -> list[_Item]:
-    masks = find_masks(dataset)
+    masks = find_masks(dataset, clips=True)
     paired = {
         setting: find_paired(dataset, setting, folder[:-1], folder, condition_class(folder).takes_videos)
         for setting, folder in folder_settings().items()
@@ -178,11 +178,12 @@ def _write(
         if not is_wanted():
             raise DataError("the copy was canceled.")
         try:
-            _write_item(item, folder, inner)
+            _write_item(item, folder, inner, masks)
         except ImageError as error:
             return error.reason
         return ""
 
+    masks = _mask_folder(items)
     unreadable = []
     with ThreadPoolExecutor(NUM_WRITERS) as writers:
         for done, (item, reason) in enumerate(zip(items, writers.map(write, items), strict=True), start=1):
@@ -192,11 +193,20 @@ def _write(
     return unreadable
 
 
-def _write_item(item: _Item, folder: Path, inner: str) -> None:
-    """Everything is read before anything is written, for an image whose mask is damaged is left out as well."""
+def _mask_folder(items: Sequence[_Item]) -> str:
+    """That of the copy, which masks that are clips need; "" for masks beside their images."""
+    return "masks" if any(item.mask and is_mask_clip(item.mask) for item in items) else ""
+
+
+def _write_item(item: _Item, folder: Path, inner: str, masks: str) -> None:
+    """Everything is read before anything is written, for an image whose mask is damaged is left out as well.
+
+    masks: as from `_mask_folder`.
+    """
     images: dict[Path, Image.Image] = {}
     files = {folder / inner / item.name: item.path} if item.crop is None else {}
     stem = folder / inner / item.stem
+    of_mask = folder / masks / item.stem if masks else _with_ending(stem, "-mask")
     if item.crop:
         images[folder / inner / item.name] = _cut(item.path, item.crop)
     if caption := next((path for path in item.captions if os.path.isfile(path)), None):
@@ -205,9 +215,10 @@ def _write_item(item: _Item, folder: Path, inner: str) -> None:
         mask = load_gray_on_black(item.mask)
         if mask.size != item.crop.whole:
             mask = mask.resize(item.crop.whole, Image.Resampling.BILINEAR)  # as it is trained
-        images[_with_ending(stem, "-mask.png")] = item.crop.of(mask)
+        images[_with_ending(of_mask, ".png")] = item.crop.of(mask)
     elif item.mask:
-        files[_with_ending(stem, f"-mask{os.path.splitext(item.mask)[1]}")] = item.mask
+        ending = "" if os.path.isdir(item.mask) else os.path.splitext(item.mask)[1]
+        files[_with_ending(of_mask, ending)] = item.mask
     names = folder_settings()
     for setting, paths in item.paired.items():
         for number, path in enumerate(paths):
@@ -267,4 +278,6 @@ def _concept_of(concept: ConceptConfig, folder: Path, inner: str, items: Sequenc
     chosen: dict[str, Any] = dict.fromkeys(("include", "exclude", "mask_folder", "caption_table", "caption_column"), "")
     for setting, name in folder_settings().items():
         chosen[setting] = str(folder / name) if any(item.paired.get(setting) for item in items) else ""
+    if masks := _mask_folder(items):
+        chosen["mask_folder"] = str(folder / masks)
     return replace(concept, path=str(folder / inner), include_subfolders=True, **chosen)

@@ -38,7 +38,8 @@ class Batch:
         image_features: [B, tokens, width], what an image encoder makes of the first frames.
         inpainting: [B, M + C, h, w], for families that paint a part of an image: the mask as they see it, 1 where they
             paint, and normalized latents of the image with gray in place of that part.
-        source_clip: [B, C, F, H, W], normalized latents of the clips that a model of edits starts from.
+        source_clip: [B, C, F, H, W], normalized latents of the clips that a model of edits starts from; where these can
+            have masks [B, 2 C + M, F, H, W], as SourceClip says.
         sound: [B, R, L, C], normalized latents of the sound of clips; R as in Sound. sound_noise: noise for it, in the
             same shape.
         sound_heard: bool[B], clips that have any; the others' sound is silence, and no part of the loss.

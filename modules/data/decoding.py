@@ -16,7 +16,7 @@ from modules.data.crops import crop_of_sample, cropped, whole_size
 from modules.data.errors import DataError, ImageError
 from modules.data.image_views import augmentation_of
 from modules.data.images import adjust_colors, fit_image, load_image, to_array
-from modules.data.masks import load_mask, mask_of
+from modules.data.masks import is_mask_clip, load_mask, mask_of
 from modules.data.read_ahead import read_ahead
 from modules.data.shards import WHOLE, Progress, Shard, shard_of
 
@@ -56,7 +56,7 @@ def decoded_or_reason(
     pixels = None if is_streamed else _pixels_or_reason(dataset, buckets, sample, conditions)
     if isinstance(pixels, str):
         return pixels
-    if path:
+    if path and not is_mask_clip(path):  # else a condition reads it
         size, is_alpha = whole_size(dataset, sample), path == dataset.paths[sample]
         try:
             mask = load_mask(path, size, *shape, augmentation, is_alpha, crop)

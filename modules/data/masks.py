@@ -1,7 +1,8 @@
 """Mask images: white marks what is learned of an image, or painted by a model for inpainting. Uses Pillow only.
 
 They lie beside the images, with the names of `mask_names.py`, or in a folder of their own, and are never trained on as
-images.
+images. For models that see the mask of each frame, those in a folder can also be videos and folders of frames
+(mask_clips.py).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +27,8 @@ from modules.data.errors import DataError, ImageError
 from modules.data.image_formats import EXTENSIONS
 from modules.data.images import fit_image, load_alpha, load_gray_on_black, may_be_transparent, size_or_reason
 from modules.data.mask_names import SUFFIXES, masked_stem
-from modules.data.videos import is_video
+from modules.data.videos import EXTENSIONS as VIDEO_EXTENSIONS
+from modules.data.videos import info_or_reason, is_video
 
 if TYPE_CHECKING:
     from modules.config.ConceptConfig import ConceptConfig
@@ -47,16 +50,25 @@ def needs_masks(config: TrainConfig) -> bool:
     return load_families()[config.family].takes_masks
 
 
-def with_masks(dataset: Dataset) -> Dataset:
+def sees_mask_clips(config: TrainConfig) -> bool:
+    """Whether the model sees the mask of each frame of a clip."""
+    return load_families()[config.family].takes_mask_clips and facts_of(config).uses_denoiser
+
+
+def with_masks(dataset: Dataset, clips: bool = False) -> Dataset:
     """Adds masks to a dataset without views, and removes the images whose mask can't be read.
 
-    Raises DataError if the aspect ratio of a mask differs from its image's, or if no image is left.
+    clips: whether masks can be clips. Raises DataError if the aspect ratio of a mask differs from its image's, if an
+    image has a clip as its mask, or if no image is left.
     """
-    masks = _or_alpha(dataset, find_masks(dataset))
+    masks = _or_alpha(dataset, find_masks(dataset, clips))
     of_mask = {mask: sample for sample, mask in enumerate(masks) if mask}
     reasons: dict[str, str] = {}
     with ThreadPoolExecutor(NUM_READERS) as readers:
-        for (mask, sample), size in zip(of_mask.items(), readers.map(size_or_reason, of_mask), strict=True):
+        sizes = readers.map(partial(_size_or_reason, dataset), of_mask, of_mask.values())
+        for (mask, sample), size in zip(of_mask.items(), sizes, strict=True):
+            if is_mask_clip(mask) and not is_video(dataset.paths[sample]):
+                raise DataError(f"mask {mask} is a video and {dataset.paths[sample]} an image: replace it by an image.")
             if isinstance(size, str):
                 reasons[mask] = f"its mask {os.path.basename(mask)} can't be read: {size}"
             else:
@@ -80,8 +92,8 @@ def mask_files(dataset: Dataset) -> set[str]:
     return {mask for mask, path in pairs if mask and mask != path}
 
 
-def find_masks(dataset: Dataset) -> list[str | None]:
-    """The path of each sample's mask, None if it has none.
+def find_masks(dataset: Dataset, clips: bool = False) -> list[str | None]:
+    """The path of each sample's mask, None if it has none. clips: whether those in a mask folder can be clips.
 
     Raises DataError if a mask folder does not exist or holds masks of none of the images.
     """
@@ -94,7 +106,8 @@ def find_masks(dataset: Dataset) -> list[str | None]:
         if root:
             folder = os.path.join(root, os.path.dirname(path_in_concept(path, dataset.concepts[number])))
         if folder not in in_folder:
-            in_folder[folder] = masks_in_folder(folder) if root else _masks_in(folder)
+            holds_frames = clips and dataset.concepts[number].frame_folders_fps is not None
+            in_folder[folder] = masks_in_folder(folder, clips, holds_frames) if root else _masks_in(folder)
         stem = file_stem(path)
         masks.append(in_folder[folder].get(stem) or in_folder[folder].get(stem.lower()))
     for number, root in sorted(roots.items()):
@@ -170,6 +183,18 @@ def load_mask(
     Raises ImageError.
     """
     mask = load_alpha(path) if is_alpha else load_gray_on_black(path)
+    return fit_mask(mask, size, bucket_w, bucket_h, augmentation, crop)
+
+
+def fit_mask(
+    mask: Image.Image,
+    size: tuple[int, int],
+    bucket_w: int,
+    bucket_h: int,
+    augmentation: Augmentation = NO_AUGMENTATION,
+    crop: SampleCrop | None = None,
+) -> np.ndarray:
+    """As `load_mask`, of a mask in 8 bits."""
     if mask.size != size:
         mask = mask.resize(size, Image.Resampling.BILINEAR)
     mask = mask if crop is None else crop.of(mask)
@@ -210,12 +235,18 @@ def _mask_root(concept: ConceptConfig, number: int) -> str:
     return root
 
 
-def masks_in_folder(folder: str) -> dict[str, str]:
+def masks_in_folder(folder: str, clips: bool = False, folders: bool = False) -> dict[str, str]:
     """Stem of each image in a mask folder, also in lower case and without the suffix of masks, -> its path.
 
-    Raises DataError if the folder can't be listed.
+    clips: also of videos. folders: also the names of folders. Raises DataError if the folder can't be listed.
     """
-    return _named(folder, _listed(folder))
+    names = _listed(folder)
+    found = {
+        name: os.path.join(folder, name) for name in names if folders and os.path.isdir(os.path.join(folder, name))
+    }
+    videos = [name for name in names if clips and os.path.splitext(name)[1].lower() in VIDEO_EXTENSIONS]
+    found |= {os.path.splitext(name)[0]: os.path.join(folder, name) for name in videos}
+    return {stem.lower(): path for stem, path in found.items()} | found | _named(folder, names)
 
 
 def _listed(folder: str) -> list[str]:
@@ -250,6 +281,18 @@ def _beside(folder: str, names: Sequence[str]) -> dict[str, str]:
             if stem is not None and os.path.splitext(name)[0].lower() == stem.lower() + suffix:
                 found[stem] = os.path.join(folder, name)
     return {stem.lower(): path for stem, path in found.items()} | found
+
+
+def is_mask_clip(path: str) -> bool:
+    """Whether a mask is a clip; animated GIFs are images here."""
+    return is_video(path) and os.path.splitext(path)[1].lower() not in EXTENSIONS
+
+
+def _size_or_reason(dataset: Dataset, mask: str, sample: int) -> tuple[int, int] | str:
+    if not is_mask_clip(mask):
+        return size_or_reason(mask)
+    info = info_or_reason(mask, dataset.concepts[dataset.concept_index[sample]].frame_folders_fps)
+    return info if isinstance(info, str) else info[:2]
 
 
 def _check_aspect(mask: str, size: tuple[int, int], image: str, image_size: Sequence[int]) -> None:

@@ -19,7 +19,7 @@ from modules.data.errors import DataError
 from modules.data.folder_walk import Outputs
 from modules.data.holdout import hold_out
 from modules.data.image_views import with_views
-from modules.data.masks import uses_masks, with_masks
+from modules.data.masks import sees_mask_clips, uses_masks, with_masks
 
 if TYPE_CHECKING:
     from modules.config.TrainConfig import TrainConfig
@@ -45,7 +45,7 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
     else:
         dataset = scan(config.concepts, outputs=Outputs.of(config), videos=rule is not None)
     if uses_masks(config):
-        dataset = with_masks(dataset)
+        dataset = with_masks(dataset, sees_mask_clips(config))
     conditions = conditions_of(family_of_run(family, config)) if facts_of(config).uses_denoiser else []
     for condition in conditions:
         dataset = condition.find(dataset, config)

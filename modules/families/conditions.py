@@ -180,12 +180,17 @@ class SourceClip(Condition):
         further tokens, not as further channels.
     pipeline: the diffusers class for videos from a source clip; "" for the family's.
     arguments: the frames of a source -> arguments of that pipeline's `__call__`, if it does not take them so.
+    masked: whether it can have a mask, white where the video is made anew and black where the source stays; the
+        pipeline takes its frames as `mask`. The denoiser then sees the latents of the source with gray in place of
+        what is white, those with gray in place of what is black, and a mask channel for each pixel of a latent cell.
+        Without a mask, the source is control alone.
     """
 
     is_control: bool = False
     needed: bool = True
     pipeline: str = ""
     arguments: Callable[[list[Image]], Mapping[str, Any]] | None = None
+    masked: bool = False
 
     @property
     def argument(self) -> str:
@@ -193,7 +198,8 @@ class SourceClip(Condition):
 
     @property
     def facts(self) -> dict[str, Any]:
-        return {**super().facts, "needed": self.needed}
+        of_masks = {"takes_masks": True, "takes_mask_clips": True} if self.masked else {}
+        return {**super().facts, "needed": self.needed, **of_masks}
 
     @property
     def max_images(self) -> int:

@@ -25,6 +25,23 @@ def mask_channels(resolution: MaskResolution, mask_B1HW: Tensor, height: int, wi
     return functional.pixel_unshuffle(mask_B1HW, mask_B1HW.shape[-1] // width)
 
 
+def clip_mask_channels(mask_F1HW: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """[M, f, h, w]: the mask of a clip with a channel for each pixel of a latent cell. shape: of the latents, C f h w.
+
+    Source: diffusers 0.42, WanVACEPipeline.prepare_masks, where a latent frame has the mask of the frame in its middle.
+    """
+    from torch.nn import functional
+
+    frames, height, width = shape[1:]
+    channels = mask_channels("pixels", mask_F1HW, height, width).movedim(1, 0)
+    return functional.interpolate(channels[None], size=(frames, height, width), mode="nearest-exact")[0]
+
+
+def num_source_channels(is_masked: bool, channels: int, pixels_per_cell: int) -> int:
+    """Of `source_clip` in Batch.given, with latents of so many channels. is_masked: as SourceClip.masked."""
+    return 2 * channels + num_mask_channels("pixels", pixels_per_cell) if is_masked else channels
+
+
 def num_mask_channels(resolution: MaskResolution, pixels_per_cell: int) -> int:
     """M, of latents with so many pixels along each side of a cell."""
     return {"": 0, "latents": 1, "pixels": pixels_per_cell**2}[resolution]

@@ -52,6 +52,15 @@ def with_sources(folder):
     return {**clips(folder), "source_folder": str(folder / "sources")}
 
 
+def with_masked_sources(folder):
+    """A folder of frames as the mask of one clip, and an image as that of the other."""
+    (folder / "masks" / "one").mkdir(parents=True)
+    for number in range(9):
+        Image.new("L", (48, 32), number).save(folder / "masks" / "one" / f"{number}.png")
+    Image.new("L", (48, 32)).save(folder / "masks" / "two.png")
+    return {**with_sources(folder), "mask_folder": str(folder / "masks")}
+
+
 def with_masks(folder):
     for name in ("000-mask", "003-mask"):
         Image.new("L", (32, 32), 255).save(folder / "pictures" / f"{name}.png")
@@ -108,6 +117,7 @@ CASES: dict[str, tuple[str, Callable, dict, str, str]] = {
     "layers": ("qwen_image_layered", with_layers, {}, "2ea6da208a7f", "06b74e45d106"),
     "clips": ("wan22_5b", clips, {"data.frames": 9}, "2a91985fe8e3", "52093e3bc990"),
     "source clip": ("lucy_edit", with_sources, {"data.frames": 9}, "a5e8e6597599", "0f8bb871050e"),
+    "source clip and its mask": ("wan21_vace", with_masked_sources, {"data.frames": 9}, "dff0d00226ac", "4c6e09692820"),
     "first frame": ("wan22_i2v_a14b", clips, {"data.frames": 9}, "0ff3dc913fd2", "ff6f15b7986d"),
     "first frame, by an image encoder, too": ("wan21_i2v", clips, {"data.frames": 9}, "840c0cd1af85", "ff6f15b7986d"),
     "first frame, by text encoders, too": (

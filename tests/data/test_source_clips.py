@@ -170,7 +170,7 @@ def test_samples_are_as_long_as_their_source(folders):
 def test_a_control_clip_keeps_its_colors_and_is_given_for_each_prompt(folders):
     (condition,) = conditions_of(FAMILIES["cogvideox_fun"])
     prepared_data = prepared(*folders, augmentation={"fixed_brightness": -0.5}, include="*.png")
-    (frame,) = condition.load(*prepared_data, 0, None)()
+    (frame,) = condition.load(*prepared_data, 0, None).shown()
     assert frame[0].mean() == pytest.approx(1.0)
     request = ImageRequest("", "", 1, 32, 24, 1, 1.0, references=(str(folders[1] / "still.png"),), frames=9)
     arguments = condition.sample_arguments(request, 2)

@@ -30,7 +30,7 @@ from modules.data.TensorCache import TensorCache
 from modules.families.conditioning import encode_records, encode_text, is_unconditional_zero
 from modules.families.conditions import FirstFrame, Inpainting, Layers, References, Sizes, SourceClip
 from modules.families.Family import Family
-from modules.families.inpainting import mask_channels
+from modules.families.inpainting import clip_mask_channels, mask_channels
 from modules.families.latents import decode_latents, encode_pieces, encode_pixels, latent_shape
 from modules.families.prediction import objective_of, predict, predict_all
 from modules.families.registry import FAMILIES, adapt_denoisers, family_of_pipeline
@@ -235,10 +235,24 @@ class Case:
 
     @cached_property
     def source_latents(self):
-        """As the `source_clip` in Batch.given, of `source`."""
+        """As the `source_clip` in Batch.given, of `source` and `source_masks`."""
         pixels = torch.from_numpy(np.stack([to_array(frame) for frame in self.source], 1))[None]
-        with torch.no_grad():
-            return encode_pixels(self.family, self.pipe.vae, pixels if self.frames > 1 else pixels[:, :, 0])
+
+        def encode(part):
+            with torch.no_grad():
+                return encode_pixels(self.family, self.pipe.vae, part if self.frames > 1 else part[:, :, 0])
+
+        if not self.family.fact(SourceClip, "masked"):
+            return encode(pixels)
+        masks = torch.from_numpy(np.stack([np.asarray(mask) > 127 for mask in self.source_masks])).float()[:, None]
+        stays, made = (encode(pixels * part.movedim(1, 0)) for part in (1 - masks, masks))
+        return torch.cat([stays, made, clip_mask_channels(masks, stays.shape[1:])[None]], 1)
+
+    @property
+    def source_masks(self):
+        """Another one for each frame, for a model that sees masks of source clips."""
+        turns = range(self.frames if self.family.fact(SourceClip, "masked") else 0)
+        return [self.mask.transpose(Image.Transpose.ROTATE_180) if turn % 3 else self.mask for turn in turns]
 
     @property
     def mask(self):
@@ -300,6 +314,10 @@ class Case:
             sample.reference = str(folder / "source")
             (folder / "source").mkdir(exist_ok=True)
             image.save(folder / "source" / f"{number}.png")
+        for number, mask in enumerate(self.source_masks):
+            sample.mask = str(folder / "masks")
+            (folder / "masks").mkdir(exist_ok=True)
+            mask.save(folder / "masks" / f"{number}.png")
         return sample
 
     def reference_images(self):
@@ -352,6 +370,7 @@ class Case:
                 if self.family.fact(SourceClip, "needed")
                 else {}
             ),
+            **({"mask": masks} if (masks := self.source_masks) else {}),
             **self.layers,
             "num_inference_steps": 3,
             "sample_audio": False,

@@ -573,6 +573,16 @@ def make_tiny_lucy_edit(path: str | Path) -> Path:
     )
 
 
+def make_tiny_wan21_vace(path: str | Path) -> Path:
+    """Save a tiny Wan 2.1 VACE pipeline below `path` and return the path: one block beside the first of two."""
+    return _save_tiny_wan(
+        path,
+        pipeline="WanVACEPipeline",
+        transformer="WanVACETransformer3DModel",
+        seen={"vace_layers": [0], "vace_in_channels": 96},
+    )
+
+
 def make_tiny_wan22_a14b(path: str | Path, heads: int = 2) -> Path:
     """Save a tiny Wan 2.2 A14B pipeline below `path` and return the path: two experts, each with half of the steps."""
     return _save_tiny_wan(path, experts=2, heads=heads, boundary_ratio=0.5)
@@ -619,7 +629,7 @@ def _save_tiny_wan(
     seen: dict | None = None,
     **options,
 ) -> Path:
-    """seen: how the transformer takes what an image encoder of 16 features sees; None for models without one."""
+    """seen: how the transformer takes what it sees beside the latents, such as the 16 features of an image encoder."""
     import diffusers
     import torch
     from diffusers import AutoencoderKLWan, UniPCMultistepScheduler
@@ -643,7 +653,7 @@ def _save_tiny_wan(
     ]
     if experts > 1:
         options["transformer_2"] = transformers[1]
-    if seen:
+    if seen and "image_dim" in seen:
         options |= {"image_encoder": tiny_clip_vision(), "image_processor": tiny_clip_processor()}
     made = getattr(diffusers, pipeline)(
         transformer=transformers[0],

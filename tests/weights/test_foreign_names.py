@@ -35,7 +35,9 @@ NAMED = {
     and not family.experts
     and family.published
     # of the first two it converts models of the published size alone, and of the others nothing
-    and not family.name.startswith(("hunyuan_video", "lumina2", "mochi", "hunyuan_", "longcat_image", "pixart_"))
+    and not family.name.startswith(
+        ("hunyuan_video", "lumina2", "mochi", "hunyuan_", "longcat_image", "pixart_", "wan21_vace")
+    )
 }
 OPTIONS = {"output": {"format": "both", "dtype": "float32"}}
 

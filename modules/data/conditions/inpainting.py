@@ -23,9 +23,9 @@ from modules.data.Dataset import Column, Dataset, Views
 from modules.data.draws import hash64, uniform
 from modules.data.errors import DataError
 from modules.data.images import fit_image, read_size, size_or_reason
-from modules.data.masks import load_mask, mask_beside, mask_of, with_masks
-from modules.data.videos import load_still
-from modules.families.conditions import Inpainting
+from modules.data.masks import is_mask_clip, load_mask, mask_beside, mask_of, with_masks
+from modules.data.videos import info_or_reason, load_still, split_time
+from modules.families.conditions import Inpainting, SourceClip
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -186,14 +186,18 @@ def check_mask(mask: str, reference: str, family: Family | None, setting: str, i
     """
     if not mask:
         return
-    if family is None or family.condition(Inpainting) is None:
+    takes_clips = family is not None and bool(family.fact(SourceClip, "masked"))
+    if family is None or not (family.has(Inpainting) or takes_clips):
         raise DataError.at(setting, f"{mask}: {family.label if family else 'this model'} takes no mask; leave it out.")
     if not reference:
         raise DataError.at(
             setting, f"{mask}: there is no image to paint in; set {image_setting}, or leave the mask out."
         )
-    if isinstance(reason := size_or_reason(os.path.expanduser(mask)), str):
-        raise DataError.at(setting, f"{mask}: it can't be read ({reason}); choose another mask.")
+    for path in mask.split("\n"):  # of a folder of frames, those from a time on
+        file = os.path.expanduser(split_time(path)[0])
+        reads = info_or_reason if takes_clips and is_mask_clip(file) else size_or_reason
+        if isinstance(reason := reads(file), str):
+            raise DataError.at(setting, f"{path}: it can't be read ({reason}); choose another mask.")
 
 
 def inpainting_masks(dataset: Dataset, sample: int, shape: tuple[int, int], file: np.ndarray | None) -> np.ndarray:
