@@ -393,6 +393,7 @@ class SlowSearch:
 
 def test_a_path_is_looked_at_when_the_typing_has_stopped_and_keeps_no_other_waiting(app, tab, wait_for, monkeypatch):
     search = SlowSearch()
+    monkeypatch.setattr(app.checks.places, "look", lambda: None)  # or "slow" is read once more: no folder
     monkeypatch.setattr("modules.ui.tabs.DatasetTab.find_pictures", search)
     monkeypatch.setattr("modules.ui.tabs.DatasetTab.TYPING_MS", 3_600_000)
     for path in ("s", "sl", "slo", "slow"):
