@@ -10,7 +10,7 @@ from modules.config.ModelConfig import ModelConfig
 from modules.curation.TokenCounts import TokenCount, TokenCounts
 from modules.families.registry import FAMILIES
 from modules.weights.caption_tokens import count_tokens, longest_reading
-from tests.support.tiny_models import clip_tokenizer, qwen_tokenizer, t5_tokenizer
+from tests.support.tiny_models.parts import clip_tokenizer, qwen_tokenizer, t5_tokenizer
 
 LONG = "a cat, " * 200
 

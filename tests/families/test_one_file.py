@@ -12,7 +12,7 @@ from modules.families.Family import Family
 from modules.families.registry import FAMILIES
 from modules.weights.safe import read_header
 from tests.support.fork_server import ForkedScript
-from tests.support.tiny_models import randomize_and_save, t5_tokenizer, tiny_t5, tiny_vae
+from tests.support.tiny_models.parts import randomize_and_save, t5_tokenizer, tiny_t5, tiny_vae
 from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]

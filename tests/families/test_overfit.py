@@ -12,7 +12,7 @@ from modules.families.latents import encode_pixels
 from modules.families.TextEncoding import collate_text
 from modules.methods.registry import METHODS
 from tests.support.prepared import prepared
-from tests.support.tiny_models import make_tiny_wan22_a14b
+from tests.support.tiny_models.wan22 import make_tiny_wan22_a14b
 
 PROMPTS = ["a cat", "a dog below a tree", "red", "the blue sky over it all"]
 U = [0.1, 0.35, 0.6, 0.95]

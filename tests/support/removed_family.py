@@ -27,7 +27,7 @@ from modules.families.registry import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path("modules", "families")
-TINY_MODELS = Path("tests", "support", "tiny_models.py")
+TINY_MODELS = Path("tests", "support", "tiny_models")
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "workspace", "images", "__pycache__", ".*_cache", "build")
 GENERATED = (
     "README.md",
@@ -86,7 +86,6 @@ def remove(stem: str, tree: Path) -> Removed:
     gone = {name for one in stems for name in declared[one]}
     lines = len((tree / FOLDER / f"{stem}.py").read_text(encoding="utf-8").splitlines())
     pipelines = _remove_files(tree, stems, gone)
-    _remove_tiny_models(tree / TINY_MODELS, gone)
     outside = {*_broken(tree), *_named_in_code(tree, gone), *_named_in_generated(tree, gone)}
     examples = {*_examples(tree, gone)}
     pages = {file for file in examples if file.endswith(".md")}
@@ -125,6 +124,7 @@ def _remove_files(tree: Path, stems: list[str], gone: set[str]) -> tuple[str, ..
     """Returns the pipelines among the removed files."""
     for stem in stems:
         (tree / FOLDER / f"{stem}.py").unlink()
+        (tree / TINY_MODELS / f"{stem}.py").unlink()
     for path in (tree / "resources" / "presets").glob("*.yaml"):
         if yaml.safe_load(path.read_text(encoding="utf-8")).get("family") in gone:
             path.unlink()
@@ -133,20 +133,6 @@ def _remove_files(tree: Path, stems: list[str], gone: set[str]) -> tuple[str, ..
     for path in found:
         path.unlink()
     return tuple(path.relative_to(tree).as_posix() for path in found)
-
-
-def _remove_tiny_models(path: Path, gone: set[str]) -> None:
-    """Removes make_tiny_NAME of each family, and what VARIANTS has of it."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    makers = {f"make_tiny_{name}" for name in gone}
-    for node in reversed(ast.parse("".join(lines)).body):
-        if isinstance(node, ast.FunctionDef) and node.name in makers:
-            del lines[node.lineno - 1 : node.end_lineno]
-        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
-            for value in reversed(node.value.values):
-                if makers & {name.id for name in ast.walk(value) if isinstance(name, ast.Name)}:
-                    del lines[value.lineno - 1 : value.end_lineno]
-    path.write_text("".join(lines), encoding="utf-8")
 
 
 def _broken(tree: Path) -> Iterator[str]:
@@ -198,7 +184,7 @@ def _examples(tree: Path, names: set[str]) -> Iterator[str]:
     labels = re.compile("|".join(rf"(?<!\w){re.escape(FAMILIES[name].label)}(?!\w)" for name in names))
     for path in sorted([*(tree / "tests").rglob("*.py"), *(tree / "docs").glob("*.md"), tree / "README.md"]):
         file = path.relative_to(tree).as_posix()
-        if file == TINY_MODELS.as_posix() or file in GENERATED[1:]:
+        if file in GENERATED[1:] or path.is_relative_to(tree / TINY_MODELS):
             continue
         text = path.read_text(encoding="utf-8")
         if _pattern(names).search(text) or (path.suffix == ".md" and labels.search(text)):

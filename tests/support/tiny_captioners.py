@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.support.tiny_models import SEED, VISION_TOKENS, qwen_processor, qwen_tokenizer, tiny_qwen3_vl_config
+from tests.support.tiny_models.parts import SEED, VISION_TOKENS, qwen_processor, qwen_tokenizer, tiny_qwen3_vl_config
 
 CHAT = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{% for part in message['content'] %}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.tiny_captioners import save_random
-from tests.support.tiny_models import clip_tokenizer
+from tests.support.tiny_models.parts import clip_tokenizer
 
 SIDE = 64  # of the square that the segment-anything models see; the real ones have 1024
 

@@ -18,7 +18,7 @@ from modules.weights.lora_files import load_lora
 from modules.weights.LoraSource import EXPERT
 from modules.weights.safe import save_tensors
 from tests.support.planted_folders import edit_json
-from tests.support.tiny_models import SD_BETAS
+from tests.support.tiny_models.parts import SD_BETAS
 
 UNET = "unet.mid_block.attentions.0.transformer_blocks.0.attn1.to_q"
 TEXT = "text_encoder.text_model.encoder.layers.0.self_attn.q_proj"
