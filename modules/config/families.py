@@ -59,7 +59,7 @@ class FamilyInfo:
     takes_chunks: whether its text encoders can encode prompts in chunks of 75 tokens.
     groups_texts: whether texts of different lengths take passes of their own.
     experts: whether several denoisers share the timesteps.
-    patch_size, shift_law, training_timesteps, expert_boundary: as in Family.
+    patch_size, shift_law, training_timesteps, expert_boundary, plain_noise_schedule: as in Family.
     memory: the sizes that machine/architectures.py holds; None if they are unknown.
     attention: what its published denoiser computes in a pass, as `Attentions` in config/attentions.py has it.
     variants: further published models, by name.
@@ -96,6 +96,7 @@ class FamilyInfo:
     shift_law: ShiftLaw = "exponential"
     training_timesteps: TrainingTimesteps | None = None
     expert_boundary: float = 0.0
+    plain_noise_schedule: bool = False
     experts: bool
     text_trainable: bool = True
     memory: Mapping[str, Any] | None = field(hash=False)

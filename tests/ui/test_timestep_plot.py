@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from diffusers import CogVideoXDDIMScheduler
 
 from modules.config.DataConfig import DataConfig
 from modules.config.DiffusionConfig import DiffusionConfig
@@ -17,6 +18,7 @@ from modules.diffusion.loss_weights import timestep_weight
 from modules.families.prediction import objective_of
 from modules.families.registry import FAMILIES
 from modules.ui.models.noise_preview import NUM_BARS, read_schedule, timestep_bars, weight_bars
+from modules.weights.schedulers import scheduler_by_files
 
 FLOW = TrainConfig(family="flux1")
 
@@ -95,6 +97,17 @@ def test_the_weights_are_those_of_the_loss(family, weighting, schedule, predicti
     u = (torch.arange(NUM_BARS, dtype=torch.float64) + 0.5) / NUM_BARS
     weights = timestep_weight(config.loss, u, objective_of(FAMILIES[family], schedule).snr, prediction_type)
     heights = weight_bars(config, schedule).heights
+    np.testing.assert_allclose(heights, (weights / weights.max()).numpy(), rtol=1e-3, atol=1e-6)
+
+
+def test_a_shift_of_the_noise_schedule_counts_only_where_the_family_trains_with_it():
+    base = CogVideoXDDIMScheduler(snr_shift_scale=3.0)
+    config = TrainConfig(family="cogvideox_fun", loss=LossConfig(weighting="min_snr_gamma"))
+    family = FAMILIES[config.family]
+    trained = scheduler_by_files(base, family, config.model)
+    u = (torch.arange(NUM_BARS, dtype=torch.float64) + 0.5) / NUM_BARS
+    weights = timestep_weight(config.loss, u, objective_of(family, trained.config).snr, "epsilon")
+    heights = weight_bars(config, base.config).heights
     np.testing.assert_allclose(heights, (weights / weights.max()).numpy(), rtol=1e-3, atol=1e-6)
 
 

@@ -87,10 +87,12 @@ def weight_bars(config: TrainConfig, schedule: Schedule | None) -> Bars | None:
     """How much the error at each timestep counts; None if all count alike, or the weighting is not for the family."""
     if not facts_of(config).uses_denoiser or config.loss.weighting == "constant":
         return None
-    is_flow = load_families()[config.family].objective == "flow"
-    if is_flow != (config.loss.weighting in ("sigma", "sigma_sqrt", "cosmap")):
+    family = load_families()[config.family]
+    if (family.objective == "flow") != (config.loss.weighting in ("sigma", "sigma_sqrt", "cosmap")):
         return None
     schedule = schedule or {}
+    if family.plain_noise_schedule:
+        schedule = {**schedule, "snr_shift_scale": None}
     if (kind := schedule.get("beta_schedule", "scaled_linear")) not in ("linear", "scaled_linear"):
         return Bars((), f"No preview for the base model's noise schedule, {kind}.")
     u = (np.arange(NUM_BARS) + 0.5) / NUM_BARS
