@@ -78,8 +78,8 @@ class References(Condition):
     most: how many the denoiser can see. needed: whether it sees at least one in each forward pass.
     size: aspect ratio (width / height) -> the size in which it sees a reference, to which the pipeline resizes it; None
         if that depends on the size of the image to be made.
-    has_shape_of_image: whether a reference has to be as wide and tall as the image, so that it is cropped if its own
-        aspect ratio is another; only where `size` is None.
+    has_shape_of_image: whether a reference has to be as wide and tall as the image, whose further channels it is, so
+        that it is cropped if its own aspect ratio is another; only where `size` is None. Others are further tokens.
     is_control: whether they show what the image is to have, such as edges or depth, so that they keep their colors.
     """
 
@@ -95,9 +95,9 @@ class References(Condition):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """pixels: the area in which it sees a reference; 0 for that of the image."""
+        """pixels: the area in which it sees a reference; 0 for that of the image. as_channels: not as tokens."""
         pixels = math.prod(self.size(1.0)) if self.size else 0
-        return {**super().facts, "needed": self.needed, "pixels": pixels}
+        return {**super().facts, "needed": self.needed, "pixels": pixels, "as_channels": self.has_shape_of_image}
 
     @property
     def max_images(self) -> int:

@@ -362,6 +362,15 @@ def test_activations_grow_with_pixels_and_pictures_and_shrink_with_checkpointing
     assert estimate(batch_size=1, model={"gradient_checkpointing": True}).activations < small / 4
 
 
+@pytest.mark.usefixtures("uncorrected")
+def test_references_count_as_tokens_and_not_as_channels():
+    def of(family):
+        return estimate(family=family, method="lora", data={"resolution": 1024}).activations
+
+    assert of("flux1_control") == pytest.approx(of("flux1"), rel=0.01)
+    assert of("flux1_kontext") == pytest.approx(2 * of("flux1"), rel=0.01)
+
+
 def test_offloaded_inputs_of_blocks_do_not_count_and_without_checkpointing_there_are_none():
     def of(**model):
         precision = {"weight_dtype": "bfloat16", "mixed_precision": "bf16"}

@@ -48,6 +48,8 @@ class _References(ConditionRules):
     def further_pixels(self, config: TrainConfig) -> int:
         """The area of an image's reference, if it has one; a model that takes just one, or needs it, is made for it."""
         family = load_families()[config.family]
+        if family.fact("references", "as_channels"):
+            return 0
         has_folder = any(concept.enabled and concept.reference_folder for concept in config.concepts)
         if has_folder or family.fact("references", "max_images") == 1 or family.fact("references", "needed"):
             return family.fact("references", "pixels") or largest_area(config)
