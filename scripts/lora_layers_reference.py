@@ -35,12 +35,13 @@ def tables_text() -> str:
 
 def _entry(family: Family, known: dict[str, Any] | None) -> dict[str, Any]:
     published = family.published
-    made_from = hashlib.sha256(repr((published, _components(family))).encode()).hexdigest()[:16]
+    made_from = hashlib.sha256(repr((2, published, _components(family))).encode()).hexdigest()[:16]  # 2: of the entry
     if known and known["made_from"] == made_from:
         return known
     from scripts.published_models import build, build_denoiser
 
     components: dict[str, Any] = {}
+    blocks: dict[str, dict[str, int]] = {}
     if published is not None:
         import torch
 
@@ -49,7 +50,8 @@ def _entry(family: Family, known: dict[str, Any] | None) -> dict[str, Any]:
             is_denoiser = name in family.denoisers
             module = build_denoiser(family) if is_denoiser else build(encoders[name][0], torch.bfloat16)
             components[name] = _layers(module)
-    return {"made_from": made_from, "components": components}
+            blocks[name] = _blocks(module)
+    return {"made_from": made_from, "components": components, "blocks": blocks}
 
 
 def _components(family: Family) -> tuple[str, ...]:
@@ -67,6 +69,14 @@ def _layers(module: Any) -> dict[str, list[list[int]]]:
         if getattr(weight, "shape", ()):
             shapes.setdefault(pattern_of(level + path), set()).add(tuple(weight.shape))
     return {path: sorted(map(list, found)) for path, found in sorted(shapes.items())}
+
+
+def _blocks(module: Any) -> dict[str, int]:
+    """Path of each list of blocks, in no other list -> how many it has."""
+    from torch import nn
+
+    lists = {path: len(one) for path, one in module.named_modules() if isinstance(one, (nn.ModuleList, nn.Sequential))}
+    return {path: count for path, count in sorted(lists.items()) if pattern_of(path) == path}
 
 
 if __name__ == "__main__":

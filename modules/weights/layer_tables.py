@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from modules.config.installation import ROOT
 from modules.weights.kohya_names import diffusers_name
@@ -56,7 +56,9 @@ class LayerTable:
     def __init__(self, family: Family):
         self.family = family
         # none of a family that is not among the published, such as one under test
-        self._shapes: Mapping[str, Mapping[str, list[list[int]]]] = _tables().get(family.name, {}).get("components", {})
+        entry = _tables().get(family.name, {})
+        self._shapes: Mapping[str, Mapping[str, list[list[int]]]] = entry.get("components", {})
+        self._blocks: Mapping[str, Mapping[str, int]] = entry.get("blocks", {})
 
     def find(self, name: str) -> Place | None:
         """Where a layer of this name in a file belongs, without the ending of its tensors; None if nobody knows it."""
@@ -79,6 +81,15 @@ class LayerTable:
         """The shapes of the published model's weights at such paths; empty if it has none."""
         component = self.family.denoisers[0] if component in self.family.denoisers else component
         return self._shapes.get(component, {}).get(pattern_of(path), [])
+
+    def has_block(self, component: str, path: str) -> bool:
+        """Whether the published model has as many blocks as a layer at such a path needs."""
+        component = self.family.denoisers[0] if component in self.family.denoisers else component
+        number = _NUMBER.search(path)
+        if number is None:
+            return True
+        count = self._blocks.get(component, {}).get(path[: number.start() - 1])
+        return count is None or int(number[0]) < count
 
     def is_named(self, path: str) -> bool:
         """Whether programs name such a layer of a denoiser, also one that the published model lacks."""
@@ -165,5 +176,5 @@ _known: dict[str, LayerTable] = {}  # by the names of the families, which can't 
 
 
 @cache
-def _tables() -> dict[str, dict[str, dict[str, dict[str, list[list[int]]]]]]:
+def _tables() -> dict[str, dict[str, Any]]:
     return json.loads(FILE.read_bytes())

@@ -95,6 +95,7 @@ def _fits(family: Family, outer: Mapping[str, tuple[tuple[int, ...] | None, int 
                 return ""
             has_sizes = False
             continue
+        has_sizes &= all(table.has_block(place.component, path) for path in place.paths)
         inner, out = outer[name]
         outputs = sum(of_path[0][0] for of_path in shapes) if len(shapes) > 1 else None
         has_sizes &= any(
