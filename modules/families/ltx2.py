@@ -84,10 +84,7 @@ LTX_2 = replace(
         "modality_scale": 1.0,
         "guidance_rescale": 0.0,
         # for sound: as for video
-        "audio_guidance_scale": None,
-        "audio_stg_scale": None,
-        "audio_modality_scale": None,
-        "audio_guidance_rescale": None,
+        **{f"audio_{name}": None for name in ("guidance_scale", "stg_scale", "modality_scale", "guidance_rescale")},
         "image_crf": 0,  # the first frame as it was trained, not compressed once more
     },
     lora_mlp={"transformer": tuple(f"{stream}ff.net.{n}" for stream in ("", "audio_") for n in ("0.proj", "2"))},
@@ -113,10 +110,10 @@ LTX_2 = replace(
     remarks="""Versions 2.0 and 2.3. It makes videos with sound, in two streams of layers that look at each other. Clips
     with an audio track at 24 frames per second train both, with `loss.sound_weight`; all others train the stream for
     video, by itself, as Lightricks' own trainer does without sound. Beside [source clips](video.md#video-to-video), it
-    trains in-context LoRAs. A LoRA has layers of both and of what is between
-    them; where no clip has sound, `denoiser.exclude_layers: "*audio*"` leaves out those that learn nothing. Texts are
-    all hidden states of Gemma 3 12B, 385 MB each. Chorus caches what the model's connectors make of them, 31 MB each in
-    float32; the prompts of the samples are kept in system memory as they are. Samples have their sound, and guidance by
-    the negative prompt alone; the pipeline's further kinds, by skipped layers and by separated streams, are off. Those
-    from an image take it as it is; diffusers by default compresses it with H.264 first.""",
+    trains in-context LoRAs. A LoRA has layers of both and of what is between them; where no clip has sound,
+    `denoiser.exclude_layers: "*audio*"` leaves out those that learn nothing. Texts are all hidden states of Gemma 3
+    12B, 385 MB each. Chorus caches what the model's connectors make of them, 31 MB each in float32; the prompts of the
+    samples are kept in system memory as they are. Samples have their sound, and guidance by the negative prompt alone;
+    the pipeline's further kinds, by skipped layers and by separated streams, are off. Those from an image take it as it
+    is; diffusers by default compresses it with H.264 first.""",
 )
