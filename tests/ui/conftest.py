@@ -142,7 +142,7 @@ def app(make_app):
 
 @pytest.fixture(scope="module")
 def shared_windows(display, tmp_path_factory) -> Iterator[Callable]:
-    """A function that gives a window as `app`, the same for all tests of a module until one of them fails."""
+    """A function that gives a window as `app`, the same for all tests of a module until one fails, or closes it."""
     faults: list[Exception] = []  # between tests: `make_app` has those of each test
     num_failed = 0
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
@@ -152,7 +152,7 @@ def shared_windows(display, tmp_path_factory) -> Iterator[Callable]:
 
         def get(session: pytest.Session):
             nonlocal num_failed
-            if not _shared or session.testsfailed > num_failed:
+            if not _shared or was_closed(_shared[-1][0]) or session.testsfailed > num_failed:
                 num_failed = session.testsfailed
                 window = make(tab="tools")
                 _shared.append((window, window.settings.kept()))
@@ -173,6 +173,8 @@ def shared_app(request, shared_windows, make_app) -> Iterator:
     app.devices.take_machine(read_machine())
     before = {*app.winfo_children(), *app.content.winfo_children()}
     yield app
+    if was_closed(app):
+        return
     for child in (*app.winfo_children(), *app.content.winfo_children()):
         if child not in before and child not in app.tabs.values():
             child.destroy()
