@@ -26,8 +26,6 @@ from scripts.generated_file import write_or_check  # noqa: E402
 PAGE = ROOT / "docs" / "families.md"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- families: made by scripts/families_page.py -->\n", "<!-- end of families -->\n"
-# that load in Chorus alone; that of Wan VACE is diffusers' own, and takes lists of prompts
-OWN_PIPELINES = {path.stem for path in (ROOT / "modules" / "families" / "pipelines").glob("*.py")} - {"WanVACEPipeline"}
 LAYOUTS = {
     "ldm": "the layout of the first release",
     "sgm": "the layout of the first release, with `conditioner.embedders.0` and `.1`",
@@ -236,6 +234,10 @@ def _video_row(family: Family) -> tuple[str, ...]:
 
 
 def _parts(family: Family) -> tuple[str, ...]:
+    import diffusers
+
+    own = {path.stem for path in (ROOT / "modules" / "families" / "pipelines").glob("*.py")}
+    own -= set(dir(diffusers))  # some only change a pipeline of diffusers; the others load in Chorus alone
     pipelines = dict.fromkeys(
         (*family.pipelines, *filter(None, (family.fact(kind, "pipeline") for kind in (FirstFrame, SourceClip))))
     )
@@ -244,7 +246,7 @@ def _parts(family: Family) -> tuple[str, ...]:
     encoders = [encoder.class_name for encoder, _ in model.text_encoders] if model else []
     return (
         _coded(family.methods),
-        _coded(name for name in pipelines if name not in OWN_PIPELINES),
+        _coded(name for name in pipelines if name not in own),
         f"{len(family.denoisers)} x {denoiser}" if family.experts else denoiser,
         _class_names(encoders),
     )
