@@ -6,7 +6,6 @@ Prints one JSON object. It imports little by itself: the time to the first pictu
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 import tkinter
@@ -329,8 +328,8 @@ def _resident_mib() -> float | None:
 FUNCTIONS = {function.__name__: function for function in (first_paint, open_tabs, pulse, scroll, history, dataset)}
 
 if __name__ == "__main__":
+    from modules.session.program_end import end_program
     from modules.ui.toolkit import load_toolkit
 
     load_toolkit()
-    print(json.dumps(FUNCTIONS[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])), flush=True)
-    os._exit(0)  # Python aborts where it ends while a thread of the window computes
+    end_program(lambda: print(json.dumps(FUNCTIONS[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:]))), waits=False)
