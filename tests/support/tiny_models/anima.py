@@ -2,30 +2,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.tiny_models.parts import SEED, qwen_tokenizer, randomize_and_save, t5_tokenizer, tiny_qwen_vae
+from tests.support.tiny_models.parts import (
+    SEED,
+    qwen_tokenizer,
+    randomize_and_save,
+    t5_tokenizer,
+    tiny_qwen3,
+    tiny_qwen_vae,
+)
 
 
 def make_tiny_anima(path: str | Path) -> Path:
     """Save a tiny Anima pipeline below `path`, as diffusers' modular pipelines are saved, and return the path."""
     import diffusers
     import torch
-    from transformers import Qwen3Config, Qwen3Model
 
     torch.manual_seed(SEED)
     tokenizer, t5 = qwen_tokenizer(), t5_tokenizer()
-    text_encoder = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=512,
-    )
     pipeline = diffusers.AnimaAutoBlocks().init_pipeline()
     pipeline.update_components(
-        text_encoder=Qwen3Model(text_encoder),
+        text_encoder=tiny_qwen3(tokenizer),
         tokenizer=tokenizer,
         t5_tokenizer=t5,
         text_conditioner=diffusers.AnimaTextConditioner(

@@ -2,27 +2,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.tiny_models.parts import SEED, qwen_tokenizer, randomize_and_save, tiny_vae
+from tests.support.tiny_models.parts import SEED, qwen_tokenizer, randomize_and_save, tiny_qwen3, tiny_vae
 
 
 def make_tiny_ovis_image(path: str | Path) -> Path:
     """Save a tiny Ovis-Image pipeline below `path` and return the path."""
     import torch
     from diffusers import FlowMatchEulerDiscreteScheduler, OvisImagePipeline, OvisImageTransformer2DModel
-    from transformers import Qwen3Config, Qwen3Model
 
     torch.manual_seed(SEED)
     tokenizer = qwen_tokenizer()
-    text_encoder = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=512,
-    )
     transformer = OvisImageTransformer2DModel(
         in_channels=16,
         out_channels=16,
@@ -37,7 +26,7 @@ def make_tiny_ovis_image(path: str | Path) -> Path:
         transformer=transformer,
         vae=tiny_vae(scaling_factor=0.3611, shift_factor=0.1159, use_quant_conv=False, use_post_quant_conv=False),
         scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
-        text_encoder=Qwen3Model(text_encoder),
+        text_encoder=tiny_qwen3(tokenizer),
         tokenizer=tokenizer,
     )
     return randomize_and_save(pipeline, path)

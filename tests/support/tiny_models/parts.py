@@ -187,6 +187,22 @@ def tiny_qwen_vae(**config):
     return AutoencoderKLQwenImage(**{**own, **config})
 
 
+def tiny_qwen3(tokenizer, num_layers: int = 2):
+    from transformers import Qwen3Config, Qwen3Model
+
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=num_layers,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=512,
+    )
+    return Qwen3Model(config)
+
+
 def tiny_qwen_vl(tokenizer, num_layers: int = 2):
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
