@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from modules.distributed.SignedStore import SignedStore
 
 MAX_SHARE = 0.1
-# Elements: to gather a part by itself takes some milliseconds of a CPU in each step, and of smaller ones it would save
-# little memory; DDP's buckets are as large.
+# Elements: each part has collectives of its own in each pass, and dividing smaller ones saves little memory. DDP's
+# buckets are about as large.
 MIN_DIVIDED = 8 << 20
 
 

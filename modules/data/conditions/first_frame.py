@@ -128,13 +128,11 @@ class _FirstFrame(ConditionData[FirstFrame]):
 
     def _given_beside(self, rows: Rows) -> dict[str, Tensor | list[list[Tensor]]]:
         """Of each sample a list, which is empty where the model is not given the first frame."""
-        names, pairs = (
-            [FIRST, *([FEATURES] if self.spec.components else [])],
-            zip(rows.records, rows.draws, strict=True),
-        )
+        names = [FIRST, FEATURES] if self.spec.components else [FIRST]
         share = rows.data.image_to_video
         seen = [
-            record if FIRST in record and uniform(*draw, "image to video") < share else None for record, draw in pairs
+            record if FIRST in record and uniform(*draw, "image to video") < share else None
+            for record, draw in zip(rows.records, rows.draws, strict=True)
         ]
         if not any(seen):
             return {}

@@ -400,7 +400,8 @@ def source_frames(dataset: Dataset, buckets: Buckets, sample: int, keeps_colors:
         clip_of(dataset, sample),
         augmentation_of(dataset, sample),
     )
-    augmentation = augmentation.without_colors if keeps_colors else augmentation
+    if keeps_colors:
+        augmentation = augmentation.without_colors
     look = buckets.shape_of(sample), augmentation, crop_of_sample(dataset, sample)
     try:
         if clip is None:
