@@ -82,13 +82,18 @@ def test_keys_take_move_and_close_and_undo_goes_back_to_what_was_typed(app, wind
             box.event_generate(f"<KeyRelease-{name}>")
             app.update()
 
-    settle(app)  # when the box gets another size, the list closes
+    settle(app)
     wait_for(app, lambda: not window.caption.completion._is_finding)
     box.focus_force()
     box.mark_set("insert", "end")
     key("comma", "space", "s", "n")
     wait_for(app, lambda: shown.is_open)
     assert [text for text, _ in shown._rows] == ["snow", "snowdrift"]
+    left = shown._canvas.winfo_rootx()
+    box.master.grid_configure(padx=(40, 0))  # the pane is laid out anew
+    settle(app)
+    assert shown.is_open
+    assert shown._canvas.winfo_rootx() > left
     key("Escape")
     assert not shown.is_open
     assert app.focus_get() is box  # the window's Escape would have left it

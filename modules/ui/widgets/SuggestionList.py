@@ -47,6 +47,11 @@ class SuggestionList:
         if self._canvas is not None:
             self._canvas.place_forget()
 
+    def follow(self) -> None:
+        """Stay at the cursor of a box that got another place or size."""
+        if self._rows:
+            self._place()
+
     def move(self, step: int) -> None:
         """Mark the next (1) or the former (-1) row; behind the last one comes the first."""
         if self._rows:

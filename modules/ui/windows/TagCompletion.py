@@ -38,8 +38,10 @@ class TagCompletion:
         self._box.bind("<Escape>", lambda event: self._close(), add="+")
         self._box.bind("<KeyRelease>", self._on_typed, add="+")
         self._box.bind("<FocusIn>", lambda event: self._prepare(), add="+")
-        for event in ("<FocusOut>", "<Button>", "<Configure>", "<MouseWheel>"):
+        for event in ("<FocusOut>", "<Button>", "<MouseWheel>"):
             self._box.bind(event, lambda event: self.list.hide(), add="+")
+        # The pane is laid out anew while somebody types, as for a longer note below the box.
+        self._box.bind("<Configure>", lambda event: self.list.follow(), add="+")
 
     def use(self, tags: TagSuggestions | None) -> None:
         """Suggest the tags of these concepts; None: none."""
