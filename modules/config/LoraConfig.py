@@ -3,7 +3,6 @@ from typing import Literal, get_args
 from pydantic.dataclasses import dataclass
 
 from modules.config.adapters import ADAPTERS, adapters_with
-from modules.config.layer_ranks import read_layer_ranks
 from modules.config.methods import methods_taking, methods_that
 from modules.config.setting import STRICT, Float, Int, Str, setting
 
@@ -262,11 +261,3 @@ class LoraConfig:
         kept_while=("family", "method"),
         importance="advanced",
     )
-
-    @property
-    def largest_rank(self) -> int:
-        """Of any layer that is no convolution, for estimates."""
-        try:
-            return max(self.rank, *read_layer_ranks(self.layer_ranks).values(), 0)
-        except ValueError:  # which the checks of the settings report
-            return self.rank

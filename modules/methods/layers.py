@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal
 
 from modules.config.errors import UserError
+from modules.config.layer_patterns import has_ending, matches_layer, select_layers, split_patterns
 from modules.config.layer_ranks import read_layer_ranks
 from modules.methods.parts import part_path
 
@@ -44,7 +44,7 @@ def preset_layers(family: Family, component: str, module: nn.Module, preset: Pre
         ]
     endings = family.lora_targets.get(component, ())
     endings += family.lora_mlp.get(component, ()) if preset == "attention_mlp" else ()
-    return [name for name in in_blocks if any(f".{name}".endswith(f".{ending}") for ending in endings)]
+    return [name for name in in_blocks if has_ending(name, endings)]
 
 
 def norm_layers(family: Family, component: str, module: nn.Module, config: PartConfig) -> list[str]:
@@ -52,7 +52,7 @@ def norm_layers(family: Family, component: str, module: nn.Module, config: PartC
     from modules.weights.norm_layers import is_norm
 
     names = [name for name in preset_layers(family, component, module, "blocks") if is_norm(module.get_submodule(name))]
-    return _select(names, config)[1]
+    return select_layers(names, config.include_layers, config.exclude_layers)[1]
 
 
 def check_layers(method: Method, base: BaseModel, parts: Mapping[str, PartConfig], config: TrainConfig) -> None:
@@ -82,8 +82,8 @@ def check_patterns(family: Family, parts: Mapping[str, PartConfig], candidates: 
         of_part = [component for component in candidates if part_path(family, component) == path]
         names = [name for component in of_part for name in candidates[component]]
         for setting in ("include_layers", "exclude_layers"):
-            for pattern in _patterns(getattr(parts[of_part[0]], setting)):
-                if not any(_matches(name, pattern) for name in names):
+            for pattern in split_patterns(getattr(parts[of_part[0]], setting)):
+                if not any(matches_layer(name, pattern) for name in names):
                     raise UserError.at(
                         f"{path}.{setting}",
                         f"{pattern!r} matches no layer of the {' or the '.join(of_part)}: {_examples(names)}.",
@@ -93,7 +93,7 @@ def check_patterns(family: Family, parts: Mapping[str, PartConfig], candidates: 
 def layer_ranks(names: Collection[str], text: str) -> dict[str, int]:
     """Layer -> rank, for those of `names` that a pattern of lora.layer_ranks matches. text: of that setting."""
     ranks = read_layer_ranks(text).items()
-    found = {name: [rank for pattern, rank in ranks if _matches(name, pattern)] for name in names if ranks}
+    found = {name: [rank for pattern, rank in ranks if matches_layer(name, pattern)] for name in names if ranks}
     return {name: matching[0] for name, matching in found.items() if matching}
 
 
@@ -101,7 +101,7 @@ def check_layer_ranks(text: str, candidates: Mapping[str, Sequence[str]]) -> Non
     """Raises UserError for a pattern of lora.layer_ranks that matches no layer. candidates: as of `check_patterns`."""
     names = [name for of_component in candidates.values() for name in of_component]
     for pattern in read_layer_ranks(text) if names else ():
-        if not any(_matches(name, pattern) for name in names):
+        if not any(matches_layer(name, pattern) for name in names):
             raise UserError.at("lora.layer_ranks", f"{pattern!r} matches no layer with an adapter: {_examples(names)}.")
 
 
@@ -112,7 +112,7 @@ def matching_layers(names: Sequence[str], part: str, config: PartConfig, compone
     matches all layers below, so that "mid_block" means "mid_block.*", too.
     Raises UserError if nothing is selected.
     """
-    included, selected = _select(names, config)
+    included, selected = select_layers(names, config.include_layers, config.exclude_layers)
     if not selected:
         setting = "exclude_layers" if included else "include_layers"
         raise UserError.at(
@@ -120,21 +120,6 @@ def matching_layers(names: Sequence[str], part: str, config: PartConfig, compone
             f"{getattr(config, setting)!r} leaves no layer of the {component} to train: {_examples(names)}.",
         )
     return selected
-
-
-def _select(names: Sequence[str], config: PartConfig) -> tuple[list[str], list[str]]:
-    """(the names that the include patterns select, those of them that the exclude patterns leave)."""
-    include, exclude = _patterns(config.include_layers), _patterns(config.exclude_layers)
-    included = [name for name in names if not include or any(_matches(name, pattern) for pattern in include)]
-    return included, [name for name in included if not any(_matches(name, pattern) for pattern in exclude)]
-
-
-def _patterns(text: str) -> list[str]:
-    return [pattern.strip() for pattern in text.split(",") if pattern.strip()]
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
 
 
 def _examples(names: Sequence[str]) -> str:

@@ -1,27 +1,24 @@
 """The layers of the families' models, by which the names in LoRA files are read, without torch and without a model.
 
-`resources/lora_layers.json` lists them for the published models; `Family.layer_names` and `Family.original_names` give
-what they are called in files of other programs. scripts/lora_layers_reference.py writes the file.
+`modules/machine/published_layers.py` lists them for the published models; `Family.layer_names` and
+`Family.original_names` give what they are called in files of other programs.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from modules.config.installation import ROOT
+from modules.machine.published_layers import layer_entries
 from modules.weights.kohya_names import diffusers_name
 
 if TYPE_CHECKING:
     from modules.families.Family import Family
 
-FILE = ROOT / "resources" / "lora_layers.json"
-
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a whole part of a path
+NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a whole part of a path
 # What programs write before the name of a denoiser's layer, in any order, and with dots or underscores.
 _PREFIXES = (
     "base_model.model.", "model.diffusion_model.", "diffusion_model.", "conditional_transformer.", "transformer.",
@@ -47,7 +44,7 @@ class Place:
 
 def pattern_of(path: str) -> str:
     """The path of a layer with {} in place of each number that is a whole part of it."""
-    return _NUMBER.sub("{}", path)
+    return NUMBER.sub("{}", path)
 
 
 class LayerTable:
@@ -56,8 +53,8 @@ class LayerTable:
     def __init__(self, family: Family):
         self.family = family
         # none of a family that is not among the published, such as one under test
-        entry = _tables().get(family.name, {})
-        self._shapes: Mapping[str, Mapping[str, list[list[int]]]] = entry.get("components", {})
+        entry = layer_entries().get(family.name, {})
+        self._shapes: Mapping[str, Mapping[str, Mapping[str, list[int]]]] = entry.get("components", {})
         self._blocks: Mapping[str, Mapping[str, int]] = entry.get("blocks", {})
 
     def find(self, name: str) -> Place | None:
@@ -80,12 +77,12 @@ class LayerTable:
     def shapes(self, component: str, path: str) -> list[list[int]]:
         """The shapes of the published model's weights at such paths; empty if it has none."""
         component = self.family.denoisers[0] if component in self.family.denoisers else component
-        return self._shapes.get(component, {}).get(pattern_of(path), [])
+        return sorted(self._shapes.get(component, {}).get(pattern_of(path), {}).values())
 
     def has_block(self, component: str, path: str) -> bool:
         """Whether the published model has as many blocks as a layer at such a path needs."""
         component = self.family.denoisers[0] if component in self.family.denoisers else component
-        number = _NUMBER.search(path)
+        number = NUMBER.search(path)
         if number is None:
             return True
         count = self._blocks.get(component, {}).get(path[: number.start() - 1])
@@ -173,8 +170,3 @@ def layer_table(family: Family) -> LayerTable:
 
 
 _known: dict[str, LayerTable] = {}  # by the names of the families, which can't be hashed
-
-
-@cache
-def _tables() -> dict[str, dict[str, Any]]:
-    return json.loads(FILE.read_bytes())

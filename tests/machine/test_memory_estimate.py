@@ -222,11 +222,54 @@ def test_a_rank_takes_at_least_its_libraries_and_what_it_trains_itself(values, b
     assert least_rank_bytes(config, base_bytes) - libraries == pytest.approx(trained_bytes)
 
 
-def test_a_lower_rank_of_convolutions_is_counted():
-    lora = {"rank": 16, "targets": "linear_conv"}
-    adapters = [estimate(1, method="lora", lora=values).optimizer for values in (lora, {**lora, "conv_rank": 1})]
-    linear = estimate(1, method="lora", lora={**lora, "targets": "linear"}).optimizer
-    assert (adapters[1] - linear) / (adapters[0] - linear) == pytest.approx(1 / 16)
+@pytest.mark.parametrize(
+    ("values", "trained"),
+    [
+        # the gradients of simulated runs (scripts/simulated_run.py), in weights
+        ({"denoiser": {"include_layers": "*.attn2.*"}}, 1_591_296),
+        (
+            {
+                "denoiser": {"include_layers": "up_blocks.1, mid_block"},
+                "lora": {"rank": 16, "targets": "linear_conv", "conv_rank": 4},
+            },
+            3_777_024,
+        ),
+        ({"lora": {"rank": 16, "layer_ranks": "mid_block=64, *.attn1=8"}}, 3_405_824),
+        (
+            {
+                "denoiser": {"include_layers": "mid_block"},
+                "text_encoder": {"train": True, "include_layers": "encoder.layers.0,encoder.layers.1"},
+            },
+            507_904,
+        ),
+        (
+            {
+                "family": "wan21_vace",
+                "model": {"base": "Wan-AI/Wan2.1-VACE-1.3B-diffusers"},
+                "denoiser": {"include_layers": "blocks.1?, vace_blocks", "exclude_layers": "*.attn2.*"},
+                "lora": {"rank": 16, "targets": "attention_mlp"},
+            },
+            13_312_000,
+        ),
+    ],
+)
+def test_only_the_layers_that_adapters_are_on_are_counted_each_with_its_rank(values, trained):
+    memory = estimate(1, method="lora", **values)
+    assert (memory.gradients, memory.optimizer) == (4 * trained, 8 * trained)
+
+
+@pytest.mark.parametrize(
+    ("part", "trained"),
+    [
+        ({"include_layers": "up_blocks"}, 510_795_840),
+        ({"layers": "attention_mlp", "exclude_layers": "mid_block"}, 210_862_400),
+    ],
+)
+def test_only_the_layers_that_a_full_fine_tune_trains_are_counted(part, trained):
+    memory = estimate(1, method="full", model={"weight_dtype": "float32"}, optimizer={"name": "adamw"}, denoiser=part)
+    # biases are not listed
+    assert memory.gradients == pytest.approx(4 * trained, rel=3e-4)
+    assert memory.optimizer == 2 * memory.gradients
 
 
 def test_weights_that_an_adapter_composes_are_held_of_one_block_or_all():

@@ -1,6 +1,6 @@
 """resources/lora_layers.json, by which LoRA files are read without a model."""
 
-from modules.weights.layer_tables import FILE
+from modules.machine.published_layers import FILE
 from scripts.lora_layers_reference import tables_text
 from tests.support.small_inputs import real_inputs
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 from diffusers import DiffusionPipeline
 from diffusers.loaders import single_file_utils
 
 from modules.families.registry import FAMILIES
+from modules.machine.published_layers import layer_entries
 from modules.weights.adapters.kinds import LycorisLayer
 from modules.weights.errors import WeightsError
-from modules.weights.layer_tables import FILE, layer_table, pattern_of
+from modules.weights.layer_tables import layer_table, pattern_of
 from modules.weights.lora_family import candidates, check_family
 from modules.weights.lora_files import load_lora
 from modules.weights.lora_layers import LoraLayer, is_diffusers, kohya_tensors
@@ -48,7 +47,8 @@ def adapted_layers(family):
 
 
 def published_layers(family):
-    return json.loads(FILE.read_bytes())[family.name]["components"][family.denoisers[0]]
+    patterns = layer_entries()[family.name]["components"][family.denoisers[0]]
+    return {pattern: sorted(shapes.values()) for pattern, shapes in patterns.items()}
 
 
 def original_layers(family):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from modules.config.rules.conditions import rules_of
 from modules.machine.architectures import FACTORED, Architecture, correction
 from modules.machine.memory.SampleMemory import ALLOCATOR, SampleMemory, images_at_once
 from modules.machine.memory.StepKind import StepKind
+from modules.machine.published_layers import trained_share
 
 if TYPE_CHECKING:
     from modules.config.families import FamilyInfo
@@ -188,24 +190,26 @@ class RunMemory:
 
     @cached_property
     def num_trained(self) -> int:
-        """The number of trained weights; an upper bound if only some layers train."""
-        method, model = self.method, self.model
+        """The number of trained weights."""
+        method, model, lora = self.method, self.model, self.config.lora
         if not method.uses_denoiser:
             return model.vae
         if method.trains_words and not method.trains_adapters:
             return 0  # a few thousand
         if not method.trains_adapters:
-            denoiser = round(model.denoiser * self._trained_share) if self.config.denoiser.train else 0
-            return denoiser + sum(model.text_encoders[index] for index in self.trained_text_encoders)
-        lora = self.config.lora
-        rank = lora.largest_rank
-        factor = facts_of_adapter(lora).weights_of_lora
-        texts = rank * sum(model.text_adapters[index] for index in self.trained_text_encoders)
-        adapters = rank * model.adapter[lora.targets]
-        if lora.targets == "linear_conv" and lora.conv_rank is not None:
-            convolutions = model.adapter["linear_conv"] - model.adapter["linear"]
-            adapters += (lora.conv_rank - rank) * convolutions
-        return factor * (texts + (round(adapters * self._trained_share) if self.config.denoiser.train else 0))
+            return self._trained_of(model.denoiser, model.text_encoders)
+        texts = [lora.rank * each for each in model.text_adapters]
+        return facts_of_adapter(lora).weights_of_lora * self._trained_of(lora.rank * model.adapter[lora.targets], texts)
+
+    def _trained_of(self, denoiser: int, text_encoders: Sequence[int]) -> int:
+        """The number of weights that train of so many in all denoisers and in each text encoder."""
+        config, names = self.config, self._family.text_encoders
+        share = self._trained_share * trained_share(config, self._family.denoisers[0], config.denoiser)
+        texts = (
+            text_encoders[index] * trained_share(config, names[index], config.text_encoder)
+            for index in self.trained_text_encoders
+        )
+        return round(sum(texts) + (denoiser * share if config.denoiser.train else 0))
 
     @property
     def trained_weight_bytes(self) -> int:
