@@ -50,7 +50,20 @@ def import_diffusers() -> ModuleType:
     transformers.dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0
     diffusers.utils.logging.disable_progress_bar()
     transformers.utils.logging.disable_progress_bar()
+    _fix_device_constructors()
     return diffusers
+
+
+def _fix_device_constructors() -> None:
+    """Has torch list the functions that obey `torch.device("meta")`, which it does in the first such context alone.
+
+    While transformers loads a model, `linspace` is another function (`meta_device_safe_creation_ops`). Listed then, it
+    would take the place of the true one, whose tensors would be on the CPU from there on, beside others on meta.
+    """
+    import torch
+
+    with torch.device("meta"):
+        torch.empty(0)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 import pytest
+import torch
 import transformers
 
 from modules.config.installation import ROOT
@@ -64,6 +65,22 @@ def test_bitsandbytes_is_imported_by_what_needs_it_and_with_no_other_library():
 def is_imported_at_a_start() -> tuple[bool, bool]:
     """Whether bitsandbytes is, and whether another package is, which shows that this process has started so far."""
     return "bitsandbytes" in sys.modules, "peft" in sys.modules
+
+
+def test_what_transformers_replaces_while_it_loads_a_model_is_no_other_on_the_meta_device_later():
+    assert call_forked(device_after_a_replacement) == "meta"
+
+
+def device_after_a_replacement() -> str:
+    """That of a tensor of `linspace` on the meta device, which was used once while it was another function."""
+    libraries.import_diffusers()
+    true_linspace = torch.linspace
+    torch.linspace = lambda *args, **kwargs: true_linspace(*args, **kwargs)
+    with torch.device("meta"):
+        torch.empty(0)
+    torch.linspace = true_linspace
+    with torch.device("meta"):
+        return torch.linspace(0, 1, 2).device.type
 
 
 def test_what_is_hidden_from_other_libraries_can_be_imported_later(tmp_path, monkeypatch):
