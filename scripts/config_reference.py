@@ -104,6 +104,7 @@ def _groups() -> dict[str, tuple[str, ...]]:
     """What families are called together."""
     return {
         "a video model": families_taking_clips(),
+        "a video model that starts from text or from a first frame": families_taking("first_frame", needed=False),
         "a flow model": families_with(objective="flow"),
         "not a flow model": families_with(objective="ddpm"),
         "a model with several text encoders that can be trained": tuple(SEVERAL),
