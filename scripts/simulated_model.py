@@ -257,7 +257,7 @@ def make_inputs(base: BaseModel, count: int, width: int, height: int, frames: in
         )
         given["inpainting"] = torch.empty(count, channels, *latents.shape[2:], device=GPU)
     if (sound := family.condition(Sound)) is not None and (frames > 1 or sound.needed):
-        channels = base.meta_module(family.denoisers[0]).config.audio_in_channels
+        channels = base.meta_module(family.denoisers[0]).config[sound.channels]
         heard = torch.empty(count, sound.rows, sound.length(frames), channels, device=GPU)
         given |= {"sound": heard, "sound_noise": heard, "sound_heard": torch.ones(count, dtype=torch.bool).to(GPU)}
     text = make_text(family, count)

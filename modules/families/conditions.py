@@ -240,7 +240,9 @@ class Sound(Condition):
     components: those of the pipeline that `encode` needs.
     needed: whether the denoiser sees sound in each forward pass, which is silence where a clip has none; else clips
         whose files have no audio track are trained as videos alone.
-    output_rate: pipeline -> samples per second of the `audio` of its output, [B, 2, samples]; None for `sampling_rate`.
+    channels: in the denoiser's config, the number of channels of a latent.
+    output_rate: pipeline -> samples per second of the `audio` of its output, [B, 2, samples], or [B, samples] if both
+        channels are alike; None for `sampling_rate`.
     """
 
     sampling_rate: int
@@ -250,6 +252,7 @@ class Sound(Condition):
     exact_components: tuple[str, ...] = ()
     rows: int = 2
     needed: bool = False
+    channels: str = "audio_in_channels"
     output_rate: Callable[[DiffusionPipeline], int] | None = None
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from modules.config.errors import UserError
 from modules.families.conditions import Sound
+from modules.families.sound import check_rate, noised_sound
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,12 +41,9 @@ def stream_inputs(call: DenoiserCall) -> dict[str, Any]:
     Without sound, the streams don't see each other, and that for sound has a single latent and word, of which nothing
     comes.
     """
-    sound, words = call.given.get("sound"), slice(None)
+    sound, words = noised_sound(call), slice(None)
     if sound is None:
         sound, words = call.latents.new_zeros(len(call.latents), 1, 1, call.denoiser.config.audio_in_channels), slice(1)
-    else:
-        sigma = (call.timestep / 1000).to(sound.dtype).view(-1, 1, 1, 1)
-        sound = sound + sigma * (call.given["sound_noise"] - sound)
     return {
         "isolate_modalities": "sound" not in call.given,
         "use_cross_timestep": True,  # as in the pipeline
@@ -82,12 +79,7 @@ def encode_mel(pipe: Any, waveform: Tensor, count: int) -> Tensor:
     import torch
 
     vae = pipe.audio_vae
-    if vae.config.sample_rate != _RATE:
-        raise UserError.at(
-            "model.base",
-            f": its autoencoder for sound takes {vae.config.sample_rate} samples per second in place of {_RATE}; "
-            "choose another base, or clips without audio tracks.",
-        )
+    check_rate(vae, _RATE)
     waveform = waveform.to(vae.device, torch.float32)
     mel = log_mel(waveform, _RATE, vae.config.mel_hop_length, vae.config.mel_bins)
     raw = vae.encode(mel[None].to(vae.dtype)).latent_dist.mode().float()  # [1, C, L, bands]

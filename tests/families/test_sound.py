@@ -99,6 +99,39 @@ def test_both_streams_and_their_gradients_are_those_of_the_pipelines_calls(kind,
         assert_same(gradient, expected[name])
 
 
+def test_the_mono_sound_of_kandinsky6_is_predicted_and_read_as_in_the_pipeline(tiny_model):
+    family, folder = FAMILIES["kandinsky6"], str(tiny_model("kandinsky6"))
+    case = Case(family, folder, load_pipe(family, folder), 5)
+    pipe, calls, spec = case.same_pipe(), [], family.condition(Sound)
+    hook = pipe.transformer.register_forward_hook(
+        lambda module, args, kwargs, output: calls.append((kwargs, output)), with_kwargs=True
+    )
+    try:
+        case.make_picture(pipe, prompt=[PROMPTS[0]], sample_audio=True)
+    finally:
+        hook.remove()
+    text, length = collate_text(family.text, case.records()[:1]), spec.length(5)
+    assert len(calls) == 3
+    for kwargs, outputs in calls:
+        sounds = kwargs["audio_hidden_states"][:, None]
+        assert sounds.shape[:3] == (1, 1, length)
+        latent_shape = case.latent_shape()
+        noised = family.unpack(kwargs["hidden_states"][..., : latent_shape[0]], (1, *latent_shape))
+        given = {"sound": sounds, "sound_noise": sounds}  # between equals, whatever the timestep
+        with torch.no_grad():
+            video, sound = predict_all(family, pipe, noised, kwargs["timestep"], text, given)
+            (alone,) = predict_all(family, pipe, noised, kwargs["timestep"], text)
+        assert_same(family.pack(video), outputs[0])
+        assert_same(sound[:, 0], outputs[1])
+        assert not torch.allclose(alone, video, atol=1e-4)
+    waveform = torch.rand(2, length * 1024, generator=torch.Generator().manual_seed(1)) - 0.5
+    with torch.no_grad():
+        latents = spec.encode(pipe, waveform, length)
+        assert_same(spec.encode(pipe, waveform.flip(0), length), latents)
+        expected = pipe.audio_vae(waveform.mean(0)[None]).sample  # encoded and decoded
+        assert_same(pipe.audio_vae.decode(latents.mT / pipe.audio_vae.config.scaling_factor).sample, expected)
+
+
 def gradients(outputs, weights):
     loss = outputs[0].square().mean() + 2 * outputs[1].square().mean()
     found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)

@@ -15,14 +15,14 @@ from tests.support import rank_scenarios
 from tests.support.RankPool import run_alone
 from tests.support.videos import write_sounding_video, write_video
 
-FRAMES = {"minimax_h3": 22, "ltx2": 9}
+FRAMES = {"minimax_h3": 22, "ltx2": 9, "kandinsky6": 9}
 RUN = (
     "method=lora",
     "data.resolution=64",
     "data.bucket_step=32",
     "optimizer.learning_rate=1e-12",
 )
-RATES = {"minimax_h3": 32000, "ltx2": 24000}
+RATES = {"minimax_h3": 32000, "ltx2": 24000, "kandinsky6": 44100}
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_the_sound_of_a_clip_is_learned_by_its_weight_and_silence_is_not(family,
     assert twice - without == pytest.approx(2 * (once - without), rel=1e-3, abs=1e-5)
 
 
-@pytest.mark.parametrize("family", FRAMES)
+@pytest.mark.parametrize("family", ["minimax_h3", "ltx2"])
 def test_two_ranks_equal_one_on_clips_with_and_without_sound(family, config, two_ranks, tmp_path):
     for name in ("one", "two"):
         config(family, name, "batch_size=2", "batch_size_mode=global", "max_steps=2", "backup.at_end=false")

@@ -91,6 +91,7 @@ class _Sound(ConditionData[Sound]):
         if heard is None or not isinstance(samples[0], list) or request.fps not in (0, fps):
             return samples
         rate = self.spec.output_rate(pipe) if self.spec.output_rate else self.spec.sampling_rate
+        heard = heard if heard.ndim == 3 else heard[:, None].expand(-1, 2, -1)
         waveforms = heard.float().cpu().clamp(-1, 1).numpy()
         pairs = zip(samples, waveforms, strict=True)
         return [ClipWithAudio(clip, Audio(_fitted(found, len(clip) / fps, rate), rate)) for clip, found in pairs]
