@@ -64,6 +64,8 @@ class App(Scheduler, Protocol):
     """Advanced settings that are shown because the user was led to them."""
     is_asking: bool
     """Whether a modal question is open."""
+    before_closing: list[Callable[[Callable[[], object]], bool]]
+    """Called before the window closes, with what closes it: each returns whether it has to wait, and then calls it."""
 
     def show_message(self, text: str, kind: MessageKind = "info", holds: Callable[[], bool] | None = None) -> None:
         """Show a message over the page. holds: whether it is still true; it goes by itself once it is not."""

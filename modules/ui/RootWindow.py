@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import customtkinter as ctk
 from customtkinter.windows.widgets.core_rendering import CTkCanvas
 
+from modules.config.errors import UserError
 from modules.session.printing import print_text
 from modules.ui import keyboard
 from modules.ui.App import MessageKind
@@ -61,6 +62,7 @@ class RootWindow(ctk.CTk):
         self.is_opening = False  # whether its contents are still to come
         self._has_frozen = False  # what is not to be looked through for garbage
         self._undrawn: list[Callable[[], None]] | None = []  # what starts the threads that wait; None: no more do
+        self.before_closing: list[Callable[[Callable[[], object]], bool]] = []
         self.theme = Theme(self, preferences.appearance, preferences.scale)
         self.configure(fg_color=Theme.page)
         self.bind_class("Toplevel", "<Destroy>", _forget_scaling, add="+")
@@ -110,8 +112,13 @@ class RootWindow(ctk.CTk):
             self.after(1, self._run_slice)
 
     def finish(self, seconds: float) -> None:
-        """After the window has closed: wait so long at most for what its threads still do, such as writing files."""
+        """After the window has closed: wait so long at most for what its threads still do, such as writing files, and
+        say in the terminal what they could not."""
         self._threads.wait(seconds)
+        while not self._results.empty():
+            _, _, error = self._results.get_nowait()
+            if isinstance(error, UserError | OSError):
+                print_text(f"{error}", sys.stderr)
 
     @property
     def is_building(self) -> bool:

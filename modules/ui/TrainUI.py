@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
+import sys
 import tkinter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +18,7 @@ from modules.config.installation import PACKAGE
 from modules.config.labels import with_labels
 from modules.config.visible_text import visible_text
 from modules.session.following import RunInfo, find_runs, run_info
+from modules.session.printing import print_text
 from modules.session.RunFolder import RunFolder
 from modules.ui import keyboard
 from modules.ui.App import MessageKind
@@ -229,7 +230,9 @@ class TrainUI(OpeningWindow):
         self.views.invalidate()
 
     def close(self) -> None:
-        """Close the window; if a run is active, first ask whether to stop it."""
+        """Close the window once edits of a dataset are written; if a run is active, first ask whether to stop it."""
+        if any(saves_first(self.close) for saves_first in self.before_closing):
+            return
         if (row := self.queue.editing) is not None and self.settings.modified_paths():
             text = f"The changed settings of {row.name} are not saved to the queue. Close the window without them?"
             if ask(self, "Close the window", text, ("Cancel", "Discard"), danger="Discard") != "Discard":
@@ -250,8 +253,10 @@ class TrainUI(OpeningWindow):
     def destroy(self) -> None:
         self.queue.end_editing()  # what is kept for next time are the settings of the next run
         for write in self._pending_saves():
-            with contextlib.suppress(OSError):  # too late to report it, and the run folder has its own copy
+            try:
                 write()
+            except OSError as error:  # too late for a message
+                print_text(f"The settings can't be saved for next time: {error.strerror}.", sys.stderr)
         self.standby.close()
         self.page.close()
         self.checks.close()

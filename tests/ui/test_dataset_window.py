@@ -11,6 +11,7 @@ from modules.ui.models.decoding import PictureKey, decode_pictures
 from modules.ui.models.PictureDecoder import PictureDecoder
 from modules.ui.widgets.dialogs import open_window
 from modules.ui.widgets.VirtualGrid import Tile, VirtualGrid
+from modules.ui.windows import CaptionPane, unsaved_edits
 from modules.ui.windows.dataset_marks import marks_of
 from modules.ui.windows.ProblemsWindow import ProblemsWindow
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
@@ -469,3 +470,50 @@ def test_a_caption_that_is_being_typed_is_saved_when_the_main_window_closes(app,
     app.destroy()
     app.finish(PATIENCE_SECONDS)
     assert (folder / "0.txt").read_text(encoding="utf-8") == "a fox at night"
+
+
+@pytest.mark.parametrize(
+    ("answer", "caption", "kept"),
+    [
+        ("Overwrite the file", "a fox", ""),
+        ("Leave the file", "of another program", ""),
+        (None, "of another program", "a fox"),
+    ],
+)
+def test_a_caption_that_is_not_saved_as_the_window_closes_is_asked_about_or_kept(
+    app, window, folder, wait_for, monkeypatch, answer, caption, kept
+):
+    asked = []
+    monkeypatch.setattr(unsaved_edits, "ask", lambda *arguments, **options: asked.append(arguments) or answer)
+    window.cells.choose(0)
+    window.caption.box.insert("1.0", "a fox")
+    (folder / "0.txt").write_text("theirs", encoding="utf-8")
+    window.hide()
+    wait_for(app, lambda: asked and not window.caption.writing.is_busy)
+    unsaved = folder / "0.unsaved.txt"
+    wait_for(app, lambda: unsaved.exists() == bool(kept))
+    assert (folder / "0.txt").read_text(encoding="utf-8") == caption
+    if kept:
+        assert unsaved.read_text(encoding="utf-8") == kept
+        wait_for(app, lambda: str(unsaved) in "".join(app.banner.texts))
+
+
+def test_the_program_waits_for_what_is_written_and_stays_open_for_what_is_not(
+    app, window, folder, wait_for, monkeypatch
+):
+    ended = []
+    assert not window.side.saves_first(lambda: ended.append(1))
+    window.cells.choose(0)
+    window.caption.box.insert("1.0", "a fox")
+    assert window.side.saves_first(lambda: ended.append(2))
+    wait_for(app, lambda: ended == [2])
+    monkeypatch.setattr(CaptionPane, "ask", lambda *arguments, **options: CaptionPane.KEEP)
+    window.caption.box.insert("1.0", "it is ")
+    (folder / "0.txt").write_text("theirs", encoding="utf-8")
+    assert window.side.saves_first(lambda: ended.append(3))
+    wait_for(app, lambda: not window.caption.writing.is_busy)
+    assert ended == [2]
+    assert window.caption.text == "it is a fox"
+    monkeypatch.setattr(CaptionPane, "ask", lambda *arguments, **options: CaptionPane.RELOAD)
+    assert window.side.saves_first(lambda: ended.append(4))
+    wait_for(app, lambda: ended == [2, 4])

@@ -7,7 +7,7 @@ from PIL import Image
 from modules.curation.FileChanges import ChangedOutside
 from modules.data.masks import load_mask
 from modules.ui.models.DatasetView import Trait
-from modules.ui.windows import MaskPane
+from modules.ui.windows import MaskPane, unsaved_edits
 
 SIZE = (400, 300)
 
@@ -198,6 +198,16 @@ def test_a_mask_that_could_not_be_saved_is_shown_again(app, window, pane, folder
     monkeypatch.setattr(pane.opened.work, "write_mask", write)
     keys(pane, "<Control-s>")
     wait_for(app, lambda: (folder / "0-masklabel.png").exists())
+
+
+def test_a_mask_that_is_not_saved_as_the_window_closes_is_kept_beside_the_image(
+    app, window, pane, folder, wait_for, monkeypatch
+):
+    monkeypatch.setattr(unsaved_edits, "ask", lambda *arguments, **options: None)
+    monkeypatch.setattr(pane.opened.work, "write_mask", refuse)
+    drag(pane, (200, 150))
+    window.hide()
+    wait_for(app, lambda: (folder / "0.unsaved-masklabel.png").exists())
 
 
 def refuse(*arguments):

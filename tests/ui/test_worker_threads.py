@@ -3,6 +3,8 @@
 import threading
 from types import SimpleNamespace
 
+import pytest
+
 from modules.config.errors import UserError
 from modules.ui.models import WorkerThreads as module
 from modules.ui.models.WorkerThreads import WorkerThreads
@@ -48,19 +50,40 @@ def test_works_can_be_waited_for():
     assert threads.wait(PATIENCE_SECONDS)
 
 
-def test_changes_that_wait_are_made_in_their_order_when_the_window_closes():
-    threads, written, may_write = WorkerThreads(), [], threading.Event()
+def test_changes_that_wait_are_made_in_their_order_when_the_window_closes_and_what_is_refused_is_kept():
+    threads, written, told, may_write = WorkerThreads(), [], [], threading.Event()
     scheduler = SimpleNamespace(in_background=lambda work, then, failed=None: threads.run(work))
-    writing = WriteQueue(scheduler, lambda: True, lambda: None)
+    writing = WriteQueue(scheduler, lambda: True, lambda: None, told.append)
 
     def refuse() -> None:
+        may_write.wait()
         raise UserError("It was changed outside.")
 
-    first = lambda: (may_write.wait(), written.append(1))  # noqa: E731
-    for write in (first, lambda: written.append(2), refuse, lambda: written.append(3)):
-        writing.add(write, lambda result: None, lambda error: None)
+    def add(write, kept: str) -> None:
+        writing.add(write, lambda result: None, lambda error: None, lambda: f"It is kept in {kept}.")
+
+    add(refuse, "a")  # is being made when the window closes
+    for number, write in enumerate((lambda: written.append(2), refuse, lambda: written.append(3))):
+        add(write, f"b{number}")
     writing.close()
     assert written == []
     may_write.set()
     assert threads.wait(PATIENCE_SECONDS)
-    assert written == [1, 2, 3]
+    assert written == [2, 3]
+    assert told == ["It was changed outside. It is kept in a.", "It was changed outside. It is kept in b1."]
+
+
+def test_what_was_refused_as_the_window_closed_is_kept_though_nobody_was_asked():
+    told, works = [], []
+    scheduler = SimpleNamespace(in_background=lambda work, then, failed=None: works.append(work))
+    writing = WriteQueue(scheduler, lambda: True, lambda: None, told.append)
+
+    def refuse() -> None:
+        raise UserError("It was changed outside.")
+
+    writing.add(refuse, lambda result: None, lambda error: None, lambda: "It is kept in a.")
+    with pytest.raises(UserError):
+        works.pop()()
+    writing.close()  # before the window has learned of it
+    works.pop()()
+    assert told == ["It was changed outside. It is kept in a."]

@@ -15,6 +15,7 @@ from modules.curation.FileChanges import MISSING, FileChanges, fingerprint, read
 from modules.curation.Journal import Applied, Journal, Outside
 from modules.curation.mask_files import MaskFile, mask_path
 from modules.curation.TokenCounts import TokenCount, TokenCounts
+from modules.curation.unsaved_copies import keep_caption, keep_mask
 from modules.data.captions import has_fallback
 from modules.data.ImageSettings import ImageSetting, ImageSettings, settings_file
 from modules.data.mask_names import masked_stem
@@ -125,6 +126,22 @@ class CaptionWork:
         applied = self._journals[number].apply(label, file.changes(values))
         file.take_written()
         return applied
+
+    def keep_caption(self, image: str, text: str) -> str:
+        """Keep a caption that could not be saved beside its image. Returns a sentence that says where."""
+        try:
+            return f"What was typed is kept in {keep_caption(image, text)}."
+        except OSError as error:
+            return f"{os.path.dirname(image)} can't be written either ({error.strerror}); what was typed: {text}"
+
+    def keep_mask(self, number: int, image: str, values: np.ndarray | None) -> str:
+        """Likewise a mask, uint8[H, W], of an image of this concept; "" for None, which removes it."""
+        if values is None:
+            return ""
+        try:
+            return f"What was painted is kept in {keep_mask(image, self._concepts[number], values)}."
+        except OSError as error:
+            return f"Nor could the mask be kept elsewhere in its folder ({error.strerror}): it is lost."
 
     def step_back(self, number: int, direction: Literal["undo", "redo"], outside: Outside = "ask") -> Applied:
         """Undo or redo the last change to the files of a concept's folder."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -15,19 +14,31 @@ if TYPE_CHECKING:
 
 
 class _Change(NamedTuple):
-    """write: in a thread. then, failed: called with what it has returned or raised."""
+    """As of `WriteQueue.add`."""
 
     write: Callable[[], Any]
     then: Callable[[Any], object]
     failed: Callable[[Exception], object]
+    keep: Callable[[], str]
 
 
 class WriteQueue:
-    """is_wanted: whether what has become of a change is still to be told. on_written: called after each change."""
+    """is_wanted: whether what has become of a change is still to be told. on_written: called after each change.
+    on_refused: called, in a thread, with what to say of a change that was refused when `close` had been called."""
 
-    def __init__(self, scheduler: Scheduler, is_wanted: Callable[[], object], on_written: Callable[[], object]):
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        is_wanted: Callable[[], object],
+        on_written: Callable[[], object],
+        on_refused: Callable[[str], object],
+    ):
         self._scheduler, self._is_wanted, self._on_written = scheduler, is_wanted, on_written
+        self._on_refused = on_refused
         self._waiting: deque[_Change] = deque()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._untold: tuple[_Change, UserError] | None = None  # refused, but `failed` was not called with it yet
         self._is_writing = False
         self._written = threading.Event()  # whether the change that is being made is made
         self._written.set()
@@ -38,11 +49,17 @@ class WriteQueue:
         return self._is_writing or bool(self._waiting)
 
     def add(
-        self, write: Callable[[], Any], then: Callable[[Any], object], failed: Callable[[Exception], object]
+        self,
+        write: Callable[[], Any],
+        then: Callable[[Any], object],
+        failed: Callable[[Exception], object],
+        keep: Callable[[], str] = str,
     ) -> None:
         """Change files by `write`, in a thread, once earlier changes are made. then, failed: called with what it has
-        returned, or with the UserError that it has raised; any other error is not caught."""
-        self._waiting.append(_Change(write, then, failed))
+        returned, or with the UserError that it has raised; any other error is not caught. keep: called in place of
+        `failed`, in a thread, when nobody can be asked any more: keeps what would be lost and says where, if anything
+        would."""
+        self._waiting.append(_Change(write, then, failed, keep))
         self._write_next()
 
     def when_done(self, then: Callable[[], object]) -> None:
@@ -53,47 +70,63 @@ class WriteQueue:
             then()
 
     def close(self) -> None:
-        """The window closes: make all changes that wait, in one thread, and tell nobody. What another program has
-        changed meanwhile stays as it is."""
-        changes, self._waiting = self._waiting, deque()
+        """The window closes: make all changes that wait, in one thread. What another program has changed meanwhile
+        stays as it is, and the change that is refused for it is kept."""
+        with self._lock:
+            changes, self._waiting = self._waiting, deque()
+            untold, self._untold, self._is_closed = self._untold, None, True
         written = self._written
 
         def write_all() -> None:
+            if untold is not None:
+                self._give_up(*untold)
             written.wait()
             for change in changes:
-                with contextlib.suppress(UserError):
+                try:
                     change.write()
+                except UserError as error:
+                    self._give_up(change, error)
 
-        if changes:
+        if changes or untold is not None:
             self._scheduler.in_background(write_all, lambda nothing: None)
+
+    def _give_up(self, change: _Change, error: UserError) -> None:
+        self._on_refused(f"{error} {change.keep()}".rstrip())
 
     def _write_next(self) -> None:
         if self._is_writing or not self._waiting:
             return
         self._is_writing = True
-        change, then, failed = self._waiting.popleft()
+        change = self._waiting.popleft()
         self._written = written = threading.Event()
 
         def write() -> Any:
             try:
-                return change()
+                return change.write()
+            except UserError as error:
+                with self._lock:
+                    if not self._is_closed:
+                        self._untold = change, error
+                        raise
+                self._give_up(change, error)
+                return None
             finally:
                 written.set()
 
         def take(result: Any) -> None:
             self._is_writing = False
             if self._is_wanted():
-                then(result)
+                change.then(result)
                 self._on_written()
             self._write_next()
 
         def fail(error: Exception) -> None:
-            self._is_writing = False
+            self._is_writing, self._untold = False, None
             if not isinstance(error, UserError):
                 self._write_next()
                 raise error
             if self._is_wanted():
-                failed(error)
+                change.failed(error)
             self._write_next()
 
         self._scheduler.in_background(write, take, fail)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tkinter as tk
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from modules.config.errors import UserError
 from modules.config.labels import with_labels
 from modules.config.visible_text import visible_text
 from modules.curation.FileChanges import ChangedOutside
+from modules.session.printing import print_text
 from modules.ui.models.CaptionWork import CaptionWork, cut_ranges, length_text, take_caption
 from modules.ui.models.DatasetView import DatasetItem, Trait
 from modules.ui.models.TagSuggestions import TagSuggestions
@@ -26,6 +28,7 @@ from modules.ui.widgets.Textbox import Textbox
 from modules.ui.widgets.Tooltip import Tooltip
 from modules.ui.windows.DatasetAnnotator import DatasetAnnotator, make_captioner, make_masker
 from modules.ui.windows.TagCompletion import TagCompletion
+from modules.ui.windows.unsaved_edits import settle
 
 if TYPE_CHECKING:
     from modules.curation.CaptionFiles import Caption
@@ -71,7 +74,7 @@ class CaptionPane(ctk.CTkFrame):
         self._on_unsaved, self._on_note = on_unsaved, on_note
         self._caption: Caption | None = None  # that the text was made from
         self._is_own = False  # whether that is a text that was saved here, and its file was not read since
-        self.writing = WriteQueue(app, self.winfo_exists, self._show_buttons)
+        self.writing = WriteQueue(app, self.winfo_exists, self._show_buttons, partial(print_text, file=sys.stderr))
         self._is_asking = False
         self._counts: TokenCounts | None = None
         self._length = ""  # of the caption, in words
@@ -138,17 +141,23 @@ class CaptionPane(ctk.CTkFrame):
         self._caption, self._is_own = replace(caption, text=text, is_missing=False), True
         label = f"Caption of {os.path.basename(item.path)}"
 
-        def write() -> Applied:
-            return work.write(label, item.concept, {item.path: text}, made_from, overwrites)
+        keep = partial(work.keep_caption, item.path, text)
+
+        def save(overwrites: bool) -> None:
+            write = partial(work.write, label, item.concept, {item.path: text}, made_from, overwrites)
+            self.do(write, lambda applied: self.renew([item]) if work is self.work else None, fail, keep)
 
         def fail(error: Exception) -> None:
+            if work is not self.work:  # the window is closed, or shows other folders
+                settle(self.app, error, keep, lambda: save(True))
+                return
             self._restore(item, caption, text)
             if isinstance(error, ChangedOutside):
                 self._ask_about(item, error)
             else:
-                self._tell(error)
+                self.tell_failed(error)
 
-        self.do(write, lambda applied: self.renew([item]), fail)
+        save(overwrites)
 
     def step(self, direction: Direction) -> None:
         """Undo or redo: what is being typed, else the last change to the files of this image's concept."""
@@ -185,7 +194,7 @@ class CaptionPane(ctk.CTkFrame):
 
         def fail(error: Exception) -> None:
             if not isinstance(error, ChangedOutside):
-                self._tell(error)
+                self.tell_failed(error)
                 return
             answers = (CANCEL, SKIP, OVERWRITE.replace("file", "files"))
             answer = ask(self.app, "Changed by another program", _question(error), answers, danger=answers[2])
@@ -205,7 +214,7 @@ class CaptionPane(ctk.CTkFrame):
             of_concept = [item for item in chosen if item.concept == number]
             paths = [item.path_below for item in of_concept]
             write = partial(work.set_left_out, number, paths, left_out)
-            self.do(write, partial(self._take_written, of_concept, False), self._tell)
+            self.do(write, partial(self._take_written, of_concept, False), self.tell_failed)
 
     def save_as_utf8(self) -> None:
         """Rewrite the caption files of the selected images that are not UTF-8, which the training does not read."""
@@ -217,7 +226,7 @@ class CaptionPane(ctk.CTkFrame):
         for number in sorted({item.concept for item in chosen}):
             items = [item for item in chosen if item.concept == number]
             write = partial(work.save_as_utf8, number, [item.path for item in items])
-            self.do(write, partial(self._take_written, items, True), self._tell)
+            self.do(write, partial(self._take_written, items, True), self.tell_failed)
 
     def write_many(self, label: str, texts: dict[int, dict[str, str]], made_from: dict[str, Caption]) -> None:
         """Write the captions of several images. texts: by concept and path."""
@@ -236,10 +245,14 @@ class CaptionPane(ctk.CTkFrame):
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def do(
-        self, write: Callable[[], Applied], then: Callable[[Applied], None], failed: Callable[[Exception], None]
+        self,
+        write: Callable[[], Applied],
+        then: Callable[[Applied], None],
+        failed: Callable[[Exception], None],
+        keep: Callable[[], str] = str,
     ) -> None:
         """Change files by `write`, in a thread, once earlier changes are made; the others as of WriteQueue."""
-        self.writing.add(write, then, failed)
+        self.writing.add(write, then, failed, keep)
 
     def renew(self, items: Sequence[DatasetItem], with_masks: bool = False) -> None:
         """Read the captions and settings of items again, in a thread, and show them. with_masks: also where their masks
@@ -266,7 +279,7 @@ class CaptionPane(ctk.CTkFrame):
         def fail(error: Exception) -> None:
             if not isinstance(error, UserError):
                 raise error
-            self._tell(error)
+            self.tell_failed(error)
 
         self.app.in_background(read, take, fail)
 
@@ -304,7 +317,10 @@ class CaptionPane(ctk.CTkFrame):
         elif answer == OVERWRITE:
             self.save(overwrites=True)
 
-    def _tell(self, error: Exception) -> None:
+    def tell_failed(self, error: Exception | str) -> None:
+        """Say what failed, in the main window if this one is closed."""
+        if self.work is None:
+            self.app.show_message(str(error), "error")
         self._on_note(str(error))
         self._state.configure(text=visible_text(with_labels(str(error)))[:300], text_color=self.app.theme.error)
 
@@ -314,7 +330,7 @@ class CaptionPane(ctk.CTkFrame):
             self._on_note(f"{applied.label}: {counted(len(applied.paths), 'file')} written.")
 
     def _take_failed(self, items: Sequence[DatasetItem], error: Exception) -> None:
-        self._tell(error)
+        self.tell_failed(error)
         self.renew(items)
 
     # --- display -----------------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ class CropPane(ctk.CTkFrame):
         def fail(error: Exception) -> None:
             if not isinstance(error, UserError):
                 raise error
-            self._on_note(f"The crop of {os.path.basename(item.path)} is not saved: {error}")
+            self._captions.tell_failed(f"The crop of {os.path.basename(item.path)} is not saved: {error}")
             if self._item is not None and self._item.path == item.path:
                 self._saved = before
                 self._show_state()

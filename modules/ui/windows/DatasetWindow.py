@@ -111,7 +111,9 @@ class DatasetWindow(ctk.CTkToplevel):
             app.settings.subscribe(self._on_settings),
             app.checks.places.subscribe(self._on_places),
             app.every(SHOW_EVERY, self._show_news),
+            lambda: app.before_closing.remove(self.side.saves_first),
         ]
+        app.before_closing.append(self.side.saves_first)
         app.root.bind("<FocusIn>", lambda event: self._tell_changes(), add="+")
         accept_drops(self, lambda paths: add_dropped_folders(app, paths, self.show))
         self.bind("<Configure>", lambda event: self._share_room() if event.widget is self else None, add="+")

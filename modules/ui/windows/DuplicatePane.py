@@ -120,7 +120,7 @@ class DuplicatePane(ctk.CTkFrame):
     def _fail(self, error: Exception) -> None:
         if not isinstance(error, UserError):
             raise error
-        self._on_note(f"The images are not left out: {error}")
+        self._captions.tell_failed(f"The images are not left out: {error}")
 
     def _choose(self, number: int) -> None:
         """Let the rest of the window show the chosen image, too."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 NARROW = 400  # unscaled pixels: less is told of an image
+BUSY_MS = 100  # until a mask that is being changed as a whole is looked at again
 MIN_PICTURE = 64  # unscaled pixels
 
 
@@ -128,6 +129,25 @@ class ImageSide(ctk.CTkFrame):
         self.caption.save()
         self.crops.save()
         self.masks.save()
+
+    def saves_first(self, then: Callable[[], object]) -> bool:
+        """Whether edits are still to be written before the program may end. If so, `then` is called once they are, and
+        not if one is refused and the person goes on with it."""
+        if self.masks.canvas.is_busy:
+            self.after(BUSY_MS, then)
+            return True
+        self.save()
+        writing = self.caption.writing
+        if not writing.is_busy:
+            return False
+
+        def go_on() -> None:
+            painted = self.masks.opened
+            if not self.caption.is_edited and (painted is None or not painted.painting.is_changed):
+                then()
+
+        writing.when_done(go_on)
+        return True
 
     def step(self, direction: Direction) -> None:
         """Undo or redo: while painting or cropping, a step of it, else what `CaptionPane.step` does."""

@@ -25,6 +25,7 @@ from modules.ui.widgets.FoldingRow import FoldingRow
 from modules.ui.widgets.MaskCanvas import MaskCanvas, Tool
 from modules.ui.widgets.Tooltip import Tooltip
 from modules.ui.windows.ProposalBar import ProposalBar
+from modules.ui.windows.unsaved_edits import OVERWRITE, settle
 
 if TYPE_CHECKING:
     from modules.curation.Journal import Applied
@@ -42,7 +43,7 @@ TOOLS: dict[str, tuple[Tool, str]] = {
 }
 FIRST_SIZE = 1 / 20  # of the longer side: the diameter of the brush before a person chooses
 FEATHER = 1 / 400  # of the longer side: by how much edges fade at once
-KEEP, RELOAD, OVERWRITE, LEAVE = "Keep painting", "Load the file", "Overwrite the file", "Leave the file"
+KEEP, RELOAD = "Keep painting", "Load the file"
 HINT = "What is colored is learned. Shift erases, the wheel changes the brush, Ctrl and the wheel zoom."
 
 
@@ -173,19 +174,31 @@ class MaskPane(ctk.CTkFrame):
             self._on_note(applied.label + (" saved." if values is not None else removed))
             self._captions.renew([item], with_masks=True)
 
+        keep = partial(work.keep_mask, item.concept, item.path, values)
+
+        def save_again() -> None:
+            opened.painting.mark_saved()
+            self._write(opened, values, overwrites=True)
+
         def fail(error: Exception) -> None:
             opened.painting.mark_unsaved()
             is_shown = self._restore(opened)
             self._show_state()
-            if isinstance(error, ChangedOutside):
-                self._ask_about(opened, values, error, is_shown)
+            if not is_shown:
+                settle(self.app, error, keep, save_again)
+            elif isinstance(error, ChangedOutside):
+                self._ask_about(opened, error, save_again)
             else:
                 self._take_failure(error)
 
-        self._captions.do(lambda: work.write_mask(item.concept, opened.file, values, overwrites), take, fail)
+        write = partial(work.write_mask, item.concept, opened.file, values, overwrites)
+        self._captions.do(write, take, fail, keep)
 
     def _restore(self, opened: OpenMask) -> bool:
-        """Show a mask again that could not be saved, unless another one is being painted; whether it is shown."""
+        """Show a mask again that could not be saved, unless another one is being painted or the window is closed;
+        whether it is shown."""
+        if self._captions.work is not opened.work:
+            return False
         if self.opened is opened:
             return True
         if self.opened is not None and self.opened.painting.is_changed:
@@ -195,20 +208,18 @@ class MaskPane(ctk.CTkFrame):
         self._on_unsaved(opened.item)
         return True
 
-    def _ask_about(self, opened: OpenMask, values: np.ndarray | None, error: ChangedOutside, is_shown: bool) -> None:
-        answers = (KEEP, RELOAD, OVERWRITE) if is_shown else (LEAVE, OVERWRITE)
+    def _ask_about(self, opened: OpenMask, error: ChangedOutside, save_again: Callable[[], None]) -> None:
         text = f"{error}\n\nWhat should become of it?"
-        answer = ask(self.app, "Changed by another program", text, answers, danger=OVERWRITE)
+        answer = ask(self.app, "Changed by another program", text, (KEEP, RELOAD, OVERWRITE), danger=OVERWRITE)
         if answer == OVERWRITE:
-            opened.painting.mark_saved()
-            self._write(opened, values, overwrites=True)
+            save_again()
         elif answer == RELOAD and self.opened is opened:
             self._open(opened.item)
 
     def _take_failure(self, error: Exception) -> None:
         if not isinstance(error, UserError):
             raise error
-        self._on_note(str(error))
+        self._captions.tell_failed(error)
         if self.winfo_exists():
             self._state.configure(text=visible_text(with_labels(str(error)))[:300], text_color=self.app.theme.error)
 
