@@ -69,6 +69,7 @@ ALLOWED = {
     ("modules/layers/quantized_matmul.py", "torch.cuda"): "asks such a device for its capability",
     ("modules/layers/triton_dequantize.py", "torch.cuda"): "called for weights on such a device alone",
     ("modules/layers/device_memory.py", "torch.cuda"): PICKS_BY_DEVICE,
+    ("modules/layers/PinnedMemory.py", "torch.cuda"): "called for copies to such a device alone, by transfers.py",
     ("modules/layers/transfers.py", "torch.cuda"): PICKS_BY_DEVICE,
     ("modules/weights/load_pipeline.py", '"cuda"'): PICKS_BY_DEVICE,
     ("scripts/train_distributed.py", "torch.cuda"): "counts what torchrun will give to ranks",

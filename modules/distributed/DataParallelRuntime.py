@@ -296,6 +296,9 @@ class DataParallelRuntime(Runtime):
     def posted(self, topic: str, rank: int) -> Any:
         return self._store.read(f"posted/{topic}/{rank}")
 
+    def first_on_machine(self, topic: str) -> int:
+        return self._store.agree(f"first/{self.node_rank}/{topic}", self.rank)
+
     def divide_updates(self, params: Sequence[nn.Parameter]) -> DividedUpdates | None:
         if self.shards or not self._settings.divides_updates:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+WAIT_SECONDS = 0.05  # between two looks at what another rank has posted
 GO, STOP, REQUEUE = "go", "stop", "requeue"  # the decisions about starting to train
 
 
@@ -200,6 +202,18 @@ class Runtime:
     def posted(self, topic: str, rank: int) -> Any:
         """What `rank` has posted last; None if nothing yet."""
         return self._posted.get(topic)
+
+    def wait_for_posted(self, topic: str, rank: int, is_enough: Callable[[Any], bool]) -> Any:
+        """What `rank` has posted last, when that is enough."""
+        while (value := self.posted(topic, rank)) is None or not is_enough(value):
+            self.heartbeat.beat()
+            self.on_wait()
+            time.sleep(WAIT_SECONDS)
+        return value
+
+    def first_on_machine(self, topic: str) -> int:
+        """The rank that was the first on this machine to ask this for the topic. It waits for no other."""
+        return self.rank
 
     def announce_stop(self) -> None:
         """Tells all ranks of a stop request between steps, such as while sampling."""

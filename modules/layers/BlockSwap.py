@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from modules.layers.HostMemory import HostBuffer, HostMemory
+from modules.layers.HostBlocks import HostBlocks, frozen_bytes
 from modules.layers.transfers import Transfers
 
 NUM_SLOTS = 2  # one for the block that runs, one for the block that is copied meanwhile
@@ -27,17 +26,27 @@ class BlockSwap:
     stopped by autograd, because leaving the device counts as a change of the weight.
 
     compiled: whether torch.compile is to compile the blocks. It then leaves the copies out of what it compiles.
+    held: the frozen weights of all blocks, if they are in system memory already. host_bytes: of that memory.
     """
 
-    def __init__(self, blocks: Sequence[nn.Module], device: torch.device, transfers: Transfers, compiled: bool = False):
+    def __init__(
+        self,
+        blocks: Sequence[nn.Module],
+        device: torch.device,
+        transfers: Transfers,
+        compiled: bool = False,
+        held: HostBlocks | None = None,
+    ):
         self._transfers = transfers
-        memory = HostMemory(transfers.host_buffer)
-        to_come = sum(map(_frozen_bytes, blocks))
-        self._homes = []
+        if held is None:
+            held = HostBlocks(transfers)
+            held.take(blocks, list(map(frozen_bytes, blocks)))
         for block in blocks:
-            to_come -= _frozen_bytes(block)
-            self._homes.append(_Home.of(block, device, memory, to_come))
-        self.host_bytes = memory.num_bytes
+            _move_others(block, device)
+        self._homes = held.homes
+        for home in self._homes:
+            home.leave_out_trained()
+        self.host_bytes = held.num_bytes
         size = max(home.buffer.num_bytes for home in self._homes)
         slots = [torch.empty(size, dtype=torch.uint8, device=device) for _ in range(min(NUM_SLOTS, len(blocks)))]
         self._free = slots
@@ -90,66 +99,10 @@ class BlockSwap:
         home.enter(slot)
 
 
-@dataclass
-class _Weight:
-    """A weight in a buffer of bytes."""
-
-    parameter: nn.Parameter
-    start: int
-    num_bytes: int
-    stride: tuple[int, ...]
-
-    def view(self, buffer: Tensor | HostBuffer) -> Tensor:
-        values = buffer[self.start : self.start + self.num_bytes].view(self.parameter.dtype)
-        return values.as_strided(self.parameter.shape, self.stride, values.storage_offset())
-
-
-@dataclass
-class _Home:
-    """The frozen weights of a block in system memory."""
-
-    weights: list[_Weight]
-    buffer: HostBuffer
-
-    @classmethod
-    def of(cls, block: nn.Module, device: torch.device, memory: HostMemory, to_come: int) -> _Home:
-        """Moves the frozen weights of `block` to a buffer, and everything else in it to `device`.
-
-        to_come: bytes of the blocks that follow.
-        """
-        frozen = []
-        for parameter in block.parameters():
-            if parameter.requires_grad:
-                parameter.data = parameter.data.to(device)
-            else:
-                parameter.data = _dense(parameter.data)
-                frozen.append(parameter)
-        for buffer in block.buffers():
-            buffer.data = buffer.data.to(device)
-        room = memory.tensors([parameter.nbytes for parameter in frozen], to_come)
-        starts = room.starts[: len(frozen)]
-        weights = [_Weight(each, start, each.nbytes, each.stride()) for each, start in zip(frozen, starts, strict=True)]
-        home = cls(weights, room)
-        for weight in weights:
-            weight.view(room).copy_(weight.parameter.data)
-        home.leave()
-        return home
-
-    def enter(self, slot: Tensor) -> None:
-        for weight in self.weights:
-            weight.parameter.data = weight.view(slot)
-
-    def leave(self) -> None:
-        """Lets the weights be those in system memory: to use them on the device, or to have kept them, is an error."""
-        for weight in self.weights:
-            weight.parameter.data = weight.view(self.buffer)
-            torch.autograd.graph.increment_version(weight.parameter)
-
-
-def _frozen_bytes(block: nn.Module) -> int:
-    return sum(parameter.nbytes for parameter in block.parameters() if not parameter.requires_grad)
-
-
-def _dense(values: Tensor) -> Tensor:
-    """The tensor, or a contiguous copy of one whose elements are not side by side in memory."""
-    return values if torch.ops.aten.is_non_overlapping_and_dense(values) else values.contiguous()
+def _move_others(block: nn.Module, device: torch.device) -> None:
+    """Moves all but the frozen weights."""
+    for parameter in block.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.to(device)
+    for buffer in block.buffers():
+        buffer.data = buffer.data.to(device)

@@ -11,13 +11,15 @@ from torch import Tensor
 T = TypeVar("T")
 
 # What cudaHostAlloc fails with is also what a full GPU gives: "CUDA error: out of memory".
+_PORTABLE = 1  # cudaHostRegisterPortable: pinned for every context of the process
 _SIGNS_OF_REFUSAL = ("out of memory", "OS call failed", "operation not supported")
 
 
 class PinnedMemory:
     """Pins memory until the system refuses it: copies from and to memory that is not pinned wait, but are the same.
 
-    num_bytes: pinned by `empty` so far. refused_bytes: the smallest size that was refused; None as long as none was.
+    num_bytes: pinned so far by `empty` and `register`. refused_bytes: the smallest size that was refused; None as long
+    as none was.
     """
 
     def __init__(self) -> None:
@@ -32,6 +34,16 @@ class PinnedMemory:
             return make(num_bytes, dtype=torch.uint8)
         self.num_bytes += num_bytes
         return values
+
+    def register(self, values: Tensor) -> bool:
+        """Pins memory that is there already, until the process ends; returns whether the system allows it."""
+        if self.refused_bytes is not None and values.nbytes >= self.refused_bytes:
+            return False
+        if int(torch.cuda.cudart().cudaHostRegister(values.data_ptr(), values.nbytes, _PORTABLE)):
+            self.refused_bytes = values.nbytes
+            return False
+        self.num_bytes += values.nbytes
+        return True
 
     def pinned(self, pin: Callable[[], T], num_bytes: int) -> T | None:
         """What `pin` returns, which pins `num_bytes`; None if the system refuses that, or has refused as much."""

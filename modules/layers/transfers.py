@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Protocol
 
 import torch
@@ -14,12 +15,14 @@ from modules.machine.devices import is_gpu
 class Transfers(Protocol):
     """start: begins to copy `source` to `target` once the work submitted so far, which may read `target`, is done.
     finish: lets the work submitted from now on wait for a copy. synchronize: waits on the host for all copies.
-    host_buffer: uint8[num_bytes] to copy from or to, best of 2^n bytes: see HostMemory."""
+    host_buffer: uint8[num_bytes] to copy from or to, best of 2^n bytes: see HostMemory. pin: pins other memory to copy
+    from or to, if possible."""
 
     def start(self, target: Tensor, source: Tensor) -> Any: ...
     def finish(self, copy: Any) -> None: ...
     def synchronize(self) -> None: ...
     def host_buffer(self, num_bytes: int) -> Tensor: ...
+    def pin(self, values: Tensor) -> None: ...
 
 
 class CudaTransfers:
@@ -51,6 +54,12 @@ class CudaTransfers:
     def host_buffer(self, num_bytes: int) -> Tensor:
         return PINNED.empty(num_bytes)
 
+    def pin(self, values: Tensor) -> None:
+        if not PINNED.register(values):
+            # CUDA hands the error on to whatever asks for one next, which would be a kernel of a step.
+            with contextlib.suppress(RuntimeError):
+                torch.zeros(1, device=self._device)
+
 
 class DirectTransfers:
     """Copies at once, for devices without streams."""
@@ -66,6 +75,9 @@ class DirectTransfers:
 
     def host_buffer(self, num_bytes: int) -> Tensor:
         return torch.empty(num_bytes, dtype=torch.uint8)
+
+    def pin(self, values: Tensor) -> None:
+        pass
 
 
 def transfers_to(device: torch.device) -> Transfers:

@@ -225,7 +225,7 @@ def _memory_problems(config: TrainConfig, shape: RunShape, facts: StartFacts, ma
         return
     smallest = min(sizes, key=sizes.__getitem__)
     if needed > sizes[smallest]:
-        remedy = memory_remedy(config, shape.num_ranks, sizes[smallest], facts.base_bytes, room)
+        remedy = memory_remedy(config, shape.num_ranks, sizes[smallest], facts.base_bytes, room, shape.ranks_per_node)
         advice = f"{remedy.text[:1].lower()}{remedy.text[1:]}" if remedy else "choose a smaller model or precision"
         message = (
             f"The run needs about {needed / GIB:.1f} GiB on each GPU and GPU {smallest} has "
@@ -238,7 +238,7 @@ def _memory_problems(config: TrainConfig, shape: RunShape, facts: StartFacts, ma
         if used is None or size - used >= needed:
             continue
         by = ", ".join(f"{process.name or 'process'} {process.pid}" for process in facts.usage[index].processes[:2])
-        remedy = memory_remedy(config, shape.num_ranks, size - used, facts.base_bytes, room)
+        remedy = memory_remedy(config, shape.num_ranks, size - used, facts.base_bytes, room, shape.ranks_per_node)
         message = (
             f"The run needs about {needed / GIB:.1f} GiB and GPU {index} has "
             f"{(size - used) / GIB:.1f} free{f' ({by})' if by else ''}: close other programs, choose another GPU, "
@@ -249,7 +249,9 @@ def _memory_problems(config: TrainConfig, shape: RunShape, facts: StartFacts, ma
 
 def _with_most_swapped(config: TrainConfig, shape: RunShape, facts: StartFacts, room: float | None) -> TrainConfig:
     """The settings with the number of swapped blocks that system memory limits, if it is open and they are too many."""
-    every, most = (most_swapped(config, shape.num_ranks, limit, facts.base_bytes) for limit in (None, room))
+    every, most = (
+        most_swapped(config, shape.num_ranks, shape.ranks_per_node, limit, facts.base_bytes) for limit in (None, room)
+    )
     if config.model.blocks_to_swap is not None or most == every:
         return config
     return replace(config, model=replace(config.model, blocks_to_swap=most))
@@ -264,7 +266,7 @@ def _system_memory_problems(
         return
     config = without_open_swaps(config)
     num_ranks, ranks, has = shape.num_ranks, shape.ranks_per_node, machine.ram_bytes / GIB
-    kept = kept_in_ram(config, num_ranks, facts.base_bytes)
+    kept = kept_in_ram(config, num_ranks, ranks, facts.base_bytes)
     total = sum(kept.values())
     if (needed_in_ram(config, num_ranks, ranks, facts.base_bytes) or 0.0) > machine.ram_bytes - OTHER_BYTES:
         yield _full_memory_problem(config, shape, facts, machine.ram_bytes)
@@ -280,12 +282,12 @@ def _system_memory_problems(
 def _full_memory_problem(config: TrainConfig, shape: RunShape, facts: StartFacts, ram_bytes: int) -> Problem:
     """That the ranks need more system memory than there is, at the setting that takes the most."""
     num_ranks, ranks = shape.num_ranks, shape.ranks_per_node
-    kept = kept_in_ram(config, num_ranks, facts.base_bytes)
+    kept = kept_in_ram(config, num_ranks, ranks, facts.base_bytes)
     passing = passing_in_ram(config, num_ranks, facts.base_bytes)
     path, most = max({**passing, **kept}.items(), key=itemgetter(1))
     room = room_in_ram(config, ram_bytes, num_ranks, ranks, facts.base_bytes)
     # without room, nothing that stays there helps
-    remedy = ram_remedy(config, num_ranks, room, facts.base_bytes) if kept and room else None
+    remedy = ram_remedy(config, num_ranks, ranks, room, facts.base_bytes) if kept and room else None
     if path in kept:
         text = _keeps(kept, ranks)
         advice = "use fewer ranks" if ranks > 1 else "choose a smaller model"
@@ -306,7 +308,8 @@ def _full_memory_problem(config: TrainConfig, shape: RunShape, facts: StartFacts
 
 
 def _keeps(kept: Mapping[str, float], ranks: int) -> str:
-    return f"{_who(ranks)} keeps about {sum(kept.values()) / GIB:.1f} GiB in system memory ({', '.join(kept)})"
+    keep = f"The {ranks} ranks on this machine keep" if ranks > 1 else "The run keeps"
+    return f"{keep} about {ranks * sum(kept.values()) / GIB:.1f} GiB in system memory ({', '.join(kept)})"
 
 
 def _who(ranks: int) -> str:

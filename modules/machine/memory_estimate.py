@@ -108,16 +108,17 @@ def blocks_to_swap(
     config: TrainConfig,
     available_bytes: float,
     num_ranks: int,
+    ranks_here: int = 1,
     room: float | None = None,
     base_bytes: int | None = None,
 ) -> int:
     """The smallest number of swapped blocks with which the run fits in the memory of a GPU; if none does, the largest
     for which there is room.
 
-    num_ranks: over all machines. room: what each rank may keep in system memory; None: unknown. base_bytes: as for
-    `kept_in_ram`. A family of unknown size swaps none.
+    room: what each rank may keep in system memory; None: unknown. A family of unknown size swaps none. For the other
+    arguments see `kept_in_ram`.
     """
-    most = most_swapped(config, num_ranks, room, base_bytes)
+    most = most_swapped(config, num_ranks, ranks_here, room, base_bytes)
     for count in range(most):
         estimate = estimate_memory(replace(config, model=replace(config.model, blocks_to_swap=count)), num_ranks)
         assert estimate is not None  # None only for families of unknown size

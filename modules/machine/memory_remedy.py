@@ -29,12 +29,13 @@ def memory_remedy(
     available_bytes: float,
     base_bytes: int | None = None,
     room: float | None = None,
+    ranks_here: int = 1,
 ) -> Remedy | None:
     """The mildest changes with which the run fits: lossy ones only where exact ones are not enough. None of them
     changes the effective batch. None if even all together are not enough.
 
     num_ranks: over all machines. base_bytes: as for `needed_bytes`. room: what each rank may keep in system memory,
-    which no change fills beyond that; None: unknown.
+    which no change fills beyond that; None: unknown. ranks_here: as for `kept_in_ram`.
     """
     is_possible = _possible(config)
 
@@ -44,18 +45,20 @@ def memory_remedy(
 
     axes = [[NO_CHANGE, *filter(is_possible, axis)] for axis in _axes(config, num_ranks)]
     if room is not None:
-        axes = _within(room, axes, lambda values: kept_bytes(_with(config, values), num_ranks, base_bytes))
+        axes = _within(room, axes, lambda values: kept_bytes(_with(config, values), num_ranks, ranks_here, base_bytes))
     return _joined(mildest(axes, fits), is_possible)
 
 
-def ram_remedy(config: TrainConfig, num_ranks: int, room: float, base_bytes: int | None = None) -> Remedy | None:
+def ram_remedy(
+    config: TrainConfig, num_ranks: int, ranks_here: int, room: float, base_bytes: int | None = None
+) -> Remedy | None:
     """The mildest changes with which a rank keeps no more than `room` bytes in system memory; None if there are none.
 
-    num_ranks, base_bytes: as for `memory_remedy`.
+    num_ranks, ranks_here, base_bytes: as for `memory_remedy`.
     """
 
     def fits(values: Mapping[str, Any]) -> bool:
-        return kept_bytes(_with(config, values), num_ranks, base_bytes) <= room
+        return kept_bytes(_with(config, values), num_ranks, ranks_here, base_bytes) <= room
 
     is_possible = _possible(config)
     swapped = config.model.blocks_to_swap or 0

@@ -3,6 +3,7 @@ place of GPU memory."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,15 +18,20 @@ if TYPE_CHECKING:
 LIBRARY_BYTES = 0.4 * 2**30
 """System memory of a process: 0.33 GiB after importing torch and diffusers, 0.47 GiB in the demo."""
 _CUDA_BYTES = 1.0 * 2**30  # of a process on a GPU, for CUDA's context, cuBLAS and cuDNN; taken to be so, not measured
+RANKS_SHARE_SWAPPED = sys.platform == "linux"
+"""Whether the ranks on a machine share the memory that blocks are swapped from. See `SharedSlabs`."""
 OTHER_BYTES = 2 * 2**30
 """System memory for the operating system and what else runs."""
 
 
-def kept_in_ram(config: TrainConfig, num_ranks: int = 1, base_bytes: int | None = None) -> dict[str, float]:
-    """Setting -> bytes that it lets a rank on a GPU keep in system memory. Empty for a family of unknown size.
+def kept_in_ram(
+    config: TrainConfig, num_ranks: int = 1, ranks_here: int = 1, base_bytes: int | None = None
+) -> dict[str, float]:
+    """Setting -> bytes that it lets a rank on a GPU keep in system memory; of what the ranks on a machine share, its
+    part. Empty for a family of unknown size.
 
-    num_ranks: over all machines. base_bytes: size of the base's files, to which the weights are scaled down if they are
-    smaller than the family's model; None: unknown.
+    num_ranks: over all machines. ranks_here: of them, those on this machine. base_bytes: size of the base's files, to
+    which the weights are scaled down if they are smaller than the family's model; None: unknown.
     """
     run = _run(config, num_ranks)
     if run is None:
@@ -33,16 +39,16 @@ def kept_in_ram(config: TrainConfig, num_ranks: int = 1, base_bytes: int | None 
     share = _share(config, base_bytes)
     found = {"model.activation_offloading": run.offloaded}
     if run.method.uses_denoiser:
-        found["model.blocks_to_swap"] = share * run.swapped
+        found["model.blocks_to_swap"] = share * run.swapped / (ranks_here if RANKS_SHARE_SWAPPED else 1)
     if config.optimizer.state_in_ram:
         state = run.num_trained * run.state_bytes
         found["optimizer.state_in_ram"] = share * state / (num_ranks if config.ddp_shard_optimizer else 1)
     return {path: size for path, size in found.items() if size}
 
 
-def kept_bytes(config: TrainConfig, num_ranks: int = 1, base_bytes: int | None = None) -> float:
+def kept_bytes(config: TrainConfig, num_ranks: int = 1, ranks_here: int = 1, base_bytes: int | None = None) -> float:
     """The sum of `kept_in_ram`."""
-    return sum(kept_in_ram(config, num_ranks, base_bytes).values())
+    return sum(kept_in_ram(config, num_ranks, ranks_here, base_bytes).values())
 
 
 def passing_in_ram(
@@ -78,7 +84,7 @@ def needed_in_ram(
     if model_of(config).name not in load_architectures():
         return None
     config = without_open_swaps(config)
-    kept = LIBRARY_BYTES + _CUDA_BYTES + kept_bytes(config, num_ranks, base_bytes)
+    kept = LIBRARY_BYTES + _CUDA_BYTES + kept_bytes(config, num_ranks, ranks_here, base_bytes)
     return ranks_here * kept + _passing_bytes(config, num_ranks, ranks_here, base_bytes)
 
 
@@ -111,17 +117,19 @@ def _passing_bytes(config: TrainConfig, num_ranks: int, ranks_here: int, base_by
     return first + (ranks_here - 1) * other
 
 
-def most_swapped(config: TrainConfig, num_ranks: int, room: float | None, base_bytes: int | None = None) -> int:
+def most_swapped(
+    config: TrainConfig, num_ranks: int, ranks_here: int, room: float | None, base_bytes: int | None = None
+) -> int:
     """The largest number of swapped blocks for which a rank has room in system memory; None: it is unknown.
 
-    A family of unknown size swaps none.
+    A family of unknown size swaps none. For the other arguments see `kept_in_ram`.
     """
     model = load_architectures().get(model_of(config).name)
     if model is None:
         return 0
     for count in range(model.blocks.count, 0, -1):
         swapping = replace(config, model=replace(config.model, blocks_to_swap=count))
-        if room is None or kept_bytes(swapping, num_ranks, base_bytes) <= room:
+        if room is None or kept_bytes(swapping, num_ranks, ranks_here, base_bytes) <= room:
             return count
     return 0
 

@@ -55,7 +55,7 @@ def attach_method(
     present = [name for name in (*denoisers, *encoders) if name in base.component_names]
     with must_fit("the model", "model.denoiser_quantization"):
         lazily = shards and not method.reads_weights(config)
-        base.require(*parts, *present, on_device=not shards, lazily=lazily)
+        base.require(*parts, *present, on_device=not shards, lazily=lazily, to_swap=True)
     torch.manual_seed(torch_seed(config.seed, "initialisation"))
     method.attach(base, config)
     from modules.layers.frozen_norms import fuse_norms  # imports diffusers, which import_diffusers does faster
@@ -129,10 +129,10 @@ def num_swapped_blocks(
     if config.model.blocks_to_swap is not None or free is None:
         return config.model.blocks_to_swap or 0
     ram = ram_bytes()
-    count = blocks_to_swap(config, free, num_ranks, room_in_ram(config, ram, num_ranks, ranks_here))
+    count = blocks_to_swap(config, free, num_ranks, ranks_here, room_in_ram(config, ram, num_ranks, ranks_here))
     fits = "needs swapped blocks to fit" if count else "fits without swapped blocks"
     report(f"By estimate, the run {fits} in the {free / GIB:.1f} GiB that are free on the GPU")
-    if ram is not None and count < blocks_to_swap(config, free, num_ranks):
+    if ram is not None and count < blocks_to_swap(config, free, num_ranks, ranks_here):
         report(f"The {ram / GIB:.1f} GiB of system memory have room for no more than {counted(count, 'swapped block')}")
     return count
 

@@ -40,6 +40,7 @@ from modules.distributed.usable_gpus import describe_device
 from modules.families.conditioning import is_unconditional_zero
 from modules.families.registry import FAMILIES
 from modules.families.TextEncoding import collate_text
+from modules.layers.SharedSlabs import slabs_to_share
 from modules.methods.registry import METHODS
 from modules.sampling.generation import with_prompts, with_sizes
 from modules.sampling.SamplePrompts import SamplePrompts
@@ -118,7 +119,8 @@ def prepare_run(
             progress.warn(finding.message)
 
     callbacks.on_status("Opening model")
-    base = BaseModel(family, config.model, runtime.device, runtime.loading_turn, info=base_info)
+    shared_slabs = partial(slabs_to_share, runtime)
+    base = BaseModel(family, config.model, runtime.device, runtime.loading_turn, shared_slabs, info=base_info)
     if start.method.facts.uses_denoiser:  # again, for a model that comes from the Hub
         check_clip_skips(config.model, family, base.path)
     base.num_swapped = num_swapped_blocks(

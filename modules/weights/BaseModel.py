@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from modules.weights.gguf_files import is_gguf
 from modules.weights.hub_parts import with_downloaded_parts
 from modules.weights.inspect import check_base
 from modules.weights.own_parts import own_parts, replaced_parts
-from modules.weights.quantization import multiply_in_8_bits, quantization_of, quantize_layers
+from modules.weights.quantization import multiply_in_8_bits, quantizable_layers, quantization_of, quantize_layers
 from modules.weights.SingleFileComponents import SingleFileComponents
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from modules.config.ModelConfig import ModelConfig
     from modules.families.Family import Family
     from modules.layers.BlockSwap import BlockSwap
+    from modules.layers.HostBlocks import HostBlocks
+    from modules.layers.SharedSlabs import SharedSlabs
+    from modules.layers.transfers import Transfers
     from modules.weights.inspect import BaseInfo
     from modules.weights.libraries import Model
 
@@ -41,6 +44,7 @@ class BaseModel:
     Components of a folder are loaded one by one; a single-file checkpoint is read completely at once. Components to be
     quantized get QuantizedLinear layers when they first move to the device.
     loading_turn: a context that is entered while components are loaded and moved to the device.
+    shared_slabs: for a component, memory that the ranks on this machine share for its swapped blocks; None: they don't.
     components: what to take in place of `config.base`. info: what it is, if `check_base` has been asked.
     Raises WeightsError if the base model is missing or has another architecture.
     """
@@ -51,6 +55,7 @@ class BaseModel:
         config: ModelConfig,
         device: torch.device,
         loading_turn: Callable[[], AbstractContextManager] = contextlib.nullcontext,
+        shared_slabs: Callable[[str, Transfers], SharedSlabs | None] = lambda component, transfers: None,
         components: Components | None = None,
         info: BaseInfo | None = None,
     ):
@@ -59,9 +64,11 @@ class BaseModel:
         self.device = device
         self.num_swapped = config.blocks_to_swap or 0  # blocks of each denoiser that stay in system memory
         self.swaps: dict[str, BlockSwap] = {}  # of the denoisers whose blocks are swapped
+        self._held: dict[str, HostBlocks] = {}  # of denoisers whose blocks are to be swapped
         self._lock = threading.RLock()
         self._quantized: set[str] = set()
         self._loading_turn = loading_turn
+        self._shared_slabs = shared_slabs
         self._components = components or _open(family, config, self.dtype, info)
         self._own_parts = self._components.own_parts
         # those of which the file has a part only, so that the rest is the base's
@@ -88,11 +95,12 @@ class BaseModel:
         own = [name for name, path in self._own_parts.items() if is_gguf(path)]
         return own + list(self._components.stored_quantized)
 
-    def require(self, *names: str, on_device: bool = True, lazily: bool = False) -> None:
+    def require(self, *names: str, on_device: bool = True, lazily: bool = False, to_swap: bool = False) -> None:
         """Loads missing components, frozen and in evaluation mode, and by default moves modules to the device.
 
         Components that this model lacks are ignored. lazily: leaves the weights of denoisers in their files as
-        `placeholders`, where possible.
+        `placeholders`, where possible. to_swap: puts blocks that are to be swapped where they are copied from. All
+        ranks on a machine must then do so.
         """
         with self._lock:
             missing = self._components.missing(names)
@@ -101,9 +109,9 @@ class BaseModel:
                     self._components.load(missing, lazily)
                 for name in names:
                     if hasattr(self.module(name), "parameters"):
-                        self._place(name, on_device, lazily)
+                        self._place(name, on_device, lazily, to_swap)
 
-    def _place(self, name: str, on_device: bool, lazily: bool) -> None:
+    def _place(self, name: str, on_device: bool, lazily: bool, to_swap: bool) -> None:
         """Casts, quantizes and moves the weights of a module one after the other, as far as they are not yet in the
         form in which they stay."""
         from modules.weights.deferred_casts import compute, leave_in_files
@@ -114,24 +122,49 @@ class BaseModel:
                 leave_in_files(module)
             compute(module)
             return
-        self._quantize(name)
+        names = quantizable_layers(self.family, name, module) if self._is_to_be_quantized(name) else []
+        swapped = self._swapped(name)
+        starts = tuple(f"{path}." for path in swapped)
+        self._quantize(name, [layer for layer in names if not layer.startswith(starts)])
+        blocks = self._in_their_form(name, swapped, names)
+        if to_swap and swapped and name not in (*self._held, *self.swaps):
+            self._hold(name, blocks, list(swapped.values()))
+        else:
+            for _ in blocks:
+                pass
+        if names:
+            self._quantized.add(name)
         if name in (*self.family.denoisers, *self.family.guidance_denoisers):
             multiply_in_8_bits(module, self.config, self.device)
-        for block in self._swapped(name).values():
-            compute(block)
-            keep_in_place(block)
         compute(module, self.device)
         self._move(name, self.device)
+
+    def _in_their_form(self, name: str, blocks: Mapping[str, nn.Module], names: Sequence[str]) -> Iterator[nn.Module]:
+        """Each of the blocks once its weights are on the CPU in the form in which they stay. names: of the layers of
+        the component that are to be quantized."""
+        from modules.weights.deferred_casts import compute
+
+        for path, block in blocks.items():
+            self._quantize(name, [layer for layer in names if layer.startswith(f"{path}.")], on_cpu=True)
+            compute(block)
+            keep_in_place(block)
+            yield block
+
+    def _quantize(self, name: str, layers: Sequence[str], on_cpu: bool = False) -> None:
+        quantize_layers(self.family, name, self.module(name), self.config, layers, self.device, on_cpu)
+
+    def _hold(self, name: str, in_their_form: Iterator[nn.Module], blocks: Sequence[nn.Module]) -> None:
+        """Moves blocks one by one to where they are copied from, so that no rank has all of them twice, or alone."""
+        from modules.layers.HostBlocks import HostBlocks, frozen_bytes
+        from modules.layers.transfers import transfers_to
+
+        transfers = transfers_to(self.device)
+        self._held[name] = held = HostBlocks(transfers, self._shared_slabs(name, transfers))
+        held.take(in_their_form, list(map(frozen_bytes, blocks)))
 
     def _move(self, name: str, device: torch.device | str) -> None:
         module: nn.Module = self.module(name)  # both libraries declare their own `to` without the binding to the module
         module.to(device)
-
-    def _quantize(self, name: str) -> None:
-        if self._is_to_be_quantized(name):
-            swapped = tuple(f"{block}." for block in self._swapped(name))
-            quantize_layers(self.family, name, self.module(name), self.config, self.device, swapped)
-            self._quantized.add(name)
 
     def _is_to_be_quantized(self, name: str) -> bool:
         is_wanted = quantization_of(self.family, name, self.config) != "none"
@@ -149,17 +182,20 @@ class BaseModel:
         from modules.layers.BlockSwap import BlockSwap
         from modules.layers.transfers import transfers_to
 
-        blocks = self._swapped(name)
+        blocks, held = self._swapped(name), self._held.pop(name, None)
         compiled = self.config.compile != "off"
-        self.swaps[name] = BlockSwap(list(blocks.values()), self.device, transfers_to(self.device), compiled)
+        self.swaps[name] = BlockSwap(list(blocks.values()), self.device, transfers_to(self.device), compiled, held)
         total = len(repeated_blocks(self.family, self.module(name)))
-        return f"Swapping {len(blocks)} of the {total} blocks of the {name} between system memory and the device"
+        memory = "system memory that the ranks on this machine share" if held and held.is_shared else "system memory"
+        return f"Swapping {len(blocks)} of the {total} blocks of the {name} between {memory} and the device"
 
     def release(self, *names: str) -> None:
         """Frees the device memory of components; components of a folder are unloaded completely."""
         with self._lock:
             stay = self._components.unload(names)
             self._quantized.difference_update(set(names).difference(stay))
+            for name in names:
+                self._held.pop(name, None)
             for name in stay:
                 if hasattr(self.module(name), "parameters"):
                     self._move(name, "cpu")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modules.config.errors import UserError
@@ -169,13 +169,14 @@ def quantize_layers(
     component: str,
     module: nn.Module,
     config: ModelConfig,
+    layers: Iterable[str],
     device: torch.device,
-    on_cpu: tuple[str, ...] = (),
+    on_cpu: bool = False,
 ) -> None:
-    """Replaces the layers by quantized ones on `device`, one at a time: the device never holds the unquantized model.
+    """Replaces layers by ones quantized on `device`, one at a time: the device never holds the unquantized model.
 
-    The other layers stay where they are. config: says how the layers are quantized. on_cpu: starts of the names of
-    layers that are on the CPU afterwards.
+    layers: of the `quantizable_layers`, by name. config: says how they are quantized. on_cpu: whether they are on the
+    CPU afterwards.
     """
     from torch import nn
 
@@ -183,10 +184,10 @@ def quantize_layers(
     from modules.weights.deferred_casts import compute
 
     quantization = quantization_of(family, component, config)
-    for name in quantizable_layers(family, component, module):
+    for name in layers:
         layer = module.get_submodule(name)
         assert isinstance(layer, nn.Linear)  # as `quantizable_layers` says
         compute(layer)
         rotation = rotation_of(family, component, layer, config)
         quantized = QuantizedLinear.of(layer, quantization, device, rotation).eval()
-        module.set_submodule(name, quantized.cpu() if name.startswith(on_cpu) else quantized)
+        module.set_submodule(name, quantized.cpu() if on_cpu else quantized)

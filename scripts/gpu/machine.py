@@ -10,6 +10,8 @@ from typing import Any
 from scripts.gpu.cases import Case, is_cuda, needs_cuda
 
 BLOCK_BYTES = (283_000_000, 680_000_000)  # of FLUX.1's blocks in bfloat16, of both kinds
+SHARED_BYTES = 2**28
+MOST_SECONDS = 1.5  # of those that a copy from other pinned memory takes
 MOST_PINNED = 1.2  # of the bytes of swapped blocks
 PACKAGES = ("torch", "diffusers", "transformers", "peft")
 
@@ -67,6 +69,7 @@ def pinned_memory(device: str) -> Iterator[Case]:
     for wanted in BLOCK_BYTES:
         yield f"{wanted / 1e6:.0f} MB", partial(pinned, wanted, device)
     yield "swapped blocks", partial(pinned_for_swapping, device)
+    yield "memory that ranks share", partial(pinned_and_shared, device)
 
 
 def pinned(wanted: int, device: str) -> dict[str, Any]:
@@ -100,3 +103,40 @@ def pinned_for_swapping(device: str) -> dict[str, Any]:
     taken = torch.cuda.host_memory_stats().get("allocated_bytes.current", 0) - before
     ratio = round(taken / wanted, 2)
     return {"ok": ratio < MOST_PINNED, "taken": taken, "ratio": ratio, "counted": swap.host_bytes}
+
+
+def pinned_and_shared(device: str) -> dict[str, Any]:
+    """Memory that the ranks on a machine share is pinned, copied from as fast as other pinned memory, and a refusal to
+    pin leaves no error for the next kernel."""
+    needs_cuda(device)
+    import torch
+
+    from modules.distributed.Runtime import Runtime
+    from modules.layers.PinnedMemory import PinnedMemory
+    from modules.layers.SharedSlabs import SharedSlabs
+    from modules.layers.transfers import CudaTransfers
+
+    place = torch.device(device)
+    transfers = CudaTransfers(place)
+    values = SharedSlabs(Runtime(place), "pinned", transfers).slab(SHARED_BYTES)
+    values.fill_(7)
+    target = torch.empty(SHARED_BYTES, dtype=torch.uint8, device=place)
+    seconds = [_copying(source, target) for source in (values, torch.full_like(values, 7).pin_memory())]
+    memory = PinnedMemory()
+    memory.register(values)  # a second time, which CUDA refuses
+    is_right = bool((target == 7).all()) and values.is_pinned() and seconds[0] < MOST_SECONDS * seconds[1]
+    return {"ok": is_right, "refused_bytes": memory.refused_bytes, "seconds": seconds}
+
+
+def _copying(source: Any, target: Any) -> float:
+    """The seconds of the fastest of some copies to the device."""
+    import torch
+
+    found = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        target.copy_(source, non_blocking=True)
+        torch.cuda.synchronize()
+        found.append(time.perf_counter() - begun)
+    return min(found)

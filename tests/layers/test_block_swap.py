@@ -7,8 +7,12 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from modules.distributed.Runtime import Runtime
 from modules.layers.BlockSwap import BlockSwap
+from modules.layers.HostBlocks import HostBlocks
+from modules.layers.SharedSlabs import SharedSlabs
 from modules.layers.transfers import CudaTransfers, DirectTransfers
+from modules.machine.system_memory import RANKS_SHARE_SWAPPED
 from modules.weights.blocks import keep_in_place
 from tests.support.FakeCuda import FakeCuda
 
@@ -149,6 +153,22 @@ def test_where_the_system_refuses_to_pin_memory_the_curve_is_the_same(most_pinne
     assert same(seen, steps(Model(6)))
     assert cuda.memory.num_bytes == most_pinned
     assert "refused to pin more than 0.0 GiB" in cuda.memory.warning
+
+
+@pytest.mark.skipif(not RANKS_SHARE_SWAPPED, reason="ranks share memory on Linux alone")
+@pytest.mark.parametrize("most_pinned", [None, 0])
+def test_memory_that_ranks_share_is_pinned_if_the_system_allows_it(most_pinned, cuda):
+    cuda.most_pinned = most_pinned
+    model = Model(6)
+    blocks, transfers = list(model.blocks), CudaTransfers(CPU)
+    held = HostBlocks(transfers, SharedSlabs(Runtime(CPU), "blocks", transfers))
+    held.take(blocks, [0] * len(blocks))
+    swap = BlockSwap(blocks, CPU, transfers, held=held)
+    with cuda.counting_kernels():
+        seen = steps(model)
+    assert same(seen, steps(Model(6)))
+    assert cuda.memory.num_bytes == (0 if most_pinned == 0 else swap.host_bytes)
+    assert bool(cuda.memory.warning) == (most_pinned == 0)
 
 
 def test_the_fake_notices_a_missing_event(cuda, monkeypatch):

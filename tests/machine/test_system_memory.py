@@ -9,6 +9,7 @@ import pytest
 from modules.config.files import config_from_values
 from modules.config.presets import load_preset, merge_values
 from modules.config.TrainConfig import TrainConfig
+from modules.machine import system_memory
 from modules.machine.architectures import load_architectures
 from modules.machine.can_start import StartFacts, device_problems
 from modules.machine.devices import Gpu
@@ -144,23 +145,25 @@ def test_a_small_base_keeps_little_in_system_memory():
 
 
 @pytest.mark.parametrize(
-    ("ram", "num_gpus", "expected"),
+    ("ram", "num_gpus", "shares", "expected"),
     [
-        (64, 1, ""),
+        (64, 1, True, ""),
         (
             16,
             1,
-            "The run keeps about 22.0 GiB in system memory (model.blocks_to_swap), and this machine has 16.0: use ",
+            True,
+            "The run keeps about 22.0 GiB in system memory (model.blocks_to_swap), and this machine has 16.0",
         ),
-        (
-            44,
-            2,
-            "Each of the 2 ranks on this machine keeps about 22.0 GiB in system memory (model.blocks_to_swap), and ",
-        ),
-        (60, 2, ""),
+        (24, 2, True, "The 2 ranks on this machine keep about 22.0 GiB in system memory (model.blocks_to_swap), and "),
+        (30, 2, True, ""),
+        (44, 2, False, "The 2 ranks on this machine keep about 44.1 GiB in system memory (model.blocks_to_swap), and "),
+        (60, 2, False, ""),
     ],
 )
-def test_swapped_weights_of_all_ranks_that_the_machine_does_not_hold_are_a_problem(ram, num_gpus, expected):
+def test_swapped_weights_of_all_ranks_that_the_machine_does_not_hold_are_a_problem(
+    ram, num_gpus, shares, expected, monkeypatch
+):
+    monkeypatch.setattr(system_memory, "RANKS_SHARE_SWAPPED", shares)
     config = config_of(model=SWAPPED, enable_multi_gpu=num_gpus > 1)
     machine = machine_of(ram, num_gpus)
     problems = found_by(config, machine)
@@ -170,7 +173,8 @@ def test_swapped_weights_of_all_ranks_that_the_machine_does_not_hold_are_a_probl
         assert not problem.blocking
         assert found_by(with_remedy(config, problem.remedy), machine) == []
         (count,) = problem.remedy.values.values()
-        assert 0 < count == most_swapped(config, num_gpus, room_in_ram(config, machine.ram_bytes, num_gpus, num_gpus))
+        room = room_in_ram(config, machine.ram_bytes, num_gpus, num_gpus)
+        assert 0 < count == most_swapped(config, num_gpus, num_gpus, room)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +197,7 @@ def test_what_fits_and_can_not_all_be_pinned_is_a_warning(system, is_wsl, ram, e
 def test_an_open_number_of_swapped_blocks_is_limited_by_system_memory():
     config = config_of(model={**SWAPPED, "blocks_to_swap": None})
     free, room = 6 * GIB, room_in_ram(config, 16 * GIB)
-    limited = blocks_to_swap(config, free, 1, room)
+    limited = blocks_to_swap(config, free, 1, room=room)
     assert 0 < limited < blocks_to_swap(config, free, 1)
     swapping = replace(config, model=replace(config.model, blocks_to_swap=limited))
     one_more = replace(config, model=replace(config.model, blocks_to_swap=limited + 1))

@@ -30,12 +30,14 @@ class FakeCuda:
         self.memory = PinnedMemory()  # not that of the process of the tests
         monkeypatch.setattr("modules.layers.transfers.PINNED", self.memory)
         self._pinned: dict[int, StorageWeakRef] = {}  # by address
+        self._registered: set[int] = set()  # addresses of other memory that was pinned
         self.kernels = 0  # launched by the computing stream
         self.late = LateCopies()
         self.streams: list[torch.device] = []  # whose they are
         self.compute = _Compute(self)
         self._empty = torch.empty
         monkeypatch.setattr(torch, "empty", self._pinned_empty)
+        monkeypatch.setattr(torch.cuda, "cudart", lambda: self)
         monkeypatch.setattr(torch.cuda, "Stream", self._new_stream)
         monkeypatch.setattr(torch.cuda, "stream", self._on)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.compute)
@@ -50,8 +52,17 @@ class FakeCuda:
         return _Counted(self)
 
     def is_pinned(self, tensor: Tensor) -> bool:
-        memory = self._pinned.get(tensor.untyped_storage().data_ptr())
-        return memory is not None and not memory.expired()  # else the address has got another use
+        address = tensor.untyped_storage().data_ptr()
+        memory = self._pinned.get(address)
+        # once it has expired, the address has got another use
+        return address in self._registered or (memory is not None and not memory.expired())
+
+    def cudaHostRegister(self, address: int, num_bytes: int, flags: int) -> int:
+        if self.most_pinned is not None and self.pinned_bytes + num_bytes > self.most_pinned:
+            return 2
+        self.pinned_bytes += num_bytes
+        self._registered.add(address)
+        return 0
 
     def _new_stream(self, device: torch.device) -> _CopyStream:
         self.streams.append(device)

@@ -482,6 +482,32 @@ def train_captured(make_runtime: MakeRuntime, config: str) -> dict[str, Any]:
     return {**found, "captured": capture.num_captured, "replays": capture.num_replays}
 
 
+def train_swapped(make_runtime: MakeRuntime, config: str, apart: bool = False) -> dict[str, Any]:
+    """As `train`, with swapped blocks. apart: the ranks see no files of each other.
+
+    mapped: the files in memory that hold the blocks, each by its number on this machine.
+    """
+    settings = load_config(config)
+    shrink_inputs(settings.family)
+    runtime = make_runtime()
+    hidden = patch("modules.layers.SharedSlabs.path_for_others", lambda file: "/proc/0/fd/0")
+    with hidden if apart else contextlib.nullcontext():
+        trainer = WatchedTrainer(settings, runtime)
+        trainer.start()
+    trainer.train()
+    trainer.end()
+    (swap,) = trainer.prepared.base.swaps.values()
+    starts = {weight.view(home.buffer).data_ptr() for home in swap._homes for weight in home.weights}
+    mapped = set()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, _, _, _, number, *name = line.split(maxsplit=5)
+        first, last = (int(address, 16) for address in addresses.split("-"))
+        if name and name[0].startswith("/memfd:chorus-") and any(first <= start < last for start in starts):
+            mapped.add(number)
+    frozen = dict(trainer.prepared.base.denoiser("unet").named_parameters())
+    return {**outcome(trainer), "mapped": sorted(mapped), "base": digest(frozen)}
+
+
 # --- plain data -------------------------------------------------------------------------------------------------------
 
 

@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from modules.config.errors import ConfigError
-from modules.config.files import config_from_values
+from modules.config.files import config_from_values, save_config
 from modules.config.presets import load_preset, merge_values
 from modules.layers import ActivationOffload
 from modules.machine.memory_estimate import GIB
+from modules.machine.system_memory import RANKS_SHARE_SWAPPED
 from modules.trainer import attach_method
 from modules.weights.safe import load_tensors
+from tests.support import rank_scenarios
 
 OPTIONS = (
     "model.gradient_checkpointing=true",
@@ -104,3 +106,27 @@ def test_an_open_number_of_blocks_follows_the_memory_of_gpu_and_machine(monkeypa
         assert len(reports) == (1 if ram == 64 else 2)
     assert 57 > chosen[64, 1] > chosen[12, 1] > chosen[12, 2] > 0
     assert reports[1] == f"The 12.0 GiB of system memory have room for no more than {chosen[12, 2]} swapped blocks"
+
+
+@pytest.mark.skipif(not RANKS_SHARE_SWAPPED, reason="ranks share memory on Linux alone")
+@pytest.mark.parametrize("apart", [False, True], ids=["shared", "no rank sees files of another"])
+def test_ranks_on_a_machine_share_the_memory_that_blocks_are_swapped_from(apart, make_config, two_ranks, tmp_path):
+    def run(name, *more):
+        config = make_config(*OPTIONS[:3], "max_steps=2", f"workspace_dir={tmp_path / name}", *more)
+        save_config(config, path := tmp_path / f"{name}.yaml")
+        return str(path)
+
+    plain = two_ranks.run(rank_scenarios.train, config=run("plain"))
+    swapped = two_ranks.run(
+        rank_scenarios.train_swapped, config=run("swapped", "model.blocks_to_swap=1000"), apart=apart
+    )
+    assert [rank["losses"] for rank in swapped] == [rank["losses"] for rank in plain]
+    assert swapped[0]["base"] == swapped[1]["base"]
+    first, second = (rank["mapped"] for rank in swapped)
+    said = [any("that the ranks on this machine share" in text for text in rank["statuses"]) for rank in swapped]
+    if apart:
+        assert [] in (first, second)
+        assert not all(said)
+    else:
+        assert first == second != []
+        assert all(said)

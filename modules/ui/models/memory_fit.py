@@ -39,11 +39,12 @@ def memory_fit(config: TrainConfig, devices: DeviceModel, memory: int) -> Memory
         return MemoryFit(f"Fits {memory} GB", fits=True)
     shape = devices.shape(config)
     run, num_ranks = (with_strategy(config, shape), shape.num_ranks) if shape else (config, 1)
+    ranks_here = shape.ranks_per_node if shape else 1
     room = None
     if devices.machine and shape:
         ram = devices.machine.ram_bytes
-        room = room_in_ram(run, ram, num_ranks, shape.ranks_per_node, devices.base_bytes)
-    remedy = memory_remedy(run, num_ranks, available, devices.base_bytes, room)
+        room = room_in_ram(run, ram, num_ranks, ranks_here, devices.base_bytes)
+    remedy = memory_remedy(run, num_ranks, available, devices.base_bytes, room, ranks_here)
     start = f"Needs {needed / GIB:.1f} GiB; {memory} GB leave {available / GIB:.1f} for a run"
     if remedy is None:
         return MemoryFit(f"{start}. No settings make it fit: choose another model or method.", fits=False)
