@@ -80,6 +80,10 @@ class RunFolder:
         return self.path / "models.json"
 
     @property
+    def samples_left_path(self) -> Path:
+        return self.path / "samples_left.json"
+
+    @property
     def tensorboard_dir(self) -> Path:
         return self.path / "tensorboard"
 

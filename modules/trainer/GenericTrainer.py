@@ -32,6 +32,7 @@ from modules.session.following import is_complete
 from modules.session.ModelRecord import AVERAGED_ENDING
 from modules.session.names import safe_file_name
 from modules.session.RunFolder import RunFolder
+from modules.session.samples_left import note_samples_left, samples_left
 from modules.session.TrainCallbacks import TrainCallbacks
 from modules.session.TrainCommands import TrainCommands
 from modules.trainer.Action import Action
@@ -152,9 +153,11 @@ class GenericTrainer:
             self._loop.load_state(run.backup.tensors, run.backup.data)
             self._samples_left = run.backup.data.get("samples_left", [])  # old backups have none
             self.callbacks.on_status(f"Resumed at step {self.step} from {run.backup.path.name}")
-            self._is_complete = self.runtime.broadcast(
-                self.step >= self.loop.total_steps and is_complete(self.run_folder, self.step), "resuming"
-            )
+            if self.step >= self.loop.total_steps:
+                found = is_complete(self.run_folder, self.step), samples_left(self.run_folder, self.step)
+                self._is_complete, left = self.runtime.broadcast(found, "resuming")
+                # the backup does not know of the last samples
+                self._samples_left = left if self._is_complete else left or self._samples_left
         self._add_actions()
         if warning := no_validation_warning(self.config, len(run.plan.validation_samples)):
             progress.warn(warning)
@@ -164,12 +167,13 @@ class GenericTrainer:
     def train(self) -> None:
         """Trains to the last step, or until the ranks agree to stop."""
         loop = self.loop
-        if self._is_complete:
+        if self._is_complete and not self._samples_left:
             text = f"Nothing is left to do: the run finished at step {self.step}; raise max_steps or epochs to train on"
             self.callbacks.on_status(text)
             return
-        batch = counted(self.prepared.global_batch, "sample")
-        self.callbacks.on_status(f"Training: {counted(loop.total_steps, 'step')} of {batch}")
+        if not self._is_complete:
+            batch = counted(self.prepared.global_batch, "sample")
+            self.callbacks.on_status(f"Training: {counted(loop.total_steps, 'step')} of {batch}")
         if self._samples_left:
             loop.run_on_all_ranks("sampling", partial(self.sample, self._samples_left))
         elif self.config.sampling.at_start and loop.step == 0:
@@ -191,9 +195,11 @@ class GenericTrainer:
     def end(self) -> None:
         """Writes the final backup and model and makes the final samples; before a requeue, only writes the backup.
 
-        A finished run that was resumed with no step left has all of these already.
+        A finished run that was resumed with no step left has all of these already, but for samples that a stop has left
+        out.
         """
         if self._is_complete:
+            self._note_samples_left()
             return
         # the signal may have reached only some of the ranks
         requeues = self.stopped and any(self.runtime.gather(self.commands.requeues, "ending"))
@@ -203,10 +209,25 @@ class GenericTrainer:
         if not requeues:
             self.loop.run_on_all_ranks("saving", self._save_final_model)
         # after the model, which must not be lost if sampling fails
-        if self.config.sampling.at_end and not self.loop.stopped and self._sampled_step != self.step:
-            self.loop.run_on_all_ranks("sampling", self.sample)
+        if self.config.sampling.at_end and self._sampled_step != self.step:
+            if not self.loop.stopped:
+                self.loop.run_on_all_ranks("sampling", self.sample)
+            elif not self.stopped:  # asked to in its last step
+                samples = self.prepared.sampling.samples
+                self._samples_left = list(range(sum(sample.count for sample in samples if sample.enabled)))
+        self._note_samples_left()
         self.loop.run_on_all_ranks("saving", partial(self._finish_saving, waits=not requeues))
         self.backups.release()
+
+    def _note_samples_left(self) -> None:
+        """Of a finished run, whose backup is made before its last samples; that of any other says it."""
+        if self.stopped or not self.runtime.is_main:
+            return
+        try:
+            note_samples_left(self.run_folder, self.step, self._samples_left)
+        except OSError as error:
+            path = self.run_folder.samples_left_path
+            self.callbacks.on_warning(f"{path} can't be written ({error.strerror}): samples that are missing stay so.")
 
     # --- actions between steps ------------------------------------------------------------------------------------
 

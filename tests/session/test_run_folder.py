@@ -400,5 +400,5 @@ def test_the_page_lists_the_commands_and_the_parts_of_the_folder(run_folder):
     names = {name.split("/")[0] for name in listed}
     assert names == set(os.listdir(run_folder.path)) | {
         "config.yaml", "exit.json", "exit.reserve", "loggers.json", "marks.json", "metrics.csv", "models.json",
-        "run.lock", "wandb",
+        "run.lock", "samples_left.json", "wandb",
     }  # fmt: skip

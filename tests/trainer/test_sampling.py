@@ -76,5 +76,37 @@ def test_a_resumed_run_makes_the_rest_of_the_samples_that_a_stop_has_cut_short(
     assert contents(run) == contents(tmp_path / "straight" / "samples") != {}
 
 
+@pytest.mark.parametrize("case", ["within the last samples", "within those of the last step", "in the last step"])
+def test_a_finished_run_that_is_started_again_makes_the_rest_of_its_last_samples(
+    case, make_config, train, start, tmp_path, monkeypatch
+):
+    sample = {"prompt": "a cat", "width": 32, "height": 32, "steps": 1, "count": 3}
+    settings = [f"sampling.samples.0.{name}={value}" for name, value in sample.items()]
+    settings += ["sampling.unit=steps", "sampling.every=2"] if "those of" in case else ["sampling.at_end=true"]
+    settings += ["max_steps=2", "optimizer.learning_rate=0.01"]
+    train(make_config(*settings, f"workspace_dir={tmp_path / 'straight'}"))
+
+    first = start(make_config(*settings))
+    if case == "in the last step":
+        first.commands.stop()
+    else:
+        first.callbacks.on_sample = lambda *_: first.commands.stop()
+    first.train()
+    first.end()
+    assert (first.step, first.stopped) == (2, False)
+    num_made = len(contents(tmp_path / "run" / "samples"))
+    assert num_made == (case != "in the last step")
+
+    # which the events of a whole run tell
+    monkeypatch.setattr("modules.trainer.GenericTrainer.is_complete", lambda folder, step: True)
+    second = train(make_config(*settings), resume=True)
+    assert [path.name[:3] for path in second.callbacks.samples] == ["000", "001", "002"][num_made:]
+    assert contents(tmp_path / "run" / "samples") == contents(tmp_path / "straight" / "samples") != {}
+    assert not second.callbacks.saved
+    third = train(make_config(*settings), resume=True)
+    assert not third.callbacks.samples
+    assert any(text.startswith("Nothing is left to do") for text in third.callbacks.statuses)
+
+
 def contents(folder):
     return {path.relative_to(folder): pixels(Image.open(path)).tobytes() for path in folder.rglob("*.png")}
