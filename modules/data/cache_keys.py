@@ -36,7 +36,8 @@ ENCODING_VERSION = 1
 
 def latent_keys(dataset: Dataset, buckets: Buckets, base: BaseModel, hashes: FileHashes) -> list[str | None]:
     """The cache key of each sample's latents, None if the image or what belongs to it can't be read."""
-    encoder = hashes.combined(base.component_files(*encoders_of(base.family)), str(base.dtype), f"v{ENCODING_VERSION}")
+    names = encoders_of(base.family)
+    encoder = hashes.combined(base.component_files(*names), _precision(base, names), f"v{ENCODING_VERSION}")
     contents = _of_each_view(dataset, hashes.of)
     others = _contents_of_others(dataset, hashes)
     conditions = conditions_of(base.family)
@@ -72,11 +73,7 @@ def text_keys(captions: Sequence[str], base: BaseModel, hashes: FileHashes, imag
     images: of each caption, as from `image_parts`, if the text encoders see images.
     """
     files = base.component_files(*base.family.text_components)
-    quantization = base.config.text_encoder_quantization
-    # Without quantization nothing is added, so that earlier caches stay valid.
-    precision = str(base.dtype) if quantization == "none" else f"{base.dtype} {quantization}"
-    if quantization in EIGHT_BITS and base.config.text_encoders:
-        precision += " as stored"  # earlier, such files were quantized anew
+    precision = _precision(base, base.family.text.encoders)
 
     def encoders(options: dict) -> str:
         if base.family.text.chunks > 1:
@@ -95,6 +92,17 @@ def text_keys(captions: Sequence[str], base: BaseModel, hashes: FileHashes, imag
         return [_key(caption, plain if caption else empty, *parts) for caption, parts in pairs]
     keys = {caption: _key(caption, plain if caption else empty) for caption in set(captions)}
     return [keys[caption] for caption in captions]
+
+
+def _precision(base: BaseModel, components: Sequence[str]) -> str:
+    """The precision in which these components encode. Text encoders may be quantized, also where they see images."""
+    is_quantizable = any(name in base.family.text.encoders for name in components)
+    quantization = base.config.text_encoder_quantization if is_quantizable else "none"
+    # Without quantization nothing is added, so that earlier caches stay valid.
+    precision = str(base.dtype) if quantization == "none" else f"{base.dtype} {quantization}"
+    if quantization in EIGHT_BITS and base.config.text_encoders:
+        precision += " as stored"  # earlier, such files were quantized anew
+    return precision
 
 
 def image_parts(

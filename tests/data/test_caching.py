@@ -4,6 +4,7 @@ import shutil
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -109,6 +110,18 @@ def test_encodings_of_a_quantized_text_encoder_have_keys_of_their_own(tiny_sd15,
 
     assert keys(denoiser_quantization="int8") == keys()
     assert not keys(text_encoder_quantization="int8") & (keys() | keys(text_encoder_quantization="nf4"))
+
+
+@pytest.mark.parametrize(("name", "are_others"), [("motif_video", True), ("wan21_i2v", False)])
+def test_image_features_of_a_quantized_text_encoder_have_keys_of_their_own(name, are_others, picture_folder, hashes):
+    dataset, buckets = prepare(picture_folder())
+
+    def keys(quantization: str) -> set[str | None]:
+        config = SimpleNamespace(text_encoder_quantization=quantization, text_encoders=[])
+        base = SimpleNamespace(family=FAMILIES[name], dtype="float32", component_files=lambda *_: [], config=config)
+        return set(latent_keys(dataset, buckets, base, hashes))
+
+    assert (keys("none") != keys("int8") != keys("nf4")) is are_others
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
