@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modules.config.steps import count_steps
-from modules.data.epoch_plan import MicroBatch, count_samples, most_passes, plan_epoch, shard
+from modules.data.epoch_plan import MicroBatch, count_samples, plan_epoch, shard, shard_same_passes
 
 if TYPE_CHECKING:
     from modules.data.buckets import Buckets
@@ -72,7 +72,7 @@ class RunPlan:
     ) -> Iterator[PlannedStep]:
         """Yields steps without end, starting at step `first` of `epoch`, with the micro-batches of `rank`.
 
-        same_passes: as for `shard`.
+        same_passes: whether ranks wait for each other in every pass, not only in the last one.
         """
         while True:
             plan = plan_epoch(
@@ -86,21 +86,19 @@ class RunPlan:
                 self._num_views,
             )
             for index in range(first, plan.num_steps):
-                samples, most = plan.step(index), 0
-                micro_batches = self._shard(samples, rank, world_size, accumulation, same_passes)
-                if same_passes:
-                    most = most_passes(samples, self._alike, world_size, accumulation, self._alike_costs)
+                micro_batches, most = self._shard(plan.step(index), rank, world_size, accumulation, same_passes)
                 yield PlannedStep(epoch, index, index == plan.num_steps - 1, micro_batches, most)
             epoch, first = epoch + 1, 0
 
     def _shard(
         self, samples: np.ndarray, rank: int, world_size: int, accumulation: int, same_passes: bool
-    ) -> list[MicroBatch]:
+    ) -> tuple[list[MicroBatch], int]:
+        """(the micro-batches of a rank; with `same_passes`, the most that any rank has, else 0)."""
         buckets = self._buckets
         if not same_passes:
-            return shard(samples, buckets.index, rank, world_size, accumulation, buckets.costs)
-        parts = shard(samples, self._alike, rank, world_size, accumulation, self._alike_costs, same_passes=True)
-        return [replace(part, bucket=int(buckets.index[part.samples[0, 0]])) for part in parts]
+            return shard(samples, buckets.index, rank, world_size, accumulation, buckets.costs), 0
+        parts, most = shard_same_passes(samples, self._alike, rank, world_size, accumulation, self._alike_costs)
+        return [replace(part, bucket=int(buckets.index[part.samples[0, 0]])) for part in parts], most
 
     def expected_passes(
         self, epoch: int, first: int, num_steps: int, rank: int, world_size: int, accumulation: int
@@ -118,13 +116,13 @@ class RunPlan:
     def validation(self, rank: int, world_size: int, batch_size: int, same_passes: bool = False) -> list[MicroBatch]:
         """The batches of `rank` for one pass over the validation samples; may be empty if there are few samples.
 
-        batch_size: the largest number of samples in a batch. same_passes: as for `shard`.
+        batch_size: the largest number of samples in a batch. same_passes: as for `steps`.
         """
         samples = np.stack((self.validation_samples, np.zeros_like(self.validation_samples)), axis=1)
         if not len(samples):
             return []
         num_batches = -(-len(samples) // (world_size * batch_size))
-        batches = self._shard(samples, rank, world_size, num_batches, same_passes)
+        batches, _ = self._shard(samples, rank, world_size, num_batches, same_passes)
         return [batch for batch in batches if batch.real]
 
 

@@ -116,7 +116,6 @@ def shard(
     world_size: int,
     accumulation: int,
     costs: Sequence[int] | None = None,
-    same_passes: bool = False,
 ) -> list[MicroBatch]:
     """The micro-batches of `rank` in one optimizer step, grouped by shape, the costliest first.
 
@@ -125,29 +124,43 @@ def shard(
     accumulation: the minimum number of micro-batches, if the rank has that many samples. Mixed shapes need more,
         because no micro-batch is larger than ceil(K / world_size / accumulation), which is what fits in memory.
     costs: of a sample of each bucket, positive and relative to each other; None: all the same.
-    same_passes: whether ranks wait for each other in every pass, not only in the last one.
     Ranks have about the same cost, and the same number of samples, up to one, if all cost the same. A rank without
     samples gets one placeholder micro-batch.
     """
+    _check_rank(rank, world_size)
+    return _of_rank(rank, *_division(step_samples, bucket_index, world_size, accumulation, costs, same_passes=False))
+
+
+def shard_same_passes(
+    step_samples: np.ndarray,
+    bucket_index: np.ndarray,
+    rank: int,
+    world_size: int,
+    accumulation: int,
+    costs: Sequence[int] | None = None,
+) -> tuple[list[MicroBatch], int]:
+    """(as of `shard`, where ranks wait for each other in every pass; the most micro-batches that any rank has).
+
+    Ranks have the same number of samples, up to one.
+    """
+    _check_rank(rank, world_size)
+    division = _division(step_samples, bucket_index, world_size, accumulation, costs, same_passes=True)
+    _, buckets, ranks, limit = division
+    most = max(len(list(_parts(buckets[ranks == each], limit))) for each in range(world_size))
+    return _of_rank(rank, *division), most
+
+
+def _check_rank(rank: int, world_size: int) -> None:
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} of {world_size}")
-    ordered, buckets, ranks, limit = _division(step_samples, bucket_index, world_size, accumulation, costs, same_passes)
+
+
+def _of_rank(rank: int, ordered: np.ndarray, buckets: np.ndarray, ranks: np.ndarray, limit: int) -> list[MicroBatch]:
+    """Those of one rank, of a `_division`."""
     own = np.flatnonzero(ranks == rank)
     if not len(own):
         return [MicroBatch(ordered[-1:], int(buckets[-1]), real=False)]
     return [MicroBatch(ordered[own[i:j]], int(buckets[own[i]]), real=True) for i, j in _parts(buckets[own], limit)]
-
-
-def most_passes(
-    step_samples: np.ndarray,
-    bucket_index: np.ndarray,
-    world_size: int,
-    accumulation: int,
-    costs: Sequence[int] | None = None,
-) -> int:
-    """How many micro-batches the rank with the most has where ranks make the same passes. Arguments as for `shard`."""
-    _, buckets, ranks, limit = _division(step_samples, bucket_index, world_size, accumulation, costs, True)
-    return max(len(list(_parts(buckets[ranks == rank], limit))) for rank in range(world_size))
 
 
 def _division(

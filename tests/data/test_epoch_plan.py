@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modules.data.epoch_plan import count_samples, count_steps, most_passes, plan_epoch, shard
+from modules.data.epoch_plan import count_samples, count_steps, plan_epoch, shard, shard_same_passes
 
 
 @st.composite
@@ -95,13 +95,16 @@ def test_ranks_share_each_step_without_loss_or_doubling(arguments, world_size, a
     plan, bucket = plan_epoch(**arguments), arguments["bucket_index"]
     for i in range(plan.num_steps):
         step = plan.step(i)
-        shares = [shard(step, bucket, rank, world_size, accumulation, COSTS, same_passes) for rank in range(world_size)]
+        of_ranks = [(step, bucket, rank, world_size, accumulation, COSTS) for rank in range(world_size)]
+        if same_passes:
+            shares, counts = zip(*(shard_same_passes(*each) for each in of_ranks), strict=True)
+            assert set(counts) == {max(map(len, shares))}
+        else:
+            shares = [shard(*each) for each in of_ranks]
         real = [row for share in shares for micro in share if micro.real for row in rows(micro.samples)]
         assert sorted(real) == sorted(rows(step))
         sizes = [sum(len(micro.samples) for micro in share if micro.real) for share in shares]
         most = -(-len(step) // world_size)
-        if same_passes:
-            assert most_passes(step, bucket, world_size, accumulation, COSTS) == max(map(len, shares))
         for share, size in zip(shares, sizes, strict=True):
             assert share, "a rank without a micro-batch would leave the others waiting"
             if size == 0:
@@ -144,10 +147,9 @@ def test_clips_are_divided_first_and_stills_fill_up_what_is_left():
 
 def test_where_ranks_wait_for_each_other_in_each_pass_none_makes_many_small_ones():
     step, bucket = step_of(3, *[0] * 15)
-    sizes = [
-        [sum(len(micro.samples) for micro in shard(step, bucket, rank, 2, 8, COSTS, same)) for rank in range(2)]
-        for same in (False, True)
-    ]
+    apart = [shard(step, bucket, rank, 2, 8, COSTS) for rank in range(2)]
+    together = [shard_same_passes(step, bucket, rank, 2, 8, COSTS)[0] for rank in range(2)]
+    sizes = [[sum(len(micro.samples) for micro in share) for share in shares] for shares in (apart, together)]
     assert sizes == [[2, 14], [8, 8]]
 
 
