@@ -2,6 +2,7 @@
 
 import ast
 import errno
+import importlib.util
 import json
 import os
 import re
@@ -283,6 +284,20 @@ def test_pip_downloads_to_the_disk_of_the_environment_and_leaves_nothing_there(w
     downloads = workshop.root / ".venv" / "downloads"
     assert (workshop.root / ".venv" / "setup.log").read_text() == f"{downloads}\n"
     assert not downloads.exists()
+
+
+def test_packages_are_compiled_on_all_cores_when_pip_is_done(workshop):
+    workshop.create(workshop.root)
+    package = workshop.root / "packages" / "package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("here = True")
+    (package / "of_python_2.py").write_text("print 1")
+    there = f"import sysconfig; sysconfig.get_path = lambda name: {str(package.parent)!r}"
+    stub = f'case "$2" in *compileall*) exec "{sys.executable}" -c "{there}; $2";; *) echo "$@";; esac'
+    venv_python(workshop.root).write_text(f"#!/bin/sh\n{stub}\n")
+    set_up(workshop.root, BASE, "", silent)
+    assert " --no-compile " in (workshop.root / ".venv" / "setup.log").read_text().splitlines()[0]
+    assert Path(importlib.util.cache_from_source(package / "__init__.py")).is_file()
 
 
 def test_a_torch_that_cannot_be_loaded_is_told_and_is_not_taken_for_installed(workshop):
