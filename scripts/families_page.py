@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))
 from modules.config.attentions import ATTENTIONS, AttentionFacts  # noqa: E402
 from modules.config.families import load_families  # noqa: E402
 from modules.config.presets import list_presets  # noqa: E402
-from modules.families.conditions import FirstFrame, Inpainting, Layers, References, SourceClip  # noqa: E402
+from modules.families.conditions import FirstFrame, Inpainting, Layers, References, SectionHistory, SourceClip  # noqa: E402
 from modules.families.Family import Family  # noqa: E402
 from modules.families.LayerNames import LayerNames  # noqa: E402
 from modules.families.PublishedModel import Variant  # noqa: E402
@@ -190,9 +190,8 @@ def _makes(family: Family) -> str:
         if family.fact(FirstFrame, "needed"):
             return "image-to-video (I2V)" + (", also to a given last frame" if family.fact(FirstFrame, "last") else "")
         starts = {"image-to-video (I2V)": FirstFrame, "video-to-video (V2V)": SourceClip}
-        return (
-            _listed("text-to-video", *(task for task, kind in starts.items() if family.has(kind))) + "; text-to-image"
-        )
+        tasks = _listed("text-to-video", *(task for task, kind in starts.items() if family.has(kind)))
+        return tasks + ("" if family.has(SectionHistory) else "; text-to-image")
     if family.has(Layers):
         return "splitting an image into layers"
     if family.has(Inpainting):
@@ -229,7 +228,8 @@ def _image_row(family: Family) -> tuple[str, ...]:
 
 
 def _video_row(family: Family) -> tuple[str, ...]:
-    clip = f"{family.frame_step}n + {family.frame_rest}", f"{family.fps:g}"
+    rest = f" + {family.frame_rest}" if family.frame_rest else ""
+    clip = f"{family.frame_step}n{rest}", f"{family.fps:g}"
     return family.label, f"`{family.name}`", _starts_from(family), *clip, *_parts(family)
 
 
@@ -246,7 +246,7 @@ def _parts(family: Family) -> tuple[str, ...]:
     encoders = [encoder.class_name for encoder, _ in model.text_encoders] if model else []
     return (
         _coded(family.methods),
-        _coded(name for name in pipelines if name not in own),
+        _coded(name for name in pipelines if name not in own and not family.other_model({"_class_name": name})),
         f"{len(family.denoisers)} x {denoiser}" if family.experts else denoiser,
         _class_names(encoders),
     )

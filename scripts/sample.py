@@ -20,7 +20,7 @@ from modules.config.errors import UserError
 from modules.config.installation import command_name
 from modules.config.SampleConfig import DEFAULT_LAYERS, MAX_LAYERS, MAX_SIDE
 from modules.config.visible_text import visible_line
-from modules.families.conditions import FirstFrame
+from modules.families.conditions import FirstFrame, SectionHistory
 from modules.session.out_of_memory import is_out_of_memory, is_out_of_system_memory
 from modules.session.printing import print_line, print_text
 from modules.session.program_end import end_program
@@ -319,6 +319,9 @@ def check_frames(num_frames: int, family: Family | None, num_references: int) ->
         problem = frame_problem("--frames", num_frames, family.label, family.frame_step, family.frame_rest)
         if problem:
             raise DataError.of(problem)
+        if family.has(SectionHistory) and num_frames == 1:
+            sections = f"sections of {family.fact(SectionHistory, 'section')} frames"
+            raise DataError(f"--frames 1: {family.label} makes videos of {sections}; set it to a multiple of that.")
         if family.fact(FirstFrame, "last") and num_references > 1 and num_frames == 1:
             raise DataError("--frames 1: there is nothing between the two images; set it to 33, for one.")
 

@@ -17,7 +17,7 @@ from unittest import mock
 from modules.config.families import model_of
 from modules.config.methods import facts_of, fixed_prompts
 from modules.config.TrainConfig import TrainConfig
-from modules.families.conditions import FirstFrame, Inpainting, References, Sizes, Sound, SourceClip
+from modules.families.conditions import FirstFrame, Inpainting, References, SectionHistory, Sizes, Sound, SourceClip
 
 if TYPE_CHECKING:
     import torch
@@ -233,8 +233,12 @@ def make_inputs(base: BaseModel, count: int, width: int, height: int, frames: in
     family = base.family
     shape = family.codec.shape(make_vae(base), width, height, frames)
     latents = torch.empty(count, *shape, device=GPU)
+    if (history := family.condition(SectionHistory)) is not None:
+        latents = latents[:, :, : history.latents]
     timestep = torch.full((count,), 500.0)
     given: dict[str, Any] = {}
+    if history is not None:
+        given["history"] = torch.empty(count, shape[0], 1 + history.before, *shape[2:], device=GPU)
     if family.has(Sizes):
         given["sizes"] = torch.zeros(count, 6).to(GPU)
     if family.fact(FirstFrame, "needed"):

@@ -62,6 +62,11 @@ def sample_frames(sample: SampleConfig, config: TrainConfig) -> int:
     return sample.frames or config.data.frames
 
 
+def frames_in_pass(num_frames: int, family: FamilyInfo) -> int:
+    """How many frames of a clip go through the denoiser at once: those of a section, where videos are made of some."""
+    return min(num_frames, family.section or num_frames)
+
+
 def latent_frames(num_frames: int, family: FamilyInfo) -> int:
     """How many latent frames an image or a clip has. num_frames: a number that the family takes."""
     if num_frames <= 1 or not family.frame_step:
@@ -91,5 +96,8 @@ def frame_problem(setting: str, num_frames: int, family: str, step: int, rest: i
     if num_frames == below:
         return None
     above = (below if below > 1 else rest) + step
-    message = f"{setting} {num_frames}: {family} takes a multiple of {step} plus {rest}; use {below} or {above}."
+    taken = f"a multiple of {step} plus {rest}; use {below} or {above}"
+    if not rest:  # and no images, then
+        taken = f"a multiple of {step}; use {f'{below} or ' if below > 1 else ''}{above}"
+    message = f"{setting} {num_frames}: {family} takes {taken}."
     return Problem(setting, message, remedy=set_to(setting, above))

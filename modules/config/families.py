@@ -118,6 +118,11 @@ class FamilyInfo:
         """How many images of their settings its samples can start from."""
         return sum(facts["max_images"] for facts in self.conditions.values())
 
+    @property
+    def section(self) -> int:
+        """How many frames of a clip go through its denoiser at once; 0 for all of them."""
+        return max((facts.get("section", 0) for facts in self.conditions.values()), default=0)
+
     def takes(self, condition: str, without: str = "") -> bool:
         """Whether its denoiser sees a condition, and not the one `without`."""
         return condition in self.conditions and without not in self.conditions

@@ -43,6 +43,7 @@ class Batch:
         sound: [B, R, L, C], normalized latents of the sound of clips; R as in Sound. sound_noise: noise for it, in the
             same shape.
         sound_heard: bool[B], clips that have any; the others' sound is silence, and no part of the loss.
+        history: [B, C, 1 + F, h, w], what precedes the sections that are trained, as in SectionHistory.
         paired: see PAIRED.
     clean: bool, in a shape that broadcasts to that of the latents: what of them gets no noise and is no part of the
         loss; None for nothing.

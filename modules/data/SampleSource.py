@@ -82,7 +82,7 @@ class SampleSource:
         # weights and timesteps are at least float32: in bf16, neighboring timesteps collapse
         exact = torch.promote_types(self.dtype, torch.float32)
         weights = [self._loss_weight(sample) if micro_batch.real else 0.0 for sample in samples]
-        records = [self.pictures.record(sample) for sample in samples]
+        records = [self._record(draw) for draw in draws]
         pictures = _shared(records, "latents", "pixels")
         shape = self.pictures.noise_shape(pictures)
         u = [self.timesteps.at(uniform(*draw, "timestep"), shape) for draw in draws]
@@ -110,6 +110,12 @@ class SampleSource:
             fixed_text=self._fixed_text(samples),
             **{name: value.to(self.dtype) for name, value in pictures.items()},
         )
+
+    def _record(self, draw: Draw) -> dict[str, Tensor]:
+        record = self.pictures.record(draw[2])
+        for condition in self.conditions:
+            record = condition.part(record, draw)
+        return record
 
     def _given(self, rows: Rows) -> tuple[dict[str, Any], Tensor | None]:
         """`Batch.given` and `Batch.clean`."""

@@ -69,14 +69,25 @@ def prepare_data(config: TrainConfig, family: Family) -> tuple[Dataset, Buckets]
         if (frames := condition.latent_frames(dataset)) is not None:
             return dataset, buckets.divided(frames, 1)
     passes = next(filter(None, (condition.passes(dataset) for condition in conditions)), [])
-    return dataset, _with_frames(buckets, dataset, family.frames_per_token or family.frame_step, passes)
+    at_once = next(filter(None, (condition.frames_in_pass(dataset) for condition in conditions)), [])
+    return dataset, _with_frames(buckets, dataset, family.frames_per_token or family.frame_step, passes, at_once)
 
 
-def _with_frames(buckets: Buckets, dataset: Dataset, frames_per_token: int | None, passes: Sequence[str]) -> Buckets:
-    """The buckets divided by the number of frames. frames_per_token: of the family. passes: as of `Buckets.divided`."""
+def _with_frames(
+    buckets: Buckets,
+    dataset: Dataset,
+    frames_per_token: int | None,
+    passes: Sequence[str],
+    at_once: Sequence[int],
+) -> Buckets:
+    """The buckets divided by the number of frames.
+
+    frames_per_token: of the family. passes: as of `Buckets.divided`. at_once: of each sample, where not all of its
+    frames go through the denoiser at once; else [].
+    """
     if (clips := dataset.column(CLIP)) is None:
         return buckets
-    frames = [1 if clip is None else clip.num_frames for clip in clips]
+    frames = at_once or [1 if clip is None else clip.num_frames for clip in clips]
     return buckets.divided(frames, frames_per_token or 1, passes)
 
 

@@ -256,6 +256,35 @@ class Sound(Condition):
     output_rate: Callable[[DiffusionPipeline], int] | None = None
 
 
+@dataclass(frozen=True)
+class SectionHistory(Condition):
+    """The sections of a clip, for models that make videos section by section, each from those before it.
+
+    A step trains one section of each clip, which is drawn. Beside it, the denoiser sees the first latent frame of the
+    clip and the latent frames before the section, with zeros in place of those that there are not.
+    section, latents: how many frames and latent frames a section has; sections are encoded separately.
+    before: how many latent frames before a section are seen.
+    as_latents: how many latent frames have as many tokens as the history.
+    absent: the fraction of samples without a history, as if the section was the first.
+    shortened: likewise of the others, which see only so many whole sections before their own as is drawn, down to none.
+    clean: likewise those whose history stays as it is. Each latent frame of the others gets noise of a level that is
+        drawn for it, up to `noise`, so that the model learns to go on from what it has made itself.
+    """
+
+    section: int
+    latents: int
+    before: int
+    as_latents: float
+    absent: float = 0.0
+    shortened: float = 0.0
+    clean: float = 1.0
+    noise: float = 0.0
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts, "needed": True, "section": self.section, "as_latents": self.as_latents}
+
+
 class Conditioned:
     """What is asked of a family by its conditions."""
 

@@ -331,6 +331,10 @@ def test_clips_have_frames_beyond_the_multiple_where_the_model_needs_them():
     assert problem.message == "data.frames 5: MiniMax H3 takes a multiple of 17 plus 5; use 1 or 22."
     rule = clip_rule(with_remedy(config, problem.remedy))
     assert (rule.frames, rule.step, rule.rest) == (22, 17, 5)
+    for count, taken in ((20, "33"), (50, "33 or 66")):
+        config = replace(TrainConfig(family="helios"), data=DataConfig(frames=count))
+        (problem,) = [one for one in find_problems(config) if one.path == "data.frames"]
+        assert problem.message == f"data.frames {count}: Helios takes a multiple of 33; use {taken}."
 
 
 def test_the_summary_of_a_run_counts_images_videos_and_clips(videos, tiny_model):

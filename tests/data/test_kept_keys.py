@@ -94,6 +94,11 @@ def sounding_clips(folder):
     return {"path": str(folder / "clips")}
 
 
+def two_sections(folder):
+    write_video(folder / "clips" / "long.mp4", 66, fps=24)
+    return {"path": str(folder / "clips")}
+
+
 # family, what its concept has, further settings, digest of all keys, start of the digest of the samples
 CASES: dict[str, tuple[str, Callable, dict, str, str]] = {
     "plain": ("sd15", plain, {}, "1da14821d94e", "0149210b3066"),
@@ -136,6 +141,7 @@ CASES: dict[str, tuple[str, Callable, dict, str, str]] = {
     ),
     "sound": ("ltx2", sounding_clips, {"data.frames": 9}, "6212e96a5b82", "48bc45788374"),
     "sound, or silence in its place": ("minimax_h3", clips, {"data.frames": 22}, "dbeebc17b25c", "d6a80802a696"),
+    "sections": ("helios", two_sections, {"data.frames": 66}, "266a92aa6661", "70a3163b29c1"),
     "first and last frame": ("wan21_flf2v", clips, {"data.frames": 9}, "ba779e33da8e", "ff6f15b7986d"),
     "a share of last frames": (
         "wan22_i2v_a14b",

@@ -28,7 +28,7 @@ from modules.data.images import to_array
 from modules.data.LatentEncoder import LatentEncoder
 from modules.data.TensorCache import TensorCache
 from modules.families.conditioning import encode_records, encode_text, is_unconditional_zero
-from modules.families.conditions import FirstFrame, Inpainting, Layers, References, Sizes, SourceClip
+from modules.families.conditions import FirstFrame, Inpainting, Layers, References, SectionHistory, Sizes, SourceClip
 from modules.families.Family import Family
 from modules.families.inpainting import clip_mask_channels, mask_channels
 from modules.families.latents import decode_latents, encode_pieces, encode_pixels, latent_shape
@@ -184,6 +184,9 @@ class Case:
             conditions["image_features"] = self.image_features.expand(len(noised), -1, -1)
         if self.family.fact(References, "needed"):
             conditions["references"] = [self.reference_latents() for _ in noised]
+        if (spec := self.family.condition(SectionHistory)) is not None:  # as the first section has it
+            channels, _, *cells = self.latent_shape()
+            conditions["history"] = torch.zeros(len(noised), channels, 1 + spec.before, *cells)
         if self.family.fact(SourceClip, "needed"):
             conditions["source_clip"] = self.source_latents.expand(len(noised), -1, -1, -1, -1)
         return conditions
@@ -407,13 +410,19 @@ def family_named(name):
 def case(request, tiny_model) -> Case:
     folder = str(tiny_model(request.param))
     family = family_named(request.param)
-    # between two frames, or after one that stays as it is, there is no still
-    is_clip = family.fact(FirstFrame, "last") == "needed" or family.fact(FirstFrame, "clean")
+    # between two frames, after one that stays as it is, or in sections, there is no still
+    has_ends = family.fact(FirstFrame, "last") == "needed" or family.fact(FirstFrame, "clean")
+    is_clip = has_ends or family.has(SectionHistory)
     frames = 3 if family.has(Layers) else family.frame_step + family.frame_rest if is_clip else 1
     return Case(family, folder, load_pipe(family, folder), frames)
 
 
-@pytest.fixture(params=[name for name in (*FAMILIES, *VARIANTS) if family_named(name).frame_step])
+def makes_clips_at_once(family):
+    """Not in sections, of which test_history.py has several."""
+    return bool(family.frame_step) and not family.has(SectionHistory)
+
+
+@pytest.fixture(params=[name for name in (*FAMILIES, *VARIANTS) if makes_clips_at_once(family_named(name))])
 def clip_case(request, tiny_model) -> Case:
     """A clip of two pieces beyond the first frame."""
     family, folder = family_named(request.param), str(tiny_model(request.param))
@@ -852,7 +861,10 @@ def test_clips_beside_a_source_are_predicted_as_the_pipeline_does_it(clip_case):
 
 @once_for_each(alike_families.vae)
 def test_encoding_undoes_the_scale_and_shift_of_decoding(case):
-    frames = 1 if case.family.has(Layers) else case.frames  # of which each is an image
+    is_still = case.family.has(Layers) or case.family.has(
+        SectionHistory
+    )  # of which each is an image, or coded by itself
+    frames = 1 if is_still else case.frames
     pixels = torch.rand(2, 3, *([frames] if frames > 1 else []), case.height, case.width) * 2 - 1
     vae = case.pipe.vae
     with torch.no_grad():

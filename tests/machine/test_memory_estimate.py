@@ -437,6 +437,7 @@ def test_each_latent_frame_of_a_clip_counts_like_an_image_and_its_vae_in_pieces(
 
     assert of(17).activations == pytest.approx(5 * of(1).activations)
     assert of(17, family="cogvideox").activations == pytest.approx(5 * of(1, family="cogvideox").activations)
+    assert of(33, family="helios").activations == of(99, family="helios").activations  # one section of each
     assert of(49).caching == of(1).caching  # the text encoder needs more than the VAE, whose pieces are short
     clip, longer = ({"at_end": True, "samples": [{"frames": frames}]} for frames in (17, 33))
     image = {"at_end": True, "samples": [{"frames": 1}]}

@@ -53,6 +53,10 @@ def family_data(name: str, folder: Path) -> dict[str, object]:
         video = write_video(folder / "videos" / "000.mp4", frames, size=(48, 32))
         video.with_suffix(".txt").write_text("a video of a cat, number 0", encoding="utf-8")
         return {"concepts.0.path": video.parent, "data.frames": frames}
+    if section := family.fact("section_history", "section"):
+        video = write_video(folder / "videos" / "000.mp4", 2 * section, size=(48, 32), fps=round(family.fps))
+        video.with_suffix(".txt").write_text("a video of a cat, number 0", encoding="utf-8")
+        return {"concepts.0.path": video.parent, "data.frames": 2 * section}
     if family.fact("source_clip", "needed"):
         frames = 2 * family.frame_step + family.frame_rest
         write_video(folder / "before" / "000.mp4", frames, size=(96, 64), fps=round(family.fps), first=20)

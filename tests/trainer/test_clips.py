@@ -17,7 +17,7 @@ from modules.config.SampleConfig import SampleConfig
 from modules.config.SamplingConfig import SamplingConfig
 from modules.data.conditions import first_frame
 from modules.data.errors import DataError
-from modules.families.conditions import FirstFrame, SourceClip
+from modules.families.conditions import FirstFrame, SectionHistory, SourceClip
 from modules.families.registry import FAMILIES
 from modules.sampling.generation import generate_images, image_requests
 from modules.trainer.sample_model import with_captions
@@ -32,7 +32,8 @@ FROM_IMAGES = "data.image_to_video=0.5"
 TRAINED_ALONE = [
     name
     for name, family in FAMILIES.items()
-    if family.frame_step and not family.fact(FirstFrame, "needed") and not family.fact(SourceClip, "needed")
+    if family.frame_step
+    and not (family.fact(FirstFrame, "needed") or family.fact(SourceClip, "needed") or family.has(SectionHistory))
 ]
 WHOLE = ("batch_size=4", "batch_size_mode=global", "max_steps=6")
 

@@ -18,7 +18,7 @@ from PIL import Image
 
 from modules.config.model_index import MODULAR_INDEX, index_file, read_model_index
 from modules.families.conditioning import expand_textual_inversion
-from modules.families.conditions import FirstFrame, Inpainting, Layers, References, SourceClip
+from modules.families.conditions import FirstFrame, Inpainting, Layers, References, SectionHistory, SourceClip
 from modules.families.Family import Family
 from modules.families.registry import FAMILIES, adapt_denoisers, family_of
 from modules.methods.registry import METHODS
@@ -59,7 +59,8 @@ def cells() -> Iterator[ParameterSet]:
     seen: list[tuple[str, Any]] = []
     for method in METHODS:
         for name, family in FAMILIES.items():
-            trains_clips = family.fact(FirstFrame, "needed") or family.fact(SourceClip, "needed")
+            of_clips = family.fact(FirstFrame, "needed") or family.fact(SourceClip, "needed")
+            trains_clips = of_clips or family.has(SectionHistory)
             needs_clips = METHODS[method].facts.lists_pairs and trains_clips  # and pairs are images
             if method in family.methods and not needs_clips:
                 part = (method, read_of(method, family))
@@ -135,6 +136,8 @@ def test_a_short_run_trains_and_the_saved_files_make_the_same_picture(
     if FAMILIES[family].fact(FirstFrame, "last") == "needed":
         request = replace(request, references=2 * request.references, frames=data["data.frames"])
     if FAMILIES[family].fact(FirstFrame, "clean"):  # which is the same, whatever has been trained
+        request = replace(request, frames=data["data.frames"])
+    if FAMILIES[family].has(SectionHistory):
         request = replace(request, frames=data["data.frames"])
     if FAMILIES[family].has(Inpainting):
         request = replace(request, mask=str(tmp_path / "white.png"))

@@ -190,6 +190,7 @@ def test_1_x_and_2_x_are_told_apart_by_the_width_of_their_text(width, detail, tm
 
 def test_a_model_is_named_with_the_article_that_its_name_wants():
     assert describe_index({"_class_name": "AuraFlowPipeline"}) == "an AuraFlow model"
+    assert describe_index({"_class_name": "HeliosPyramidPipeline"}) == "a Helios-Mid model"
 
 
 def test_a_folder_that_is_no_pipeline_is_refused(tmp_path):

@@ -99,6 +99,10 @@ class ConditionData(Generic[S]):
         one for each shape of what `given` has in lists; None if a batch takes one."""
         return None
 
+    def frames_in_pass(self, dataset: Dataset) -> Sequence[int] | None:
+        """How many frames of each sample go through the denoiser at once, if not all."""
+        return None
+
     def describe(self, dataset: Dataset) -> tuple[str, str] | None:
         """A line of the summary, its label first; None if the run does without the condition."""
         return None
@@ -162,6 +166,10 @@ class ConditionData(Generic[S]):
         return []
 
     # --- batches ------------------------------------------------------------------------------------------------------
+
+    def part(self, record: dict[str, Tensor], draw: Draw) -> dict[str, Tensor]:
+        """What a step trains of a sample's cache entry, in its place. draw: as of Rows."""
+        return record
 
     def given(self, rows: Rows) -> dict[str, Tensor | list[list[Tensor]]]:
         """What the condition adds to `Batch.given`. Random numbers are draws by hash (draws.py)."""

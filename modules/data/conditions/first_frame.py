@@ -188,18 +188,20 @@ class _FirstFrame(ConditionData[FirstFrame]):
         return [frame_path(path, seconds, clip.folder_fps) for seconds in times]
 
 
-def without_stills(dataset: Dataset, family: str) -> Dataset:
-    """A dataset as from `with_clips` without single frames, which a model that goes on from an image can't learn from.
+def without_stills(dataset: Dataset, family: str, least: int = 2) -> Dataset:
+    """A dataset as from `with_clips` without single frames, of which a model of videos alone can't learn.
 
-    family: its name, for the messages. Raises DataError if nothing is left.
+    family: its name, for the messages. least: how many frames a clip of it has; a shorter one is a single frame.
+    Raises DataError if nothing is left.
     """
     clips = [clip_of(dataset, sample) for sample in range(len(dataset))]
     kept = [sample for sample, clip in enumerate(clips) if clip is not None and clip.num_frames > 1]
+    is_still, are_stills = ("is a single frame", "are") if least == 2 else (f"has fewer than {least} frames", "have")
     if not kept:
         path = dataset.paths[0]
-        raise DataError(f"{path} is a single frame, as all others are, but {family} learns from videos: add some.")
+        raise DataError(f"{path} {is_still}, as all others {are_stills}, but {family} learns from videos: add some.")
     alone = set(range(len(clips))).difference(kept)
-    reason = f"it is a single frame, and {family} learns from videos"
+    reason = f"it {is_still}, and {family} learns from videos"
     stills = [(dataset.paths[sample], reason) for sample in sorted(alone)]
     # not among the unreadable ones: nothing is wrong with them, however many there are
     return replace(dataset.take(kept), stills=stills)

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from modules.config.adapters import facts_of_adapter
+from modules.config.clips import frames_in_pass
 from modules.config.families import load_families
 from modules.config.image_sizes import largest_area
 from modules.config.LoraConfig import TARGETS
@@ -405,9 +406,9 @@ class RunMemory:
         return weights * (2 if self.is_mixed else 4)
 
     def latent_frames(self, num_frames: int) -> int:
-        """The latent frames of a clip: the denoiser treats each of them as an image."""
+        """The latent frames of a clip, or of a section of it: the denoiser treats each of them as an image."""
         step = self._family.frames_per_token
-        return (num_frames - 1) // step + 1 if step else 1
+        return (frames_in_pass(num_frames, self._family) - 1) // step + 1 if step else 1
 
     @property
     def _micro_batch(self) -> int:

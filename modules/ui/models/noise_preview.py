@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from modules.config.clips import latent_frames
+from modules.config.clips import frames_in_pass, latent_frames
 from modules.config.DiffusionConfig import DiffusionConfig
 from modules.config.families import FamilyInfo, load_families
 from modules.config.methods import facts_of
@@ -66,7 +66,7 @@ def timestep_bars(config: TrainConfig, schedule: Schedule | None) -> Bars | None
     if has_both:
         distribution = replace(distribution, boundary=boundary, share_above=config.diffusion.expert_share)
     side = max(1, config.data.resolution // family.align) * distribution.patch_size
-    frames = config.data.frames if family.frame_step else 1
+    frames = frames_in_pass(config.data.frames, family) if family.frame_step else 1
     shape = (1, latent_frames(frames, family), side, side)
     draws = [distribution.at((number + 0.5) / NUM_DRAWS, shape) for number in range(NUM_DRAWS)]
     counts, _ = np.histogram(draws, bins=NUM_BARS, range=(0.0, 1.0))
