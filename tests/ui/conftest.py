@@ -44,6 +44,15 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return result
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Within each module, begin with the tests that make windows of their own: each change of colors or scale would
+    also draw the shared window, with all of its tabs."""
+    first: dict[Path, int] = {}
+    for number, item in enumerate(items):
+        first.setdefault(item.path, number)
+    items.sort(key=lambda item: (first[item.path], "shared_app" in getattr(item, "fixturenames", ())))
+
+
 @pytest.fixture(scope="session")
 def display() -> Iterator[str]:
     """The name of a display: the existing one, or Xvfb, separate for each xdist worker. Without either the test is
@@ -165,19 +174,51 @@ def shared_windows(display, tmp_path_factory) -> Iterator[Callable]:
 
 @pytest.fixture
 def shared_app(request, shared_windows, make_app) -> Iterator:
-    """The window of the module, for tests that need no new one, with the settings that it started with and without
-    what earlier tests have put in it or opened; its tabs are as they have left them."""
+    """The window of the module, for tests that need no new one: as it was at first, except for its size, its scale and
+    its tabs, which are as earlier tests have left them."""
     app, settings = shared_windows(request.session)
-    app.settings.return_to(settings)
-    app.set_show_all(False)
-    app.devices.take_machine(read_machine())
+    put_back(app, settings)
     before = {*app.winfo_children(), *app.content.winfo_children()}
     yield app
     if was_closed(app):
         return
-    for child in (*app.winfo_children(), *app.content.winfo_children()):
-        if child not in before and child not in app.tabs.values():
-            child.destroy()
+    kept = {*before, *app.tabs.values(), app.top_bar.search._frame}
+    for child in {*app.winfo_children(), *app.content.winfo_children()} - kept:
+        child.destroy()
+
+
+def put_back(app, settings) -> None:
+    """Put away what a test has left in a window: first the run that it followed, during which a change of settings is
+    remarked on.
+
+    settings: those at first, as `SettingsModel.kept` gives them.
+    """
+    from modules.ui.models.RunState import RunState
+
+    run = app.run
+    run.close()
+    run._asked_to_stop.clear()
+    run._reader = run._history = run._shown = None
+    run._show(RunState())
+    app.settings.return_to(settings)
+    app.settings.history.clear()
+    app.set_show_all(False)
+    app.problems.forget_refusal()
+    app.devices.usage = []
+    app.devices.take_machine(read_machine())
+    app.launch.set_places(None, follows_run_folder=True)
+    app.log_rank = None
+    if app.theme.appearance != app.preferences.appearance:
+        app.theme.set_appearance(app.preferences.appearance)
+    app.preferences.recent, app.preferences.runs, app.preferences.captioner, app.preferences.masker = [], [], {}, {}
+    app.open_tab("tools")
+    if app.top_bar.search.get():
+        app.top_bar.search.close()
+    app.focus_set()
+    for text in app.banner.texts:
+        app.banner.close(text)
+    for label, _ in app.banner._rows:
+        label.configure(text="")
 
 
 @pytest.fixture

@@ -12,6 +12,11 @@ from modules.ui.models.SampleTable import SampleRow, arrange_samples
 PROMPTS = ("a red fox", "a blue bird")
 
 
+@pytest.fixture
+def app(shared_app):
+    return shared_app
+
+
 def make_samples(folder: Path, steps, prompts=PROMPTS, seeds=(42, 43)) -> list[SamplePicture]:
     """Write samples like the trainer: 003_a red fox_seed42.png in a folder per step."""
     samples = []

@@ -21,6 +21,11 @@ from tests.support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
+def app(shared_app):
+    return shared_app
+
+
+@pytest.fixture
 def port():
     return free_port()
 

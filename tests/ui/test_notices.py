@@ -10,6 +10,11 @@ from modules.ui.widgets.form import find_field
 from modules.ui.windows.CrashReportWindow import CrashReportWindow
 
 
+@pytest.fixture
+def app(shared_app):
+    return shared_app
+
+
 def box_of(widget) -> tuple[int, int, int, int]:
     x, y = widget.winfo_rootx(), widget.winfo_rooty()
     return x, y, x + widget.winfo_width(), y + widget.winfo_height()
@@ -21,7 +26,8 @@ def overlap(one, other) -> bool:
 
 
 @pytest.mark.parametrize("scale", [1.0, 1.5])
-def test_a_message_moves_nothing_and_covers_no_button_of_the_bar(app, settle, scale):
+def test_a_message_moves_nothing_and_covers_no_button_of_the_bar(make_app, settle, scale):
+    app = make_app(tab="tools")
     app.theme.set_scale(scale)
     settle(app)
     before = box_of(app.content), box_of(app.bottom_bar)
