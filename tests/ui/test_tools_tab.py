@@ -24,6 +24,11 @@ http.server.HTTPServer(address, http.server.SimpleHTTPRequestHandler).serve_fore
 
 
 @pytest.fixture
+def app(shared_app):
+    return shared_app
+
+
+@pytest.fixture
 def folder(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.create()
@@ -36,8 +41,9 @@ def tab(app, folder, wait_for):
     for rank in (0, 1):
         tell(folder, rank, *[f"line {number} of {rank}" for number in range(3)])
     tell(folder, None, "Stopping")
-    app.run.attach(folder.path)
     tab = app.open_tab("tools")
+    app.run.attach(folder.path)
+    wait_for(app, lambda: tab.log._history is app.run.history)  # until then, it shows the run of the last test
     wait_for(app, lambda: shown(tab).count("\n") >= 7 and not app.is_building)
     return tab
 
@@ -102,13 +108,15 @@ class TestLog:
         wait_for(app, lambda: "many 399\n" in shown(tab))
         assert len(inserts) < 10
 
-    def test_another_run_has_another_log(self, tab, app, tmp_path, wait_for):
+    def test_another_run_has_another_log_of_all_ranks_as_it_may_lack_the_chosen_one(self, tab, app, tmp_path, wait_for):
+        tab.log.choose(1)
         other = RunFolder(tmp_path / "other")
         other.create()
         tell(other, 0, "hello")
         app.run.attach(other.path)
         wait_for(app, lambda: "hello" in shown(tab))
         assert "line 0" not in shown(tab)
+        assert tab.log.filter.get() == ALL
 
 
 class TestTensorBoard:

@@ -66,9 +66,9 @@ class LogPane(ctk.CTkFrame):
             return
         run = self.app.run
         self._follows = self.text.yview()[1] > 0.999
-        if run.history is not self._history:  # another run
-            self._history = run.history
-            self.refill()
+        if run.history is not self._history:  # another run, which may lack the rank that was chosen here
+            self._history, self._chosen_elsewhere = run.history, self.app.log_rank
+            self.choose(self.app.log_rank)
         if self.app.log_rank != self._chosen_elsewhere:
             self._chosen_elsewhere = self.app.log_rank
             self.choose(self.app.log_rank)
