@@ -11,15 +11,26 @@ from tests.support.backup_files import write_backup
 
 
 @pytest.fixture
+def app(shared_app):
+    return shared_app
+
+
+@pytest.fixture
 def folder(app, tmp_path):
-    """The run folder of the settings, with three backups; the one of step 20 is damaged."""
+    """The run folder of the settings."""
+    folder = run_with_backups(tmp_path)
+    app.settings.set("workspace_dir", str(folder.path))
+    return folder
+
+
+def run_with_backups(tmp_path) -> RunFolder:
+    """A run folder with three backups; the one of step 20 is damaged."""
     folder = RunFolder(tmp_path / "run")
     folder.create()
     for step in (5, 10, 20):
         write_backup(folder.backup_dir, step)
     state = folder.backup_dir / "step-000000020" / "state.json"
     state.write_text(state.read_text().replace("20", "21"))
-    app.settings.set("workspace_dir", str(folder.path))
     return folder
 
 
@@ -27,7 +38,8 @@ def folder(app, tmp_path):
 def tab(app, folder, wait_for, monkeypatch):
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.2)
     tab = app.open_tab("backup")
-    wait_for(app, lambda: tab.backups and module.CHECKING not in tab.states.values())
+    wait_for(app, lambda: tab._folder is not None and tab._folder.path == folder.path)
+    wait_for(app, lambda: module.CHECKING not in tab.states.values())
     return tab
 
 
@@ -147,7 +159,9 @@ def test_a_new_backup_appears_by_itself(tab, app, folder, wait_for):
     wait_for(app, lambda: rows(tab)[0][0] == "30" and rows(tab)[0][3] == "complete")
 
 
-def test_a_look_and_a_comparison_that_fail_are_no_end_of_them(app, folder, wait_for, faults, monkeypatch):
+def test_a_look_and_a_comparison_that_fail_are_no_end_of_them(make_app, tmp_path, wait_for, faults, monkeypatch):
+    app, folder = make_app(tab="tools"), run_with_backups(tmp_path)
+    app.settings.set("workspace_dir", str(folder.path))
     looks, list_backups, damage = [], module.list_backups, module.damage
 
     def fail_first(folder):

@@ -10,7 +10,6 @@ import pytest
 from PIL import Image
 
 from modules.config.files import save_config
-from modules.config.ModelConfig import ModelConfig
 from modules.config.SampleConfig import SampleConfig
 from modules.config.SamplingConfig import SamplingConfig
 from modules.config.TrainConfig import TrainConfig
@@ -34,6 +33,11 @@ RUNNING = RunState(
     folder=Path("cat"), phase="Training", is_running=True, started=1000.0, epoch=3, step=320, total=500, smooth=0.0812,
     samples_per_second=206.4, eta_seconds=56, ranks=[RankRow(rank, state="training", step=320) for rank in range(4)],
 )  # fmt: skip
+
+
+@pytest.fixture
+def app(shared_app):
+    return shared_app
 
 
 def test_the_figures_of_a_run():
@@ -181,11 +185,11 @@ def test_the_buttons_ask_the_run_while_it_goes_on(app, run, wait_for, settle):
     assert {button.cget("state") for button in tab.progress.buttons.values()} == {"disabled"}
 
 
-def test_the_end_shows_what_the_run_has_made(app, tmp_path, tiny_sd15, wait_for, settle):
+def test_the_end_shows_what_the_run_has_made(app, tmp_path, wait_for, settle):
     folder = RunFolder(tmp_path / "cat")
     folder.create()
     sampling = SamplingConfig(samples=[SampleConfig("a fox")])
-    save_config(TrainConfig(model=ModelConfig(base=str(tiny_sd15)), sampling=sampling), folder.config_path)
+    save_config(TrainConfig(sampling=sampling), folder.config_path)
     model = folder.models_dir / "cat.safetensors"
     model.write_bytes(bytes(2_500_000))
     step = {"type": "step", "epoch": 1, "step": 9, "steps_total": 9, "lr": 1e-4, "samples": 4, "seconds": 1.0}
@@ -222,7 +226,7 @@ def test_a_run_that_ended_early_is_resumed_from_its_card(app, run, wait_for, mon
     resumed = []
     monkeypatch.setattr(app, "resume_run", lambda: resumed.append(app.settings.get("epochs")))
     tab = app.open_tab("monitor")
-    wait_for(app, lambda: tab.result is not None and tab.result._facts.cget("text"))
+    wait_for(app, lambda: tab.result is not None and tab.result.winfo_manager())
     assert tab.result._facts.cget("text").startswith("2 of 9 steps, 1 epoch")
     tab.result.resume.invoke()
     assert resumed == ([7] if can_resume else [])

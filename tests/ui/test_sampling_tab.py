@@ -13,6 +13,11 @@ from modules.ui.models.RunState import SavedModel
 
 
 @pytest.fixture
+def app(shared_app):
+    return shared_app
+
+
+@pytest.fixture
 def tab(app):
     made = app.open_tab("sampling")
     for _ in made._steps:
@@ -218,6 +223,7 @@ def ended(app, tab, tmp_path, monkeypatch):
 
         monkeypatch.setattr("modules.ui.cards.SampleNowCard.run_samples_script", make_script)
         monkeypatch.setattr(app, "in_background", lambda *work: waiting.append(work))
+        monkeypatch.setattr("modules.ui.keyboard.DOUBLE_CLICK_SECONDS", 0.0)  # since the last test has pressed it
         app.run.state.folder, app.run.state.exit = tmp_path, {"status": "finished"}
         app.run.state.saved = [SavedModel(20, tmp_path / "cat.safetensors")]
         tab._on_run(app.run.state)
@@ -254,9 +260,8 @@ def test_an_error_while_sampling_an_ended_run_is_shown(tab, ended):
     assert tab.sample_now.cget("text") == "Sample now"
 
 
-def test_sampling_an_ended_run_can_be_cancelled(tab, ended, monkeypatch):
+def test_sampling_an_ended_run_can_be_cancelled(tab, ended):
     script = ended(None)
-    monkeypatch.setattr("modules.ui.keyboard.DOUBLE_CLICK_SECONDS", 0.0)
     tab.sample_now.invoke()
     assert script.cancelled
     finish(script)

@@ -18,6 +18,15 @@ LABELS = Path(__file__).parent / "window_labels.txt"
 OF_PARTS = [path for path in settings_by_path() if "[]" in path]
 
 
+@pytest.fixture
+def app(shared_app):
+    """The window, with the first parts chosen."""
+    for tab, parts in (("dataset", "cards"), ("sampling", "prompts")):
+        if tab in shared_app.tabs:
+            getattr(shared_app.tabs[tab], parts).choose(0)
+    return shared_app
+
+
 def type_in(app, text: str) -> None:
     entry = app.top_bar.search
     entry.focus_force()
@@ -30,7 +39,8 @@ def type_in(app, text: str) -> None:
 
 
 @pytest.mark.parametrize("scale", [1.0, 1.5])
-def test_what_the_search_is_for_is_never_cut(app, settle, scale):
+def test_what_the_search_is_for_is_never_cut(make_app, settle, scale):
+    app = make_app(tab="tools")
     app.theme.set_scale(scale)
     app.settings.set("epochs", 3)  # so that the button "modified (1)" takes some of the room
     entry = app.top_bar.search
