@@ -24,6 +24,11 @@ from tests.support.fake_nvml import GIB, eight_gpus, put_gpus
 
 
 @pytest.fixture
+def app(shared_app):
+    return shared_app
+
+
+@pytest.fixture
 def nvml(monkeypatch):
     fake = eight_gpus()
     for gpu in fake.gpus:
@@ -48,6 +53,16 @@ def open_tab(app, wait_for, monkeypatch):
         return tab
 
     return make
+
+
+@pytest.fixture
+def own_tab(nvml, make_app, wait_for):
+    """The tab of a new window, for a test that changes its size, closes it or needs a table that had no rows."""
+    app = make_app(tab="multi-GPU")
+    tab = app.tabs["multi-GPU"]
+    wait_for(app, lambda: tab.is_built and app.devices.machine is not None)
+    settle(app, wait_for)
+    return tab
 
 
 def settle(app, wait_for):
@@ -240,7 +255,9 @@ def test_links_are_a_matrix_and_a_test_adds_its_figures(nvml, open_tab, app, wai
     tab.links_card.matrix.show_speeds({frozenset((0, 1)): 41.7})
     app.update()
     assert canvas_texts(tab.links_card.matrix).count("41.7 GB/s") == 2
+    before = app.devices.machine
     tab.refresh_machine()
+    wait_for(app, lambda: app.devices.machine is not before)
     settle(app, wait_for)
     assert canvas_texts(tab.links_card.matrix).count("41.7 GB/s") == 2  # kept for the same GPUs
 
@@ -273,8 +290,8 @@ def test_a_communication_test_runs_beside_the_window(open_tab, app, wait_for, mo
     tab = open_tab(world_size=2)
     tab.links_card.button.invoke()
     assert tab.links_card.button.cget("text") == "Cancel the test"
-    wait_for(app, lambda: tab.links_card.measured is not None)
-    assert tab.links_card.measured == Measured({frozenset((0, 1)): 1.5}, "All 2 CPU ranks with gloo: 1.50 GB/s.")
+    measured = Measured({frozenset((0, 1)): 1.5}, "All 2 CPU ranks with gloo: 1.50 GB/s.")
+    wait_for(app, lambda: tab.links_card.measured == measured)
     assert tab.links_card.button.cget("text") == "Test communication"
 
 
@@ -283,8 +300,7 @@ def test_a_communication_test_can_be_cancelled(open_tab, app, wait_for):
     tab.links_card.toggle()
     process = tab.links_card._test._child.process
     tab.links_card.toggle()
-    wait_for(app, lambda: tab.links_card.measured is not None)
-    assert tab.links_card.measured.text == "Cancelled."
+    wait_for(app, lambda: tab.links_card.measured is not None and tab.links_card.measured.text == "Cancelled.")
     assert process.poll() is not None
     assert tab.links_card.button.cget("text") == "Test communication"
 
@@ -292,8 +308,7 @@ def test_a_communication_test_can_be_cancelled(open_tab, app, wait_for):
 def test_what_the_probe_refuses_is_told_in_its_words(nvml, open_tab, app, wait_for):
     tab = open_tab(device_indexes=[0])
     tab.links_card.toggle()
-    wait_for(app, lambda: tab.links_card.measured is not None)
-    assert tab.links_card.measured.failed
+    wait_for(app, lambda: tab.links_card.measured is not None and tab.links_card.measured.failed)
     assert tab.links_card.measured.text.endswith(".")
 
 
@@ -386,8 +401,8 @@ def test_sixty_four_ranks_are_rows(nvml, open_tab, app):
     assert int(str(tab.rank_table.cget("height"))) <= 12
 
 
-def test_more_ranks_than_the_table_has_rows_have_a_scrollbar(nvml, open_tab, app, wait_for):
-    tab = open_tab()
+def test_more_ranks_than_the_table_has_rows_have_a_scrollbar(nvml, own_tab, wait_for):
+    app, tab = own_tab.app, own_tab
     beside = tab.rank_table.master.winfo_children()
     scrollbar = next(child for child in beside if isinstance(child, ctk.CTkScrollbar))
     wait_for(app, lambda: not scrollbar.grid_info())
@@ -398,8 +413,8 @@ def test_more_ranks_than_the_table_has_rows_have_a_scrollbar(nvml, open_tab, app
     assert tab.rank_table.identify_row(tab.rank_table.winfo_height() - 10) == "15"
 
 
-def test_a_narrow_window_has_one_column(nvml, open_tab, app, wait_for):
-    tab = open_tab()
+def test_a_narrow_window_has_one_column(nvml, own_tab, wait_for):
+    app, tab = own_tab.app, own_tab
     assert tab._num_columns == 2
     app.minsize(400, 300)
     app.geometry("700x600")
@@ -423,9 +438,10 @@ def test_a_change_of_looks_draws_the_tables_anew(nvml, open_tab, app):
             assert canvas.cget("bg") == app.theme.now(app.theme.card)
 
 
-def test_a_closed_tab_hears_nothing_any_more(nvml, open_tab, app):
+def test_a_closed_tab_hears_nothing_any_more(nvml, own_tab):
     """An exception in a callback fails the test."""
-    open_tab().destroy()
+    app = own_tab.app
+    own_tab.destroy()
     app.settings.set("epochs", 3)
     app.theme.set_appearance("light")
     app.devices.take_usage(app.devices.usage)
