@@ -55,6 +55,11 @@ FORM_TABS = ("general", "model", "dataset", "training")
 FINE = RunSummary((("Check", "fine"),))
 
 
+@pytest.fixture
+def app(shared_app):
+    return shared_app
+
+
 def press(app, keys: str) -> None:
     app.focus_force()
     app.update()
@@ -119,7 +124,8 @@ def test_the_search_opens_the_tab_and_flashes_the_field(app, wait_for):
     wait_for(app, lambda: field.label.cget("fg_color") == "transparent")
 
 
-def test_what_was_searched_for_stays_in_sight_while_the_rest_of_its_tab_is_built(app, settle):
+def test_what_was_searched_for_stays_in_sight_while_the_rest_of_its_tab_is_built(make_app, settle):
+    app = make_app(tab="tools")
     dialogs.set_size(app, "{}x{}".format(*MIN_SIZE), MIN_SIZE)
     app.set_show_all(True)
     settle(app)
@@ -131,8 +137,9 @@ def test_what_was_searched_for_stays_in_sight_while_the_rest_of_its_tab_is_built
 
 @pytest.mark.parametrize("are_known", [True, False])
 def test_a_searched_field_stays_in_sight_while_a_long_table_of_gpus_is_made(
-    app, wait_for, settle, monkeypatch, are_known
+    make_app, wait_for, settle, monkeypatch, are_known
 ):
+    app = make_app(tab="tools")
     dialogs.set_size(app, "{}x{}".format(*MIN_SIZE), MIN_SIZE)
     wait_for(app, lambda: app.devices.machine is not None)
     gpus = [FakeGpu("NVIDIA A100", f"GPU-{number:08d}") for number in range(64)]
@@ -155,7 +162,8 @@ def is_in_sight(app, path: str) -> bool:
     return 0 <= top <= app.content.winfo_height() - label.winfo_height()
 
 
-def test_a_tab_in_front_is_built_before_one_behind_it(app, settle):
+def test_a_tab_in_front_is_built_before_one_behind_it(make_app, settle):
+    app = make_app(tab="tools")
     settle(app)
     behind, front = app.open_tab("training"), app.open_tab("dataset")
     while not is_built(front):
@@ -362,11 +370,11 @@ def test_what_the_check_refuses_is_said_at_its_field_until_it_is_changed(app, wa
     assert app.problems.all() == []
 
 
-def test_a_start_that_fails_is_said_at_its_field_and_no_banner_stays(app):
+def test_a_start_that_fails_is_said_at_its_field_and_no_banner_stays(app, monkeypatch):
     def refuse(config, resume):
         raise UserError.at("workspace_dir", "'a' is in use by another run: choose another folder.")
 
-    app.run.start = refuse
+    monkeypatch.setattr(app.run, "start", refuse)
     app.bottom_bar.control._start(app.settings.config(), resume=False)
     assert app.problems.error("workspace_dir") == "Output folder 'a' is in use by another run: choose another folder."
     assert not app.banner.winfo_manager()
@@ -448,10 +456,10 @@ def test_two_fast_presses_of_start_or_of_check_make_one_check(app, wait_for, mon
         assert len(checks) == number
 
 
-def test_two_fast_presses_of_start_ask_once_about_a_folder_that_holds_a_run(app, tmp_path, monkeypatch):
+def test_two_fast_presses_of_start_ask_once_about_a_folder_that_holds_a_run(app, tmp_path, monkeypatch, answer_all):
     (tmp_path / "run" / "models" / "model").mkdir(parents=True)
     app.settings.set("workspace_dir", str(tmp_path / "run"))
-    asked = answer_all(app, "Cancel")
+    asked = answer_all("Cancel")
     when_seen(monkeypatch, app.bottom_bar.start.invoke)
     app.bottom_bar.start.invoke()
     assert asked == ["Output folder"]
@@ -482,7 +490,7 @@ def test_a_second_press_of_start_in_the_summary_neither_starts_again_nor_stops_t
     assert (len(started), stopped) == (1, [])
 
 
-def test_two_fast_presses_of_stop_stop_once_and_force_nothing_by_themselves(app, monkeypatch):
+def test_two_fast_presses_of_stop_stop_once_and_force_nothing_by_themselves(app, monkeypatch, answer_all):
     done = []
 
     def stop():
@@ -494,7 +502,7 @@ def test_two_fast_presses_of_stop_stop_once_and_force_nothing_by_themselves(app,
     monkeypatch.setattr(app.run, "force_stop", lambda: done.append("force"))
     app.run.state = RunState(is_running=True)
     app.bottom_bar.show_run(app.run.state)
-    asked = answer_all(app, "Wait")
+    asked = answer_all("Wait")
     app.bottom_bar.start.invoke()
     when_seen(monkeypatch, app.bottom_bar.start.invoke)  # a third one
     app.bottom_bar.start.invoke()
@@ -624,7 +632,8 @@ def test_a_window_that_tk_has_made_by_itself_disturbs_nothing(app):
     app.tk.eval("destroy .__tk_filedialog")
 
 
-def test_nothing_is_kept_of_a_window_that_was_closed(app):
+def test_nothing_is_kept_of_a_window_that_was_closed(make_app):
+    app = make_app(tab="tools")
     window = app.top_bar.choose_preset()
     assert window in ctk.ScalingTracker.window_dpi_scaling_dict
     window.destroy()
@@ -956,8 +965,9 @@ def test_a_home_that_nobody_has_is_a_problem_of_the_settings_and_no_fault(app, w
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows keeps the folder that a process works in")
 def test_a_working_folder_that_goes_is_told_where_something_is_asked_and_the_window_closes(
-    app, wait_for, settle, tmp_path, monkeypatch
+    make_app, wait_for, settle, tmp_path, monkeypatch
 ):
+    app = make_app(tab="tools")
     from modules.ui.widgets.dialogs import open_window
     from modules.ui.windows.MultiNodeWindow import MultiNodeWindow
 
@@ -986,7 +996,9 @@ HALF_MADE = {
 }
 
 
-def test_a_window_that_could_not_be_made_does_not_keep_the_others_open(app, monkeypatch):
+def test_a_window_that_could_not_be_made_does_not_keep_the_others_open(make_app, monkeypatch):
+    app = make_app(tab="tools")
+
     def fail(*arguments, **options):
         raise RuntimeError("half made")
 
@@ -1100,9 +1112,9 @@ def test_an_opened_run_that_has_failed_says_why_each_time(app, wait_for, tmp_pat
         wait_for(app, lambda folder=folder: f"Because of {folder.path.name}" in app.message.cget("text"))
 
 
-def test_closing_twice_during_a_run_asks_once(app, monkeypatch):
+def test_closing_twice_during_a_run_asks_once(app, monkeypatch, answer_all):
     app.run.state = RunState(is_running=True)
-    asked = answer_all(app, "Cancel")
+    asked = answer_all("Cancel")
     when_seen(monkeypatch, app.close)
     app.close()
     assert asked == ["Close the window"]
@@ -1112,7 +1124,8 @@ def test_closing_twice_during_a_run_asks_once(app, monkeypatch):
     ("answer", "expected"),
     [("Cancel", []), (None, []), ("Keep training", ["closed"]), ("Stop and save", ["stopped", "closed"])],
 )
-def test_closing_during_a_run_asks_and_keeps_it_going_or_stops_it(app, monkeypatch, answer, expected):
+def test_closing_during_a_run_asks_and_keeps_it_going_or_stops_it(make_app, monkeypatch, answer, expected):
+    app = make_app(tab="tools")
     done, destroy = [], app.destroy
     monkeypatch.setattr("modules.ui.TrainUI.ask", lambda *arguments: answer)
     monkeypatch.setattr(app.run, "stop", lambda: done.append("stopped"))
@@ -1136,8 +1149,8 @@ def test_a_question_that_is_closed_before_it_is_seen_has_no_answer(app, monkeypa
     assert dialogs.ask(app, "Sure", "Really?", ("Yes", "No")) is None
 
 
-def test_a_question_is_not_asked_again_while_it_waits(app, monkeypatch):
-    asked, again = answer_all(app, "Yes"), []
+def test_a_question_is_not_asked_again_while_it_waits(app, monkeypatch, answer_all):
+    asked, again = answer_all("Yes"), []
     for _ in range(2):  # and it does not prevent the next one
         when_seen(monkeypatch, lambda: again.append(dialogs.ask(app, "Sure", "Really?", ("Yes", "No"))))
         assert dialogs.ask(app, "Sure", "Really?", ("Yes", "No")) == "Yes"
@@ -1157,19 +1170,27 @@ def when_seen(monkeypatch, act) -> None:
     monkeypatch.setattr(dialogs.Question, "grab_set", act_and_hold)
 
 
-def answer_all(app, answer: str) -> list[str]:
-    """Answer each question of the window from now on. Returns a list that collects their titles."""
-    titles = []
+@pytest.fixture
+def answer_all(app):
+    """`answer_all(answer)`: answer each question of the window from now on; returns a list, which gets their titles."""
+    timers = []
 
-    def look() -> None:
-        question = app.grab_current()
-        if isinstance(question, dialogs.Question):
-            titles.append(question.title())
-            question.choose(answer)
-        app.after(20, look)
+    def start(answer: str) -> list[str]:
+        titles = []
 
-    look()
-    return titles
+        def look() -> None:
+            question = app.grab_current()
+            if isinstance(question, dialogs.Question):
+                titles.append(question.title())
+                question.choose(answer)
+            timers[:] = [app.after(20, look)]
+
+        look()
+        return titles
+
+    yield start
+    for timer in timers:
+        app.after_cancel(timer)
 
 
 def when_asked(app, act):
@@ -1211,7 +1232,8 @@ def test_a_thread_that_can_not_be_made_is_a_failure_of_the_work(app, wait_for, m
     assert [str(error) for error in failures] == ["can't start new thread"]
 
 
-def test_a_job_that_fails_does_not_keep_the_others_from_running(app, wait_for, monkeypatch):
+def test_a_job_that_fails_does_not_keep_the_others_from_running(make_app, wait_for, monkeypatch):
+    app = make_app(tab="tools")
     faults, runs = [], []
     monkeypatch.setattr(app, "report_callback_exception", lambda *fault: faults.append(fault))
     app.every(0.01, lambda: 1 / 0)
@@ -1224,7 +1246,8 @@ def test_a_job_that_fails_does_not_keep_the_others_from_running(app, wait_for, m
     assert len(runs) == count
 
 
-def test_what_is_raised_in_a_callback_or_a_thread_is_a_fault_of_the_test(app, wait_for, faults):
+def test_what_is_raised_in_a_callback_or_a_thread_is_a_fault_of_the_test(make_app, wait_for, faults):
+    app = make_app(tab="tools")
     app.after(1, lambda: 1 / 0)
     app.in_background(lambda: {}["x"], lambda result: None)
     app.every(0.01, lambda: [][0])
