@@ -88,11 +88,13 @@ class Journal:
     @property
     def next_undo_label(self) -> str:
         """The label of the change that `undo` takes back; "" if there is none."""
-        return self._kept.peek().done[-1].label if self.can_undo else ""
+        done = self._kept.peek().done  # once: a thread may undo the change meanwhile
+        return done[-1].label if done else ""
 
     @property
     def next_redo_label(self) -> str:
-        return self._kept.peek().undone[-1].label if self.can_redo else ""
+        undone = self._kept.peek().undone
+        return undone[-1].label if undone else ""
 
     def steps(self) -> list[Step]:
         """What can be undone, newest first."""

@@ -61,6 +61,17 @@ def test_a_change_is_undone_and_redone_over_any_files(folder, journal):
     assert contents(folder) == after
 
 
+def test_the_label_of_a_change_that_a_thread_undoes_meanwhile_is_no_error(folder, journal, monkeypatch):
+    journal.apply("Edit", change(folder, a="new a"))
+    before = journal._kept.peek()
+    journal.undo()
+    after = journal._kept.peek()
+    for label, states in (("next_undo_label", [before, after]), ("next_redo_label", [after, before])):
+        with monkeypatch.context() as patch:
+            patch.setattr(journal._kept, "peek", iter(states).__next__)
+            assert getattr(journal, label) == "Edit"
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("action", ["apply", "undo"])
 def test_a_kill_at_any_moment_leaves_each_file_old_or_new_and_the_next_opening_makes_it_whole(tmp_path, action):
