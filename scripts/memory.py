@@ -35,7 +35,7 @@ from modules.config.presets import (  # noqa: E402
     MEMORY_SIZES,
     has_variants,
     list_presets,
-    load_preset,
+    sized_preset,
     variant_name,
     why_not_offered,
 )
@@ -48,6 +48,7 @@ from modules.machine.architectures import (  # noqa: E402
 )
 from modules.machine.memory.RunMemory import ALLOCATOR, RunMemory  # noqa: E402
 from modules.machine.memory_estimate import GIB, PROCESS_BYTES, MemoryEstimate, estimate_memory, run_memory  # noqa: E402
+from scripts.simulated_model import has_sources  # noqa: E402
 from scripts.simulated_run import Simulation, simulate  # noqa: E402
 
 SIMULATION_VERSION = 2
@@ -76,7 +77,7 @@ def main() -> int:
 
 
 def _print_preset(name: str) -> None:
-    config = config_from_values(load_preset(name))
+    config = config_from_values(sized_preset(name))
     result, estimate = simulate(config), estimate_memory(config)
     print(f"{name}, in GiB (estimated):")
     for part in (*asdict(result), "training", "peak"):
@@ -190,7 +191,7 @@ def presets_by_hash() -> Iterator[tuple[str, tuple[list[str], TrainConfig]]]:
             if why_not_offered(preset.name, memory):
                 continue
             name = variant_name(preset.name, memory)
-            config = config_from_values(load_preset(name))
+            config = config_from_values(sized_preset(name))
             if estimate_memory(config) is not None:
                 found.setdefault(digest(config), ([], config))[0].append(name)
     yield from found.items()
@@ -232,6 +233,8 @@ def digest(config: TrainConfig) -> str:
     parts += (config.sampling.batch_size, config.sampling.makes_samples, samples, memory and memory["counted_from"])
     if METHODS[config.method].compares:
         parts += (sorted(fixed_prompts(config)), METHODS[config.method].takes_pairs(config), has_images(config))
+    if has_sources(config):
+        parts += ("source clips",)
     parts += (ALLOCATOR, PROCESS_BYTES, SIMULATION_VERSION)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 

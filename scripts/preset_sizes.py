@@ -10,7 +10,8 @@ modules/machine/fitting.py as the window's remedies are: gradient checkpointing 
 micro-batches are as large as possible. A step that can't be divided has its activations in system memory if it must.
 The result of a step never changes. Where only samples don't fit, they are made smaller. Where no such way fits, LoRAs
 and embeddings train on a quantized model, in 8 bits if that fits, else in 4.
-A preset can override the changes, below `sizes` in its file, by memory in GB.
+A preset can override the changes, below `sizes` in its file, by memory in GB, and say below `concept` what its concepts
+have that takes memory, such as a folder of source clips.
 """
 
 import sys
@@ -36,6 +37,7 @@ from modules.config.presets import (  # noqa: E402
     merge_values,
     on_gpus,
     own_sizes,
+    sized_preset,
 )
 from modules.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.machine.architectures import SIMULATED_FILE  # noqa: E402
@@ -68,8 +70,8 @@ def main() -> int:
 
 def sizes_text() -> str:
     """The whole file. Presets that come with their images, as the demo does, are of no size."""
-    presets = {preset.name: load_preset(preset.name) for preset in list_presets()}
-    sizes = {name: own_sizes(name) or _sizes(values) for name, values in presets.items() if "concepts" not in values}
+    names = [preset.name for preset in list_presets() if "concepts" not in load_preset(preset.name)]
+    sizes = {name: own_sizes(name) or _sizes(sized_preset(name)) for name in names}
     options = {"default_flow_style": None, "sort_keys": False, "width": 1000}
     return HEADER + "\n".join(yaml.dump({name: entries}, **options) for name, entries in sizes.items())
 

@@ -21,7 +21,7 @@ from modules.config.presets import (  # noqa: E402
     gpu_counts,
     has_variants,
     list_presets,
-    load_preset,
+    sized_preset,
     variant_name,
     why_not_offered,
 )
@@ -250,7 +250,7 @@ def _architecture_rows() -> Iterator[str]:
 
 
 def _config(name: str) -> TrainConfig:
-    return config_from_values(load_preset(name), f"preset {name}")
+    return config_from_values(sized_preset(name), f"preset {name}")
 
 
 if __name__ == "__main__":

@@ -222,8 +222,15 @@ def reference_size(family: Family, width: int, height: int) -> tuple[int, int]:
     return size_for(width / height) if size_for else (width, height)
 
 
-def make_inputs(base: BaseModel, count: int, width: int, height: int, frames: int) -> dict[str, Any]:
-    """The arguments of `predict` for `count` samples."""
+def has_sources(config: TrainConfig) -> bool:
+    """Whether clips have a source clip beside them, also where the model can do without."""
+    return any(concept.source_folder for concept in config.concepts)
+
+
+def make_inputs(
+    base: BaseModel, count: int, width: int, height: int, frames: int, with_sources: bool = False
+) -> dict[str, Any]:
+    """The arguments of `predict` for `count` samples. with_sources: as `has_sources`."""
     import torch
 
     from modules.families.inpainting import num_mask_channels, num_source_channels
@@ -243,7 +250,7 @@ def make_inputs(base: BaseModel, count: int, width: int, height: int, frames: in
         given["sizes"] = torch.zeros(count, 6).to(GPU)
     if family.fact(FirstFrame, "needed"):
         given["first_frame"] = latents[:, :, :1] if family.fact(FirstFrame, "encode") else latents
-    if family.fact(SourceClip, "needed"):
+    if family.fact(SourceClip, "needed") or with_sources:
         cell = height // latents.shape[-2]
         channels = num_source_channels(family.fact(SourceClip, "masked"), latents.shape[1], cell)
         given["source_clip"] = torch.empty(count, channels, *latents.shape[2:], device=GPU)
@@ -293,7 +300,8 @@ def make_batch(config: TrainConfig, base: BaseModel) -> Batch:
         shape = family.codec.shape(make_vae(base), side, side, 1)
         pixels = torch.empty(count, 3, side, side, device=GPU)
         return Batch(**fixed, noise=torch.empty(count, *shape, device=GPU), pixels=pixels)
-    inputs = make_inputs(base, count, side, side, config.data.frames * images_at_once(config))
+    frames = config.data.frames * images_at_once(config)
+    inputs = make_inputs(base, count, side, side, frames, has_sources(config))
     return Batch(
         **fixed,
         noise=torch.empty_like(inputs["noised"]),

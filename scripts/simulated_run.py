@@ -21,6 +21,7 @@ from modules.machine.memory.SampleMemory import ALLOCATOR, images_at_once
 from modules.machine.memory_estimate import PROCESS_BYTES
 from scripts.simulated_model import (
     encode_text,
+    has_sources,
     largest_side,
     make_base,
     make_batch,
@@ -133,7 +134,8 @@ def _training(config: TrainConfig) -> dict[str, int]:
             # only the steps themselves differ by gradient checkpointing, optimizer and batch size
             model = replace(config.model, gradient_checkpointing=False)
             made = (config.data.shape, config.data.resolutions, config.data.frames, config.sampling)
-            key = ("sampling", config.family, config.method, repr((model, made, config.text_encoder, config.lora)))
+            others = repr((model, made, config.text_encoder, config.lora, has_sources(config)))
+            key = ("sampling", config.family, config.method, others)
             added = _remembered(key, lambda: _sample(config, base, loop))
         sampling = round(before + averaged + added * ALLOCATOR + PROCESS_BYTES)
     return {
@@ -275,7 +277,7 @@ def _sample(config: TrainConfig, base: BaseModel, loop: TrainingLoop) -> int:
             stack.enter_context(base.using(*family.denoisers, *family.guidance_denoisers))
             for name in family.denoisers:
                 stack.enter_context(autocast_denoiser(base.module(name), loop.autocast))
-            inputs = make_inputs(base, guided, width, height, frames)
+            inputs = make_inputs(base, guided, width, height, frames, has_sources(config))
             predict(family, base.pipe, **inputs)
         with base.using(family.vae):
             shape = family.codec.shape(base.vae, width, height, frames)

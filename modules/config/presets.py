@@ -25,7 +25,8 @@ from modules.config.suggestions import in_place_of
 PRESETS_DIR = ROOT / "resources" / "presets"
 SIZES_FILE = ROOT / "resources" / "preset_sizes.yaml"
 GPU_COUNTS = (2, 4, 8)
-OWN_SIZES = "sizes"  # the section of a preset's file that is not settings
+OWN_SIZES = "sizes"  # a section of a preset's file that is not settings, as is the next
+OWN_CONCEPT = "concept"
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,24 @@ def load_preset(name: str, folder: Path = PRESETS_DIR) -> dict:
     if base != name:
         _check_variant(base, memory, num_gpus)
     values = _resolve_shipped(load_values(presets[base]))
-    values.pop(OWN_SIZES, None)
+    for section in (OWN_SIZES, OWN_CONCEPT):
+        values.pop(section, None)
     if memory is not None:
         entry = _at_size(base, memory)
         assert isinstance(entry, dict)  # `_check_variant` refuses a size with a reason instead
         values = merge_values(values, entry)
     return values if num_gpus == 1 else merge_values(values, on_gpus(values, num_gpus))
+
+
+def sized_preset(name: str) -> dict:
+    """The values of a preset or variant with a concept as it is made for, where that takes memory, as source clips do.
+
+    For the memory estimate and for the simulation: the folders of that concept are not there.
+    Raises ConfigError, as `load_preset`.
+    """
+    values = load_preset(name)
+    concept = load_values(PRESETS_DIR / f"{preset_of(name)}.yaml").get(OWN_CONCEPT)
+    return {**values, "concepts": [concept]} if concept else values
 
 
 def own_sizes(name: str) -> dict[int, dict | str]:

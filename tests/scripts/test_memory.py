@@ -7,7 +7,7 @@ import json
 import pytest
 
 from modules.config.files import config_from_values
-from modules.config.presets import list_presets, load_preset
+from modules.config.presets import list_presets, load_preset, sized_preset
 from modules.machine.architectures import SIMULATED_FILE, load_architectures, load_corrections
 from modules.machine.memory_estimate import GIB, estimate_memory
 from scripts import memory
@@ -22,7 +22,7 @@ TOLERANCE = 0.1
 
 
 def settings(name: str):
-    return config_from_values(load_preset(name))
+    return config_from_values(sized_preset(name))
 
 
 def results():
@@ -62,6 +62,12 @@ def test_two_predictions_that_get_gradients_take_less_than_twice_as_much_as_one(
     one, both = (settings(name) for name in ("sdxl-lora-12gb", "sdxl-preference-8gb"))
     assert one.batch_size == both.batch_size // both.gradient_accumulation_steps
     assert 1.5 < result_of(both).activations / result_of(one).activations < 2
+
+
+def test_source_clips_that_a_preset_is_made_for_are_simulated_though_its_settings_name_none():
+    assert "concepts" not in load_preset("ltx2-v2v-lora-48gb")
+    alone, beside = (result_of(settings(name)) for name in ("ltx2-lora-48gb", "ltx2-v2v-lora-48gb"))
+    assert beside.activations > 2 * alone.activations  # twice the tokens, each with a timestep of its own
 
 
 def test_every_preset_fits_into_the_memory_in_its_name_with_a_share_to_spare():

@@ -13,7 +13,7 @@ import pytest
 from modules.config.families import load_families
 from modules.config.files import apply_overrides, config_from_values
 from modules.config.methods import METHODS
-from modules.config.presets import load_preset
+from modules.config.presets import load_preset, sized_preset
 from tests.support.pictures import write_negatives
 from tests.support.ports import free_port
 from tests.support.preset_values import preset_values
@@ -84,6 +84,8 @@ def small(picture_folder, family_data, tmp_path, tiny_model) -> Callable[[dict],
         if "denoiser" in values["model"]:  # in place of the base's
             paths["model.denoiser"] = paths["model.base"]
         paths |= family_data(values["family"])
+        if "source_folder" in values.get("concepts", [{}])[0]:
+            paths["concepts.0.source_folder"] = paths["concepts.0.path"]
         if METHODS[values["method"]].lists_pairs:
             paths["concepts.0.pair_folder"] = write_negatives(tmp_path / "rejected", paths["concepts.0.path"])
         words = WORD if "embeddings" in values else ()
@@ -98,7 +100,7 @@ def small(picture_folder, family_data, tmp_path, tiny_model) -> Callable[[dict],
 
 @pytest.mark.parametrize("name", [*to_train(), *VARIANTS])
 def test_two_steps_of_a_preset_train(name, train, small):
-    values = load_preset(name)
+    values = sized_preset(name)
     trainer = train(config_from_values(apply_overrides(values, small(values)), name))
     assert trainer.step == 2
     assert np.isfinite(trainer.callbacks.losses).all()

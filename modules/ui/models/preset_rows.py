@@ -18,6 +18,7 @@ from modules.config.presets import (
     list_presets,
     load_preset,
     preset_of,
+    sized_preset,
     variant_name,
     why_not_offered,
 )
@@ -74,7 +75,7 @@ def _row(name: str, description: str, memory: int | None, num_gpus: int) -> tupl
         return f"preset:{variant}", (variant, reason, "too little", "", "")
     if memory is not None:
         description = description.partition(";")[0]  # the rest is about the size that the preset itself is for
-    config = config_from_values(load_preset(variant), f"preset {variant}")
+    config = config_from_values(sized_preset(variant), f"preset {variant}")
     images = global_batch(config, num_gpus)
     rate = config.optimizer.learning_rate * learning_rate_factor(config, num_gpus)
     memory_estimate = estimate_memory(config, num_gpus)
