@@ -84,6 +84,18 @@ def test_what_is_noted_is_kept_in_the_run_folder(app, opened, wait_for, workspac
     wait_for(app, lambda: read_marks(workspace / "cat-3").star)
 
 
+def test_what_can_not_be_noted_any_more_as_the_window_closes_is_said(app, opened, wait_for, workspace, monkeypatch):
+    monkeypatch.setattr("modules.runs.marks.write_json", refuse)
+    choose(opened, 2)
+    opened.pane.note.insert("1.0", "A note")
+    opened.destroy()
+    wait_for(app, lambda: any("(No space left on device)" in text and "A note" in text for text in app.banner.texts))
+
+
+def refuse(path, values):
+    raise OSError(28, "No space left on device")
+
+
 def test_what_another_window_notes_is_shown_and_not_overwritten(app, opened, wait_for, workspace):
     choose(opened, 2)
     change_marks(workspace / "cat-2", name="Theirs")

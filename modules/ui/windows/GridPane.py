@@ -260,6 +260,8 @@ class GridPane(ctk.CTkFrame):
             raise error
         if self.winfo_exists():
             self._tell(str(error), Theme.error)
+        else:
+            self.app.show_message(str(error), "error")
 
     # --- widgets -----------------------------------------------------------------------------------------------------
 

@@ -195,7 +195,14 @@ class RunsWindow(ctk.CTkToplevel):
             ]
             self._take_rows(rows)
 
-        self.app.in_background(partial(change_marks, run.folder, **changes), show, self._tell_error)
+        def fail(error: Exception) -> None:
+            if self._is_closed and isinstance(error, UserError):
+                values = (", ".join(value) if isinstance(value, tuple) else value for value in changes.values())
+                typed = "; ".join(str(value) for value in values if value)
+                self.app.show_message(f"{error} Not noted of {run.row.shown_name}: {typed}", "error")
+            self._tell_error(error)
+
+        self.app.in_background(partial(change_marks, run.folder, **changes), show, fail)
 
     # --- what is shown -----------------------------------------------------------------------------------------------
 
