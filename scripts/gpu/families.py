@@ -34,7 +34,7 @@ def families(device: str) -> Iterator[Case]:
 def train_family(name: str, device: str, precision: str = "bf16") -> dict[str, Any]:
     """The family trains, validates, samples and saves; and the lines at which its steps wait for the GPU."""
     facts, folder = load_families()[name], work_folder() / "data" / f"{name} {precision}"
-    if facts.fact("first_frame", "needed") and not find_spec("av"):
+    if (facts.fact("first_frame", "needed") or facts.section) and not find_spec("av"):
         raise NotHere("needs the package av, as it learns from videos")
     data = [f"{path}={value}" for path, value in family_data(name, folder).items()]
     weights = ["model.weight_dtype=bfloat16"] if precision == "bf16" else []

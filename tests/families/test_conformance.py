@@ -861,10 +861,8 @@ def test_clips_beside_a_source_are_predicted_as_the_pipeline_does_it(clip_case):
 
 @once_for_each(alike_families.vae)
 def test_encoding_undoes_the_scale_and_shift_of_decoding(case):
-    is_still = case.family.has(Layers) or case.family.has(
-        SectionHistory
-    )  # of which each is an image, or coded by itself
-    frames = 1 if is_still else case.frames
+    in_parts = case.family.has(Layers) or case.family.has(SectionHistory)  # each of which is coded by itself
+    frames = 1 if in_parts else case.frames
     pixels = torch.rand(2, 3, *([frames] if frames > 1 else []), case.height, case.width) * 2 - 1
     vae = case.pipe.vae
     with torch.no_grad():
