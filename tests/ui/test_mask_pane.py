@@ -41,6 +41,14 @@ def pane(app, window, wait_for):
     return pane
 
 
+def test_what_paints_and_compares_is_made_only_when_it_is_wanted(window):
+    window.side.save()
+    window.side._take_renewed(window.view.items)
+    assert not {"masks", "groups"} & vars(window.side).keys()
+    window.side.toggle_painting()
+    assert vars(window.side).keys() & {"masks", "groups"} == {"masks"}
+
+
 def drag(pane, *points: tuple[int, int], state: int = 0) -> None:
     """Draw with the left button through pixels of the image."""
     places = [tuple(map(round, pane.canvas.view.to_screen(*point))) for point in points]

@@ -3,6 +3,7 @@ compared with those that look like it."""
 
 from __future__ import annotations
 
+import functools
 import tkinter as tk
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -57,6 +58,7 @@ class ImageSide(ctk.CTkFrame):
         self._is_low = False
         self._item: DatasetItem | None = None
         self._on_renewed, self._on_unsaved, self._on_editing = on_renewed, on_unsaved, on_editing
+        self._on_note, self._on_go = on_note, on_go
         theme = app.theme
         self.grid_columnconfigure(0, weight=1)
         self.grid_rowconfigure(0, weight=9, minsize=theme.scaled(MIN_PICTURE))
@@ -85,11 +87,24 @@ class ImageSide(ctk.CTkFrame):
         Tooltip(self.paint_button, theme, lambda: "Paint what of the image is learned (M).")
         self.caption = CaptionPane(self, app, selected, self._take_renewed, on_unsaved, on_edit_many, on_note)
         self.caption.grid(row=2, column=0, columnspan=2, sticky="nsew", padx=8, pady=(0, 8))
-        self.masks = MaskPane(self, app, self.caption, on_note, self._take_unsaved_mask, self.end_painting)
         self.crops = CropPane(self, app, self.caption, on_note, self.end_cropping)
-        self.groups = DuplicatePane(self, app, self.caption, on_note, self.end_comparing, on_go)
         self.bind_toggles(self.large.canvas)
         self.bind("<Configure>", lambda event: self._show_text(), add="+")
+
+    @functools.cached_property
+    def masks(self) -> MaskPane:
+        """Made when a mask is first painted: of the time in which the window opens, it would take a quarter."""
+        return MaskPane(self, self.app, self.caption, self._on_note, self._take_unsaved_mask, self.end_painting)
+
+    @functools.cached_property
+    def groups(self) -> DuplicatePane:
+        """Made when images are first compared."""
+        return DuplicatePane(self, self.app, self.caption, self._on_note, self.end_comparing, self._on_go)
+
+    @property
+    def made_panes(self) -> list[Pane]:
+        """Those that there are so far."""
+        return [self.crops, *(vars(self)[name] for name in ("masks", "groups") if name in vars(self))]
 
     @property
     def is_editing(self) -> bool:
@@ -103,9 +118,7 @@ class ImageSide(ctk.CTkFrame):
 
     def focus_editor(self) -> None:
         """Lead to what is being edited: the mask, the crop, the group or the caption."""
-        panes = ((self.is_painting, self.masks), (self.is_cropping, self.crops), (self.is_comparing, self.groups))
-        shown = next((pane for is_shown, pane in panes if is_shown), None)
-        (self.caption.box if shown is None else shown.canvas).focus_set()
+        (self.caption.box if self._pane is None else self._pane.canvas).focus_set()
 
     def show(self, item: DatasetItem | None, folder_fps: float | None = None, mask: str = "", version: int = 0) -> None:
         """Show an item, as large as there is room; None: nothing. The others: as of LargeView."""
@@ -127,8 +140,9 @@ class ImageSide(ctk.CTkFrame):
     def save(self) -> None:
         """Write the caption, the crop and the mask if they were edited."""
         self.caption.save()
-        self.crops.save()
-        self.masks.save()
+        for pane in self.made_panes:
+            if not isinstance(pane, DuplicatePane):  # which writes at once
+                pane.save()
 
     def saves_first(self, then: Callable[[], object]) -> bool:
         """Whether edits are still to be written before the program may end. If so, `then` is called once they are, and
@@ -287,7 +301,7 @@ class ImageSide(ctk.CTkFrame):
         shown = self._item
         if shown is not None and any(one.path == shown.path for one in items):
             self._show_text()
-        for pane in (self.crops, self.masks, self.groups):
+        for pane in self.made_panes:
             pane.take_renewed({item.path for item in items})
         self._on_renewed(items)
 
