@@ -23,6 +23,11 @@ STEPS = (10, 20)
 
 
 @pytest.fixture
+def app(shared_app):
+    return shared_app
+
+
+@pytest.fixture
 def runs(tmp_path) -> tuple[Path, ...]:
     """Two runs with samples and models after 10 and 20 steps."""
     made = []

@@ -14,6 +14,11 @@ FOREIGN = {"__version": 11, "training_method": "LORA", "model_type": "STABLE_DIF
 
 
 @pytest.fixture
+def app(shared_app):
+    return shared_app
+
+
+@pytest.fixture
 def drop(app, wait_for):
     """`drop(data, target)` lets tkdnd, once it is loaded, handle a drop as it does after what X11 sends has come."""
     pytest.importorskip("tkinterdnd2")

@@ -13,6 +13,11 @@ SIZE = (400, 300)
 
 
 @pytest.fixture
+def app(shared_app):
+    return shared_app
+
+
+@pytest.fixture
 def folder(tmp_path):
     """Three images of two colors."""
     path = tmp_path / "foxes"

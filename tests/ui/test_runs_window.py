@@ -19,6 +19,11 @@ from tests.support.many_runs import START, make_run
 
 
 @pytest.fixture
+def app(shared_app):
+    return shared_app
+
+
+@pytest.fixture
 def workspace(tmp_path) -> Path:
     """Three runs: cat-1, and two that came after it."""
     folder = tmp_path / "workspace"
