@@ -99,7 +99,7 @@ def test_a_drawn_crop_of_a_turned_image_is_trained_and_shown_and_undone(app, win
     assert left > large.canvas.winfo_width() / 2 > top
     window.caption.step("undo")
     wait_for(app, lambda: not crops(folder) and window.view.items[0].crop is None)
-    assert not large.canvas.find_withtag("crop")
+    wait_for(app, lambda: not large.canvas.find_withtag("crop"))
 
 
 def test_arrows_move_and_resize_and_another_image_saves(app, window, pane, folder, wait_for):
