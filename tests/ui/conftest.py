@@ -115,6 +115,9 @@ def window_maker(folder: Path, monkeypatch: pytest.MonkeyPatch, faults: list[Exc
     # presets name models of the Hub, which nobody is to be asked about; test_base_model_window.py has a server for it
     monkeypatch.setattr("modules.ui.models.BackgroundChecks.HUB_MS", 10**8)
     monkeypatch.setattr("modules.ui.RootWindow.PUMP_MS", 5)  # tests wait for its results
+    # A window that has been open for so long also unfreezes, when it closes, what tests/conftest.py has frozen: from
+    # then on, each collection of garbage would look through all libraries.
+    monkeypatch.setattr("modules.ui.RootWindow.COLLECT_ALL_MS", 10**8)
     # trainings of other tests may use the port
     monkeypatch.setattr("modules.ui.models.BackgroundChecks.first_free_port", lambda port: port)
     windows = []
