@@ -476,8 +476,8 @@ def test_a_caption_that_is_being_typed_is_saved_when_the_main_window_closes(app,
     ("answer", "caption", "kept"),
     [
         ("Overwrite the file", "a fox", ""),
-        ("Leave the file", "of another program", ""),
-        (None, "of another program", "a fox"),
+        ("Leave the file", "theirs", ""),
+        (None, "theirs", "a fox"),
     ],
 )
 def test_a_caption_that_is_not_saved_as_the_window_closes_is_asked_about_or_kept(

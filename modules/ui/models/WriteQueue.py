@@ -22,6 +22,12 @@ class _Change(NamedTuple):
     keep: Callable[[], str]
 
 
+class _Refused(NamedTuple):
+    """What has become of a change. Not raised, so that only this queue tells it."""
+
+    error: UserError
+
+
 class WriteQueue:
     """is_wanted: whether what has become of a change is still to be told. on_written: called after each change.
     on_refused: called, in a thread, with what to say of a change that was refused when `close` had been called."""
@@ -105,28 +111,27 @@ class WriteQueue:
                 return change.write()
             except UserError as error:
                 with self._lock:
-                    if not self._is_closed:
-                        self._untold = change, error
-                        raise
-                self._give_up(change, error)
-                return None
+                    is_closed = self._is_closed
+                    self._untold = None if is_closed else (change, error)
+                if is_closed:
+                    self._give_up(change, error)
+                return _Refused(error)
             finally:
                 written.set()
 
         def take(result: Any) -> None:
-            self._is_writing = False
+            self._is_writing, self._untold = False, None
             if self._is_wanted():
-                change.then(result)
-                self._on_written()
+                if isinstance(result, _Refused):
+                    change.failed(result.error)
+                else:
+                    change.then(result)
+                    self._on_written()
             self._write_next()
 
         def fail(error: Exception) -> None:
-            self._is_writing, self._untold = False, None
-            if not isinstance(error, UserError):
-                self._write_next()
-                raise error
-            if self._is_wanted():
-                change.failed(error)
+            self._is_writing = False
             self._write_next()
+            raise error
 
         self._scheduler.in_background(write, take, fail)
