@@ -8,6 +8,11 @@ from modules.ui.widgets.Textbox import Textbox
 from modules.ui.window_system import wheel_events
 
 
+@pytest.fixture
+def app(shared_app):
+    return shared_app
+
+
 def turn_wheel(widget, is_down: bool = True) -> None:
     names = wheel_events(widget)
     if len(names) == 2:
