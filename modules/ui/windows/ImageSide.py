@@ -147,7 +147,8 @@ class ImageSide(ctk.CTkFrame):
     def saves_first(self, then: Callable[[], object]) -> bool:
         """Whether edits are still to be written before the program may end. If so, `then` is called once they are, and
         not if one is refused and the person goes on with it."""
-        if self.masks.canvas.is_busy:
+        masks: MaskPane | None = vars(self).get("masks")  # not made if nothing was painted
+        if masks is not None and masks.canvas.is_busy:
             self.after(BUSY_MS, then)
             return True
         self.save()
@@ -156,7 +157,7 @@ class ImageSide(ctk.CTkFrame):
             return False
 
         def go_on() -> None:
-            painted = self.masks.opened
+            painted = None if masks is None else masks.opened
             if not self.caption.is_edited and (painted is None or not painted.painting.is_changed):
                 then()
 
