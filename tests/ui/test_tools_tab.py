@@ -118,6 +118,11 @@ class TestLog:
         assert "line 0" not in shown(tab)
         assert tab.log.filter.get() == ALL
 
+    def test_without_a_run_nothing_is_imported_for_its_losses(self, make_app):
+        app = make_app(tab="tools")
+        app.tabs["tools"].log.look()
+        assert app.run._history is None  # it needs NumPy, which would stop the window for a fifth of a second
+
 
 class TestTensorBoard:
     @pytest.fixture

@@ -65,6 +65,8 @@ class LogPane(ctk.CTkFrame):
         if not self.winfo_viewable():
             return
         run = self.app.run
+        if run.state.folder is None and self._history is None:  # no run yet; to ask for its history imports NumPy
+            return
         self._follows = self.text.yview()[1] > 0.999
         if run.history is not self._history:  # another run, which may lack the rank that was chosen here
             self._history, self._chosen_elsewhere = run.history, self.app.log_rank
