@@ -4,6 +4,7 @@ import errno
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.summary.writer import event_file_writer
 
 from modules.loggers.TensorBoardLogger import TensorBoardLogger
 from modules.session.StepInfo import StepInfo
@@ -19,7 +20,9 @@ def write(folder, steps, loss):
     callbacks.close()
 
 
-def test_steps_done_again_after_a_resume_replace_the_first_ones(tmp_path):
+def test_steps_done_again_after_a_resume_replace_the_first_ones(tmp_path, monkeypatch):
+    # Files of the same second are read in the order of their names, in which the process numbers them: 10 before 9.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     write(tmp_path, range(1, 6), loss=1.0)
     write(tmp_path, range(4, 7), loss=2.0)
     read = EventAccumulator(str(tmp_path)).Reload()
