@@ -28,6 +28,38 @@ class _Refused(NamedTuple):
     error: UserError
 
 
+class _Refusals:
+    """What a queue's threads know of it, so that they hold no widget: changes that were refused.
+
+    give_up: called with what to say of one that nobody can be asked about any more.
+    """
+
+    def __init__(self, give_up: Callable[[str], object]):
+        self._give_up = give_up
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._untold: tuple[_Change, UserError] | None = None  # `failed` was not called with it yet
+
+    def add(self, change: _Change, error: UserError) -> None:
+        with self._lock:
+            is_closed = self._is_closed
+            self._untold = None if is_closed else (change, error)
+        if is_closed:
+            self.keep(change, error)
+
+    def told(self) -> None:
+        self._untold = None
+
+    def close(self) -> tuple[_Change, UserError] | None:
+        """From now on, what is added is kept at once. Returns the change that nobody was told of yet."""
+        with self._lock:
+            untold, self._untold, self._is_closed = self._untold, None, True
+        return untold
+
+    def keep(self, change: _Change, error: UserError) -> None:
+        self._give_up(f"{error} {change.keep()}".rstrip())
+
+
 class WriteQueue:
     """is_wanted: whether what has become of a change is still to be told. on_written: called after each change.
     on_refused: called, in a thread, with what to say of a change that was refused when `close` had been called."""
@@ -40,11 +72,8 @@ class WriteQueue:
         on_refused: Callable[[str], object],
     ):
         self._scheduler, self._is_wanted, self._on_written = scheduler, is_wanted, on_written
-        self._on_refused = on_refused
+        self._refusals = _Refusals(on_refused)
         self._waiting: deque[_Change] = deque()
-        self._lock = threading.Lock()
-        self._is_closed = False
-        self._untold: tuple[_Change, UserError] | None = None  # refused, but `failed` was not called with it yet
         self._is_writing = False
         self._written = threading.Event()  # whether the change that is being made is made
         self._written.set()
@@ -78,49 +107,42 @@ class WriteQueue:
     def close(self) -> None:
         """The window closes: make all changes that wait, in one thread. What another program has changed meanwhile
         stays as it is, and the change that is refused for it is kept."""
-        with self._lock:
-            changes, self._waiting = self._waiting, deque()
-            untold, self._untold, self._is_closed = self._untold, None, True
-        written = self._written
+        changes, self._waiting = self._waiting, deque()
+        refusals, written = self._refusals, self._written
+        untold = refusals.close()
 
         def write_all() -> None:
             if untold is not None:
-                self._give_up(*untold)
+                refusals.keep(*untold)
             written.wait()
             for change in changes:
                 try:
                     change.write()
                 except UserError as error:
-                    self._give_up(change, error)
+                    refusals.keep(change, error)
 
         if changes or untold is not None:
             self._scheduler.in_background(write_all, lambda nothing: None)
-
-    def _give_up(self, change: _Change, error: UserError) -> None:
-        self._on_refused(f"{error} {change.keep()}".rstrip())
 
     def _write_next(self) -> None:
         if self._is_writing or not self._waiting:
             return
         self._is_writing = True
-        change = self._waiting.popleft()
+        change, refusals = self._waiting.popleft(), self._refusals
         self._written = written = threading.Event()
 
         def write() -> Any:
             try:
                 return change.write()
             except UserError as error:
-                with self._lock:
-                    is_closed = self._is_closed
-                    self._untold = None if is_closed else (change, error)
-                if is_closed:
-                    self._give_up(change, error)
+                refusals.add(change, error)
                 return _Refused(error)
             finally:
                 written.set()
 
         def take(result: Any) -> None:
-            self._is_writing, self._untold = False, None
+            self._is_writing = False
+            refusals.told()
             if self._is_wanted():
                 if isinstance(result, _Refused):
                     change.failed(result.error)
