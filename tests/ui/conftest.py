@@ -153,7 +153,7 @@ def app(make_app):
 
 
 @pytest.fixture(scope="module")
-def shared_windows(display, tmp_path_factory) -> Iterator[Callable]:
+def shared_windows(request, display, tmp_path_factory) -> Iterator[Callable]:
     """A function that gives a window as `app`, the same for all tests of a module until one fails, or closes it."""
     faults: list[Exception] = []  # between tests: `make_app` has those of each test
     num_failed = 0
@@ -171,6 +171,8 @@ def shared_windows(display, tmp_path_factory) -> Iterator[Callable]:
             return _shared[-1]
 
         yield get
+    # `patch` goes back to the folder that was the current one: that of the test that came first, if this had changed it
+    os.chdir(request.config.invocation_params.dir)
     if faults:
         raise faults[0]
 

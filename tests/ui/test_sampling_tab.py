@@ -35,6 +35,11 @@ def prompts(app) -> list[str]:
     return [sample.prompt for sample in app.settings.get("sampling.samples")]
 
 
+def hint_of(tab, number: int):
+    """The label in the box of a prompt, in the form that is there now."""
+    return tab._edited.form.fields[f"sampling.samples.{number}.prompt"].editor._hint
+
+
 def press(app, widget, key: str) -> None:
     widget.focus_force()
     app.update()
@@ -288,10 +293,9 @@ def test_the_box_of_an_empty_prompt_shows_the_caption_that_will_be_used(app, tab
     for number, shown in ((0, "a black cat"), (2, "a white dog"), (1, "")):
         tab.prompts.choose(number)
         settle(app)
-        box = tab._edited.form.fields[f"sampling.samples.{number}.prompt"].editor
         expected = f"From the dataset: {shown}" if shown else "from a caption"
-        wait_for(app, lambda box=box, expected=expected: box._hint.cget("text") == expected)
-        assert box._hint.winfo_ismapped()
+        wait_for(app, lambda number=number, expected=expected: hint_of(tab, number).cget("text") == expected)
+        assert hint_of(tab, number).winfo_ismapped()
     app.settings.set("sampling.samples.1.prompt", "a fox")
-    wait_for(app, lambda: not box._hint.winfo_ismapped())
+    wait_for(app, lambda: not hint_of(tab, 1).winfo_ismapped())
     assert coming_prompts(app.settings.config(), 2) == ("a black cat", "a white dog")
