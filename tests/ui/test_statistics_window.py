@@ -91,7 +91,9 @@ def test_a_click_on_a_bar_shows_its_images_in_the_dataset_window(app, window, wa
     assert "Aspect ratios: 2:1" in dataset.head.state.cget("text")
     dataset.hide()  # a bar opens it again, and waits until the images are found
     tags = window.charts["single_tags"]
+    wait_for(app, lambda: not dataset.winfo_ismapped())  # whose focus goes elsewhere when it is gone
     tags.focus_force()
+    wait_for(app, lambda: tags.focus_get() is tags)
     tags.event_generate("<Down>")
     tags.event_generate("<Return>")
     wait_for(app, lambda: dataset.view.shown == [0])
