@@ -94,6 +94,7 @@ def test_a_click_on_a_bar_shows_its_images_in_the_dataset_window(app, window, wa
     wait_for(app, lambda: not dataset.winfo_ismapped())  # whose focus goes elsewhere when it is gone
     tags.focus_force()
     wait_for(app, lambda: tags.focus_get() is tags)
+    tags.event_generate("<Leave>")  # keys go on from the bar below the mouse, over which the other window was
     tags.event_generate("<Down>")
     tags.event_generate("<Return>")
     wait_for(app, lambda: dataset.view.shown == [0])
