@@ -43,6 +43,7 @@ class BlockSwap:
             held.take(blocks, list(map(frozen_bytes, blocks)))
         for block in blocks:
             _move_others(block, device)
+        self._held = held  # and with it the memory, which ranks that load later have yet to open
         self._homes = held.homes
         for home in self._homes:
             home.leave_out_trained()

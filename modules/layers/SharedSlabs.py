@@ -32,18 +32,18 @@ class SharedSlabs:
     def __init__(self, runtime: Runtime, topic: str, transfers: Transfers):
         self._runtime, self._topic, self._transfers = runtime, topic, transfers
         self._filler = runtime.first_on_machine(topic)
-        self.fills = self._filler == runtime.rank
+        self.fills = self._makes = self._filler == runtime.rank
         self.is_shared = True
         self._made: list[list[Any]] = []  # [path, name, bytes] of each slab that this rank has made
         self._num_mapped = 0
-        self._files: list[int] = []  # to be opened by others until the last of them has
+        self._files: list[int] = []  # open as long as this lives: others may come when this rank trains already
         weakref.finalize(self, _close, self._files)
 
     def slab(self, num_bytes: int) -> Tensor:
         """uint8[num_bytes], pinned if possible."""
         if not self.is_shared:
             return self._transfers.host_buffer(num_bytes)
-        mapped = self._new(num_bytes) if self._filler == self._runtime.rank else self._next_of_filler(num_bytes)
+        mapped = self._new(num_bytes) if self._makes else self._next_of_filler(num_bytes)
         if mapped is None:
             self.is_shared, self.fills = False, True
             return self._transfers.host_buffer(num_bytes)
@@ -53,7 +53,7 @@ class SharedSlabs:
 
     def end(self) -> None:
         """Call it when all buffers are filled. Waits for the rank that fills the shared ones."""
-        if self._filler == self._runtime.rank:
+        if self._makes:
             self._post(is_filled=True)
         elif self.is_shared:
             self._runtime.wait_for_posted(self._topic, self._filler, lambda posted: posted["is_filled"])

@@ -9,12 +9,13 @@ from torch.utils.checkpoint import checkpoint
 
 from modules.distributed.Runtime import Runtime
 from modules.layers.BlockSwap import BlockSwap
-from modules.layers.HostBlocks import HostBlocks
+from modules.layers.HostBlocks import HostBlocks, frozen_bytes
 from modules.layers.SharedSlabs import SharedSlabs
 from modules.layers.transfers import CudaTransfers, DirectTransfers
 from modules.machine.system_memory import RANKS_SHARE_SWAPPED
 from modules.weights.blocks import keep_in_place
 from tests.support.FakeCuda import FakeCuda
+from tests.support.PostingRuntime import PostingRuntime
 
 CPU = torch.device("cpu")
 WIDTH = 8
@@ -169,6 +170,22 @@ def test_memory_that_ranks_share_is_pinned_if_the_system_allows_it(most_pinned, 
     assert same(seen, steps(Model(6)))
     assert cuda.memory.num_bytes == (0 if most_pinned == 0 else swap.host_bytes)
     assert bool(cuda.memory.warning) == (most_pinned == 0)
+
+
+@pytest.mark.skipif(not RANKS_SHARE_SWAPPED, reason="ranks share memory on Linux alone")
+def test_a_rank_that_comes_when_the_first_one_trains_already_shares_its_memory():
+    board, models, transfers = {}, [Model(6), Model(6)], DirectTransfers()
+    for weight in models[1].blocks.parameters():
+        if not weight.requires_grad:
+            torch.nn.init.zeros_(weight)  # so that only those of the first rank can be right
+    swaps = []
+    for rank, model in enumerate(models):
+        held = HostBlocks(transfers, SharedSlabs(PostingRuntime(rank, 2, board), "blocks", transfers))
+        held.take(model.blocks, list(map(frozen_bytes, model.blocks)))
+        assert held.is_shared
+        swaps.append(BlockSwap(list(model.blocks), CPU, transfers, held=held))
+        del held
+    assert same(steps(models[1]), steps(Model(6)))
 
 
 def test_the_fake_notices_a_missing_event(cuda, monkeypatch):

@@ -28,6 +28,9 @@ class PostingRuntime(Runtime):
     def posted(self, topic: str, rank: int) -> Any:
         return json.loads(self._board.get((topic, rank), "null"))
 
+    def first_on_machine(self, topic: str) -> int:
+        return int(self._board.setdefault((f"first/{topic}", 0), str(self.rank)))
+
 
 def stores_of_ranks(
     folder: Path,
