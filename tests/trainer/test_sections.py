@@ -4,8 +4,7 @@ import pytest
 
 from modules.config.files import save_config
 from modules.data.errors import DataError
-from tests.support import rank_scenarios
-from tests.support.RankPool import run_alone
+from tests.support.exact_runs import assert_two_ranks_are_exact
 from tests.support.videos import write_video
 
 FAMILY = "helios"
@@ -31,19 +30,7 @@ def settings(make_config, tiny_model, tmp_path):
 
 
 def test_two_ranks_give_the_curve_of_one_and_go_on_exactly(settings, two_ranks, tmp_path):
-    def run(name, on=two_ranks.run, **options):
-        return on(rank_scenarios.train, config=str(tmp_path / f"{name}.yaml"), **options)
-
-    for name in ("one", "whole"):
-        settings(name, "backup.at_end=false")
-    settings("first", "max_steps=2")
-    settings("rest", f"workspace_dir={tmp_path / 'first'}")
-    alone, whole, first = run("one", run_alone), run("whole"), run("first")
-    rest = run("rest", resume=True)
-    assert whole[0]["losses"] == pytest.approx(alone["losses"], rel=1e-6)
-    for of_whole, of_first, of_rest in zip(whole, first, rest, strict=True):
-        assert of_first["losses"] + of_rest["losses"] == of_whole["losses"]
-        assert of_rest["digest"] == of_whole["digest"]
+    assert_two_ranks_are_exact(settings, two_ranks, tmp_path, break_after=2)
 
 
 def test_clips_shorter_than_a_section_are_left_out_and_named(settings, train, tmp_path):

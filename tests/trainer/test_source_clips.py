@@ -7,6 +7,7 @@ from PIL import Image
 from modules.config.files import save_config
 from scripts import sample
 from tests.support import rank_scenarios
+from tests.support.exact_runs import assert_two_ranks_are_exact
 from tests.support.RankPool import run_alone
 from tests.support.videos import write_video
 
@@ -38,21 +39,10 @@ def settings(make_config, tiny_model, tmp_path):
 def test_two_ranks_give_the_curve_of_one_go_on_exactly_and_sources_change_what_is_learned(
     settings, two_ranks, tmp_path
 ):
-    def run(name, on=two_ranks.run, **options):
-        return on(rank_scenarios.train, config=str(tmp_path / f"{name}.yaml"), **options)
-
-    for name in ("one", "whole", "other"):
-        settings(name, "backup.at_end=false", sources="others" if name == "other" else "before")
-    settings("first", "max_steps=3")
-    settings("rest", f"workspace_dir={tmp_path / 'first'}")
-    alone, whole, first = run("one", run_alone), run("whole"), run("first")
-    rest = run("rest", resume=True)
-    assert whole[0]["digest"] == whole[1]["digest"]
-    assert whole[0]["losses"] == pytest.approx(alone["losses"], rel=1e-6)
-    for of_whole, of_first, of_rest in zip(whole, first, rest, strict=True):
-        assert of_first["losses"] + of_rest["losses"] == of_whole["losses"]
-        assert of_rest["digest"] == of_whole["digest"]
-    assert run("other", run_alone)["losses"] != pytest.approx(alone["losses"], rel=1e-4)
+    losses = assert_two_ranks_are_exact(settings, two_ranks, tmp_path, break_after=3)
+    settings("other", "backup.at_end=false", sources="others")
+    other = run_alone(rank_scenarios.train, config=str(tmp_path / "other.yaml"))
+    assert other["losses"] != pytest.approx(losses, rel=1e-4)
 
 
 @pytest.mark.parametrize("family", [FAMILY, OPTIONAL])

@@ -111,14 +111,14 @@ def test_an_open_number_of_blocks_follows_the_memory_of_gpu_and_machine(monkeypa
 @pytest.mark.skipif(not RANKS_SHARE_SWAPPED, reason="ranks share memory on Linux alone")
 @pytest.mark.parametrize("apart", [False, True], ids=["shared", "no rank sees files of another"])
 def test_ranks_on_a_machine_share_the_memory_that_blocks_are_swapped_from(apart, make_config, two_ranks, tmp_path):
-    def run(name, *more):
+    def written(name, *more):
         config = make_config(*OPTIONS[:3], "max_steps=2", f"workspace_dir={tmp_path / name}", *more)
         save_config(config, path := tmp_path / f"{name}.yaml")
         return str(path)
 
-    plain = two_ranks.run(rank_scenarios.train, config=run("plain"))
+    plain = two_ranks.run(rank_scenarios.train, config=written("plain"))
     swapped = two_ranks.run(
-        rank_scenarios.train_swapped, config=run("swapped", "model.blocks_to_swap=1000"), apart=apart
+        rank_scenarios.train_swapped, config=written("swapped", "model.blocks_to_swap=1000"), apart=apart
     )
     assert [rank["losses"] for rank in swapped] == [rank["losses"] for rank in plain]
     assert swapped[0]["base"] == swapped[1]["base"]
