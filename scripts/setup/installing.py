@@ -64,8 +64,8 @@ def pip_install(root: Path, arguments: "list[str]", say: "Callable[[str], None]"
     Raises SetupError with the last lines of pip.
     """
     on_terminal = say is say_on_terminal and sys.stderr.isatty()
-    command = [str(venv_python(root)), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    command.append("--no-compile")
+    options = ["--disable-pip-version-check", "--no-input", "--no-compile"]
+    command = [str(venv_python(root)), "-m", "pip", "install", *options]
     # pip downloads to the disk of the environment, which has been found large enough: /tmp is often small, in memory.
     downloads = root / ".venv" / "downloads"
     downloads.mkdir(exist_ok=True)
